@@ -28,7 +28,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.groups.attempt import Attempt
 from tidelake.model.frontier import Frontier
-from tidelake.state import transactions
+from tidelake.state import applying, deciding, joining
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import calls, some
 
@@ -570,12 +570,12 @@ def test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back(lake)
     lake.write({"a": rows(1, v=1), "b": rows(1, v=-1)})
     a = lake.collection("a")._shard
     group = a.group(a.state().group)
-    view = transactions.view(group.state(), a.spec.shard_id)
-    group.run(lambda s, n: transactions.retire(s, n, a.spec.shard_id, view.admitted))
-    old = transactions.view(group.state(), a.spec.shard_id)
+    view = deciding.view(group.state(), a.spec.shard_id)
+    group.run(lambda s, n: joining.retire(s, n, a.spec.shard_id, view.admitted))
+    old = deciding.view(group.state(), a.spec.shard_id)
     lake.leave("a")
     lake.write({"a": rows(2, v=2), "b": rows(2, v=-2)}, time=8)
-    assert not a.run(lambda s, n: transactions.apply_decided(s, n, old, leave={}))
+    assert not a.run(lambda s, n: applying.apply_decided(s, n, old, leave={}))
     assert totals(lake, 8, "ab") == [3, -3]
 
 
@@ -584,7 +584,7 @@ def test_a_leave_that_ended_half_way_is_finished_by_whoever_writes(lake):
     a = lake.collection("a")._shard
     group = a.group(a.state().group)
     admitted = group.state().memberships[a.spec.shard_id].admitted
-    group.run(lambda s, n: transactions.retire(s, n, a.spec.shard_id, admitted))
+    group.run(lambda s, n: joining.retire(s, n, a.spec.shard_id, admitted))
     lake.write({"a": rows(2, v=2), "b": rows(2, v=-2)})
     assert totals(lake, 1, "ab") == [3, -3]
 
@@ -595,7 +595,7 @@ def test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written(place
     lake.leave("a")
     assert group not in set(lake._stores.log.keys())
     b = lake.collection("b")._shard
-    b.run(lambda s, n: transactions.join(s, n, group, 1, s.seqno))
+    b.run(lambda s, n: joining.join(s, n, group, 1, s.seqno))
     assert lake.collection("b").upper == F(0)
     other = places.process()
     assert other.write({"a": rows(2), "b": rows(1)}).upper == F(2)
@@ -612,10 +612,10 @@ def test_a_group_whose_log_is_lost_is_told_of_when_something_awaits_it(lake):
 def test_a_collection_of_a_group_that_does_not_know_it_is_read_and_taken_in(lake):
     lake.write({"a": rows(1)})
     b = lake.collection("b")._shard
-    b.run(lambda s, n: transactions.join(s, n, lake.collection("a").state().group, 1, s.seqno))
+    b.run(lambda s, n: joining.join(s, n, lake.collection("a").state().group, 1, s.seqno))
     assert lake.collection("b").upper == F(0)
     assert lake.leave("b")
-    b.run(lambda s, n: transactions.join(s, n, lake.collection("a").state().group, 1, s.seqno))
+    b.run(lambda s, n: joining.join(s, n, lake.collection("a").state().group, 1, s.seqno))
     lake.write({"a": rows(2), "b": rows(2)})
     assert totals(lake, 1, "ab") == [2, 1]
 
@@ -625,9 +625,9 @@ def test_maintenance_never_forgets_a_collection_that_joins_beside_it(lake):
     lake.write({"a": rows(1, v=0), "c": rows(1, v=0)})
     a, b = (lake.collection(name)._shard for name in "ab")
     group = lake._groups._open(a.state().group)
-    admitted = group.run(lambda s, n: transactions.admit(s, n, (b.spec.shard_id,)))
+    admitted = group.run(lambda s, n: joining.admit(s, n, (b.spec.shard_id,)))
     lake._groups.tidy(group)
-    b.run(lambda s, n: transactions.join(s, n, group.spec.shard_id, admitted[b.spec.shard_id], s.seqno))
+    b.run(lambda s, n: joining.join(s, n, group.spec.shard_id, admitted[b.spec.shard_id], s.seqno))
     done = lake.write({"a": rows(2, v=4), "b": rows(2, v=-4)})
     lake.collect()
     assert totals(lake, done.upper.elements[0] - 1, "ab") == [4, -4]

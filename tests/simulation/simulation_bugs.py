@@ -14,7 +14,7 @@ from tidelake.shard.upkeep.parting import forget
 from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
 from tidelake.state import collection as collection_commands
-from tidelake.state import invariants, single, taken, transactions
+from tidelake.state import deciding, idempotency, invariants, single, taken
 from tidelake.state.commands import NoOp, Refused
 from tidelake.store import witness
 
@@ -71,14 +71,14 @@ def round_that_is_told_too_early():
 
 def fence_with_a_hole():
     """An older epoch of a writer goes on writing."""
-    answered = append_command.answer_of_record
+    answered = idempotency.answer_of_record
 
     def unfenced(record, idempotency):
         outcome = answered(record, idempotency)
         fenced = isinstance(outcome, Refused) and isinstance(outcome.error, WriterFenced)
         return None if fenced else outcome
 
-    return replaced(append_command, answer_of_record=unfenced)
+    return replaced(idempotency, answer_of_record=unfenced)
 
 
 def hasty_tidying():
@@ -141,13 +141,13 @@ def collection_without_an_age_limit():
 
 def readers_that_miss_the_decisions_for_one_collection():
     """Who reads one of the collections of a transaction does not see that it was decided."""
-    view = transactions.view
+    view = deciding.view
 
     def blind(state, member):
         found = view(state, member)
         return replace(found, decided={}) if member == min(state.memberships, default="") else found
 
-    return replaced(transactions, view=blind)
+    return replaced(deciding, view=blind)
 
 
 def group_that_forgets_too_early():
@@ -170,7 +170,7 @@ def group_that_knows_no_writers():
     )
 
 
-def _next(_record, _claim):
+def _next(_record, _key, _answer):
     return None
 
 

@@ -24,11 +24,12 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, holds, schemas
-from tidelake.state.append import AtCommit, Exactly, IdempotencyKey, UpTo, append, expected
+from tidelake.state.append import AtCommit, Exactly, UpTo, append, expected
 from tidelake.state.commands import NoOp, Refused
 from tidelake.state.dropping import drop_shard
 from tidelake.state.edits import Delta, apply
 from tidelake.state.fuel import MergeDue
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.invariants import check_step
 from tidelake.state.maintenance import (
     apply_merge,

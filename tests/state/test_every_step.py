@@ -22,25 +22,30 @@ from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import (
     agreeing,
+    applying,
+    awaiting,
     codec,
     collection,
     commands,
+    deciding,
     dropping,
     forgetting,
     forking,
     holds,
+    joining,
     maintenance,
     schemas,
     single,
     staging,
-    transactions,
 )
 from tidelake.state import append as appends
 from tidelake.state.agreed import NAMES, Agreed
-from tidelake.state.append import Addition, AtCommit, Exactly, IdempotencyKey, UpTo
+from tidelake.state.append import Addition, AtCommit, Exactly, UpTo
 from tidelake.state.commands import Commit
+from tidelake.state.deciding import Intent, Share
 from tidelake.state.edits import Delta, Edits, apply, stepped
 from tidelake.state.grouped import GroupView
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.merging import MergeRequest, MergeResult, requests
 from tidelake.state.spine import SpineId
@@ -48,7 +53,6 @@ from tidelake.state.staged import Awaited
 from tidelake.state.staging import Seen, Split
 from tidelake.state.state import Retention, Rollup
 from tidelake.state.tokens import DAY_MS
-from tidelake.state.transactions import Intent, Share
 from tiers import rounds
 
 WIDER = Schema(SCHEMA.key, (Column(1, "v", DataType("string")),))
@@ -330,7 +334,7 @@ class World:
         return forking.let_go
 
     def join(self):
-        return partial(transactions.join, group=GROUP, admitted=self.state.joined + 1, seen=self.state.seqno)
+        return partial(joining.join, group=GROUP, admitted=self.state.joined + 1, seen=self.state.seqno)
 
     def prepare(self):
         state, at = self.state, self.at
@@ -341,12 +345,10 @@ class World:
             "movable": self.rng.random() < 0.5,
             "offered": self.offered(runs),
         }
-        return partial(
-            transactions.prepare, group=GROUP, joined=state.joined, awaited=awaited, runs=runs, **more
-        )
+        return partial(awaiting.prepare, group=GROUP, joined=state.joined, awaited=awaited, runs=runs, **more)
 
     def withdraw(self):
-        return partial(transactions.withdraw, transactions=frozenset((f"t{self.rng.randint(0, 4)}",)))
+        return partial(awaiting.withdraw, transactions=frozenset((f"t{self.rng.randint(0, 4)}",)))
 
     def apply_decided(self):
         state, rng = self.state, self.rng
@@ -354,16 +356,16 @@ class World:
         times = {f"t{n}": rng.choice((None, self.at + 3)) for n in range(2)}
         upper = F(self.at + rng.randint(0, 5))
         view = GroupView(GROUP, 10**6, upper, state.joined, leaving, times)
-        return partial(transactions.apply_decided, view=view, leave={} if leaving else None)
+        return partial(applying.apply_decided, view=view, leave={} if leaving else None)
 
     def catch_up(self):
-        return partial(transactions.catch_up, view=self.apply_decided().keywords["view"])
+        return partial(applying.catch_up, view=self.apply_decided().keywords["view"])
 
     def admit(self):
-        return partial(transactions.admit, members=self.rng.choice((("m",), ("n",), ("m", "n"))))
+        return partial(joining.admit, members=self.rng.choice((("m",), ("n",), ("m", "n"))))
 
     def retire(self):
-        return partial(transactions.retire, member="m", admitted=self.admitted("m"))
+        return partial(joining.retire, member="m", admitted=self.admitted("m"))
 
     def admitted(self, member):
         known = self.state.memberships.get(member)
@@ -371,18 +373,18 @@ class World:
 
     def forget(self):
         gone = frozenset(sorted(self.state.decisions)[:1])
-        return partial(transactions.forget, decisions=gone, members={"m": self.admitted("m")})
+        return partial(deciding.forget, decisions=gone, members={"m": self.admitted("m")})
 
     def refuse(self):
-        return partial(transactions.refuse, transaction=f"d{self.rng.randint(0, 9)}")
+        return partial(deciding.refuse, transaction=f"d{self.rng.randint(0, 9)}")
 
     def expire(self):
-        return partial(transactions.expire, before=self.rng.randint(0, self.state.seqno))
+        return partial(deciding.expire, before=self.rng.randint(0, self.state.seqno))
 
     def decide(self):
         share = Share(self.admitted("n"), F(0), (0, 0) if self.rng.random() < 0.7 else None)
         wanted = Intent(f"d{self.rng.randint(0, 9)}", self.state.seqno, {"n": share})
-        return partial(transactions.decide, wanted=wanted, idempotency=self.claim())
+        return partial(deciding.decide, wanted=wanted, idempotency=self.claim())
 
     def stage_single(self):
         state, at = self.state, self.at
@@ -392,7 +394,7 @@ class World:
         found = Addition(True, runs, bounds, stays_open=self.rng.random() < 0.5)
         awaited = Awaited(f"t{self.rng.randint(0, 4)}", state.seqno, 0)
         more = {"checked": self.checked(runs), "given_up": frozenset((f"t{self.rng.randint(0, 4)}",))}
-        return partial(transactions.stage_single, view=view, awaited=awaited, found=found, **more)
+        return partial(awaiting.stage_single, view=view, awaited=awaited, found=found, **more)
 
     def open_member_writer(self):
         upper = F(self.rng.randint(0, 5))
@@ -499,7 +501,7 @@ def _function(command):
     return command.func if isinstance(command, partial) else command
 
 
-MADE_UP = (transactions.apply_decided, transactions.catch_up, transactions.stage_single)
+MADE_UP = (applying.apply_decided, applying.catch_up, awaiting.stage_single)
 OFTEN = [
     "append", "append", "append", "stage", "stage", "seal", "split", "split", "apply_merge", "apply_merge",
     "claim_merge", "record_chunk", "finish_merge", "exert_fuel", "collapse_levels", "doom", "bury",

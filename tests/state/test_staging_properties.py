@@ -14,10 +14,11 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain, join, meet
 from tidelake.state import codec
-from tidelake.state.append import AtCommit, Exactly, IdempotencyKey, UpTo, append, seal, stage
+from tidelake.state.append import AtCommit, Exactly, UpTo, append, seal, stage
 from tidelake.state.commands import Commit, NoOp, open_writer
 from tidelake.state.dropping import drop_shard
 from tidelake.state.edits import Delta, apply
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.maintenance import collapse_levels
 from tidelake.state.staging import Split, drain, splits
 from tidelake.testing.oracle import Oracle

@@ -8,13 +8,14 @@ from shard_states import F, Shard
 
 from tidelake.errors import UsageError
 from tidelake.state import append as appends
-from tidelake.state import forgetting, single, transactions
+from tidelake.state import applying, deciding, forgetting, joining, single
 from tidelake.state.agreed import AS_MADE
-from tidelake.state.append import Exactly, IdempotencyKey
+from tidelake.state.append import Exactly
 from tidelake.state.codec import decode_state, encode_delta, encode_state
 from tidelake.state.commands import Commit, NoOp, Refused, open_writer
 from tidelake.state.edits import Delta, Edits, stepped
 from tidelake.state.grouped import Decision, GroupView, Membership
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.mending import mended
 from tidelake.state.state import WriterRecord
@@ -151,10 +152,10 @@ def test_a_group_forgets_tokens_of_its_members_and_of_transactions():
 
 def test_a_collection_that_leaves_its_group_takes_tokens_along_and_forgets_them_in_time():
     shard = Shard()
-    shard.do(transactions.join, "g", 1, shard.state.seqno)
+    shard.do(joining.join, "g", 1, shard.state.seqno)
     view = GroupView("g", 5, F(0), 1, leaving=True)
     taken = {"token:a": WriterRecord(0, 0, "", F(0)), "w": WriterRecord(0, 3, "", F(0))}
-    shard.do(transactions.apply_decided, view, leave=taken, now_ms=3 * DAY_MS)
+    shard.do(applying.apply_decided, view, leave=taken, now_ms=3 * DAY_MS)
     assert not shard.state.group and shard.state.tokens == pmap({3: pset(["token:a"])})
     assert forget(shard, 4 * DAY_MS + AGE_MS) == 1 and set(shard.state.writers) == {"w"}
 
@@ -204,7 +205,7 @@ def test_a_group_forgets_a_hundred_thousand_decisions_and_remembers_nothing_of_t
     made = {f"{n:032x}": Decision(("c",), 5) for n in range(MANY)}
     group.commit(Edits(decisions=made))
     assert len(encode_state(group.state)) > 50 * MANY
-    group.do(transactions.forget, frozenset(made))
+    group.do(deciding.forget, frozenset(made))
     assert not group.state.decisions and len(encode_state(group.state)) < empty + 100
 
 

@@ -14,15 +14,15 @@ from shard_states import SCHEMA, F, run
 
 from tidelake.errors import LeftGroup, TransactionExpired, UpdateNotBeyondLower, UpperMismatch
 from tidelake.model.time import TimeDomain
-from tidelake.state import codec, commands, transactions
+from tidelake.state import applying, awaiting, codec, commands, deciding, joining
 from tidelake.state.append import seal
 from tidelake.state.commands import Commit, NoOp, Refused
+from tidelake.state.deciding import Intent, Share
 from tidelake.state.edits import Delta, apply
 from tidelake.state.grouped import GroupView
 from tidelake.state.holds import settle
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.staged import Awaited
-from tidelake.state.transactions import Intent, Share
 from tiers import examples
 
 MEMBERS = ("a", "b", "c")
@@ -85,13 +85,13 @@ class Transactions(RuleBasedStateMachine):
     @rule(names=st.sets(st.sampled_from(MEMBERS), min_size=1), own_times=st.booleans())
     def start(self, names, own_times):
         """Join, as far as that works, and begin a transaction."""
-        outcome = self.group.do(transactions.admit, tuple(sorted(names)))
+        outcome = self.group.do(joining.admit, tuple(sorted(names)))
         if isinstance(outcome, Refused):
             assert isinstance(outcome.error, LeftGroup)
             return
         for name in sorted(names):
             log = self.logs[name]
-            log.do(transactions.join, "g", outcome.result[name], log.state.seqno)
+            log.do(joining.join, "g", outcome.result[name], log.state.seqno)
         joined = {name: (outcome.result[name], self.logs[name].state.upper) for name in names}
         self.begun.append(Begun(f"t{len(self.begun)}", self.group.state.seqno, joined, own_times))
 
@@ -107,7 +107,7 @@ class Transactions(RuleBasedStateMachine):
         at = max(0, seen.upper.elements[0] + (abs(ahead) if one.own_times else ahead))
         part = f"{one.id}-{len(one.rows)}"
         outcome = log.do(
-            transactions.prepare,
+            awaiting.prepare,
             "g",
             one.joined[name][0],
             Awaited(one.id, one.begun, 0),
@@ -135,7 +135,7 @@ class Transactions(RuleBasedStateMachine):
         upper = F(last + 1) if one.own_times else None
         wanted = Intent(one.id, one.begun, shares, time, one.own_times, upper)
         before = self.group.state.upper
-        outcome = self.group.do(transactions.decide, wanted)
+        outcome = self.group.do(deciding.decide, wanted)
         if isinstance(outcome, Refused):
             if isinstance(outcome.error, LeftGroup | TransactionExpired):
                 one.over = one.decided is None
@@ -154,7 +154,7 @@ class Transactions(RuleBasedStateMachine):
     @rule(name=st.sampled_from(MEMBERS))
     def look(self, name):
         """A process reads the group, and goes on later."""
-        self.views.append((name, transactions.view(self.group.state, name)))
+        self.views.append((name, deciding.view(self.group.state, name)))
 
     @rule(data=st.data(), leaves=st.booleans())
     def write_down(self, data, leaves):
@@ -162,22 +162,22 @@ class Transactions(RuleBasedStateMachine):
         if self.views:
             name, view = data.draw(st.sampled_from(self.views))
             leave = {} if leaves and (view.leaving or view.admitted is None) else None
-            self.logs[name].do(transactions.apply_decided, view, leave=leave)
+            self.logs[name].do(applying.apply_decided, view, leave=leave)
 
     @rule(name=st.sampled_from(MEMBERS))
     def retire(self, name):
         member = self.group.state.memberships.get(name)
         if member is not None:
-            self.group.do(transactions.retire, name, member.admitted)
+            self.group.do(joining.retire, name, member.admitted)
 
     @rule(name=st.sampled_from(MEMBERS), closes=st.integers(0, 9))
     def leave(self, name, closes):
         """All steps of a leave; then the collection goes on alone."""
         log, member = self.logs[name], self.group.state.memberships.get(name)
         if member is not None:
-            self.group.do(transactions.retire, name, member.admitted)
-            log.do(transactions.apply_decided, transactions.view(self.group.state, name), leave={})
-            self.group.do(transactions.forget, members={name: member.admitted})
+            self.group.do(joining.retire, name, member.admitted)
+            log.do(applying.apply_decided, deciding.view(self.group.state, name), leave={})
+            self.group.do(deciding.forget, members={name: member.admitted})
         if closes:
             self.close_alone(name, closes)
 
@@ -189,16 +189,16 @@ class Transactions(RuleBasedStateMachine):
         for name, member in state.memberships.items():
             log = self.logs[name]
             if (log.state.group, log.state.joined) == ("g", member.admitted):
-                log.do(transactions.apply_decided, transactions.view(state, name))
+                log.do(applying.apply_decided, deciding.view(state, name))
             elif member.leaving:
                 left[name] = member.admitted
-        self.group.do(transactions.forget, frozenset(state.decisions), left)
+        self.group.do(deciding.forget, frozenset(state.decisions), left)
 
     @rule(data=st.data())
     def give_up(self, data):
         """Expire, and withdraw what is staged for those that were given up."""
         before = data.draw(st.integers(0, self.group.state.seqno))
-        self.group.do(transactions.expire, before)
+        self.group.do(deciding.expire, before)
         state = self.group.state
         for log in self.logs.values():
             never = frozenset(
@@ -206,7 +206,7 @@ class Transactions(RuleBasedStateMachine):
                 for _, awaited in log.state.staged.awaiting()
                 if awaited.begun < state.expired and awaited.transaction not in state.decisions
             )
-            log.do(transactions.withdraw, never)
+            log.do(awaiting.withdraw, never)
 
     @rule(name=st.sampled_from(MEMBERS), more=st.integers(1, 5))
     def closes_alone(self, name, more):
@@ -220,7 +220,7 @@ class Transactions(RuleBasedStateMachine):
 
     def seen(self, name):
         """A collection as readers see it now."""
-        return transactions.seen_through(self.logs[name].state, transactions.view(self.group.state, name))
+        return applying.seen_through(self.logs[name].state, deciding.view(self.group.state, name))
 
     @invariant()
     def readers_see_what_is_decided_and_nothing_else(self):
@@ -250,39 +250,35 @@ TestTransactions = Transactions.TestCase
 @pytest.mark.parametrize("leaves", [False, True])
 def test_applying_twice_is_harmless(leaves):
     group, log = Log("g"), Log("a")
-    admitted = group.do(transactions.admit, ("a",)).result["a"]
-    log.do(transactions.join, "g", admitted, log.state.seqno)
-    log.do(
-        transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True
-    )
-    group.do(transactions.decide, Intent("t", 1, {"a": Share(admitted, F(0), (0, 0))}, 3))
+    admitted = group.do(joining.admit, ("a",)).result["a"]
+    log.do(joining.join, "g", admitted, log.state.seqno)
+    log.do(awaiting.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True)
+    group.do(deciding.decide, Intent("t", 1, {"a": Share(admitted, F(0), (0, 0))}, 3))
     if leaves:
-        group.do(transactions.retire, "a", admitted)
-    view = transactions.view(group.state, "a")
+        group.do(joining.retire, "a", admitted)
+    view = deciding.view(group.state, "a")
     leave = {} if leaves else None
-    assert isinstance(log.do(transactions.apply_decided, view, leave=leave), Commit)
-    assert isinstance(log.do(transactions.apply_decided, view, leave=leave), NoOp)
+    assert isinstance(log.do(applying.apply_decided, view, leave=leave), Commit)
+    assert isinstance(log.do(applying.apply_decided, view, leave=leave), NoOp)
     assert (log.state.upper, log.state.group) == (F(4), "" if leaves else "g")
 
 
 def joined_pair():
     """A group that has taken in one collection, which has a part staged for a transaction."""
     group, log = Log("g"), Log("a")
-    admitted = group.do(transactions.admit, ("a",)).result["a"]
-    log.do(transactions.join, "g", admitted, log.state.seqno)
-    log.do(
-        transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True
-    )
+    admitted = group.do(joining.admit, ("a",)).result["a"]
+    log.do(joining.join, "g", admitted, log.state.seqno)
+    log.do(awaiting.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True)
     return group, log, admitted
 
 
 def returned(group, log, admitted):
     """The collection left, and came back."""
-    group.do(transactions.retire, "a", admitted)
-    log.do(transactions.apply_decided, transactions.view(group.state, "a"), leave={})
-    group.do(transactions.forget, members={"a": admitted})
-    again = group.do(transactions.admit, ("a",)).result["a"]
-    log.do(transactions.join, "g", again, log.state.seqno)
+    group.do(joining.retire, "a", admitted)
+    log.do(applying.apply_decided, deciding.view(group.state, "a"), leave={})
+    group.do(deciding.forget, members={"a": admitted})
+    again = group.do(joining.admit, ("a",)).result["a"]
+    log.do(joining.join, "g", again, log.state.seqno)
     return again
 
 
@@ -297,67 +293,67 @@ def error_of(outcome):
 
 def test_what_a_collection_had_closed_alone_is_told_to_the_group():
     group, _, admitted = joined_pair()
-    error = error_of(group.do(transactions.decide, wanted(admitted, floor=100, time=50)))
+    error = error_of(group.do(deciding.decide, wanted(admitted, floor=100, time=50)))
     assert isinstance(error, UpperMismatch) and error.current == F(100)
 
 
 def test_a_time_before_the_rows_is_refused():
     group, _, admitted = joined_pair()
-    assert "written at 7" in str(error_of(group.do(transactions.decide, wanted(admitted, times=(0, 7)))))
+    assert "written at 7" in str(error_of(group.do(deciding.decide, wanted(admitted, times=(0, 7)))))
 
 
 def test_nothing_is_staged_or_decided_for_an_earlier_stay():
     group, log, admitted = joined_pair()
     again = returned(group, log, admitted)
     assert again > admitted and not len(log.state.staged)
-    assert isinstance(error_of(group.do(transactions.decide, wanted(admitted))), LeftGroup)
-    late = log.do(transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("q", 0, 0),), checked=F(0))
+    assert isinstance(error_of(group.do(deciding.decide, wanted(admitted))), LeftGroup)
+    late = log.do(awaiting.prepare, "g", admitted, Awaited("t", 1, 0), (run("q", 0, 0),), checked=F(0))
     assert isinstance(error_of(late), LeftGroup)
 
 
 def test_a_late_join_does_not_bring_an_earlier_stay_back():
     group, log, admitted = joined_pair()
     again = returned(group, log, admitted)
-    assert isinstance(log.do(transactions.join, "g", admitted, log.state.seqno), NoOp)
+    assert isinstance(log.do(joining.join, "g", admitted, log.state.seqno), NoOp)
     assert log.state.joined == again
-    log.do(transactions.apply_decided, replace(transactions.view(group.state, "a"), leaving=True), leave={})
+    log.do(applying.apply_decided, replace(deciding.view(group.state, "a"), leaving=True), leave={})
     before = log.state
     assert not before.group
     # It was seen before it had come back and left.
-    late = log.do(transactions.join, "g", again, before.seqno - 1)
+    late = log.do(joining.join, "g", again, before.seqno - 1)
     assert isinstance(error_of(late), LeftGroup) and log.state == before
 
 
 def test_what_is_given_up_is_not_decided_and_what_is_decided_stays():
     group, _, admitted = joined_pair()
-    group.do(transactions.expire, 2)
-    assert isinstance(error_of(group.do(transactions.decide, wanted(admitted))), TransactionExpired)
+    group.do(deciding.expire, 2)
+    assert isinstance(error_of(group.do(deciding.decide, wanted(admitted))), TransactionExpired)
     group, _, admitted = joined_pair()
-    group.do(transactions.decide, wanted(admitted))
-    group.do(transactions.expire, 2)
-    assert group.do(transactions.decide, wanted(admitted)).result.already
+    group.do(deciding.decide, wanted(admitted))
+    group.do(deciding.expire, 2)
+    assert group.do(deciding.decide, wanted(admitted)).result.already
 
 
 def test_a_collection_leaves_only_when_the_group_decides_nothing_more_for_it():
     group, log, admitted = joined_pair()
-    assert isinstance(log.do(transactions.apply_decided, transactions.view(group.state, "a"), leave={}), NoOp)
+    assert isinstance(log.do(applying.apply_decided, deciding.view(group.state, "a"), leave={}), NoOp)
     assert log.state.group == "g"
-    group.do(transactions.retire, "a", admitted)
-    assert isinstance(error_of(group.do(transactions.decide, wanted(admitted))), LeftGroup)
-    assert isinstance(error_of(group.do(transactions.admit, ("a",))), LeftGroup)
+    group.do(joining.retire, "a", admitted)
+    assert isinstance(error_of(group.do(deciding.decide, wanted(admitted))), LeftGroup)
+    assert isinstance(error_of(group.do(joining.admit, ("a",))), LeftGroup)
 
 
 def test_a_look_at_another_stay_lets_nothing_in():
     _, log, admitted = joined_pair()
     other = GroupView("g", 9, F(5), admitted + 1, decided={"t": 1})
-    assert isinstance(log.do(transactions.apply_decided, other), NoOp)
+    assert isinstance(log.do(applying.apply_decided, other), NoOp)
 
 
 def test_a_refusal_takes_the_place_of_a_late_decision_and_nothing_is_remembered():
     group, _, _ = joined_pair()
     before = group.state
-    assert group.do(transactions.refuse, "t").result
+    assert group.do(deciding.refuse, "t").result
     assert group.state == replace(before, seqno=before.seqno + 1)
     group, _, admitted = joined_pair()
-    group.do(transactions.decide, wanted(admitted))
-    assert not group.do(transactions.refuse, "t").result
+    group.do(deciding.decide, wanted(admitted))
+    assert not group.do(deciding.refuse, "t").result

@@ -4,7 +4,7 @@ Take the newest known state, compute the transition, check the rules over (befor
 the log; if another commit was first, refresh and try again. A refusal or no-op is returned only if it was
 decided on a fresh state. Commands that arrive together, through handles of one lake, are decided one after
 the other, each on the state that those before it produce, and committed by one compare-and-set
-(`tidelake.shard.combining`). Reads do not wait for them. Commands of different processes compete at the
+(`tidelake.shard.requestqueue`). Reads do not wait for them. Commands of different processes compete at the
 compare-and-set.
 
 INVARIANT: every commit on a tombstone leaves it a tombstone (it may only forget forks), so the last entry of
@@ -29,8 +29,8 @@ from tidelake.errors import (
     InternalError,
     TidelakeError,
 )
-from tidelake.shard.combining import Request, RequestQueue
 from tidelake.shard.history import History, LoadedVersion
+from tidelake.shard.requestqueue import Request, RequestQueue
 from tidelake.shard.requests import CommitRequest, Decided, Done, Failed, RefreshRequest
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.edits import Delta, Edits, stepped

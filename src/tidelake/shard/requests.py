@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from tidelake.errors import InternalError, TidelakeError
-from tidelake.shard.combining import Request
 from tidelake.shard.history import LoadedVersion
+from tidelake.shard.requestqueue import Request
 from tidelake.state.commands import Command, Commit, NoOp, Outcome, Refused
 from tidelake.state.fuel import MergeDue
 

@@ -34,7 +34,7 @@ from tidelake.shard.renewer import LeaseRenewer
 from tidelake.shard.requests import Done
 from tidelake.shard.spec import ShardSpec, schemas_of
 from tidelake.shard.version import Version
-from tidelake.state import commands, holds, schemas, transactions
+from tidelake.state import applying, commands, deciding, holds, schemas
 from tidelake.state.agreed import Agreed
 from tidelake.state.commands import Command, R
 from tidelake.state.grouped import GroupView
@@ -277,9 +277,9 @@ class Shard:
             CollectionDropped: the shard is a tombstone.
         """
         look = self.look(take)
-        if look.view is not None and look.view.seqno == transactions.LAST:
+        if look.view is not None and look.view.seqno == deciding.LAST:
             _check_orphan(look.state)
-        state = transactions.seen_through(look.state, look.view)
+        state = applying.seen_through(look.state, look.view)
         self._version = version = self.version_of(state)
         if with_writers and look.group is not None:
             writers = state.writers.update(writers_of(look.group, state.shard_id))
@@ -327,8 +327,8 @@ class Shard:
         try:
             group = self.group(id_).state()
         except CollectionNotFound:
-            return None, transactions.ended(id_, self.known())
-        return None if group.dropped else group, transactions.view(group, self.spec.shard_id)
+            return None, deciding.ended(id_, self.known())
+        return None if group.dropped else group, deciding.view(group, self.spec.shard_id)
 
     def apply_decided(self) -> Version:
         """Commit to the shard what transactions have decided for it, and close the times that this closes.
@@ -337,7 +337,7 @@ class Shard:
         """
         look = self.look()
         if look.view is not None:
-            self.run(partial(transactions.apply_decided, view=look.view))
+            self.run(partial(applying.apply_decided, view=look.view))
         return self.version_of(self.known())
 
     def last_version(self) -> Version:

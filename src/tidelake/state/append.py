@@ -2,8 +2,8 @@
 
 The caller gives the times in one of three ways: `Exactly` (the upper must be `lower`), `UpTo` (several
 writers write the same data: narrow the batch to the times that are still open) and `AtCommit` (one time,
-picked when the append commits). A claim makes it possible to tell at any later time whether the append is in:
-the edits that add the batch also record the writer's sequence number.
+picked when the append commits). The edits that add the batch of a named writer also record its number
+(`tidelake.state.idempotency`).
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,6 @@ from tidelake.errors import (
     UploadExpired,
     UpperMismatch,
     UsageError,
-    WriterFenced,
 )
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
@@ -32,9 +31,10 @@ from tidelake.state.ahead import too_far
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move
 from tidelake.state.garbage import expired
+from tidelake.state.idempotency import IdempotencyKey, answer_of_state, recorded
 from tidelake.state.staged import Staged
 from tidelake.state.staging import Seen, closing, place, room, unseen
-from tidelake.state.state import ShardState, WriterRecord, Written
+from tidelake.state.state import ShardState, Written
 from tidelake.state.taken import by_seqno, repeated
 
 R = TypeVar("R")
@@ -71,16 +71,6 @@ When: TypeAlias = Exactly | UpTo | AtCommit
 
 
 @dataclass(frozen=True)
-class IdempotencyKey:
-    """A writer's statement that this is its append number `sequence`, with data that `content` identifies."""
-
-    writer: str
-    epoch: int
-    sequence: int
-    content: str = ""
-
-
-@dataclass(frozen=True)
 class Appended:
     """The answer to an append.
 
@@ -95,6 +85,11 @@ class Appended:
     upper: Frontier
     already: bool = False
     waited_s: float = 0.0
+
+    @classmethod
+    def before(cls, upper: Frontier) -> "Appended":
+        """The answer for data that was in before the call, or for no data."""
+        return cls(upper, upper, already=True)
 
 
 @dataclass(frozen=True)
@@ -153,7 +148,7 @@ def append(
     )
     if not isinstance(found, Addition):
         return found
-    writers = _noted(state, idempotency, found.bounds.upper)
+    writers = recorded(state, idempotency, found.bounds.upper)
     if found.bounds.empty:
         return Commit(Edits(writers=writers), found.answer)
     far = too_far(state, state.upper, found.bounds.upper, now_ms)
@@ -209,7 +204,7 @@ def stage(
     seal_to: Frontier | None = None,
     offered: tuple[Part, ...] = (),
 ) -> Outcome[bool]:
-    """Keep runs for times that are open. False if a claim shows that they are in, or there are no runs.
+    """Keep runs for times that are open. False if the key shows that they are in, or there are no runs.
 
     `offered` as for `append`. With `seal_to` the same step also closes all times before that frontier.
 
@@ -224,7 +219,7 @@ def stage(
     far = too_far(state, state.upper, upper, now_ms)
     if far is not None:
         return far
-    writers = _noted(state, idempotency, upper)
+    writers = recorded(state, idempotency, upper)
     if not found.runs:
         return _sealed(state, upper, (), Edits(writers=writers), staged=False)
     placed = place(state, found.runs, checked)
@@ -250,9 +245,7 @@ def stage_on(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    known = answer_of_record(state.writers.get(idempotency.writer), idempotency) if idempotency else None
-    if isinstance(known, NoOp):
-        return NoOp(False)
+    known = answer_of_state(state, idempotency, lambda _: False)
     if known is not None:
         return known
     upper = state.upper if seal_to is None else state.upper.join(seal_to)
@@ -330,7 +323,7 @@ def _admitted(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    decided = answer_of_record(state.writers.get(idempotency.writer), idempotency) if idempotency else None
+    decided = answer_of_state(state, idempotency, Appended.before)
     if decided is not None:
         return decided
     strange = unregistered(state, runs)
@@ -355,20 +348,6 @@ def _admitted(
             IncompatibleSchema(f"column {gone!r} was dropped meanwhile: leave it out of the table")
         )
     return placed
-
-
-def _noted(state: ShardState, idempotency: IdempotencyKey | None, upper: Frontier) -> dict[str, WriterRecord]:
-    return {} if idempotency is None else {idempotency.writer: noted(state, idempotency, upper)}
-
-
-def noted(state: ShardState, idempotency: IdempotencyKey, upper: Frontier) -> WriterRecord:
-    """The record of the claim's writer once its append is in."""
-    return advanced(state.writers[idempotency.writer], idempotency, upper)
-
-
-def advanced(record: WriterRecord, idempotency: IdempotencyKey, upper: Frontier) -> WriterRecord:
-    """A writer's record after an append that left the shard at `upper`."""
-    return replace(record, sequence=idempotency.sequence, upper=upper, content=idempotency.content)
 
 
 def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
@@ -426,31 +405,7 @@ def already_in(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    return answer_of_record(state.writers.get(idempotency.writer), idempotency) or NoOp(None)
-
-
-def other_content(writer: str, sequence: int) -> str:
-    """The message for a sequence number that is used again for other data."""
-    return (
-        f"append {sequence} of writer {writer!r} is in, but was made of something else: the checkpoint or "
-        "counter that numbered this one is older than the collection; give the data to another writer name"
-    )
-
-
-def answer_of_record(
-    record: WriterRecord | None, idempotency: IdempotencyKey
-) -> NoOp[Appended] | Refused | None:
-    """The answer to a claim that the writer's record alone gives; None if it is the writer's next append."""
-    if record is None or record.epoch < idempotency.epoch:
-        return Refused(UsageError(f"writer {idempotency.writer!r} is not open: call collection.writer(...)"))
-    if record.epoch > idempotency.epoch:
-        return Refused(WriterFenced(idempotency.writer, idempotency.epoch, record.epoch))
-    if record.sequence == idempotency.sequence and record.content != idempotency.content and record.content:
-        said = other_content(idempotency.writer, idempotency.sequence)
-        return Refused(UsageError(f"{said}; the upper after it was {record.upper}"))
-    if record.sequence is not None and idempotency.sequence <= record.sequence:
-        return NoOp(Appended(record.upper, record.upper, already=True))
-    return None
+    return answer_of_state(state, idempotency, Appended.before) or NoOp(None)
 
 
 def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch | Refused | NoOp[Appended]:
@@ -471,7 +426,7 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch 
             if offence is not None:
                 return Refused(offence)
             if upper <= state.upper:
-                return NoOp(Appended(state.upper, state.upper, already=True))
+                return NoOp(Appended.before(state.upper))
             if not (lower <= state.upper and state.upper <= upper):
                 return Refused(UpperMismatch(lower, state.upper))
             lower = state.upper

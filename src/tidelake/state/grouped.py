@@ -2,7 +2,7 @@
 
 A group is a shard without rows. Its log decides: a transaction is in from the commit on that writes its
 `Decision` there. The collections apply decisions later; until then each reader applies them in memory
-(`tidelake.state.transactions`).
+(`tidelake.state.applying`).
 """
 
 from dataclasses import dataclass, field

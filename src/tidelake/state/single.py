@@ -26,10 +26,11 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.state import commands
 from tidelake.state.ahead import too_far
-from tidelake.state.append import Appended, IdempotencyKey, advanced, answer_of_record
+from tidelake.state.append import Appended
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.grouped import Decision, Membership
+from tidelake.state.idempotency import IdempotencyKey, advanced, answer_of_record
 from tidelake.state.state import ShardState, WriterRecord
 
 
@@ -78,7 +79,7 @@ def alone(state: ShardState, group: ShardState, idempotency: IdempotencyKey | No
     Args:
         state: as its readers see it.
         group: the state of the group that it was seen through.
-        idempotency: the claim of the writer whose record is needed.
+        idempotency: the key of the writer whose record is needed.
     """
     writers = state.writers
     if idempotency is not None:
@@ -161,7 +162,7 @@ def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[App
     if idempotency is not None:
         key = _key(wanted.member, idempotency.writer)
         record = state.writers.get(key) or wanted.record
-        known = answer_of_record(record, idempotency)
+        known = answer_of_record(record, idempotency, Appended.before)
         if known is not None:
             return known
     if wanted.has_rows and (wanted.begun < state.expired or wanted.id in state.decisions):

@@ -18,7 +18,8 @@ from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.single import open_writer
-from tidelake.state.append import Appended, IdempotencyKey
+from tidelake.state.append import Appended
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.staging import Seen
 
 R = TypeVar("R")

@@ -35,10 +35,11 @@ from tidelake.shard.writing.transaction import (
     prepare_changes,
     prepare_offered,
 )
-from tidelake.state import transactions
-from tidelake.state.append import Appended, IdempotencyKey
+from tidelake.state import awaiting, deciding
+from tidelake.state.append import Appended
+from tidelake.state.deciding import Intent, Share
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.staged import Awaited
-from tidelake.state.transactions import Intent, Share
 
 
 class Attempt:
@@ -118,7 +119,7 @@ class Attempt:
         """The upper of each collection as far as this has seen it, by name. No store call."""
         group = self.group.known()
         return {
-            name: transactions.view(group, shard.spec.shard_id).upper.join(shard.known().upper)
+            name: deciding.view(group, shard.spec.shard_id).upper.join(shard.known().upper)
             for name, shard in self._shards.items()
         }
 
@@ -186,7 +187,7 @@ class Attempt:
         )
         before, self.asked = self.asked, True
         try:
-            return self.group.run(partial(transactions.decide, wanted=wanted, idempotency=idempotency))
+            return self.group.run(partial(deciding.decide, wanted=wanted, idempotency=idempotency))
         except CollectionNotFound as error:
             # The group ended when its last collection left.
             self.asked = before
@@ -223,7 +224,7 @@ class Attempt:
             applied = self._applied()
             if applied is None:
                 raise self.forgotten()
-            return not applied and self.group.run(partial(transactions.refuse, transaction=self.id))
+            return not applied and self.group.run(partial(deciding.refuse, transaction=self.id))
         except CollectionNotFound as error:
             # The group is gone, and with it the record of its decisions.
             raise self.forgotten() from error
@@ -238,7 +239,7 @@ class Attempt:
 
     def _withdraw(self) -> None:
         for shard in self._shards.values():
-            shard.run(partial(transactions.withdraw, transactions=frozenset([self.id]), kept=self._kept))
+            shard.run(partial(awaiting.withdraw, transactions=frozenset([self.id]), kept=self._kept))
 
     def _applied(self) -> bool | None:
         """Whether it is committed and applied to its collections: then the group may have forgotten it.

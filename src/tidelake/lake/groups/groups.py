@@ -35,7 +35,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.maintain import tend
 from tidelake.shard.upkeep.parting import forget, free, part
-from tidelake.state import transactions
+from tidelake.state import applying, awaiting, deciding, joining
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
@@ -176,7 +176,7 @@ class Groups:
         if shard is None or not here or member.leaving:
             part(group, id_, shard)
             return None
-        done = shard.carry_out(partial(transactions.catch_up, view=transactions.view(state, id_)))
+        done = shard.carry_out(partial(applying.catch_up, view=deciding.view(state, id_)))
         if done.merges_due:
             tend(shard)
         return shard
@@ -235,7 +235,7 @@ class Groups:
             if awaited.noted_ms <= before_ms
         ]
         if old:
-            group.run(partial(transactions.expire, before=max(old) + 1))
+            group.run(partial(deciding.expire, before=max(old) + 1))
         state = group.state()
         for shard in present.values():
             never = frozenset(
@@ -244,7 +244,7 @@ class Groups:
                 if awaited.begun < state.expired and awaited.transaction not in state.decisions
             )
             if never:
-                shard.run(partial(transactions.withdraw, transactions=never))
+                shard.run(partial(awaiting.withdraw, transactions=never))
 
     def _taken_in(self, group: Shard, shards: Mapping[str, Shard]) -> dict[str, int]:
         ids = tuple(sorted({shard.spec.shard_id for shard in shards.values()}))
@@ -255,7 +255,7 @@ class Groups:
             member = known.get(shard.spec.shard_id)
             if member is not None and member.leaving:
                 part(group, shard.spec.shard_id, shard)
-        admitted = group.run(partial(transactions.admit, members=ids))
+        admitted = group.run(partial(joining.admit, members=ids))
         # In the order of ids, so that two processes that join the same collections do not each get one.
         for shard in sorted(shards.values(), key=lambda one: one.spec.shard_id):
             self._join(group, shard, admitted[shard.spec.shard_id])
@@ -275,7 +275,7 @@ class Groups:
             member = group.alive().memberships.get(id_)
             if member is None or member.leaving or member.admitted != admitted:
                 raise LeftGroup(id_)
-            join = partial(transactions.join, group=group_id, admitted=admitted, seen=seen.seqno)
+            join = partial(joining.join, group=group_id, admitted=admitted, seen=seen.seqno)
             with suppress(LeftGroup):
                 # The join fails with `LeftGroup` if the collection was written to since: then try again.
                 return shard.run(join, alone=True)

@@ -1,6 +1,6 @@
 """Transactions: writes and seals of several collections that are committed at one instant, or not at all.
 
-Owns the user's side of a transaction; `tidelake.state.transactions` decides it.
+Owns the user's side of a transaction; `tidelake.state.deciding` decides it.
 """
 
 import threading
@@ -37,8 +37,8 @@ from tidelake.shard.writing.append import past_last
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.batches import check_once
 from tidelake.shard.writing.transaction import Given, Offered, RowChanges, check_fits, has_times, offered_of
-from tidelake.state.append import IdempotencyKey
 from tidelake.state.commands import open_writer
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.tokens import PREFIX
 
 # When a group has so many decisions, the next commit applies them to the collections.

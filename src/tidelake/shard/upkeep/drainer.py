@@ -27,7 +27,7 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
-from tidelake.shard.combining import Request
+from tidelake.shard.requestqueue import Request
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.upload import discard, write_rows, write_run
 from tidelake.shard.shard import Shard

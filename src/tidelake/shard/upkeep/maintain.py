@@ -23,13 +23,13 @@ from tidelake.errors import (
     TidelakeWarning,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.combining import Request
+from tidelake.shard.requestqueue import Request
 from tidelake.shard.requests import Done
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.state import holds, maintenance, transactions
+from tidelake.state import applying, holds, maintenance
 from tidelake.state.forking import is_borrowed
 from tidelake.state.merging import (
     MergeRequest,
@@ -184,7 +184,7 @@ class Maintainer:
         view = self._shard.view()
         self._shard.state()
         if view is not None:
-            self._shard.run(partial(transactions.catch_up, view=view))
+            self._shard.run(partial(applying.catch_up, view=view))
 
     def merge_all(self) -> MaintenanceReport:
         """Merge everything into one run, with times advanced to `since`."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.ending import Ending
-from tidelake.state import transactions
+from tidelake.state import applying, deciding, joining
 from tidelake.state.commands import NoOp, Outcome
 from tidelake.state.dropping import drop_shard
 from tidelake.state.state import ShardState
@@ -19,12 +19,12 @@ def part(group: Shard, id_: str, shard: Shard | None) -> None:
     """Take a collection out: one that leaves, did not join completely, or was dropped (no `shard`)."""
     member = group.known().memberships.get(id_)
     if member is not None:
-        group.run(partial(transactions.retire, member=id_, admitted=member.admitted))
+        group.run(partial(joining.retire, member=id_, admitted=member.admitted))
     state = group.state()
     if shard is not None:
-        view = transactions.view(state, id_)
-        leave = transactions.taken_along(shard.state(), state)
-        shard.run(partial(transactions.apply_decided, view=view, leave=leave))
+        view = deciding.view(state, id_)
+        leave = applying.taken_along(shard.state(), state)
+        shard.run(partial(applying.apply_decided, view=view, leave=leave))
     if member is not None:
         forget(group, members={id_: member.admitted})
 
@@ -32,14 +32,14 @@ def part(group: Shard, id_: str, shard: Shard | None) -> None:
 def free(shard: Shard, group: str) -> None:
     """Take a collection out of a group that is gone, which it joined too late."""
     state = shard.version().state
-    shard.run(partial(transactions.apply_decided, view=transactions.ended(group, state), leave={}))
+    shard.run(partial(applying.apply_decided, view=deciding.ended(group, state), leave={}))
 
 
 def forget(
     group: Shard, decisions: frozenset[str] = frozenset(), members: Mapping[str, int] | None = None
 ) -> None:
     """Let a group forget decisions and collections; drop the group if it has no collections left."""
-    group.run(partial(transactions.forget, decisions=decisions, members=members))
+    group.run(partial(deciding.forget, decisions=decisions, members=members))
     if not group.known().memberships and group.run(_disband):
         Ending(group.stores, group.env, group.spec.config, group.spec.shard_id).remove()
 

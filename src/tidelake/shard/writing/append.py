@@ -38,16 +38,8 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.maintain import admit, make_room, tend_if_due
 from tidelake.shard.writing import single
-from tidelake.state.append import (
-    Appended,
-    AtCommit,
-    Exactly,
-    IdempotencyKey,
-    UpTo,
-    When,
-    already_in,
-    expected,
-)
+from tidelake.state.append import Appended, AtCommit, Exactly, UpTo, When, already_in, expected
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 

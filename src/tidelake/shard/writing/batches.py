@@ -17,7 +17,8 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.writing import single
 from tidelake.shard.writing.append import REFUSALS, attempt_with_upkeep, commit
 from tidelake.shard.writing.batch import Batch, decode_batch
-from tidelake.state.append import Appended, Exactly, IdempotencyKey, UpTo, When, append, left_out
+from tidelake.state.append import Appended, Exactly, UpTo, When, append, left_out
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.narrowing import narrowed
 from tidelake.state.staging import Seen
 

@@ -37,10 +37,11 @@ from tidelake.shard.requests import Done
 from tidelake.shard.shard import LogView, Shard
 from tidelake.shard.upkeep.parting import free, part
 from tidelake.state import append as appending
-from tidelake.state import commands, transactions
-from tidelake.state.append import Addition, Appended, IdempotencyKey, When
+from tidelake.state import applying, awaiting, commands, deciding
+from tidelake.state.append import Addition, Appended, When
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.grouped import GroupView
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.single import Single, alone, decide_single, known_writer, open_member_writer
 from tidelake.state.staged import Awaited
 from tidelake.state.staging import Seen
@@ -234,7 +235,7 @@ def open_writer(
             member=state.shard_id,
             joined=state.joined,
             record=state.writers.get(name),
-            upper=transactions.seen_through(state, look.view).upper,
+            upper=applying.seen_through(state, look.view).upper,
             name=name,
             owner=owner,
             take_over=take_over,
@@ -270,8 +271,8 @@ def _is_member(shard: Shard, look: LogView) -> bool:
 
 def _base_state(look: LogView, idempotency: IdempotencyKey | None, runs: tuple[Run, ...] = ()) -> ShardState:
     """The state to compute a write on: as readers see it, without the staged rows of its earlier attempts."""
-    seen = transactions.seen_through(look.state, look.view)
-    seen = transactions.without(seen, transactions.waiting_for(seen, runs))
+    seen = applying.seen_through(look.state, look.view)
+    seen = awaiting.without(seen, awaiting.waiting_for(seen, runs))
     return seen if look.group is None else alone(seen, look.group, idempotency)
 
 
@@ -342,20 +343,20 @@ class _Attempt(Generic[R]):
 
         SUBTLE: such an attempt may still be running, so expire it in the group.
         """
-        seen = transactions.seen_through(look.state, look.view)
-        waiting = transactions.waiting_for(seen, self._write.runs).values()
+        seen = applying.seen_through(look.state, look.view)
+        waiting = awaiting.waiting_for(seen, self._write.runs).values()
         others = [one for one in waiting if one.transaction not in {self._id, *self._given_up}]
         if not others:
             return False
         before = max(one.begun for one in others) + 1
-        self._shard.group(group.shard_id).run(partial(transactions.expire, before=before))
+        self._shard.group(group.shard_id).run(partial(deciding.expire, before=before))
         # If one of them was decided before, the next look shows that.
         self._given_up |= {one.transaction for one in others}
         return True
 
     def _staged(self, view: GroupView, awaited: Awaited, found: Addition[R], checked: Frontier) -> Done[bool]:
         step = partial(
-            transactions.stage_single,
+            awaiting.stage_single,
             view=view,
             awaited=awaited,
             found=found,
@@ -404,7 +405,7 @@ class _Attempt(Generic[R]):
         if not self._is_staged:
             return
         try:
-            self._shard.run(partial(transactions.withdraw, transactions=frozenset([self._id])))
+            self._shard.run(partial(awaiting.withdraw, transactions=frozenset([self._id])))
         except OutcomeUnknown as error:
             message = f"the write is not in, and it is not known whether what it staged is removed: {error}"
             raise StoreUnavailable(message) from error

@@ -24,7 +24,8 @@ from tidelake.shard.writing import single
 from tidelake.shard.writing.append import REFUSALS, UPLOADS_MAX, under_newest_schema
 from tidelake.shard.writing.batches import uploaded
 from tidelake.state import append as commands
-from tidelake.state.append import Appended, IdempotencyKey
+from tidelake.state.append import Appended
+from tidelake.state.idempotency import IdempotencyKey
 
 
 def stage(shard: Shard, updates: object, idempotency: IdempotencyKey | None = None) -> bool:

@@ -1,7 +1,7 @@
 """One collection's share of a transaction: uploads its rows and stages them until the group decides.
 
-`tidelake.lake.groups.groups` makes the decision; the commands and their promises are in
-`tidelake.state.transactions`.
+`tidelake.lake.groups.groups` makes the decision; the commands are in `tidelake.state.awaiting` and
+`tidelake.state.applying`.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from tidelake.shard.writing.batches import check_once, check_own, check_stored, 
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.stage import offer_staged
 from tidelake.shard.writing.upsert import Difference, replacing, upserting
-from tidelake.state import transactions
+from tidelake.state import applying, awaiting, deciding
 from tidelake.state.append import Addition
 from tidelake.state.commands import Outcome
 from tidelake.state.staged import Awaited
@@ -149,7 +149,7 @@ def prepare(
         UpdateNotBeyondLower: a time of the rows is closed.
         InvalidUpdates: the table does not fit the collection.
     """
-    ask = partial(transactions.prepare, group=stay.group, joined=stay.joined, awaited=awaited)
+    ask = partial(awaiting.prepare, group=stay.group, joined=stay.joined, awaited=awaited)
     return under_newest_schema(shard, lambda spec: _prepared(shard, spec, ask, given, time))
 
 
@@ -247,7 +247,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
         raise LeftGroup(shard.spec.shard_id)
     # The group was read first, so a write that the group accepts later is either in the contents that are
     # read here, or makes the group refuse the decision.
-    shard.run(partial(transactions.apply_decided, view=view))
+    shard.run(partial(applying.apply_decided, view=view))
     version = shard.version_of(shard.known())
     state, spec = version.state, version.spec
     admit(shard)
@@ -261,7 +261,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
         discard(shard.stores.blobs, shard.env, runs)
         raise refusal.error
     step = partial(
-        transactions.prepare,
+        awaiting.prepare,
         group=stay.group,
         joined=stay.joined,
         awaited=awaited,
@@ -306,10 +306,10 @@ def free_offered(shard: Shard, group: Shard, offered: Offered) -> None:
     transaction that began before.
     """
     look = shard.look()
-    waiting = transactions.waiting_for(transactions.seen_through(look.state, look.view), offered.runs)
+    waiting = awaiting.waiting_for(applying.seen_through(look.state, look.view), offered.runs)
     before = max((one.begun + 1 for one in waiting.values()), default=0)
     if before > group.known().expired:
-        group.run(partial(transactions.expire, before=before))
+        group.run(partial(deciding.expire, before=before))
 
 
 def prepare_offered(shard: Shard, stay: Stay, awaited: Awaited, offered: Offered) -> tuple[int, int] | None:
@@ -336,10 +336,10 @@ def prepare_offered(shard: Shard, stay: Stay, awaited: Awaited, offered: Offered
     view, group = look.view, look.group
     if view is None or group is None or not view.is_of(stay.group, stay.joined):
         raise LeftGroup(shard.spec.shard_id)
-    upper = transactions.seen_through(look.state, view).upper
-    waiting = transactions.waiting_for(look.state, offered.runs).values()
+    upper = applying.seen_through(look.state, view).upper
+    waiting = awaiting.waiting_for(look.state, offered.runs).values()
     step = partial(
-        transactions.stage_single,
+        awaiting.stage_single,
         view=view,
         awaited=awaited,
         found=Addition(True, offered.runs, Bounds(upper, upper, look.state.minimum), stays_open=True),

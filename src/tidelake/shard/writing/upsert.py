@@ -34,7 +34,8 @@ from tidelake.shard.writing.batches import append_batches
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import check_open, check_total
 from tidelake.shard.writing.upserter import OldRows, Upserter
-from tidelake.state.append import Appended, IdempotencyKey, already_in
+from tidelake.state.append import Appended, already_in
+from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 

@@ -37,7 +37,7 @@ from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, ours, rows_of, te
 from tidelake.spark.tasks import remote
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.exactly_once import is_in, query_of
-from tidelake.state.append import other_content
+from tidelake.state.idempotency import other_content
 
 DEFAULT_WRITER = "spark-ingest"
 

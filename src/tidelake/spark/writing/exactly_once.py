@@ -42,7 +42,7 @@ from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import EnvelopeLike, named
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.stage import PARTED, Watermark, finish_batch, stage_batch
-from tidelake.state.append import other_content
+from tidelake.state.idempotency import other_content
 
 DEFAULT_WRITER = "spark"
 QUERY_ID = "sql.streaming.queryId"

@@ -21,15 +21,16 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.combining import Request, RequestQueue
 from tidelake.shard.history import History
+from tidelake.shard.requestqueue import Request, RequestQueue
 from tidelake.shard.requests import CommitRequest
 from tidelake.shard.runs.upload import normalized, write_table
 from tidelake.state import append as appending
 from tidelake.state import codec, dropping
-from tidelake.state.append import AtCommit, Exactly, IdempotencyKey
+from tidelake.state.append import AtCommit, Exactly
 from tidelake.state.commands import Commit, open_writer
 from tidelake.state.edits import Edits, apply
+from tidelake.state.idempotency import IdempotencyKey
 from tiers import examples
 
 # Only what the appends themselves write.

@@ -1,0 +1,78 @@
+"""How a collection comes into a group, and begins to leave it.
+
+First the group admits it (`admit`), then the collection joins (`join`), under the seqno of the state of the
+group that admitted it. To leave, the group decides nothing more for it (`retire`); then the collection goes
+(`tidelake.state.applying`), and the group forgets it (`tidelake.state.deciding`).
+"""
+
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionInGroup,
+    LeftGroup,
+    UpperMismatch,
+    UsageError,
+)
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.edits import Edits
+from tidelake.state.grouped import Membership
+from tidelake.state.state import ShardState
+
+
+def join(state: ShardState, _now_ms: int, group: str, admitted: int, seen: int) -> Outcome[None]:
+    """Let a group decide the writes of the collection.
+
+    Refused with `LeftGroup` if the collection has a newer state than `seen`: read both again.
+
+    SUBTLE: the collection may have been in the group for this stay before, and have left. Joining again for
+    the same stay would let in transactions that began before. A collection that leaves tells the group first;
+    so if the group, read after the collection, does not know of it, the collection had not left when it was
+    read.
+
+    Args:
+        state: of the collection.
+        group: its id.
+        admitted: seqno of the group's state that took the collection in; it is not leaving there.
+        seen: seqno of the collection's state that was read before the group.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    if state.group == group and admitted <= state.joined:
+        return NoOp(None)
+    if state.group not in ("", group):
+        return Refused(CollectionInGroup(state.shard_id))
+    if not state.domain.total_order:
+        message = f"times of {state.domain} have no total order: such a collection can be in no group"
+        return Refused(UsageError(message))
+    if state.upper.closed:
+        return Refused(UpperMismatch("any frontier", state.upper))
+    if state.seqno != seen:
+        return Refused(LeftGroup(state.shard_id))
+    return Commit(Edits(group=group if state.group != group else None, joined=admitted), None)
+
+
+def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[dict[str, int]]:
+    """Take collections into the group. Returns by id the seqno that admitted each; each must then `join`.
+
+    Refused with `LeftGroup` while one of them is leaving.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    known = {id_: state.memberships[id_] for id_ in members if id_ in state.memberships}
+    leaving = next((id_ for id_, member in known.items() if member.leaving), None)
+    if leaving is not None:
+        return Refused(LeftGroup(leaving))
+    seqno = state.seqno + 1
+    admitted = {id_: known[id_].admitted if id_ in known else seqno for id_ in members}
+    if len(known) == len(admitted):
+        return NoOp(admitted)
+    fresh = {id_: Membership(state.minimum, seqno) for id_ in members if id_ not in known}
+    return Commit(Edits(memberships=dict(fresh)), admitted)
+
+
+def retire(state: ShardState, _now_ms: int, member: str, admitted: int) -> Outcome[None]:
+    """Let no new transaction write to a collection, which is about to leave."""
+    known = state.memberships.get(member)
+    if known is None or known.leaving or known.admitted != admitted:
+        return NoOp(None)
+    leaving = Membership(known.upper.join(state.upper), admitted, leaving=True)
+    return Commit(Edits(memberships={member: leaving}), None)
