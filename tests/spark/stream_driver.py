@@ -1,6 +1,6 @@
 """A driver process for the tests of streams: writes a folder to a collection, tells of each batch.
 
-    stream_driver.py ROOT WAY ENVELOPE [FLAKY]
+    stream_driver.py ROOT WAY ENVELOPE COLUMNS [FLAKY]
 
 ROOT has the lake (`lake`, collection `c`), the folder `in`, the checkpoint. WAY is `helper` or `format`.
 With FLAKY, so many of all tasks fail, and are tried again; files in ROOT/marks tell of it.
@@ -22,7 +22,7 @@ from tidelake.spark import sink
 from tidelake.spark.envelopes.named import named
 
 
-def main(root: str, way: str, envelope: str, rate: str = "0") -> None:
+def main(root: str, way: str, envelope: str, columns: str, rate: str = "0") -> None:
     place = Path(root)
     # Before the session starts: the workers have this environment.
     os.environ |= {"FLAKY_RATE": rate, "FLAKY_MARKS": str(place / "marks")}
@@ -35,7 +35,7 @@ def main(root: str, way: str, envelope: str, rate: str = "0") -> None:
         form = stream_source.register_flaky(spark)
         made = flaky.Flaky.of_environment(made)
     to = sink(collection, made) if way == "helper" else None
-    frame = stream_source.lines(spark, place / "in", stream_source.COLUMNS[envelope]).repartition(4)
+    frame = stream_source.lines(spark, place / "in", columns).repartition(4)
     options = {"envelope": envelope, **stream_source.FORMAT_OPTIONS[envelope]}
     query = stream_source.start(frame, collection, place / "checkpoint", to, form, **options)
     done = threading.Event()

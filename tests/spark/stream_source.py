@@ -15,14 +15,9 @@ from tidelake.spark.source.format import TidelakeSource
 from tidelake.spark.source.sink import StreamWriter
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-COLUMNS = {
-    "append": "id bigint, v string",
-    "updates": "id bigint, v string, _time bigint, _diff bigint",
-    "upsert": "id bigint, v string, n bigint",
-}
 # What envelopes are given, to the helper and as options of the format.
-OPTIONS: dict[str, dict[str, Any]] = {"append": {}, "updates": {}, "upsert": {"order_by": "n"}}
-FORMAT_OPTIONS: dict[str, dict[str, str]] = {"append": {}, "updates": {}, "upsert": {"orderBy": "n"}}
+OPTIONS: dict[str, dict[str, Any]] = {"updates": {}, "upsert": {"order_by": "n"}}
+FORMAT_OPTIONS: dict[str, dict[str, str]] = {"updates": {}, "upsert": {"orderBy": "n"}}
 
 
 class FlakySource(TidelakeSource):

@@ -377,7 +377,7 @@ def test_outside_of_a_stream_the_sink_says_what_to_use(helper: Stream) -> None:
 def test_a_sink_can_be_sent_to_another_process(helper: Stream) -> None:
     import pickle
 
-    sent = pickle.loads(pickle.dumps(sink(helper.c, "append", query="q", late="advance")))
+    sent = pickle.loads(pickle.dumps(sink(helper.c, query="q", late="advance")))
     frame = helper.spark.createDataFrame([(1, "a")], JSON)
     sent(frame, 0)
     sent(frame, 0)
@@ -390,7 +390,7 @@ def test_a_sink_that_is_sent_to_another_process_goes_on_with_its_collection(tmp_
 
     lake = tidelake.open(tmp_path / "lake")
     c, _ = (lake.create(name, stream_source.SCHEMA, key=["id"]) for name in ("c", "d"))
-    sent = pickle.dumps(sink(c, "append", query="q"))
+    sent = pickle.dumps(sink(c, query="q"))
     lake.swap("c", "d")
     assert pickle.loads(sent).collection.id == c.id
 

@@ -32,7 +32,7 @@ History: TypeAlias = Counter[tuple[tuple[Any, ...], int]]
 class Rows:
     """Rows that are added; each has the time of its commit."""
 
-    envelope = "append"
+    envelope, columns = "updates", "id bigint, v string"
 
     def __init__(self, rng: Random) -> None:
         self.rng, self.files = rng, 0
@@ -66,7 +66,7 @@ class Rows:
 class Changes(Rows):
     """Updates with times and diffs of their own."""
 
-    envelope = "updates"
+    columns = "id bigint, v string, _time bigint, _diff bigint"
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -92,7 +92,7 @@ class Changes(Rows):
 class Upserts(Rows):
     """Events of few keys; null removes. The last one counts, also of several in one file."""
 
-    envelope = "upsert"
+    envelope, columns = "upsert", "id bigint, v string, n bigint"
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -143,7 +143,7 @@ class Runs:
         self.files += files
 
     def start(self, *extra: str) -> subprocess.Popen[str]:
-        arguments = [str(self.root), self.way, self.source.envelope, *extra]
+        arguments = [str(self.root), self.way, self.source.envelope, self.source.columns, *extra]
         with self.log.open("a") as log:
             return subprocess.Popen(
                 [sys.executable, str(DRIVER), *arguments],

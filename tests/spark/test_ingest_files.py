@@ -318,7 +318,6 @@ def test_rows_of_files_are_taken_once(landing: Landing, format_: Any) -> None:
             landing.c,
             landing.directory,
             landing.root / "check",
-            envelope="append",
             format=format_,
         )
     assert landing.state() == {(1, "a"): 1, (2, None): 1}
@@ -333,7 +332,7 @@ def test_a_column_may_be_called_as_what_spark_tells_of_files(landing: Landing, f
     rows_file(landing, format_, [{"id": 1, "file": "a", "_time": 4}, {"id": 2, "file": "b", "_time": 5}])
     for _ in range(2):
         check = landing.root / "check"
-        report = ingest(landing.spark, c, landing.directory, check, envelope="append", format=format_)
+        report = ingest(landing.spark, c, landing.directory, check, format=format_)
     assert c.snapshot().read_all()["file"].to_pylist() == ["a", "b"]
     assert report.batches == 0
 
@@ -341,7 +340,7 @@ def test_a_column_may_be_called_as_what_spark_tells_of_files(landing: Landing, f
 def test_rows_with_counts_and_new_rows_of_keys_are_taken(landing: Landing) -> None:
     rows_file(landing, "jsonl", [{"id": 1, "v": "a", "_time": 1, "_diff": 2}])
     run = (landing.spark, landing.c, landing.directory, landing.root / "check")
-    ingest(*run, envelope="updates", format="jsonl")
+    ingest(*run)
     assert landing.state() == {(1, "a"): 2}
     shutil.rmtree(landing.directory)
     landing.directory.mkdir()
@@ -350,9 +349,7 @@ def test_rows_with_counts_and_new_rows_of_keys_are_taken(landing: Landing) -> No
         "jsonl",
         [{"id": 1, "v": "b", "_time": 2, "gone": False}, {"id": 2, "v": "c", "_time": 2, "gone": True}],
     )
-    ingest(
-        *run[:3], landing.root / "other", envelope="upsert", format="jsonl", writer="w", delete_column="gone"
-    )
+    ingest(*run[:3], landing.root / "other", envelope="upsert", writer="w", delete_column="gone")
     assert landing.state() == {(1, "b"): 1}
 
 
@@ -375,7 +372,6 @@ def test_rows_that_do_not_fit_are_refused_by_name(
             landing.c,
             landing.directory,
             landing.root / "check",
-            envelope="append",
             format=format_,
         )
     assert reason in str(caught.value)
@@ -390,7 +386,6 @@ def test_an_empty_directory_gives_no_columns(landing: Landing, format_: Any) -> 
             landing.c,
             landing.directory,
             landing.root / "check",
-            envelope="append",
             format=format_,
         )
 
@@ -411,7 +406,7 @@ def test_csv_means_what_it_means_on_the_command_line(landing: Landing) -> None:
     ]
     (landing.directory / "1.csv").write_text("\n".join(lines) + "\n")
     at = (landing.spark, landing.c, landing.directory, landing.root / "check")
-    ingest(*at, envelope="append", format="csv")
+    ingest(*at, format="csv")
     texts = [None, "", 'say "hi"', "a\n5,b", None, "\\", "\\", " é ", "NA", "a,b"]
     expected = {id_: text for id_, text in enumerate(texts, 1) if id_ != 5}
     assert landing.state() == Counter((id_, text) for id_, text in expected.items())
@@ -430,6 +425,6 @@ def test_csv_of_another_shape_is_refused_by_name(landing: Landing, text: str, re
     (landing.directory / "1 é.csv").write_text("id,v\n1,a\n")
     (landing.directory / "2 é.csv").write_text(text)
     with pytest.raises(InvalidUpdates) as caught:
-        ingest(*at, envelope="append", format="csv")
+        ingest(*at, format="csv")
     assert reason in str(caught.value) and " é.csv" in str(caught.value) and "\n" not in str(caught.value)
     assert landing.c.upper == Frontier.of(0)

@@ -16,7 +16,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 import tidelake
 from tidelake.errors import UsageError
 from tidelake.spark import append, sink, upsert
-from tidelake.spark.envelopes.append import Append
+from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.tasks import estimated_bytes, one_thread
 from tidelake.spark.writing import running
@@ -55,8 +55,8 @@ def test_rows_that_spark_takes_for_few_come_to_the_driver(
     spark: Any, tmp_path: Path, c: tidelake.Collection, most: Any
 ) -> None:
     frame = stored(spark, tmp_path / "few.parquet", few(100))
-    assert rows_of(frame, Append(), c).few is not None
-    for envelope, text in ((Append(), "100b"), (Append(), "0"), (Upsert(), "0")):
+    assert rows_of(frame, Updates(), c).few is not None
+    for envelope, text in ((Updates(), "100b"), (Updates(), "0"), (Upsert(), "0")):
         most(text)
         assert rows_of(frame, envelope, c).few is None
     for text in ("nonsense", "-1", "1.5m"):
@@ -65,7 +65,7 @@ def test_rows_that_spark_takes_for_few_come_to_the_driver(
             append(c, frame)
     # Of what was made of Python's values Spark knows no size.
     most("1g")
-    assert rows_of(spark.createDataFrame([(1, "a")], "id bigint, v string"), Append(), c).few is None
+    assert rows_of(spark.createDataFrame([(1, "a")], "id bigint, v string"), Updates(), c).few is None
 
 
 def test_a_micro_batch_of_files_is_as_large_as_they_are(
@@ -77,7 +77,7 @@ def test_a_micro_batch_of_files_is_as_large_as_they_are(
     seen: list[Any] = []
 
     def look(frame: Any, _: int) -> None:
-        seen.append((estimated_bytes(frame), rows_of(frame, Append(), c).few))
+        seen.append((estimated_bytes(frame), rows_of(frame, Updates(), c).few))
 
     stream = spark.readStream.schema("id bigint, v string").parquet(str(tmp_path / "in"))
     query = stream.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -119,7 +119,7 @@ def test_tasks_share_what_has_much_to_look_up(
     c.append(few(100))
     monkeypatch.setattr(running, "_LOOKED_UP_BYTES", 1)
     assert rows_of(frame, Upsert(), c).few is None
-    assert rows_of(frame, Append(), c).few is not None
+    assert rows_of(frame, Updates(), c).few is not None
     upsert(c, frame.selectExpr("id", "'new' AS v"))
     assert contents(c) == Counter([(i, "new" if i < 10 else str(i)) for i in range(100)])
 
@@ -132,7 +132,7 @@ def test_rows_that_only_seemed_few_are_written_by_the_tasks(
     # Four megabytes, of which the file has a few thousand bytes.
     frame = stored(spark, tmp_path / "same.parquet", table, compression="zstd")
     most("100k")
-    assert rows_of(frame, Append(), c).few is None
+    assert rows_of(frame, Updates(), c).few is None
     append(c, frame)
     assert contents(c) == Counter([(i, text) for i in range(count)])
     upsert(c, frame.selectExpr("id", "'y' AS v"))
@@ -221,5 +221,5 @@ def test_of_what_is_too_large_little_leaves_the_jvm(spark: Any, monkeypatch: pyt
 
 
 def test_tests_of_both_ways_go_both_ways(spark: Any, c: tidelake.Collection, both_ways: str) -> None:
-    rows = rows_of(spark.createDataFrame([(1, "a")], "id bigint, v string"), Append(), c)
+    rows = rows_of(spark.createDataFrame([(1, "a")], "id bigint, v string"), Updates(), c)
     assert (rows.few is not None) == (both_ways == "driver")

@@ -95,17 +95,17 @@ def test_values_that_do_not_fit_are_one_readable_error(place: Place) -> None:
 
 def test_bad_options_are_refused_with_what_to_do(place: Place) -> None:
     for options, reason in (
-        ({"envelope": "apend"}, "no envelope 'apend': did you mean 'append'"),
-        ({"envelope": "updates", "time": "at"}, "'updates' takes no time"),
+        ({"envelope": "update"}, "no envelope 'update': did you mean 'updates'"),
+        ({"envelope": "updates", "orderBy": "at"}, "'updates' takes no order_by"),
         ({"late": "drop"}, "late='drop' is unknown"),
         ({"token": "x" * 250}, "token .* has 250 bytes"),
-        ({"rejects": "/x"}, "'append' takes no rejects"),
+        ({"rejects": "/x"}, "'updates' takes no rejects"),
         ({"envelope": "snapshot", "time": "noon"}, "option time='noon' is not a time of unit counter"),
     ):
         with pytest.raises(UsageError, match=reason):
             batch_writer({"path": place.path, **options}, DDL, False)
-    with pytest.raises(AnalysisException, match="UsageError: the envelope 'append' adds to what is there"):
-        place.write(place.frame((1, "a")), "overwrite", envelope="append")
+    with pytest.raises(AnalysisException, match="UsageError: the envelope 'updates' adds to what is there"):
+        place.write(place.frame((1, "a")), "overwrite", envelope="updates")
     assert place.rows() == {}
 
 
@@ -232,7 +232,7 @@ def test_options_of_the_other_kind_of_write_are_refused(place: Place) -> None:
         stream_writer({"path": place.path, "token": "t"}, DDL, False)
 
 
-@pytest.mark.parametrize("envelope", ["append", "upsert", "snapshot"])
+@pytest.mark.parametrize("envelope", ["updates", "upsert", "snapshot"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_write_goes_on_with_its_collection_when_names_change(
     tmp_path: Path, envelope: str, stream: bool

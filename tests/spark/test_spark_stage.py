@@ -64,7 +64,7 @@ def test_a_closed_time_refuses_the_whole_frame(spark: Any, c: Any) -> None:
 
 
 def test_rows_without_times_of_their_own_are_refused(spark: Any, c: Any) -> None:
-    for options in ({}, {"envelope": "append"}, {"envelope": "append", "late": "advance", "time": "_time"}):
+    for options in ({}, {"late": "advance", "time": "_time"}):
         rows = frame(spark, (1, "a", 9))
         with pytest.raises(UsageError, match="times of their own"):
             stage(c, rows if "time" in options else rows.drop("_time"), **options)
@@ -124,7 +124,7 @@ class Stream:
     def run(self, delay: Any = 5, **options: Any) -> None:
         """Stage all files that are new, one a micro-batch."""
         lines = stream_source.lines(self.spark, self.folder, TIMED)
-        to = sink(self.c, "append", progress=self.batches.append, delay=delay, **options)
+        to = sink(self.c, progress=self.batches.append, delay=delay, **options)
         query = stream_source.start(lines, self.c, self.checkpoint, to)
         try:
             query.awaitTermination()

@@ -45,7 +45,7 @@ VALUES: dict[str, list[Any]] = {
 }
 # How much the driver takes.
 WAYS = {"driver": str(2**63), "tasks": "0", "format": None}
-ENVELOPES = ("updates", "upsert", "append", "upsert", "snapshot")
+ENVELOPES = ("updates", "upsert", "snapshot")
 Rows = list[dict[str, Any]]
 
 
@@ -71,19 +71,17 @@ class Writes:
             if self.rng.random() < 0.5:
                 options["late"] = "advance"
 
-    def append(self, rows: Rows, upper: int) -> tuple[list[pa.Field], dict[str, str]]:
+    def updates(self, rows: Rows, upper: int) -> tuple[list[pa.Field], dict[str, str]]:
         name = self.rng.choice([None, "_time", "when"])
         options = {"time": "when"} if name == "when" else {}
+        extra = [] if name is None else [int64(name)]
         if name is not None:
             self.timed(rows, upper, name, options)
-        return [] if name is None else [int64(name)], options
-
-    def updates(self, rows: Rows, upper: int) -> tuple[list[pa.Field], dict[str, str]]:
-        options: dict[str, str] = {}
-        self.timed(rows, upper, "_time", options)
-        for row in rows:
-            row["_diff"] = self.rng.choice([-1, 1, 2])
-        return [int64("_time"), int64("_diff")], options
+        if self.rng.random() < 0.5:
+            extra.append(int64("_diff"))
+            for row in rows:
+                row["_diff"] = self.rng.choice([-1, 1, 2])
+        return extra, options
 
     def upsert(self, rows: Rows, upper: int) -> tuple[list[pa.Field], dict[str, str]]:
         extra = [int64("version"), pa.field("gone", pa.bool_())]

@@ -15,7 +15,6 @@ from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch,
 from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.spark import append, sink, write
-from tidelake.spark.envelopes.append import Append
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.testing import tables
 
@@ -72,7 +71,7 @@ def counted(spark: Any, frame: Any) -> tuple[Any, Any]:
 
 def test_rows_are_added_at_the_time_of_the_commit(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
-    done = write(c, rows(spark, (1, "a"), (2, None), (1, "a")), "append")
+    done = write(c, rows(spark, (1, "a"), (2, None), (1, "a")))
     assert (done.appended.upper, done.answer.rows) == (Frontier.of(1), 3)
     assert history(c) == {((1, "a"), 0): 2, ((2, None), 0): 1}
 
@@ -80,9 +79,11 @@ def test_rows_are_added_at_the_time_of_the_commit(spark: Any, tmp_path: Path) ->
 def test_times_are_taken_from_a_column(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     frame = rows(spark, (1, "a", 3), (2, "b", 5), schema="id bigint, v string, at int")
-    assert write(c, frame, "append", time="at").appended.upper == Frontier.of(6)
-    write(c, rows(spark, (3, "c", 9), schema="id bigint, v string, _time bigint"), "append")
-    assert history(c) == {((1, "a"), 3): 1, ((2, "b"), 5): 1, ((3, "c"), 9): 1}
+    assert write(c, frame, time="at").appended.upper == Frontier.of(6)
+    write(c, rows(spark, (3, "c", 9), schema="id bigint, v string, _time bigint"))
+    gone = rows(spark, (2, "b", 11, -1), schema="id bigint, v string, at bigint, _diff bigint")
+    assert write(c, gone, time="at").appended.upper == Frontier.of(12)
+    assert history(c) == {((1, "a"), 3): 1, ((2, "b"), 5): 1, ((3, "c"), 9): 1, ((2, "b"), 11): -1}
 
 
 @pytest.mark.parametrize(("unit", "of_second"), [("ms", 1000), ("us", 1_000_000)])
@@ -91,48 +92,48 @@ def test_timestamps_are_times_of_a_clock(spark: Any, tmp_path: Path, unit: str, 
     c = make(tmp_path, unit, schema)
     at = dt.datetime(2026, 1, 31, 12, 0, 0, 123_999, UTC)
     frame = rows(spark, (1, "a", at), schema="id bigint, v string, at timestamp")
-    write(c, frame, "append", time="at")
+    write(c, frame, time="at")
     second = int(at.replace(microsecond=0).timestamp())
     time = second * of_second + 123_999 * of_second // 1_000_000
     # The collection has a column of that name, so it is stored as well.
     assert history(c) == {((1, "a", at), time): 1}
     before = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
     with pytest.raises(InvalidUpdates, match="a time must not be negative"):
-        write(c, rows(spark, (1, "a", before), schema=frame.schema), "append", time="at")
+        write(c, rows(spark, (1, "a", before), schema=frame.schema), time="at")
 
 
 def test_columns_for_times_are_checked_before_anything_runs(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     frame = rows(spark, (1, "a"))
     with pytest.raises(InvalidUpdates, match=r"has 0 columns 'at' to take times from: it has 'id', 'v'"):
-        write(c, frame, "append", time="at")
+        write(c, frame, time="at")
     with pytest.raises(InvalidUpdates, match=r"column 'at' is timestamp, and times .* are bigint: cast it"):
-        write(c, frame.selectExpr("*", "current_timestamp() AS at"), "append", time="at")
-    with pytest.raises(InvalidUpdates, match="'_diff' is not in the collection"):
-        write(c, frame.selectExpr("*", "1L AS _diff"), "append")
+        write(c, frame.selectExpr("*", "current_timestamp() AS at"), time="at")
+    with pytest.raises(InvalidUpdates, match="'_time' is not in the collection"):
+        write(c, frame.selectExpr("*", "1L AS at", "1L AS _time"), time="at")
     with pytest.raises(InvalidUpdates, match="'at' is not in the collection"):
-        write(c, frame.selectExpr("*", "1L AS at"), "append")
+        write(c, frame.selectExpr("*", "1L AS at"))
 
 
 def test_envelopes_are_known_by_name_and_take_only_their_options(spark: Any, tmp_path: Path) -> None:
     c, frame = make(tmp_path), rows(spark, (1, "a"))
-    with pytest.raises(UsageError, match="no envelope 'apend': did you mean 'append'"):
-        write(c, frame, "apend")
-    with pytest.raises(UsageError, match="no envelope 'x': known are append,"):
+    with pytest.raises(UsageError, match="no envelope 'update': did you mean 'updates'"):
+        write(c, frame, "update")
+    with pytest.raises(UsageError, match="no envelope 'x': known are debezium,"):
         write(c, frame, "x")
-    with pytest.raises(UsageError, match="'updates' takes no time: it takes late"):
-        write(c, frame, "updates", time="at")
-    with pytest.raises(UsageError, match=r"late: Append\(.* is made already"):
-        write(c, frame, Append(), late="advance")
+    with pytest.raises(UsageError, match="'updates' takes no order_by: it takes time, late"):
+        write(c, frame, "updates", order_by="at")
+    with pytest.raises(UsageError, match=r"late: Updates\(.* is made already"):
+        write(c, frame, Updates(), late="advance")
     with pytest.raises(UsageError, match="late='drop' is unknown"):
-        write(c, frame, "append", late="drop")
-    assert write(c, frame, Append(), upper=7).appended.upper == Frontier.of(7)
+        write(c, frame, late="drop")
+    assert write(c, frame, Updates(), upper=7).appended.upper == Frontier.of(7)
 
 
 def test_bad_arguments_are_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:
     c, frame = make(tmp_path), rows(spark, (1, "a"))
-    for nothing in (None, 5, Append):
-        with pytest.raises(UsageError, match=r"an envelope is one of append, .*, and not"):
+    for nothing in (None, 5, Updates):
+        with pytest.raises(UsageError, match=r"an envelope is one of debezium, .*, and not"):
             write(c, frame, nothing)  # type: ignore[arg-type]
     # Spark would take a text for a column to sort by.
     for ranges in (0, -1, "v", 1.5):
@@ -149,7 +150,7 @@ def test_the_time_of_the_commit_is_later_if_another_writer_is_faster(
     c = make(tmp_path)
     meddler += [4, 9]
     frame, evaluated = counted(spark, rows(spark, (1, "a"), (2, "b")))
-    assert write(c, frame, "append").appended.upper == Frontier.of(10)
+    assert write(c, frame).appended.upper == Frontier.of(10)
     assert history(c) == {((1, "a"), 9): 1, ((2, "b"), 9): 1}
     assert evaluated.value == 2 and not meddler
 
@@ -158,9 +159,8 @@ def test_late_rows_are_refused_or_advanced(spark: Any, tmp_path: Path, meddler: 
     c = make(tmp_path)
     close(c, 5)
     frame = rows(spark, (1, "a", 3), (1, "a", 4), (2, "b", 7), schema="id bigint, v string, _time bigint")
-    for envelope in ("append", "updates"):
-        with pytest.raises(UpdateNotBeyondLower, match="time 3 is not at or after the lower frontier"):
-            write(c, frame, envelope)
+    with pytest.raises(UpdateNotBeyondLower, match="time 3 is not at or after the lower frontier"):
+        write(c, frame)
     assert c.upper == Frontier.of(5)
     meddler.append(6)
     seen_frame, evaluated = counted(spark, frame)
@@ -168,7 +168,7 @@ def test_late_rows_are_refused_or_advanced(spark: Any, tmp_path: Path, meddler: 
     assert history(c) == {((1, "a"), 6): 2, ((2, "b"), 7): 1}
     assert evaluated.value == 3
     # All of them late: the upper moves just past where they went.
-    assert write(c, frame, "append", late="advance").appended.upper == Frontier.of(9)
+    assert write(c, frame, late="advance").appended.upper == Frontier.of(9)
     assert history(c) == {((1, "a"), 6): 2, ((2, "b"), 7): 1, ((1, "a"), 8): 2, ((2, "b"), 8): 1}
 
 
@@ -177,7 +177,7 @@ def test_times_that_another_writer_closes_are_refused(spark: Any, tmp_path: Path
     meddler.append(4)
     frame = rows(spark, (1, "a", 3), schema="id bigint, v string, _time bigint")
     with pytest.raises(UpdateNotBeyondLower):
-        write(c, frame, "append")
+        write(c, frame)
     assert (c.upper, history(c)) == (Frontier.of(4), {})
 
 
@@ -200,15 +200,15 @@ def test_a_closed_collection_is_refused(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     c.append(pa.table({"id": [1], "v": ["a"], "_time": [0]}), upper=[])
     with pytest.raises(UpperMismatch, match="all times are closed for good"):
-        write(c, rows(spark, (1, "a")), "append")
+        write(c, rows(spark, (1, "a")))
 
 
 def test_the_last_time_is_not_closed_by_accident(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     frame = rows(spark, (1, "a", 2**63 - 1), schema="id bigint, v string, _time bigint")
     with pytest.raises(UsageError, match=r"closes the collection for good: give upper=\[\] if that is meant"):
-        write(c, frame, "append")
-    assert write(c, frame, "append", upper=[]).appended.upper.closed
+        write(c, frame)
+    assert write(c, frame, upper=[]).appended.upper.closed
 
 
 def test_tuple_times_are_written_between_lower_and_upper(spark: Any, tmp_path: Path) -> None:
@@ -217,6 +217,8 @@ def test_tuple_times_are_written_between_lower_and_upper(spark: Any, tmp_path: P
     upper = Frontier.of((1, 0), (0, 1))
     assert write(c, frame, lower=[(0, 0)], upper=upper).appended.upper == upper
     assert write(c, frame.where("id > 1"), "updates", lower=upper, upper=[]).appended.upper == Frontier()
+    with pytest.raises(UsageError, match="time='at' needs times that are single numbers"):
+        write(c, frame, time="at")
     with pytest.raises(UsageError, match="need the columns _time_0, _time_1, lower and upper"):
         write(c, frame, lower=[])
 
@@ -224,8 +226,8 @@ def test_tuple_times_are_written_between_lower_and_upper(spark: Any, tmp_path: P
 def test_a_token_is_in_once_whatever_comes_with_it(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     frame, evaluated = counted(spark, rows(spark, (1, "a")))
-    first = write(c, frame, "append", token="orders 2026-01-31")
-    again = write(c, frame, "append", token="orders 2026-01-31")
+    first = write(c, frame, token="orders 2026-01-31")
+    again = write(c, frame, token="orders 2026-01-31")
     assert not first.appended.already and again.appended.already
     assert (again.appended.upper, evaluated.value) == (Frontier.of(1), 1)
     # Also with a lower that no longer holds, and through a handle of another process.
@@ -233,7 +235,7 @@ def test_a_token_is_in_once_whatever_comes_with_it(spark: Any, tmp_path: Path) -
     frame = rows(spark, (9, "z", 0), schema="id bigint, v string, _time bigint")
     assert append(other, frame, lower=0, upper=1, token="orders 2026-01-31").already
     assert history(c) == {((1, "a"), 0): 1}
-    write(c, rows(spark, (1, "a")), "append", token="orders 2026-02-01")
+    write(c, rows(spark, (1, "a")), token="orders 2026-02-01")
     assert history(c) == {((1, "a"), 0): 1, ((1, "a"), 1): 1}
 
 
@@ -241,11 +243,11 @@ def test_a_token_counts_only_once_its_rows_are_in(spark: Any, tmp_path: Path) ->
     c = make(tmp_path)
     bad = rows(spark, (None, "a"))
     with pytest.raises(InvalidUpdates, match="'id' must not be null"):
-        write(c, bad, "append", token="t")
-    assert not write(c, rows(spark, (1, "a")), "append", token="t").appended.already
+        write(c, bad, token="t")
+    assert not write(c, rows(spark, (1, "a")), token="t").appended.already
     empty = rows(spark, (1, "a")).where("id > 1")
-    assert not write(c, empty, "append", token="none").appended.already
-    assert write(c, empty, "append", token="none").appended.already
+    assert not write(c, empty, token="none").appended.already
+    assert write(c, empty, token="none").appended.already
     assert (history(c), c.upper) == ({((1, "a"), 0): 1}, Frontier.of(1))
 
 
@@ -260,12 +262,12 @@ def test_of_two_writes_under_one_token_the_later_one_is_in(
     def append_uploaded(self: Writer, *args: Any, **kwargs: Any) -> Any:
         monkeypatch.setattr(Writer, "append_uploaded", original)
         other = tidelake.open(tmp_path / "lake").collection("c")
-        write(other, rows(spark, (2, "b")), "append", token="t")
+        write(other, rows(spark, (2, "b")), token="t")
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(Writer, "append_uploaded", append_uploaded)
     with pytest.raises(WriterFenced):
-        write(c, rows(spark, (1, "a")), "append", token="t")
+        write(c, rows(spark, (1, "a")), token="t")
     assert history(c) == {((2, "b"), 0): 1}
 
 
@@ -275,5 +277,5 @@ def test_of_two_writes_under_one_token_the_later_one_is_in(
 def test_a_token_is_a_short_text(spark: Any, tmp_path: Path, token: str, reason: str) -> None:
     c = make(tmp_path)
     with pytest.raises(UsageError, match=f"token.*{reason}"):
-        write(c, rows(spark, (1, "a")), "append", token=token)
+        write(c, rows(spark, (1, "a")), token=token)
     assert not c.state().writers

@@ -16,7 +16,7 @@ from tidelake.cli.spark import session
 if TYPE_CHECKING:
     from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport
 
-_ENVELOPES = ("append", "debezium", "updates", "upsert")
+_ENVELOPES = ("updates", "upsert", "debezium")
 # Option of the command: option of the envelope.
 _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "delete_column": "delete_column"}
 
@@ -34,16 +34,18 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
 @click.option(
     "--envelope",
     type=click.Choice(_ENVELOPES),
-    default="debezium",
+    default="updates",
     show_default=True,
-    help="What rows mean. append: rows to add; debezium: change events; updates: rows with _time and _diff; "
-    "upsert: the new rows of their keys.",
+    help="What rows mean. updates: rows to add or, by _diff, to remove; upsert: the new rows of their keys; "
+    "debezium: change events.",
 )
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["jsonl", "csv", "parquet"]),
-    help="Format of the files; default: JSON lines. Change events are JSON lines or Parquet.",
+    default="jsonl",
+    show_default=True,
+    help="Format of the files. Change events are JSON lines or Parquet.",
 )
 @click.option(
     "--checkpoint",
@@ -117,7 +119,7 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
 def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "IngestReport":
     from tidelake.spark.jobs.ingest import ingest as run
 
-    debezium, directory = given["envelope"] == "debezium", given["directory"]
+    directory = given["directory"]
     options = {name: given[option] for option, name in _OPTIONS.items()}
     if given["time_"] is not None:
         options["time"] = given["time_"]
@@ -125,9 +127,6 @@ def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "Ingest
         options["encodings"] = ",".join(given["encodings"])
     if given["rejects"] is not None:
         options["rejects"] = str(given["rejects"])
-    format_: Any = given["format_"] or "jsonl"
-    if debezium and format_ == "jsonl":
-        format_ = "text"
     return run(
         spark,
         into,
@@ -135,7 +134,7 @@ def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "Ingest
         # In the input directory: Spark ignores files whose names begin with a dot.
         given["checkpoint"] or directory / f".checkpoint-{into.name}",
         envelope=given["envelope"],
-        format=format_,
+        format=given["format_"],
         available_now=not given["follow"],
         max_files_per_trigger=given["max_files"],
         writer=given["writer"],

@@ -118,10 +118,11 @@ def show(
 )
 @click.option(
     "--envelope",
-    type=click.Choice(["append", "upsert", "snapshot"]),
-    default="append",
+    type=click.Choice(["updates", "upsert", "snapshot"]),
+    default="updates",
     show_default=True,
-    help="What the rows are. append: updates; upsert: new rows of their keys; snapshot: the new contents.",
+    help="What rows mean. updates: rows to add or, by _diff, to remove; upsert: the new rows of their keys; "
+    "snapshot: the new contents.",
 )
 @click.option("--order-by", metavar="COLUMN", help="For upsert: the row with the greatest value wins.")
 @click.option("--delete-column", metavar="COLUMN", help="For upsert: true where the key is removed.")
@@ -145,14 +146,14 @@ def append(
     import tidelake
     from tidelake.cli import files, output
 
-    if envelope != "append" and upper is not None:
+    if envelope != "updates" and upper is not None:
         raise errors.UsageError(f"--upper is for updates: leave it out with --envelope {envelope}")
     if envelope != "upsert" and (order_by is not None or delete_column is not None):
         raise errors.UsageError("--order-by and --delete-column are for --envelope upsert")
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
         at = files.time(time, into.domain, "--time")
-        if envelope == "append":
+        if envelope == "updates":
             table, answer = _append(into, paths, at, files.time(upper, into.domain, "--upper"))
         else:
             table = files.read(paths, into, None)

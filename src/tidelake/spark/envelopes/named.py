@@ -9,7 +9,6 @@ from dataclasses import fields
 from typing import Any, TypeAlias
 
 from tidelake.errors import UsageError
-from tidelake.spark.envelopes.append import Append
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.snapshot import Snapshot
@@ -17,9 +16,9 @@ from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.envelopes.upsert import Upsert
 
 EnvelopeLike: TypeAlias = str | Envelope
+DEFAULT = "updates"
 
 _NAMED: dict[str, Callable[..., Envelope]] = {
-    "append": Append,
     "debezium": Debezium,
     "snapshot": Snapshot,
     "updates": Updates,

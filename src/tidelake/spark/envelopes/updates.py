@@ -1,4 +1,4 @@
-"""The envelope `updates`: rows are updates, with key and value columns, `_time` and `_diff`.
+"""The envelope `updates`, the default: rows are updates, with key and value columns, a time and `_diff`.
 
 Owns the check of such a frame, and the work of tasks that store rows without looking up others.
 """
@@ -19,6 +19,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.spark.columns import check_frame, convert
+from tidelake.spark.envelopes.times import TakeTime, check_time
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, upload
 
@@ -30,16 +31,20 @@ class Updates:
     """Each row is an update.
 
     The frame has the key and value columns, by name in any order, types as `tidelake.spark.columns` maps
-    them. Without `_time` all rows get the time of the commit: the collection's upper or, for clock times, the
-    wall clock if that is later. Without `_diff` all are `+1`. Columns that a change of the schema
-    added may be missing, and are null.
+    them. Without times all rows get the time of the commit: the collection's upper or, for clock times, the
+    wall clock if that is later. Without `_diff` all are `+1`: each row is added. Columns that a change of the
+    schema added may be missing, and are null.
 
     Attributes:
+        time: the column with the time of each row: whole numbers, or timestamps if the collection's times
+            are a clock (rounded down to its unit). It is also stored if the collection has a column of that
+            name. None: `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with rows whose time is closed: `"refuse"` is an error, `"advance"` gives them
             the least time that is open at the commit.
         interval: lower and upper; all rows lie in between. Only needed if times are tuples.
     """
 
+    time: str | None = None
     late: Late = "refuse"
     interval: tuple[Frontier, Frontier] | None = None
 
@@ -56,15 +61,22 @@ class Updates:
         domain = collection.domain
         if not domain.total_order and self.late == "advance":
             raise UsageError(f"late='advance' needs times that are single numbers, not {domain}")
+        if not domain.total_order and self.time is not None:
+            raise UsageError(f"time={self.time!r} needs times that are single numbers, not {domain}")
         if not domain.total_order and (self.interval is None or not set(domain.columns) <= set(frame.names)):
             raise UsageError(
                 f"times of {domain} need the columns {', '.join(domain.columns)}, lower and upper: use "
                 "tidelake.spark.append(collection, frame, lower=..., upper=...)"
             )
         optional = (DIFF, *collection.distributed.uploader().spec.optional)
-        if domain.total_order:
+        wanted = collection.update_schema
+        if self.time is not None and self.time != domain.columns[0]:
+            check_time(frame, self.time, collection)
+            wanted = pa.schema([f for f in wanted if f.name != domain.columns[0]])
+            frame = StructType([f for f in frame if f.name != self.time or f.name in wanted.names])
+        elif domain.total_order:
             optional += domain.columns
-        check_frame(frame, collection.update_schema, optional=optional)
+        check_frame(frame, wanted, optional=optional)
 
     def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
         """As `Envelope`: the tasks take the columns as they are."""
@@ -82,18 +94,22 @@ class Updates:
         """As `Envelope`."""
         domain = collection.domain
         uploader = collection.distributed.uploader(*(self.interval or (None, None)))
-        wanted = [field for field in collection.update_schema if field.name in columns]
-        stamp: int | None = None
-        if domain.total_order and domain.columns[0] not in columns:
+        own, stamp, take = domain.columns[0], None, None
+        if self.time is not None and self.time != own:
+            take = TakeTime(self.time, own, domain.unit)
+        elif domain.total_order and own not in columns:
             stamp = commit_time(collection, lower)
+        given = columns if take is None else (*columns, own)
+        wanted = [field for field in collection.update_schema if field.name in given]
         return StoreRows(
             uploader.to_bytes(),
             tuple(columns),
             pa.schema(wanted),
-            time=domain.columns[0] if domain.total_order else None,
+            time=own if domain.total_order else None,
             stamp=stamp,
             counted=DIFF in columns,
             advances=stamp is not None or self.late == "advance",
+            prepare=take,
         )
 
 

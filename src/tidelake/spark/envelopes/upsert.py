@@ -19,7 +19,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
-from tidelake.spark.envelopes.append import TakeTime, check_time
+from tidelake.spark.envelopes.times import TakeTime, check_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.tasks import ArrowMap, slots
 from tidelake.spark.uploads import Answer, answered
@@ -39,7 +39,7 @@ class Upsert:
             row are late and change nothing.
         delete_column: a boolean column that is true where the key is removed; None: a row removes its key if
             all its value columns except `order_by` are null.
-        time: the column with the time of each event, as for `Append`, or one time for all events. None:
+        time: the column with the time of each event, as for `Updates`, or one time for all events. None:
             `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` moves them to
             the least open time, in their order.

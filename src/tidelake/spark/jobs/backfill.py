@@ -13,7 +13,7 @@ from tidelake.env import Env
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.spark.columns import quoted
-from tidelake.spark.envelopes.named import EnvelopeLike
+from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike
 from tidelake.spark.writing.append import write
 from tidelake.state.append import Appended
 
@@ -43,7 +43,7 @@ def backfill(
     upper: FrontierLike | None = None,
     ranges: int | None = None,
     token: str | None = None,
-    envelope: EnvelopeLike = "updates",
+    envelope: EnvelopeLike = DEFAULT,
 ) -> BackfillReport:
     """Write a DataFrame that does not fit into the memory of all tasks, sorted by key, in one commit.
 

@@ -28,7 +28,7 @@ from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.messages import as_bytes, place, shown
 from tidelake.spark.tasks import ArrowMap, one_thread
 
-Format: TypeAlias = Literal["text", "jsonl", "csv", "parquet"]
+Format: TypeAlias = Literal["jsonl", "csv", "parquet"]
 # Name of the column with the file: for the envelope `debezium`, and for rows that may have any column names.
 FILE, ROWS_FILE = "file", "_tidelake_file"
 # As RFC 4180, and as `tidelake append` reads CSV. By default Spark does not handle newlines and doubled
@@ -130,6 +130,11 @@ def _first_columns(line: str, known: pa.Schema, directory: str) -> pa.Schema:
         raise InvalidUpdates(f"the first line at {directory!r} is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise InvalidUpdates(f"the first line at {directory!r} is not a JSON object")
+    others = row.keys() - set(known.names)
+    if others >= {"op", "after"} or "payload" in others:
+        raise InvalidUpdates(
+            f"the first line at {directory!r} is a change event: give the envelope 'debezium'"
+        )
     fields = []
     for name, value in row.items():
         if name not in known.names and type(value) not in kinds:

@@ -32,7 +32,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.changes import Late, OldRows
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.envelopes.named import EnvelopeLike, named
+from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, ours, rows_of, text_of
 from tidelake.spark.tasks import remote
 from tidelake.spark.writing.commit import Numbered, write
@@ -111,8 +111,8 @@ def ingest(
     directory: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
     *,
-    envelope: EnvelopeLike = "debezium",
-    format: Format | None = None,  # noqa: A002 - as Spark calls it
+    envelope: EnvelopeLike = DEFAULT,
+    format: Format = "jsonl",  # noqa: A002 - as Spark calls it
     available_now: bool = True,
     max_files_per_trigger: int | None = None,
     writer: str = DEFAULT_WRITER,
@@ -130,8 +130,8 @@ def ingest(
         directory: the directory of the files, which may be compressed.
         checkpoint: a directory only for this ingest. Do not share, copy or delete it.
         envelope: what rows mean, as a name or an envelope object; see `tidelake.spark.write`.
-        format: format of the files: `"text"` (lines of change events; the default), `"jsonl"`, `"csv"` (with
-            a header) or `"parquet"`. The envelope `debezium` reads `"text"` and `"parquet"`.
+        format: format of the files: `"jsonl"` (JSON lines), `"csv"` (with a header) or `"parquet"`. The
+            envelope `debezium` reads `"jsonl"` and `"parquet"`.
         available_now: stop when all present files are taken; False: follow until the query is stopped or the
             caller is interrupted.
         max_files_per_trigger: the most files in a micro-batch; default: all new files.
@@ -158,15 +158,13 @@ def ingest(
     kept = made.rejects if isinstance(made, Debezium) else None
     if kept is not None and os.path.realpath(kept) == os.path.realpath(folder):
         raise UsageError(f"rejects={kept!r} is the directory that is read: what is kept would be taken next")
-    kind: Format = "text" if format is None else format
-    if kind == "text":
-        if not isinstance(made, Debezium):
-            raise UsageError("lines of text are change events: give format='jsonl', 'csv' or 'parquet'")
+    lines = isinstance(made, Debezium) and format == "jsonl"
+    if lines:
         frame = text_of(spark, folder, most)
     else:
-        frame = rows_of(spark, collection, folder, kind, files=most, file_column=_file_column(made))
+        frame = rows_of(spark, collection, folder, format, files=most, file_column=_file_column(made))
     # Check before the query starts: afterwards Spark has only the text of an error.
-    made.check((frame if kind == "text" else frame.drop(_file_column(made))).schema, collection)
+    made.check((frame if lines else frame.drop(_file_column(made))).schema, collection)
     sink = _Sink(collection, made, writer, take_over, progress)
     stream = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
     query = (stream.trigger(availableNow=True) if available_now else stream).start()

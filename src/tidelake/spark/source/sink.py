@@ -27,9 +27,8 @@ from pyspark.sql.types import StructType
 from tidelake.errors import InternalError, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.tokens import writer_of
-from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.envelopes.named import named
+from tidelake.spark.envelopes.named import DEFAULT, named
 from tidelake.spark.source.kept import Target
 from tidelake.spark.source.options import WriteOptions, write_options
 from tidelake.spark.source.place import located
@@ -51,8 +50,7 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
         collection: the collection to write to.
         schema: schema of the frame.
         overwrite: whether the mode is `overwrite`, or `complete` for a stream.
-        given: the options. The default envelope is `updates` if the frame has `_diff`, otherwise `append`;
-            for an overwrite it is `snapshot`.
+        given: the options. The default envelope is that of all writes; an overwrite is a `snapshot`.
 
     Raises:
         UsageError: it cannot overwrite, or takes no such option.
@@ -64,7 +62,7 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
             f"stream; to replace the contents, use the envelope {SNAPSHOT!r}"
         )
     if name is None:
-        name = SNAPSHOT if overwrite else "updates" if DIFF in schema.names else "append"
+        name = SNAPSHOT if overwrite else DEFAULT
     time: object = given.time
     if given.time is not None and name in AT_ONE_TIME and given.time not in schema.names:
         time = time_of(given.time, collection.domain, "time")

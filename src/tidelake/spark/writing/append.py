@@ -13,7 +13,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.envelopes.named import EnvelopeLike, named
+from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing import commit
@@ -30,7 +30,6 @@ def append(
     upper: FrontierLike | None = None,
     ranges: int | None = None,
     token: str | None = None,
-    envelope: EnvelopeLike | None = None,
 ) -> Appended:
     """Append a DataFrame of updates in one commit.
 
@@ -45,7 +44,6 @@ def append(
         ranges: first sort the rows into so many key ranges (a shuffle), so that the parts do not
             overlap and later reads merge fewer runs; pays off from about ten million rows on.
         token: see `write`.
-        envelope: another meaning of the rows; see `write`.
 
     Returns:
         The times written, and the new upper.
@@ -58,20 +56,16 @@ def append(
     domain = collection.domain
     start = None if lower is None else frontier(lower, collection.domain, "lower")
     end = None if upper is None else frontier(upper, collection.domain, "upper")
-    if envelope is None:
-        timed = any(name in frame.columns for name in domain.columns)
-        if not timed and (start is not None or end is not None):
-            raise UsageError(
-                f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out"
-            )
-        envelope = Updates()
-    return write(collection, frame, envelope, lower=start, upper=end, ranges=ranges, token=token).appended
+    timed = any(name in frame.columns for name in domain.columns)
+    if not timed and (start is not None or end is not None):
+        raise UsageError(f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out")
+    return write(collection, frame, lower=start, upper=end, ranges=ranges, token=token).appended
 
 
 def write(
     collection: Collection,
     frame: DataFrame,
-    envelope: EnvelopeLike = "updates",
+    envelope: EnvelopeLike = DEFAULT,
     *,
     lower: FrontierLike | None = None,
     upper: FrontierLike | None = None,
@@ -85,9 +79,8 @@ def write(
         collection: the collection to write to.
         frame: evaluated once, and once more if it was larger than estimated; again only if it is not small,
             another writer commits meanwhile, and the write depends on the contents.
-        envelope: `"updates"` (`_time` and `_diff` given), `"append"` (rows to add), `"upsert"` (the new rows
-            of their keys), `"snapshot"` (the new contents), `"debezium"` (change events), or an envelope
-            object.
+        envelope: `"updates"` (rows to add or, by `_diff`, to remove), `"upsert"` (the new rows of their
+            keys), `"snapshot"` (the new contents), `"debezium"` (change events), or an envelope object.
         lower: write iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. An empty frame moves no time.
             Tuple times need both.

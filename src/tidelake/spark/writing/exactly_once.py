@@ -39,7 +39,7 @@ from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import window
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.envelopes.named import EnvelopeLike, named
+from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.stage import PARTED, Watermark, finish_batch, stage_batch
 from tidelake.state.idempotency import other_content
@@ -178,7 +178,7 @@ def _reopened(url: str, config: Config, id_: str, name: str, sent: Any, *rest: A
 
 def sink(
     collection: Collection,
-    envelope: EnvelopeLike = "append",
+    envelope: EnvelopeLike = DEFAULT,
     *,
     writer: str = DEFAULT_WRITER,
     take_over: bool = False,
@@ -210,7 +210,7 @@ def sink(
         delay: stage the rows at their own times, in any order, and seal as the stream goes: the commit that
             stages a micro-batch also closes all times that lie further than this before the latest time seen.
             In units of the collection's times, or a timedelta for clock times. Take at least the delay of a
-            `withWatermark` of the query. For the envelopes 'updates' and 'append', with times.
+            `withWatermark` of the query. For the envelope 'updates', with times.
         side: with `delay`: a collection with the same columns and times, in which rows are staged whose times
             are closed. It is not sealed. Default: such a row is an error, and its micro-batch is not
             committed.

@@ -19,7 +19,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.envelopes.named import EnvelopeLike, named
+from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Half, StoreRows, Updates
 from tidelake.spark.tasks import ArrowMap, described
 from tidelake.spark.uploads import Answer
@@ -36,7 +36,7 @@ def stage(
     frame: DataFrame,
     token: str | None = None,
     *,
-    envelope: EnvelopeLike = "updates",
+    envelope: EnvelopeLike = DEFAULT,
     **options: object,
 ) -> bool:
     """Stage a DataFrame in one commit: durable at once, and visible when its times are sealed.
@@ -49,7 +49,7 @@ def stage(
         frame: evaluated once.
         token: a text that identifies this call. A call whose token is committed already succeeds without
             writing, whatever its rows are.
-        envelope: what the rows mean: `"updates"` or `"append"`, with their own times.
+        envelope: what the rows mean: `"updates"`, with times of their own.
         **options: options of the named envelope, such as `time="ts"`.
 
     Returns:
@@ -204,7 +204,7 @@ def _work(collection: Collection, envelope: Envelope, rows: Rows, half: Half | N
         named_ = ", ".join(collection.domain.columns)
         raise UsageError(
             "rows are staged at times of their own, whatever is there: use the envelope 'updates' with "
-            f"{named_}, or 'append' with time='column', and no late='advance'"
+            f"{named_} or time='column', and no late='advance'"
         )
     return replace(work, half=half)
 

@@ -1,0 +1,63 @@
+"""The times of rows whose time column has another name.
+
+Owns which columns can be times, and how their values become times. Must not know envelopes.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as t
+
+from tidelake.errors import InvalidUpdates
+from tidelake.lake.api.collection import Collection
+
+
+def check_time(frame: t.StructType, time: str, collection: Collection) -> None:
+    """Check that a frame has the column that times are taken from.
+
+    Raises:
+        InvalidUpdates: it has no such column, or one of another type.
+    """
+    found = [field.dataType for field in frame if field.name == time]
+    if len(found) != 1:
+        raise InvalidUpdates(
+            f"the DataFrame has {len(found)} columns {time!r} to take times from: "
+            f"it has {', '.join(map(repr, frame.names))}"
+        )
+    clock = collection.domain.unit in _CUTS
+    if isinstance(found[0], t.IntegralType) or (clock and isinstance(found[0], t.TimestampType)):
+        return
+    wanted = "bigint or timestamp" if clock else "bigint"
+    raise InvalidUpdates(
+        f"column {time!r} is {found[0].simpleString()}, and times of this collection are {wanted}: cast it"
+    )
+
+
+@dataclass(frozen=True)
+class TakeTime:
+    """Computes the time column from another one."""
+
+    source: str
+    target: str
+    unit: str
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Append the time column to a batch."""
+        values = batch.column(self.source)
+        if pa.types.is_timestamp(values.type):
+            # Round down, also before 1970: a cast rounds towards 0, so that -0.5 ms would become time 0.
+            unit, cut = _CUTS[self.unit]
+            values = pc.cast(pc.cast(cut(values), pa.timestamp(unit, values.type.tz)), pa.int64())
+        return batch.append_column(self.target, values)
+
+
+def _milliseconds(values: pa.Array) -> pa.Array:
+    return pc.floor_temporal(values, 1, "millisecond")
+
+
+def _as_it_is(values: pa.Array) -> pa.Array:
+    return values
+
+
+_CUTS = {"ms": ("ms", _milliseconds), "us": ("us", _as_it_is)}
