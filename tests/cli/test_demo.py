@@ -279,7 +279,7 @@ def test_a_lake_that_is_not_what_the_files_say_is_found(spark, landing, tmp_path
     [
         (["null"], ["--key", "id"], "holds no change events with rows in 'after'"),
         ([line("c", None, row(1), 1)], ["--key", "nope"], "nope is not a column of the events: they have id"),
-        ([line("c", None, row(1), 1)], ["--key", "id", "--time-field", "ts"], "ts"),
+        ([line("c", None, row(1), 1)], ["--key", "id", "--time", "ts"], "ts"),
         ([line("u", None, row(1), 1)], ["--key", "id"], "REPLICA IDENTITY FULL"),
         ([line("c", None, row(None), 1), line("c", None, row(1), 1)], ["--key", "id"], "id"),
     ],

@@ -39,7 +39,7 @@ def contents(landing: Path) -> list[tuple[int, Any]]:
 def test_change_events_are_taken_once_and_reported(spark: Any, run: Any, landing: Path) -> None:
     lake = landing.parent / "lake"
     (landing / "1.json").write_text(create(1, "a", 3) + create(2, "b", 4) + "null\n")
-    done = run("ingest", lake, "c", "--from", landing, *EVENTS, "--json")
+    done = run("ingest", lake, "c", landing, *EVENTS, "--json")
     assert (done.code, done.err) == (0, "")
     (report,) = json.loads(done.out)
     assert (
@@ -47,7 +47,7 @@ def test_change_events_are_taken_once_and_reported(spark: Any, run: Any, landing
         == report
     )
     assert contents(landing) == [(1, "a"), (2, "b")]
-    done = run("ingest", lake, "c", "--from", landing, *EVENTS)
+    done = run("ingest", lake, "c", landing, *EVENTS)
     assert done.code == 0
     assert done.out.split()[:2] == ["collection", "batches"]
     assert contents(landing) == [(1, "a"), (2, "b")]
@@ -58,7 +58,7 @@ def test_change_events_are_taken_once_and_reported(spark: Any, run: Any, landing
 def test_change_events_are_not_taken_for_rows(spark: Any, run: Any, landing: Path) -> None:
     for line in (create(1, "a", 3), json.dumps({"schema": None, "payload": json.loads(create(1, "a", 3))})):
         (landing / "1.json").write_text(line)
-        done = run("ingest", landing.parent / "lake", "c", "--from", landing)
+        done = run("ingest", landing.parent / "lake", "c", landing)
         assert done.code == 2 and "is a change event: give the envelope 'debezium'" in done.err
 
 
@@ -66,11 +66,11 @@ def test_change_events_are_not_taken_for_rows(spark: Any, run: Any, landing: Pat
 def test_a_bad_line_ends_it_with_its_place_or_is_kept(spark: Any, run: Any, landing: Path) -> None:
     lake, rejects = landing.parent / "lake", landing.parent / "rejects"
     (landing / "1.json").write_text(create(1, "a", 3) + "{\n")
-    done = run("ingest", lake, "c", "--from", landing, *EVENTS)
+    done = run("ingest", lake, "c", landing, *EVENTS)
     assert done.code == 2
     assert f"file={landing}/1.json number=2" in done.err
     assert len(done.err.splitlines()) == 1
-    done = run("ingest", lake, "c", "--from", landing, *EVENTS, "--rejects", rejects, "--json")
+    done = run("ingest", lake, "c", landing, *EVENTS, "--rejects", rejects, "--json")
     assert (done.code, json.loads(done.out)[0]["rejects"]) == (0, 1)
     (kept,) = rejects.iterdir()
     assert json.loads(kept.read_text())["number"] == 2
@@ -80,18 +80,28 @@ def test_a_bad_line_ends_it_with_its_place_or_is_kept(spark: Any, run: Any, land
 def test_options_reach_the_envelope(spark: Any, run: Any, landing: Path) -> None:
     lake, check = landing.parent / "lake", landing.parent / "check"
     (landing / "1.json").write_text('{"op":"u","after":{"id":1,"v":"x"},"ts_ms":7}\n')
-    options = (*EVENTS, "--time", "ts_ms", "--old-rows", "stored", "--checkpoint", check, "--max-files", "1")
-    assert run("ingest", lake, "c", "--from", landing, *options).code == 0
+    options = (
+        *EVENTS,
+        "--time",
+        "ts_ms",
+        "--old-rows",
+        "stored",
+        "--checkpoint",
+        check,
+        "--max-files-per-trigger",
+        "1",
+    )
+    assert run("ingest", lake, "c", landing, *options).code == 0
     assert (contents(landing), check.is_dir()) == ([(1, "x")], True)
     (landing / "1.json").unlink()
     (landing / "2.csv").write_text("id,v,t\n5,e,9\n")
     options = ("--format", "csv", "--time", "t", "--writer", "other")
-    done = run("ingest", lake, "c", "--from", landing, *options)
+    done = run("ingest", lake, "c", landing, *options)
     # A column that the collection does not have is a text: nothing is guessed.
     assert done.code == 2 and "column 't' is string" in done.err
     (landing / "2.csv").write_text("id,v,_time\n5,e,9\n")
     options = ("--format", "csv", "--writer", "other")
-    assert run("ingest", lake, "c", "--from", landing, *options).code == 0
+    assert run("ingest", lake, "c", landing, *options).code == 0
     assert contents(landing) == [(1, "x"), (5, "e")]
 
 
@@ -99,10 +109,10 @@ def test_options_reach_the_envelope(spark: Any, run: Any, landing: Path) -> None
 def test_another_checkpoint_is_refused_unless_it_takes_over(spark: Any, run: Any, landing: Path) -> None:
     lake = landing.parent / "lake"
     (landing / "1.json").write_text(create(1, "a", 3))
-    assert run("ingest", lake, "c", "--from", landing, *EVENTS).code == 0
+    assert run("ingest", lake, "c", landing, *EVENTS).code == 0
     (landing / "1.json").unlink()
     (landing / "2.json").write_text(create(2, "b", 4))
-    other = ("ingest", lake, "c", "--from", landing, *EVENTS, "--checkpoint", landing.parent / "other")
+    other = ("ingest", lake, "c", landing, *EVENTS, "--checkpoint", landing.parent / "other")
     done = run(*other)
     assert done.code == 2 and "take_over=True" in done.err
     assert run(*other, "--take-over").code == 0
@@ -110,7 +120,7 @@ def test_another_checkpoint_is_refused_unless_it_takes_over(spark: Any, run: Any
 
 
 def test_a_missing_directory_is_named_before_spark_starts(run: Any, landing: Path) -> None:
-    done = run("ingest", landing.parent / "lake", "c", "--from", landing / "none")
+    done = run("ingest", landing.parent / "lake", "c", landing / "none")
     assert done.code == 2
     assert f"there is no directory '{landing}/none'" in done.err
 

@@ -95,7 +95,7 @@ def test_a_backup_and_its_restore(run, place, tmp_path):
     assert (copied["collection"], copied["parts"], copied["updates"], copied["upper"]) == ("users", 1, 2, [1])
     assert run("backup", place, "users", tmp_path / "other")[0] == 2
     assert "exists there" in run("backup", place, "users", tmp_path / "other")[2]
-    code, out, _ = run("restore", place, "users", tmp_path / "other", "--as", "again")
+    code, out, _ = run("restore", place, "users", tmp_path / "other", "--as-name", "again")
     assert code == 0 and "again" in out
     rows = [run("snapshot", place, name, "--json")[1] for name in ("users", "again")]
     assert rows[0] == rows[1] != ""

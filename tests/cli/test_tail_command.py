@@ -40,8 +40,12 @@ def test_once_prints_what_is_there_and_ends(run, place):
     assert run("tail", place, "c", "--as-of", "0", "--once").lines == [
         line(0, 0), {"_upper": [1]}, line(1, 1), line(2, 2), {"_upper": [3]},
     ]  # fmt: skip
-    assert run("tail", place, "c", "--from", "1", "--once").lines == [line(1, 1), line(2, 2), {"_upper": [3]}]
-    assert run("tail", place, "c", "--from", "0", "--until", "1").lines == [line(0, 0), {"_upper": [1]}]
+    assert run("tail", place, "c", "--lower", "1", "--once").lines == [
+        line(1, 1),
+        line(2, 2),
+        {"_upper": [3]},
+    ]
+    assert run("tail", place, "c", "--lower", "0", "--until", "1").lines == [line(0, 0), {"_upper": [1]}]
     assert run("tail", place, "c", "--no-snapshot", "--once").lines == []
     some = run("tail", place, "c", "--once", "--columns", "v", "--where", "id = 1").lines
     assert some == [{"v": "x", "_time": 2, "_diff": 1}, {"_upper": [3]}]
@@ -49,11 +53,11 @@ def test_once_prints_what_is_there_and_ends(run, place):
 
 def test_what_cannot_be_is_one_line(run, place):
     for options, code, said in (
-        (("--as-of", "0", "--from", "0"), 2, "different beginnings"),
-        (("--no-snapshot", "--from", "0"), 2, "different beginnings"),
+        (("--as-of", "0", "--lower", "0"), 2, "different beginnings"),
+        (("--no-snapshot", "--lower", "0"), 2, "different beginnings"),
         (("--once", "--until", "9"), 2, "different ends"),
         (("--as-of", "9", "--once"), 4, "9"),
-        (("--from", "x"), 2, "--from='x' is not a time"),
+        (("--lower", "x"), 2, "--lower='x' is not a time"),
         (("--once", "--where", "w > 1"), 2, "no column"),
     ):
         answer = run("tail", place, "c", *options)
@@ -67,10 +71,10 @@ def test_tuples_say_where_to_begin(run, tmp_path):
         table = rows(1).append_column("_time_0", pa.array([0])).append_column("_time_1", pa.array([2]))
         c.compare_and_append(table, (0, 0), [(4, 0), (0, 5)])
     answer = run("tail", tmp_path / "lake", "t", "--once")
-    assert answer.code == 2 and "--as-of, --from or --no-snapshot" in answer.err
+    assert answer.code == 2 and "--as-of, --lower or --no-snapshot" in answer.err
     last = {"_upper": [[0, 5], [4, 0]]}
     row = {"id": 1, "v": "x", "_time_0": 0, "_time_1": 2, "_diff": 1}
-    assert run("tail", tmp_path / "lake", "t", "--from", "0,0", "--once").lines == [row, last]
+    assert run("tail", tmp_path / "lake", "t", "--lower", "0,0", "--once").lines == [row, last]
 
 
 @pytest.fixture
@@ -109,7 +113,7 @@ def test_what_others_append_comes_as_it_is_closed_and_an_interrupt_leaves_nothin
 
 
 def test_a_closed_pipe_ends_it_quietly(place):
-    command = f'"{sys.executable}" -c "{TIDELAKE}" tail "{place}" c --from 0 --timeout 5 | head -1'
+    command = f'"{sys.executable}" -c "{TIDELAKE}" tail "{place}" c --lower 0 --timeout 5 | head -1'
     done = subprocess.run(
         ["bash", "-c", command + "; echo ${PIPESTATUS[0]}"],
         capture_output=True, text=True, timeout=60, check=True,

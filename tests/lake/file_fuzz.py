@@ -350,7 +350,7 @@ class Trial:
 
     def _check(self, lake, asked, *, is_lock):
         failed = self._unanswered > 1  # beside the damage, which is said first
-        report = self._try("fsck", lambda: lake.fsck(deep=True), any_)
+        report = self._try("fsck", lambda: lake.fsck(quick=False), any_)
         if report is None:
             return
         before = self._unanswered

@@ -199,7 +199,7 @@ def test_an_existing_or_dropped_name_is_refused_and_nothing_is_copied(world, oth
     other.lake().drop("gone")
     before = set(other.blobs._blobs), set(other.log._entries)
     with pytest.raises(CollectionExists, match="'c' exists there"):
-        world.lake().backup("c", other.lake(), watch=lambda *_: pytest.fail("a part was copied"))
+        world.lake().backup("c", other.lake(), progress=lambda *_: pytest.fail("a part was copied"))
     with pytest.raises(CollectionExists, match="'gone' was dropped or renamed there"):
         world.lake().backup("c", other.lake(), as_name="gone")
     with pytest.raises(UsageError):
@@ -216,7 +216,7 @@ def test_a_name_that_is_taken_meanwhile_is_refused_and_nothing_is_left(world, ot
             target.create("c", table(1).schema, key=["id"])
 
     with pytest.raises(CollectionExists):
-        world.lake().backup("c", target, watch=taken)
+        world.lake().backup("c", target, progress=taken)
     mine = target.collection("c").id
     assert set(other.log._entries) == {"catalog", mine}
     assert {name.partition("/")[0] for name in other.blobs._blobs} <= {"catalog", mine}
@@ -235,7 +235,7 @@ def test_appends_merges_and_collections_meanwhile_do_not_touch_the_copy(world, o
         world.clock.ms += 300_000
         collected(world, c)
 
-    world.lake().backup("c", other.lake(), watch=meanwhile)
+    world.lake().backup("c", other.lake(), progress=meanwhile)
     copy = other.lake().collection("c")
     assert next(steps) > 4 and c.state().collected_to > 0
     assert copy.upper == upper
@@ -260,7 +260,7 @@ def test_who_sleeps_past_the_lease_is_told_so_and_nothing_is_named(world, other,
         collected(world, c)
 
     with pytest.raises(LeaseExpired, match="no longer holds"):
-        world.lake().backup("c", other.lake(), watch=asleep)
+        world.lake().backup("c", other.lake(), progress=asleep)
     assert other.lake().list() == [] and set(other.log._entries) == {"catalog"}
     assert not other.blobs._blobs
     # Once more, and it is there.
@@ -276,7 +276,7 @@ def test_who_lost_the_hold_is_told_so_rather_than_of_a_missing_part(world, other
         collected(world, c)
 
     with pytest.raises(LeaseExpired):
-        world.lake().backup("c", other.lake(), watch=dropped)
+        world.lake().backup("c", other.lake(), progress=dropped)
     assert other.lake().list() == [] and not other.blobs._blobs
 
 
@@ -309,7 +309,7 @@ def test_a_slow_copy_renews_its_hold(world, other, c):
         c.append(table(7))
         seen.extend(hold.purpose for hold in c.state().holds.values())
 
-    world.lake().backup("c", other.lake(), watch=slow)
+    world.lake().backup("c", other.lake(), progress=slow)
     assert len(seen) > 4 and set(seen) == {"backup as c"}
     assert not c.state().holds
 
@@ -356,7 +356,7 @@ def test_a_crash_leaves_no_half_of_a_copy_and_what_it_leaves_is_found(world, oth
         # A process that ends closes no hold.
         patch.setattr(ShardCopy, "_release", lambda self, version: None)
         with pytest.raises(Crash):
-            world.lake().backup("c", other.lake(), watch=crashed)
+            world.lake().backup("c", other.lake(), progress=crashed)
     assert other.lake().list() == [] and len(other.blobs._blobs) == 1
     assert other.fsck().findings == ()
     other.clock.ms += DAY_MS + 1
@@ -413,7 +413,7 @@ def test_a_copy_that_took_so_long_that_its_parts_were_given_up_is_refused(world,
             other.blobs.delete(next(iter(other.blobs._blobs)))
 
     with pytest.raises(BlobNotFound):
-        world.lake().backup("c", other.lake(), watch=removed)
+        world.lake().backup("c", other.lake(), progress=removed)
     assert other.lake().list() == [] and not other.blobs._blobs
 
 

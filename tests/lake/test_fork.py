@@ -581,7 +581,7 @@ def test_a_shared_part_that_is_gone_is_found_in_both(delta):
     delta.stores.blobs.delete(lost)
     found = {(one.kind, one.collection, one.object) for one in delta.lake().fsck().left}
     assert found == {("part-missing", "c", lost), ("part-missing", "fix", lost)}
-    assert {one.kind for one in delta.lake().fsck(["fix"], deep=False).left} == {"part-missing"}
+    assert {one.kind for one in delta.lake().fsck(["fix"], quick=True).left} == {"part-missing"}
 
 
 def test_what_a_tombstone_keeps_and_has_lost_is_found(delta):

@@ -47,7 +47,7 @@ def flip(data, at=-30):
 def healthy(world):
     report = world.fsck()
     assert report.findings == () and report.clean
-    assert world.fsck(deep=False).findings == ()
+    assert world.fsck(quick=True).findings == ()
     return report
 
 
@@ -66,7 +66,7 @@ def test_rows_that_are_there_less_than_no_times_are_counted_and_noted(world, mer
     (found,) = world.fsck().findings
     assert (found.kind, found.collection, found.note) == ("negative-rows", "c", True)
     assert "2 rows have a negative multiplicity" in found.message and "'id': 7077" in found.message
-    assert world.fsck().clean and world.fsck(deep=False).findings == ()
+    assert world.fsck().clean and world.fsck(quick=True).findings == ()
     c.append(table(7077, 7078, _diff=[1, 1]))
     assert c.negative_rows() == 0
     healthy(world)
@@ -141,7 +141,7 @@ def test_a_healthy_lake_after_any_history_has_no_findings(data):
                 pass
         world.clock.ms += data.draw(st.sampled_from((1, 1000, 3_000_000)))
     assert [str(f) for f in world.fsck().left] == []
-    assert [str(f) for f in world.fsck(deep=False).left] == []
+    assert [str(f) for f in world.fsck(quick=True).left] == []
 
 
 def test_parts_of_older_schemas_are_checked_under_their_own(world, c):
@@ -171,7 +171,7 @@ def test_a_check_of_some_collections_looks_at_these_only(world, c):
 
 def test_a_check_tells_how_far_it_is(world, c):
     seen = []
-    world.fsck(["c"], watch=lambda *told: seen.append(told))
+    world.fsck(["c"], progress=lambda *told: seen.append(told))
     total = c.state().spine.totals.size_bytes
     assert seen[-1] == ("c", total, total) and len(seen) == c.state().spine.totals.runs * 2
 
@@ -205,12 +205,12 @@ def test_damage_in_a_text_key_is_told_readably(world):
 
 def test_a_truncated_part_is_found(world, c):
     world.overwrite(part_of(c).name, lambda data: data[:-5])
-    assert world.kinds() == world.kinds(deep=False) == {"part-size"}
+    assert world.kinds() == world.kinds(quick=True) == {"part-size"}
 
 
 def test_a_missing_part_is_found(world, c):
     world.blobs.delete(part_of(c).name)
-    assert world.kinds() == world.kinds(deep=False) == {"part-missing"}
+    assert world.kinds() == world.kinds(quick=True) == {"part-missing"}
 
 
 def test_swapped_parts_are_found(world, c):
@@ -219,7 +219,7 @@ def test_swapped_parts_are_found(world, c):
     blobs[a], blobs[b] = blobs[b], blobs[a]
     found = world.fsck().left
     assert [f.kind for f in found] == ["part-swapped", "part-swapped"] and b in found[0].message
-    assert world.kinds(deep=False) == {"part-size"}
+    assert world.kinds(quick=True) == {"part-size"}
 
 
 def test_parts_that_are_collected_while_the_check_runs_are_not_missing(world, c):
@@ -233,7 +233,7 @@ def test_parts_that_are_collected_while_the_check_runs_are_not_missing(world, c)
             for blob in removed:
                 world.blobs.delete(blob)
 
-    assert "part-missing" not in {f.kind for f in lake.fsck(["c"], watch=meanwhile).findings}
+    assert "part-missing" not in {f.kind for f in lake.fsck(["c"], progress=meanwhile).findings}
     assert removed
 
 
@@ -319,7 +319,7 @@ def test_an_object_that_a_reader_left_behind_is_not_said_to_be_missing():
 def test_a_description_that_is_not_true_is_found(world, c, field, change, kind):
     world.describe(c, -1, **{field: change(part_of(c, -1))})
     assert kind in world.kinds()
-    assert kind == "part-damaged" or world.kinds(deep=False) <= {"run-unsorted", "batch-times"}
+    assert kind == "part-damaged" or world.kinds(quick=True) <= {"run-unsorted", "batch-times"}
 
 
 def test_a_wrong_number_of_rows_is_found(world, c):
@@ -343,7 +343,7 @@ def test_times_outside_of_the_batch_are_found(world, c):
 
 def test_times_before_the_batch_are_found(world, c):
     world.describe(c, -1, time_lower=0)
-    assert world.kinds(deep=False) == {"batch-times"}
+    assert world.kinds(quick=True) == {"batch-times"}
 
 
 def test_times_that_a_fold_has_advanced_past_the_batch_are_no_damage(world, c):
@@ -424,7 +424,7 @@ def test_an_inline_part_is_checked_too():
     c.append(table(1, 2, 3))
     assert part_of(c).inline is not None and healthy(world)
     world.describe(c, diff_sum=4)
-    assert world.kinds() == world.kinds(deep=False) == {"part-diffs"}
+    assert world.kinds() == world.kinds(quick=True) == {"part-diffs"}
     world.describe(c, inline=bytes(flip(bytearray(part_of(c).inline))))
     assert "part-unreadable" in world.kinds()
 
@@ -453,7 +453,7 @@ def test_parts_of_a_run_that_overlap_are_found(world, c):
         )
 
     world.rewrite(c, swapped)
-    assert world.kinds() == world.kinds(deep=False) == {"run-unsorted"}
+    assert world.kinds() == world.kinds(quick=True) == {"run-unsorted"}
 
 
 def test_an_unknown_schema_is_found(world, c):
@@ -668,7 +668,7 @@ def test_a_leaked_upload_is_told_once_it_is_old_and_removed_once_it_is_given_up(
     name = leak(world, c)
     assert world.fsck().findings == ()
     world.clock.ms += DAY_MS + 1
-    assert world.kinds() == world.kinds(deep=False) == {"leaked-part"}
+    assert world.kinds() == world.kinds(quick=True) == {"leaked-part"}
     # Its uploader may still come: a repair notes that it is given up, and says that it is not done.
     assert [(f.kind, f.repaired) for f in world.fsck(repair=True).findings] == [("leaked-part", False)]
     assert name in world.blobs._blobs
@@ -850,7 +850,7 @@ def test_a_collection_that_is_dropped_before_its_turn_is_not_missing(world, c):
         if name == "c" and "d" in world.lake().list():
             world.lake().drop("d")
 
-    report = world.lake().fsck(watch=meanwhile)
+    report = world.lake().fsck(progress=meanwhile)
     assert (report.findings, report.collections) == ((), 1)
     assert world.lake().list() == ["c"]
 

@@ -50,7 +50,7 @@ def appending(collection, name):
 
 def maintaining(collection):
     while True:
-        collection.maintain(watch=lambda request: print("merging", request.rows, flush=True))
+        collection.maintain(progress=lambda request: print("merging", request.rows, flush=True))
 
 
 if __name__ == "__main__":

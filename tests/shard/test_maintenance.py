@@ -493,7 +493,7 @@ def test_a_batch_of_many_runs_is_merged_in_several_passes():
     assert c.state().spine.totals.runs == 200
     held = ids(c)
     seen = []
-    report = c.maintain(watch=seen.append)
+    report = c.maintain(progress=seen.append)
     assert report.merges == len(seen) > 200 // 4
     assert max(request.sources for request in seen) <= 4
     assert c.state().spine.totals.runs == 1 and not c.state().claims
@@ -926,7 +926,7 @@ def test_upkeep_leaves_dropped_collections_and_finds_new_ones():
     c, _ = collection_of(place, SIMPLE)
     lake, rounds = upkept(place)
     seen = []
-    upkeep = lake.upkeep(seen=lambda name, report: seen.append(name))
+    upkeep = lake.upkeep(progress=lambda name, report: seen.append(name))
     rounds.go(1)
     assert set(seen) == {"c"}
     lake.drop("c")
@@ -979,7 +979,7 @@ def test_upkeep_runs_beside_its_caller_and_ends_with_the_lake():
     c, held = collection_of(place, SIMPLE)
     lake = place.lake(config=SIMPLE)
     merged = threading.Event()
-    upkeep = lake.upkeep(interval_s=0.001, seen=lambda name, report: report.complete and merged.set())
+    upkeep = lake.upkeep(interval_s=0.001, progress=lambda name, report: report.complete and merged.set())
     assert workers() == 1
     assert merged.wait(60)
     lake.close()
@@ -1001,7 +1001,7 @@ def test_upkeep_ends_when_what_it_tells_closes_the_lake():
         lake.close()
         told.set()
 
-    upkeep = lake.upkeep(interval_s=0.001, seen=close)
+    upkeep = lake.upkeep(interval_s=0.001, progress=close)
     assert told.wait(60)
     upkeep.stop()
     assert upkeep.failures == 0

@@ -180,16 +180,16 @@ def format_snapshot(stage: Stage) -> list[IdempotencyKey]:
 
 def format_changes(stage: Stage) -> list[IdempotencyKey]:
     pairs = itertools.pairwise(stage.times[::4])
-    frames = [(a, b, stage.load("appended", changesAfter=a, changesThrough=b)) for a, b in pairs]
+    frames = [(a, b, stage.load("appended", after=a, through=b)) for a, b in pairs]
     return [stage.one(frame, a, b) for a, b, frame in frames]
 
 
 def format_updates(stage: Stage) -> list[IdempotencyKey]:
-    return stage.steps(stage.load("appended", updatesFrom=0, updatesTo=stage.versions))
+    return stage.steps(stage.load("appended", lower=0, upper=stage.versions))
 
 
 def format_change_feed(stage: Stage) -> list[IdempotencyKey]:
-    feed = stage.load("appended", updatesFrom=0, changeFeed="true")
+    feed = stage.load("appended", lower=0, changeFeed="true")
     came = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1L ELSE -1L END"
     return stage.steps(feed.selectExpr("*", "_commit_version AS _time", f"{came} AS _diff"))
 

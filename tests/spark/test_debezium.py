@@ -132,7 +132,7 @@ def test_wrapped_payload_heartbeats_and_tombstones() -> None:
 
 
 def test_time_from_another_place() -> None:
-    parser = ChangeParser(SCHEMA, time_field="ts_ms")
+    parser = ChangeParser(SCHEMA, time="ts_ms")
     assert parse(event(after=row()), parser=parser).rows.column("_time").to_pylist() == [1]
 
 
@@ -262,9 +262,9 @@ def test_types_without_a_json_form_are_refused_by_name(kind: pa.DataType) -> Non
 
 
 @pytest.mark.parametrize("path", ["", "a..b", ".a"])
-def test_time_field_must_be_a_path(path: str) -> None:
-    with pytest.raises(UsageError, match="time_field"):
-        ChangeParser(SCHEMA, time_field=path)
+def test_the_time_must_be_a_path(path: str) -> None:
+    with pytest.raises(UsageError, match="time"):
+        ChangeParser(SCHEMA, time=path)
 
 
 NOW_MS = 1_700_000_000_000
@@ -291,7 +291,7 @@ def test_the_time_of_an_event_is_by_default_what_the_unit_asks_for(unit: str, ti
     assert parse(found, parser=Debezium().parser(collection)).rows["_time"].to_pylist() == [time]
     for named in ("source.lsn", "source.txId", "source.pos", "source.commit_lsn"):
         if unit == "counter":
-            assert Debezium(time=named).parser(collection).time_field == named
+            assert Debezium(time=named).parser(collection).time == named
             continue
         with pytest.raises(
             UsageError, match=rf"time='{named}' is a position in a log.*take 'source.ts_{unit}'"

@@ -166,7 +166,7 @@ def same(fast: Events, exact: Events) -> None:
 
 PARSERS = [
     ChangeParser(SCHEMA, ("id",)),
-    ChangeParser(SCHEMA, ("id",), old_rows="stored", order_field="source.ts.n"),
+    ChangeParser(SCHEMA, ("id",), old_rows="stored", order_by="source.ts.n"),
     ChangeParser(
         SCHEMA,
         ("id",),

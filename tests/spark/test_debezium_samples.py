@@ -228,7 +228,7 @@ def test_columns_are_checked_as_lines_are(spark: Any, tmp_path: Path) -> None:
     [
         ({"old_rows": "looked up"}, "old_rows='looked up'"),
         ({"late": "drop"}, "late='drop'"),
-        ({"time": "a..b"}, "time_field='a..b'"),
+        ({"time": "a..b"}, "time='a..b'"),
         ({"order_by": "source.lsn"}, "order_by='source.lsn' is for old_rows='stored'"),
         ({"encodings": "price"}, "encodings='price' must be COLUMN=ENCODING"),
         ({"encodings": "price=bits"}, "encoding 'bits' is unknown"),

@@ -125,12 +125,12 @@ def test_reads_equal_the_oracle_before_and_after_a_merge(spark: Any, tmp_path: P
             with_diff = tables.updates(load(spark, c, asOf=time, withDiff=True).toArrow(), COUNTER)
             assert Counter({row: d for row, _, d in with_diff}) == oracle.snapshot(time)
             assert {t for _, t, _ in with_diff} == {time}
-        netted = tables.updates(load(spark, c, changesAfter=3, changesThrough=11).toArrow(), COUNTER)
+        netted = tables.updates(load(spark, c, after=3, through=11).toArrow(), COUNTER)
         assert Counter({row: d for row, _, d in netted}) == oracle.changes(3, 11)
-        every = tables.updates(load(spark, c, updatesFrom=2, updatesTo=13).toArrow(), COUNTER)
+        every = tables.updates(load(spark, c, lower=2, upper=13).toArrow(), COUNTER)
         between = oracle.between(Frontier.of(2), Frontier.of(13))
         assert Counter({(row, t): d for row, t, d in every}) == between
-        feed = load(spark, c, updatesFrom=2, updatesTo=13, changeFeed=True).toArrow()
+        feed = load(spark, c, lower=2, upper=13, changeFeed=True).toArrow()
         moved: Counter[Any] = Counter()
         for row, line in zip(rows_of(feed), feed.to_pylist(), strict=True):
             comes = line["_change_type"] in ("insert", "update_postimage")
@@ -144,10 +144,10 @@ def test_reads_equal_the_oracle_before_and_after_a_merge(spark: Any, tmp_path: P
 def test_ends_that_are_left_out_are_the_last_closed_time(spark: Any, tmp_path: Path) -> None:
     c = numbered(tmp_path)
     assert lines(load(spark, c)) == lines(load(spark, c, asOf=4))
-    assert lines(load(spark, c, changesAfter=0)) == lines(load(spark, c, changesAfter=0, changesThrough=4))
-    assert lines(load(spark, c, updatesFrom=1)) == lines(load(spark, c, updatesFrom=1, updatesTo=5))
-    assert load(spark, c, updatesFrom=1).count() == 3
-    assert load(spark, c, updatesFrom=9).collect() == []
+    assert lines(load(spark, c, after=0)) == lines(load(spark, c, after=0, through=4))
+    assert lines(load(spark, c, lower=1)) == lines(load(spark, c, lower=1, upper=5))
+    assert load(spark, c, lower=1).count() == 3
+    assert load(spark, c, lower=9).collect() == []
 
 
 def test_a_snapshot_is_a_plain_table_and_with_diff_counts(spark: Any, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_snapshot_is_a_plain_table_and_with_diff_counts(spark: Any, tmp_path: 
 def test_a_change_feed_has_the_columns_that_others_have(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path, SIMPLE, ("k",), "ms")
     c.append(simple((1, "a", 1000, 1), (1, "a", 2000, -1), (1, "b", 2000, 1), (2, "x", 2500, 1)), upper=9000)
-    frame = load(spark, c, updatesFrom="1970-01-01 00:00:02Z", changeFeed=True)
+    frame = load(spark, c, lower="1970-01-01 00:00:02Z", changeFeed=True)
     assert [(f.name, f.dataType.simpleString()) for f in frame.schema][2:] == [
         ("_change_type", "string"),
         ("_commit_version", "bigint"),
@@ -180,7 +180,7 @@ def test_a_change_feed_has_the_columns_that_others_have(spark: Any, tmp_path: Pa
         (2, "x", "insert", 2500),
     ]
     assert found[0]["_commit_timestamp"] == at
-    netted = load(spark, c, changesAfter=1000, changesThrough=3000, changeFeed=True, columns="v")
+    netted = load(spark, c, after=1000, through=3000, changeFeed=True, columns="v")
     assert netted.columns[:2] == ["v", "_change_type"]
     assert sorted((r.v, r._change_type, r._commit_version) for r in netted.collect()) == [
         ("a", "update_preimage", 3000),
@@ -204,11 +204,11 @@ def test_tuple_times(spark: Any, tmp_path: Path) -> None:
     held = [((f"k{i}", i, None, None, None), (i % 3, i % 4), 1) for i in range(12)]
     c.append(tables.table(held, domain), lower=(0, 0), upper=[(3, 4)])
     assert load(spark, c, asOf="(1, 2)").count() == 6
-    every = load(spark, c, updatesFrom="[(1, 0), (0, 3)]", updatesTo="(3, 4)")
+    every = load(spark, c, lower="[(1, 0), (0, 3)]", upper="(3, 4)")
     assert every.columns[-3:] == ["_time_0", "_time_1", "_diff"]
     assert every.count() == sum(1 for _, (a, b), _ in held if a >= 1 or b >= 3)
     assert "no single last time" in refused(lambda: load(spark, c))
-    assert "are no versions" in refused(lambda: load(spark, c, updatesFrom="(0, 0)", changeFeed=True))
+    assert "are no versions" in refused(lambda: load(spark, c, lower="(0, 0)", changeFeed=True))
 
 
 @pytest.mark.full
@@ -243,8 +243,8 @@ def test_an_empty_collection_is_an_empty_table_once_a_time_is_closed(spark: Any,
     assert "NotYetClosed" in refused(lambda: load(spark, c))
     c.append(simple((1, "a", 0, 1)).slice(0, 0), upper=3)
     assert load(spark, c).collect() == [] and load(spark, c).columns == ["k", "v"]
-    assert load(spark, c, changesAfter=0).collect() == []
-    assert load(spark, c, updatesFrom=0, changeFeed=True).collect() == []
+    assert load(spark, c, after=0).collect() == []
+    assert load(spark, c, lower=0, changeFeed=True).collect() == []
 
 
 @pytest.mark.full
@@ -318,7 +318,7 @@ def test_columns_and_where_and_views_give_what_is_asked_for(spark: Any, mixed: t
     assert frame.columns == ["d", "small one", "k"]
     whole = load(spark, mixed, asOf=2).where("k > 0 AND s LIKE 'a%'").select("d", "`small one`", "k")
     assert lines(frame) == lines(whole) != []
-    counted = load(spark, mixed, changesAfter=0, columns="b", where="b")
+    counted = load(spark, mixed, after=0, columns="b", where="b")
     assert counted.columns == ["b", "_time", "_diff"]
     assert {r.b for r in counted.collect()} == {True}
 
@@ -333,7 +333,7 @@ def test_a_schema_of_the_user_prunes_columns(spark: Any, tmp_path: Path) -> None
     assert sorted(map(tuple, read("v string").collect())) == [("b",), ("x",), ("x",)]
     assert sorted(map(tuple, read("v string, k bigint").collect())) == [("b", 1), ("x", 2), ("x", 2)]
     assert sorted(map(tuple, read("_diff bigint", withDiff=True).collect())) == [(1,), (2,)]
-    feed = read("_change_type string", updatesFrom=1, changeFeed=True)
+    feed = read("_change_type string", lower=1, changeFeed=True)
     assert sorted(r[0] for r in feed.collect()) == ["insert", "insert", "update_postimage", "update_preimage"]
     for schema, reason in (
         ("w string", "no column 'w': there are 'k', 'v'"),
@@ -441,7 +441,7 @@ def test_views_and_sql_over_them(spark: Any, tmp_path: Path) -> None:
     spark.sql(f"CREATE OR REPLACE TEMP VIEW then USING tidelake OPTIONS (path '{path}', asOf 0)")
     spark.sql(
         "CREATE OR REPLACE TEMP VIEW moves USING tidelake "
-        f"OPTIONS (path '{path}', updatesFrom '1', changeFeed 'true', where 'k = 1')"
+        f"OPTIONS (path '{path}', lower '1', changeFeed 'true', where 'k = 1')"
     )
     grouped = spark.sql("SELECT k, count(*) AS n, max(v) AS v FROM now GROUP BY k ORDER BY k")
     assert [tuple(r) for r in grouped.collect()] == [(1, 1, "b"), (2, 2, "x")]
@@ -482,7 +482,7 @@ def test_spark_finds_the_format_by_itself_and_may_be_told(spark: Any, tmp_path: 
         [
             ({"asof": "-"}, "UsageError: option asOf='-' is not a time of unit counter: give a whole number"),
             ({"asoff": "1"}, "UsageError: unknown option 'asoff': did you mean asOf?"),
-            ({"changesAfter": "3", "changesThrough": "1"}, "UsageError: changes after 3 cannot end at 1"),
+            ({"after": "3", "through": "1"}, "UsageError: changes after 3 cannot end at 1"),
             ({"where": "w > 1"}, "UsageError: where: no column named 'w': there are 'k', 'v'"),
             ({"where": "k +"}, "UsageError: where='k +' cannot be parsed"),
             ({"columns": "w"}, "UsageError: columns=['w']: no column named 'w': there are 'k', 'v'"),

@@ -103,7 +103,7 @@ def test_reads_of_one_version_share_a_hold_and_none_asks_for_none(spark: Any, tm
     c = made(tmp_path)
     assert load(spark, c, holdFor="none").count() == 2
     assert not holds_of(c)
-    for options in ({}, {"asOf": 0}, {"updatesFrom": 0}, {"where": "k = 1"}):
+    for options in ({}, {"asOf": 0}, {"lower": 0}, {"where": "k = 1"}):
         assert load(spark, c, **options).count() in (1, 2)
     assert len(holds_of(c)) == 1
     assert load(spark, c, holdFor="2h").count() == 2
@@ -224,7 +224,7 @@ def test_a_task_reads_on_while_the_lake_is_away(tmp_path: Path) -> None:
 
 def test_tasks_are_small_and_workers_need_no_pandas(tmp_path: Path) -> None:
     c = made(tmp_path)
-    options = {"path": f"{c._shard.spec.url}/c", "updatesFrom": "0", "changeFeed": "true", "holdFor": "none"}
+    options = {"path": f"{c._shard.spec.url}/c", "lower": "0", "changeFeed": "true", "holdFor": "none"}
     from tidelake.spark.source.options import shape
     from tidelake.spark.source.planning import shown
 

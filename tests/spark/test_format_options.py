@@ -39,16 +39,16 @@ def test_a_read_without_options_is_a_table_held_for_a_day() -> None:
         ({"asof": "7"}, replace(PLAIN, as_of="7")),
         ({"ASOF": "7", "withdiff": "True"}, replace(PLAIN, as_of="7", shape=RowShape("updates"))),
         (
-            {"changesAfter": "1", "changesThrough": "2"},
+            {"after": "1", "through": "2"},
             replace(PLAIN, after="1", through="2", shape=RowShape("updates")),
         ),
-        ({"updatesFrom": "1", "withDiff": "true"}, replace(PLAIN, lower="1", shape=RowShape("updates"))),
+        ({"lower": "1", "withDiff": "true"}, replace(PLAIN, lower="1", shape=RowShape("updates"))),
         (
-            {"updatesFrom": "1", "updatesTo": "3", "changeFeed": "true"},
+            {"lower": "1", "upper": "3", "changeFeed": "true"},
             replace(PLAIN, lower="1", upper="3", shape=RowShape("feed")),
         ),
         (
-            {"changesAfter": "1", "withDiff": "false", "changeFeed": "true"},
+            {"after": "1", "withDiff": "false", "changeFeed": "true"},
             replace(PLAIN, after="1", shape=RowShape("feed")),
         ),
         ({"columns": "a", "where": "a > 1"}, replace(PLAIN, shape=RowShape("table", ("a",), "a > 1"))),
@@ -68,18 +68,18 @@ def test_options_of_a_batch_read(given_: dict[str, str], expected: FormatReadOpt
     [
         ({"asoff": "1"}, "unknown option 'asoff': did you mean asOf"),
         ({"hold_for": "1"}, "unknown option 'hold_for': did you mean holdFor"),
-        ({"zzz": "1"}, "unknown option 'zzz': there are asOf, changeFeed, .*where"),
+        ({"zzz": "1"}, "unknown option 'zzz': there are after, asOf, changeFeed, .*where"),
         ({"envelope": "upsert"}, "option 'envelope' is one of writes, not of batch reads: leave it out"),
         ({"startingAt": "1"}, "option 'startingAt' is one of streaming reads, not of batch reads"),
         ({"paths": '["/a", "/b"]'}, "several paths: a DataFrame reads one collection"),
-        ({"asOf": "1", "changesAfter": "1"}, "asOf and changesAfter ask for several reads at once"),
-        ({"changesAfter": "1", "updatesTo": "1"}, "changesAfter and updatesTo ask for several"),
-        ({"changesThrough": "1"}, "changesThrough says where changes end: give changesAfter"),
-        ({"updatesTo": "1"}, "updatesTo says where changes end: give updatesFrom"),
-        ({"changesAfter": "1", "withDiff": "false"}, "leave withDiff=false out, or give changeFeed=true"),
-        ({"updatesFrom": "1", "withDiff": "false"}, "leave withDiff=false out, or give changeFeed=true"),
-        ({"updatesFrom": "1", "withDiff": "true", "changeFeed": "true"}, "two ways to say what a change is"),
-        ({"changeFeed": "true"}, "changeFeed asks for changes, and this is a snapshot: give updatesFrom"),
+        ({"asOf": "1", "after": "1"}, "asOf and after ask for several reads at once"),
+        ({"after": "1", "upper": "1"}, "after and upper ask for several"),
+        ({"through": "1"}, "through says where changes end: give after"),
+        ({"upper": "1"}, "upper says where changes end: give lower"),
+        ({"after": "1", "withDiff": "false"}, "leave withDiff=false out, or give changeFeed=true"),
+        ({"lower": "1", "withDiff": "false"}, "leave withDiff=false out, or give changeFeed=true"),
+        ({"lower": "1", "withDiff": "true", "changeFeed": "true"}, "two ways to say what a change is"),
+        ({"changeFeed": "true"}, "changeFeed asks for changes, and this is a snapshot: give lower"),
         ({"changeFeed": "true", "asOf": "1"}, "changeFeed asks for changes, and this is a snapshot"),
         ({"withDiff": "yes"}, "withDiff='yes' is neither true nor false"),
         ({"parallelism": "0"}, "parallelism='0' is not a whole number from 1 on"),
@@ -153,7 +153,7 @@ def test_a_timestamp_is_the_last_time_at_or_before_it_or_the_first_from_it(exact
     text = (EPOCH + timedelta(microseconds=exact_us)).astimezone(zone).isoformat(" ")
     assert time_of(text, US, "asOf") == time_of(text, US, "asOf", up=True) == exact_us
     assert time_of(text, MS, "asOf") == exact_us // 1000
-    assert time_of(text, MS, "updatesFrom", up=True) == -(-exact_us // 1000)
+    assert time_of(text, MS, "lower", up=True) == -(-exact_us // 1000)
 
 
 @pytest.mark.parametrize(
@@ -190,15 +190,15 @@ def test_what_is_no_time_is_refused_with_an_example(text: str, domain: TimeDomai
 
 
 def test_frontiers_are_times_or_lists_of_them() -> None:
-    assert frontier_of("3", COUNTER, "updatesFrom") == [3]
-    assert frontier_of("[]", COUNTER, "updatesTo") == []
-    assert frontier_of("[3, 4]", COUNTER, "updatesTo") == [3, 4]
-    assert frontier_of("(0, 3)", PAIRS, "updatesFrom") == [(0, 3)]
-    assert frontier_of("[(0, 3), (2, 0)]", PAIRS, "updatesFrom") == [(0, 3), (2, 0)]
-    assert frontier_of("1970-01-01 00:00:00.0005Z", MS, "updatesFrom") == [1]
+    assert frontier_of("3", COUNTER, "lower") == [3]
+    assert frontier_of("[]", COUNTER, "upper") == []
+    assert frontier_of("[3, 4]", COUNTER, "upper") == [3, 4]
+    assert frontier_of("(0, 3)", PAIRS, "lower") == [(0, 3)]
+    assert frontier_of("[(0, 3), (2, 0)]", PAIRS, "lower") == [(0, 3), (2, 0)]
+    assert frontier_of("1970-01-01 00:00:00.0005Z", MS, "lower") == [1]
     for bad in ("[(0, 3), x]", "[0, 3]", "[(0)]"):
-        with pytest.raises(UsageError, match="updatesFrom"):
-            frontier_of(bad, PAIRS, "updatesFrom")
+        with pytest.raises(UsageError, match="lower"):
+            frontier_of(bad, PAIRS, "lower")
 
 
 # Paths

@@ -36,7 +36,7 @@ def test_frames_are_written_once_per_token_and_read_back(spark: Any, c: tidelake
     assert written(c) == {((1, "a"), 0): 1, ((2, None), 0): 1, ((1, "a"), 1): 1, ((2, None), 1): 1}
     read = spark.read.format("tidelake").load(path_of(c))
     assert sorted(r.id for r in read.collect()) == [1, 1, 2, 2]
-    changes = spark.read.format("tidelake").option("changesAfter", 0).load(path_of(c)).drop("_time")
+    changes = spark.read.format("tidelake").option("after", 0).load(path_of(c)).drop("_time")
     changes = changes.selectExpr("id", "v", "5L AS at")
     changes.write.format("tidelake").mode("append").options(time="at", envelope="append").save(path_of(c))
     assert [time for (_, time), _ in written(c).items()].count(5) == 2

@@ -94,8 +94,8 @@ def test_dataframes_show_what_is_staged_on_request(spark: Any, c: Any) -> None:
     ts.register(spark)
     assert loaded() == [1] and loaded(staged="false") == [1]
     assert loaded(staged="true") == [1, 2] and loaded(staged="true", asOf="8") == [1]
-    assert loaded(staged="true", updatesFrom="1") == [2]
-    assert loaded(staged="true", changesAfter="0") == [2]
+    assert loaded(staged="true", lower="1") == [2]
+    assert loaded(staged="true", after="0") == [2]
     assert [row["id"] for row in ts.changes(spark, c, 0, 9, staged=True).collect()] == [2]
     assert [row["id"] for row in ts.updates(spark, c, 1, 99, staged=True).collect()] == [2]
 

@@ -24,13 +24,7 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
 @cli.command()
 @LAKE
 @NAME
-@click.option(
-    "--from",
-    "directory",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The directory of the files. Each file is taken once: move files into it when they are complete.",
-)
+@click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
     "--envelope",
     type=click.Choice(_ENVELOPES),
@@ -56,7 +50,12 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
 @click.option(
     "--follow", is_flag=True, help="Run until interrupted; otherwise take the present files and end."
 )
-@click.option("--max-files", type=click.IntRange(min=1), help="The most files in one commit; default: all.")
+@click.option(
+    "--max-files-per-trigger",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="The most files in one commit; default: all.",
+)
 @click.option(
     "--time",
     "time_",
@@ -75,10 +74,8 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
 @click.option("--order-by", metavar="PATH", help="The value that orders the events of one key and time.")
 @click.option("--delete-column", metavar="COLUMN", help="Upserts: true where a key is removed.")
 @click.option(
-    "--encoding",
-    "encodings",
-    multiple=True,
-    metavar="COLUMN=ENCODING",
+    "--encodings",
+    metavar="COLUMN=ENCODING,...",
     help="Change events without a schema: bytes, bytes:SCALE (decimals), days, s, ms, us or ns.",
 )
 @click.option(
@@ -98,14 +95,15 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
 def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
     """Take the files of a directory into a collection, each exactly once, by Spark on this machine.
 
-    It may be killed and restarted at any point. Each commit takes one batch of files.
+    Each file of DIRECTORY is taken once: move files into it when they are complete. The command may be
+    killed and restarted at any point. Each commit takes one batch of files.
     """
     import tidelake
     from tidelake.cli import output
 
     directory: Path = given["directory"]
     if not directory.is_dir():
-        raise errors.UsageError(f"there is no directory {str(directory)!r}: create it, or check --from")
+        raise errors.UsageError(f"there is no directory {str(directory)!r}: create it first")
     with (
         tidelake.open(lake, create=False) as opened,
         session(f"tidelake ingest {collection}", "ingest") as spark,
@@ -123,8 +121,8 @@ def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "Ingest
     options = {name: given[option] for option, name in _OPTIONS.items()}
     if given["time_"] is not None:
         options["time"] = given["time_"]
-    if given["encodings"]:
-        options["encodings"] = ",".join(given["encodings"])
+    if given["encodings"] is not None:
+        options["encodings"] = given["encodings"]
     if given["rejects"] is not None:
         options["rejects"] = str(given["rejects"])
     return run(
@@ -135,8 +133,8 @@ def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "Ingest
         given["checkpoint"] or directory / f".checkpoint-{into.name}",
         envelope=given["envelope"],
         format=given["format_"],
-        available_now=not given["follow"],
-        max_files_per_trigger=given["max_files"],
+        follow=given["follow"],
+        max_files_per_trigger=given["max_files_per_trigger"],
         writer=given["writer"],
         take_over=given["take_over"],
         progress=progress,

@@ -34,10 +34,10 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def check(lake: Lake, names: Sequence[str] | None, *, repair: bool, deep: bool, as_json: bool) -> int:
+def check(lake: Lake, names: Sequence[str] | None, *, repair: bool, quick: bool, as_json: bool) -> int:
     """Check a lake and print the findings. Returns the exit code: 1 if findings are left."""
     with bars() as show:
-        report = lake.fsck(names, repair=repair, deep=deep, watch=show)
+        report = lake.fsck(names, repair=repair, quick=quick, progress=show)
     if as_json:
         click.echo(jsonlines.dump(_document(report)))
     else:

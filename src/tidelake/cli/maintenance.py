@@ -31,7 +31,7 @@ def maintained(collection: Collection) -> dict[str, Any]:
         def watch(request: MergeRequest) -> None:
             say(f"{collection.name}: merging {request.rows:,} updates of {request.sources} runs")
 
-        report = collection.maintain(watch=watch)
+        report = collection.maintain(progress=watch)
     return maintained_as(collection, report)
 
 
@@ -45,7 +45,7 @@ def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json:
     # This thread prints, not the worker, so that a closed pipe ends the command.
     reports = queue.SimpleQueue[tuple[str, MaintenanceReport]]()
     told: TidelakeError | None = None
-    with lake.upkeep(names, interval_s=interval_s, seen=lambda *seen: reports.put(seen)) as upkeep:
+    with lake.upkeep(names, interval_s=interval_s, progress=lambda *seen: reports.put(seen)) as upkeep:
         # Ends when an interrupt or a signal ends the process.
         while True:
             if upkeep.last_error is not told:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--as-of", metavar="TIME", help="Begin with the contents at TIME; default: the last closed one."
 )
-@click.option("--from", "lower", metavar="TIME", help="Skip the contents: begin with the updates at TIME.")
+@click.option("--lower", metavar="TIME", help="Skip the contents: begin with the updates at TIME.")
 @click.option(
     "--no-snapshot",
     is_flag=True,
@@ -51,20 +51,20 @@ def tail(
     """Print the contents, then every update, until interrupted: one JSON object on each line.
 
     A line {"_upper": [TIME]} means that all updates before TIME have been printed, each once. To continue
-    later, start with --from the last such TIME. History that is still to be printed is held.
+    later, start with --lower the last such TIME. History that is still to be printed is held.
     """
     import tidelake
     from tidelake.cli import files
 
     if sum((as_of is not None, lower is not None, no_snapshot)) > 1:
         raise errors.UsageError(
-            "--as-of, --from and --no-snapshot are different beginnings: give one of them"
+            "--as-of, --lower and --no-snapshot are different beginnings: give one of them"
         )
     if once and until is not None:
         raise errors.UsageError("--once and --until are different ends: give one of them")
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
-        at, start = files.time(as_of, of.domain, "--as-of"), files.time(lower, of.domain, "--from")
+        at, start = files.time(as_of, of.domain, "--as-of"), files.time(lower, of.domain, "--lower")
         last = files.time(until, of.domain, "--until")
         end = of.upper if once else last
         patience_s = 0.0 if once and timeout_s is None else timeout_s
@@ -80,7 +80,7 @@ def tail(
         else:
             if at is None and not of.domain.total_order:
                 raise errors.UsageError(
-                    "tuples have no single last time: give --as-of, --from or --no-snapshot"
+                    "tuples have no single last time: give --as-of, --lower or --no-snapshot"
                 )
             steps = of.subscribe(at, until=end, columns=names, where=where, timeout_s=patience_s)
         _print(steps)

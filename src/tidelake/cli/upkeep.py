@@ -292,10 +292,10 @@ def fsck(
     from tidelake.cli import integrity
 
     with tidelake.open(lake, create=False, read_only=read_only) as opened:
-        return integrity.check(opened, collections or None, repair=repair, deep=not quick, as_json=as_json)
+        return integrity.check(opened, collections or None, repair=repair, quick=quick, as_json=as_json)
 
 
-_as = click.option("--as", "as_name", metavar="NAME", help="Name of the copy; default: the same.")
+_as = click.option("--as-name", metavar="NAME", help="Name of the copy; default: the same.")
 
 
 @cli.command()
@@ -314,7 +314,7 @@ def backup(lake: str, collection: str, to_lake: str, as_name: str | None, as_jso
 
     with tidelake.open(lake, create=False) as opened:
         integrity.copied(
-            lambda watch: opened.backup(collection, to_lake, as_name=as_name, watch=watch),
+            lambda watch: opened.backup(collection, to_lake, as_name=as_name, progress=watch),
             collection,
             as_json,
         )
@@ -336,7 +336,7 @@ def restore(lake: str, collection: str, from_lake: str, as_name: str | None, as_
         source.collection(collection)
     with tidelake.open(lake) as opened:
         integrity.copied(
-            lambda watch: opened.restore(collection, from_lake, as_name=as_name, watch=watch),
+            lambda watch: opened.restore(collection, from_lake, as_name=as_name, progress=watch),
             collection,
             as_json,
         )

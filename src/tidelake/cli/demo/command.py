@@ -39,7 +39,11 @@ if TYPE_CHECKING:
 )
 @click.option("--key", "keys", multiple=True, help="With --change-files: a key column; repeat for several.")
 @click.option(
-    "--time-field", default="source.lsn", show_default=True, help="With --change-files: where the time is."
+    "--time",
+    "time_path",
+    default="source.lsn",
+    show_default=True,
+    help="With --change-files: where the time is.",
 )
 @click.option(
     "--lake",
@@ -54,7 +58,7 @@ def demo(
     limit: int | None,
     change_files: Path | None,
     keys: Sequence[str],
-    time_field: str,
+    time_path: str,
     directory: Path | None,
     cores: str,
 ) -> int:
@@ -73,7 +77,7 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="tidelake-demo-") as scratch:
         root = _root(directory, Path(scratch))
         # The export, which needs no Spark, comes first: so an unreadable repository is reported at once.
-        prepare = own_files(change_files, keys, time_field) if change_files else repository(repo, limit)
+        prepare = own_files(change_files, keys, time_path) if change_files else repository(repo, limit)
         job = prepare(root, console)
         with _session(console, cores, Path(scratch) / "java.log") as session:
             checks = _run(job, session, console)

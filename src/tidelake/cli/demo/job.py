@@ -78,7 +78,7 @@ class DemoJob:
     times: int | None
     keys: Sequence[str]
     source: DemoSource | None = None
-    time_field: str = "source.lsn"
+    time: str = "source.lsn"
     collection: Collection | None = None
     _seen: dict[str, pa.Table] = field(default_factory=dict)
     _replayed: Counter[str] | None = None
@@ -109,7 +109,7 @@ class DemoJob:
                 collection,
                 self.landing,
                 self.root / "checkpoint",
-                time_field=self.time_field,
+                time=self.time,
                 max_files_per_trigger=max(1, -(-files // _BATCHES)),
                 late="refuse" if self.source else "advance",
                 progress=report,
@@ -244,12 +244,12 @@ def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console]
     return prepare
 
 
-def own_files(directory: Path, keys: Sequence[str], time_field: str) -> Callable[[Path, Console], DemoJob]:
+def own_files(directory: Path, keys: Sequence[str], time: str) -> Callable[[Path, Console], DemoJob]:
     """A job on change files that the user brings."""
 
     def prepare(root: Path, console: Console) -> DemoJob:
         console.print(Text.assemble(("Tidelake demo", "bold"), f" on the change files in {directory}"))
-        return DemoJob(console, root, directory, None, keys, time_field=time_field)
+        return DemoJob(console, root, directory, None, keys, time=time)
 
     return prepare
 

@@ -90,12 +90,12 @@ class Administering(LakeHandle):
         names: Sequence[str] | None = None,
         *,
         repair: bool = False,
-        deep: bool = True,
-        watch: Watch | None = None,
+        quick: bool = False,
+        progress: Watch | None = None,
     ) -> FsckReport:
         """Check the stored data for damage; docs/guide.md lists the kinds of findings.
 
-        May run beside everything else. Reads all parts twice, row group by row group; without `deep` only
+        May run beside everything else. Reads all parts twice, row group by row group; with `quick` only
         the logs, and the names and sizes of objects.
 
         Args:
@@ -103,8 +103,8 @@ class Administering(LakeHandle):
             repair: repair what can be repaired. A collection that breaks rules, lacks parts, or has unusable
                 log entries is restored with all that can be kept; the rest is set aside: named in the report
                 and stored where it can be inspected. Nothing that holds data is removed.
-            deep: read the contents of the parts.
-            watch: called for each part that was checked.
+            quick: do not read the contents of the parts.
+            progress: called for each part that was checked.
 
         Raises:
             CollectionNotFound: there is none of such a name.
@@ -121,8 +121,8 @@ class Administering(LakeHandle):
             self._leftovers,
             env=self._env,
             config=self._config,
-            deep=deep,
+            deep=not quick,
             repair=repair,
-            watch=watch,
+            watch=progress,
         )
         return check.all() if names is None else check.some(names)

@@ -105,7 +105,7 @@ class Lake(Naming, Transacting, Administering):
         names: Sequence[str] | None = None,
         *,
         interval_s: float = 1.0,
-        seen: Seen | None = None,
+        progress: Seen | None = None,
     ) -> Upkeep:
         """Start a thread that maintains collections in the background, until it or the lake is stopped.
 
@@ -116,7 +116,7 @@ class Lake(Naming, Transacting, Administering):
         Args:
             names: the collections; default: all, also those that are created later.
             interval_s: pause between two rounds.
-            seen: called from the worker's thread with the report of each collection.
+            progress: called from the worker's thread with the report of each collection.
         """
         self._guard.check()
         if self.read_only:
@@ -137,7 +137,7 @@ class Lake(Naming, Transacting, Administering):
             listed,
             self.collection,
             pause_s,
-            seen,
+            progress,
             tidy=Tidy(self.collect, tidy_pause_s) if names is None else None,
         )
         self._upkeep.append(started)
@@ -149,7 +149,7 @@ class Lake(Naming, Transacting, Administering):
         to: "Lake | str | os.PathLike[str]",
         *,
         as_name: str | None = None,
-        watch: Watch | None = None,
+        progress: Watch | None = None,
     ) -> BackupReport:
         """Copy a collection, as it is now, into another lake, or into this one under another name.
 
@@ -161,7 +161,7 @@ class Lake(Naming, Transacting, Administering):
             name: name of the collection.
             to: the other lake, or its place; the lake is made if the place is empty.
             as_name: name of the copy; default: the same.
-            watch: called after each part with the bytes copied so far, and the bytes of all parts.
+            progress: called after each part with the bytes copied so far, and the bytes of all parts.
 
         Raises:
             CollectionExists: the name is taken there. Nothing was copied.
@@ -175,10 +175,10 @@ class Lake(Naming, Transacting, Administering):
         source = self._shards.named(name)
         if not isinstance(to, Lake):
             with open_lake(to, config=for_another_lake(self._config), env=self._env) as opened:
-                return self.backup(name, opened, as_name=as_name, watch=watch)
+                return self.backup(name, opened, as_name=as_name, progress=progress)
         to._guard.check()
         return copy_collection(
-            source, copied_as, to._stores, to._catalog, env=self._env, config=self._config, watch=watch
+            source, copied_as, to._stores, to._catalog, env=self._env, config=self._config, watch=progress
         )
 
     def restore(
@@ -187,7 +187,7 @@ class Lake(Naming, Transacting, Administering):
         source: "Lake | str | os.PathLike[str]",
         *,
         as_name: str | None = None,
-        watch: Watch | None = None,
+        progress: Watch | None = None,
     ) -> BackupReport:
         """Copy a collection of another lake into this one; the counterpart of `backup`, with the same errors.
 
@@ -195,13 +195,13 @@ class Lake(Naming, Transacting, Administering):
             name: name of the collection in the other lake.
             source: the other lake, or its place.
             as_name: name of the copy; default: the same.
-            watch: as for `backup`.
+            progress: as for `backup`.
         """
         self._guard.check()
         if isinstance(source, Lake):
-            return source.backup(name, self, as_name=as_name, watch=watch)
+            return source.backup(name, self, as_name=as_name, progress=progress)
         with open_lake(source, create=False, config=for_another_lake(self._config), env=self._env) as opened:
-            return opened.backup(name, self, as_name=as_name, watch=watch)
+            return opened.backup(name, self, as_name=as_name, progress=progress)
 
 
 def _check_place(url: object, config: object) -> None:

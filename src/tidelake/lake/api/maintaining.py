@@ -15,7 +15,8 @@ from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.readers import CollectionCriticalHold
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name, check_token
-from tidelake.lake.arguments.spans import duration_s, window
+from tidelake.lake.arguments.spans import duration_s
+from tidelake.lake.arguments.spans import window as window_of
 from tidelake.lake.groups.groups import Groups
 from tidelake.model.frontier import Frontier
 from tidelake.shard.reading.critical import CriticalHold
@@ -73,18 +74,18 @@ class Maintaining(CollectionHandle):
         start = None if since is None else self._frontier(since, "since")
         return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
 
-    def retain(self, window_: int | timedelta | None) -> None:
+    def retain(self, window: int | timedelta | None) -> None:
         """Let `since` follow `upper` at a distance; None: no longer. Holds still keep it back.
 
         `since` moves with every commit, and with maintenance if there are no commits. One log write.
 
         Args:
-            window_: how much history to keep, in the unit of the times; for clock times also a timedelta.
+            window: how much history to keep, in the unit of the times; for clock times also a timedelta.
 
         Raises:
             UsageError: the window is not valid, or times are tuples, which have no length.
         """
-        wanted = Retention(window(window_, self.domain))
+        wanted = Retention(window_of(window, self.domain))
         self._shard.run(partial(holds.set_retention, retention=wanted))
 
     def advance_since(self, since: FrontierLike) -> Frontier:
@@ -129,7 +130,7 @@ class Maintaining(CollectionHandle):
         thorough: bool = True,
         seconds: float | None = None,
         workers: Workers | None = None,
-        watch: Watch | None = None,
+        progress: Watch | None = None,
     ) -> MaintenanceReport:
         """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
@@ -142,10 +143,10 @@ class Maintaining(CollectionHandle):
                 the merges that pay off while the collection is being written to.
             seconds: begin no merge after so long; default: no limit.
             workers: carry out the merges; default: this process.
-            watch: called before each merge.
+            progress: called before each merge.
         """
         budget_s = None if seconds is None else duration_s(seconds, "seconds")
-        report = Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=budget_s)
+        report = Maintainer(self._shard, workers, progress).run(thorough=thorough, seconds=budget_s)
         Groups.beside(self._shard).maintain(self._shard)
         return report
 

@@ -160,7 +160,7 @@ class Upkeep:
         wait_s = _IDLE_SHARE * state.spine.totals.rows // _ROWS_PER_S
         idle = still and now_s - since_s >= wait_s
         seconds = None if idle else self._interval_s
-        report = collection.maintain(thorough=idle, seconds=seconds, watch=lambda _: _check(stop))
+        report = collection.maintain(thorough=idle, seconds=seconds, progress=lambda _: _check(stop))
         self.merges += report.merges
         self.collected = self.collected.plus(report.collected)
         # At rest only if nothing was written during this look: otherwise the next look has work to do.

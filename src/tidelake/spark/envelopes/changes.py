@@ -111,11 +111,11 @@ class ChangeParser:
     Attributes:
         schema: key and value columns.
         key: names of the key columns.
-        time_field: path of the time in an event: names, separated by dots.
+        time: path of the time in an event: names, separated by dots.
         lower: events before this time are late.
         late: `"refuse"` makes a late event an error; `"advance"` leaves it as it is, and counts it.
         old_rows: `"events"`: in `before`; `"stored"`: in the collection.
-        order_field: path of the value that orders events of one time; needs `old_rows="stored"`.
+        order_by: path of the value that orders events of one time; needs `old_rows="stored"`.
         encodings: encodings of columns by name, used if there is no schema beside the payload.
         rejects: collect lines that cannot be read instead of failing.
         optional: columns that a change of the collection's schema added: they may be missing, and are null.
@@ -124,11 +124,11 @@ class ChangeParser:
 
     schema: pa.Schema
     key: tuple[str, ...] = ()
-    time_field: str = "source.lsn"
+    time: str = "source.lsn"
     lower: int = 0
     late: Late = "refuse"
     old_rows: OldRows = "events"
-    order_field: str | None = None
+    order_by: str | None = None
     encodings: tuple[tuple[str, Encoding], ...] = ()
     rejects: bool = False
     optional: frozenset[str] = frozenset()
@@ -136,7 +136,7 @@ class ChangeParser:
 
     def __post_init__(self) -> None:
         check_readable(self.schema)
-        for what, path in (("time_field", self.time_field), ("order_field", self.order_field)):
+        for what, path in (("time", self.time), ("order_by", self.order_by)):
             if path is not None and not all(path.split(".")):
                 raise UsageError(f"{what}={path!r} is not a path: give names separated by dots")
         for name, options in (("late", Late), ("old_rows", OldRows)):
@@ -152,7 +152,7 @@ class ChangeParser:
         """The schema of `Parsed.rows`.
 
         Updates: the columns, `_time` and `_diff`. Events: the columns, values nullable, `_time`, `_removed`,
-        `_order` (by `order_field`, 0 without) and `_line` (the number of the line, from 0).
+        `_order` (by `order_by`, 0 without) and `_line` (the number of the line, from 0).
         """
         if self.old_rows == "events":
             return pa.schema([*self.schema, _required(TIME), _required(DIFF)])
@@ -165,8 +165,8 @@ class ChangeParser:
         """Which fields of events are read."""
         stored = self.old_rows == "stored"
         before = pa.schema([f for f in self.schema if f.name in self.key]) if stored else self.schema
-        order = None if self.order_field is None else tuple(self.order_field.split("."))
-        time = tuple(self.time_field.split("."))
+        order = None if self.order_by is None else tuple(self.order_by.split("."))
+        time = tuple(self.time.split("."))
         return EventLayout(
             before, self.schema, time, order, stored, Encoding(inner=self.encodings), self.optional
         )
@@ -240,8 +240,8 @@ class ChangeParser:
 
     def _implausible(self, time: int) -> str:
         return (
-            f"its time {time} at {self.time_field!r} lies before 1990: is it of another unit, such as "
-            f"seconds? If it is meant, name the field: time={self.time_field!r}"
+            f"its time {time} at {self.time!r} lies before 1990: is it of another unit, such as "
+            f"seconds? If it is meant, name the field: time={self.time!r}"
         )
 
     def _spans(self, lines: pa.Array, start: int, bad: list[Reject]) -> list[Events]:
@@ -264,7 +264,7 @@ class ChangeParser:
         tombstones = 0
         for number, line in enumerate(lines.to_pylist(), start):
             try:
-                event = parse(line, self.time_field, self.order_field, self.old_rows == "stored")
+                event = parse(line, self.time, self.order_by, self.old_rows == "stored")
             except Unfit as unfit:
                 bad.append(Reject(number, cut(str(unfit))))
                 continue
@@ -278,7 +278,7 @@ class ChangeParser:
         return Events(
             np.array(list(of_rows), np.int64),
             np.array([event.time for event in of_rows.values()], np.int64),
-            None if self.order_field is None else np.array([e.order for e in of_rows.values()], np.int64),
+            None if self.order_by is None else np.array([e.order for e in of_rows.values()], np.int64),
             before,
             after,
             np.array([event.time for event in marks if event.time is not None], np.int64),
@@ -321,7 +321,7 @@ class ChangeParser:
         return Events(
             concat([part.lines for part in parts]),
             concat([part.times for part in parts]),
-            None if self.order_field is None else concat(orders),
+            None if self.order_by is None else concat(orders),
             joined_sides(before, self.layout.before),
             joined_sides(after, self.layout.after),
             concat([part.marks for part in parts]),

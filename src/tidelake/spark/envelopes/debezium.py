@@ -277,21 +277,21 @@ def _place(files: pa.Array, row: int) -> str:
     return place(files[row].as_py())
 
 
-def parse_changes(lines: DataFrame, collection: Collection, time_field: str | None = None) -> DataFrame:
+def parse_changes(lines: DataFrame, collection: Collection, time: str | None = None) -> DataFrame:
     """Convert a DataFrame of change events, streaming or not, to one of updates.
 
     Args:
         lines: column `value` has a line of text; column `file`, if there is one, its file.
         collection: its key and value columns are read from the rows of the events.
-        time_field: path of the time in an event; default: as for `Debezium`.
+        time: path of the time in an event; default: as for `Debezium`.
 
     Returns:
         Key and value columns, `_time` and `_diff`; a heartbeat yields no row. A line that cannot be
         read fails the job with `InvalidUpdates`, wrapped in Spark's `PythonException`.
     """
-    path = Debezium(time_field).time_of(collection)
-    earliest = _FIRST.get(collection.domain.unit, 0) if time_field is None else 0
-    parser = ChangeParser(collection.schema, time_field=path, earliest=earliest)
+    path = Debezium(time).time_of(collection)
+    earliest = _FIRST.get(collection.domain.unit, 0) if time is None else 0
+    parser = ChangeParser(collection.schema, time=path, earliest=earliest)
     output = parser.schema_of_rows
     if "file" not in lines.columns:
         lines = lines.withColumn("file", f.lit(None).cast("string"))

@@ -48,13 +48,13 @@ class Event:
     encoding: Encoding
 
 
-def parse(line: bytes | None, time_field: str, order_field: str | None, stored: bool) -> Event | None:
+def parse(line: bytes | None, time_path: str, order_path: str | None, stored: bool) -> Event | None:
     """Parse a line; None if it is a tombstone: empty, `null`, or with a payload of null.
 
     Args:
         line: one JSON text.
-        time_field: names, separated by dots.
-        order_field: names, separated by dots, or None.
+        time_path: names, separated by dots.
+        order_path: names, separated by dots, or None.
         stored: old rows are looked up, and need not be in `before`.
 
     Raises:
@@ -65,15 +65,15 @@ def parse(line: bytes | None, time_field: str, order_field: str | None, stored: 
         return None
     event, encoding = found
     if _is_mark(event):
-        there = _value(event, time_field) is not None
-        return Event("h", number(event, time_field, "time") if there else None, None, None, None, PLAIN)
+        there = _value(event, time_path) is not None
+        return Event("h", number(event, time_path, "time") if there else None, None, None, None, PLAIN)
     op = event.get("op")
     if not isinstance(op, str):
         raise Unfit("no 'op': not a Debezium change event")
-    time = number(event, time_field, "time")
+    time = number(event, time_path, "time")
     if op in MARKS:
         return Event(op, time, None, None, None, PLAIN)
-    order = None if order_field is None else number(event, order_field, "order")
+    order = None if order_path is None else number(event, order_path, "order")
     before, after = _rows(event, op, stored)
     return Event(op, time, order, before, after, encoding)
 

@@ -18,7 +18,7 @@ from tidelake.spark.envelopes.upsert import Upsert
 EnvelopeLike: TypeAlias = str | Envelope
 DEFAULT = "updates"
 
-_NAMED: dict[str, Callable[..., Envelope]] = {
+ENVELOPES: dict[str, Callable[..., Envelope]] = {
     "debezium": Debezium,
     "snapshot": Snapshot,
     "updates": Updates,
@@ -40,17 +40,17 @@ def named(envelope: EnvelopeLike, options: Mapping[str, object] | None = None) -
     if not isinstance(envelope, str):
         other: object = envelope
         if not isinstance(other, Envelope) or isinstance(other, type):
-            raise UsageError(f"an envelope is one of {', '.join(sorted(_NAMED))}, and not {other!r}")
+            raise UsageError(f"an envelope is one of {', '.join(sorted(ENVELOPES))}, and not {other!r}")
         if given:
             raise UsageError(
                 f"{', '.join(sorted(given))}: {envelope!r} is made already, and takes no more options"
             )
         return envelope
-    if envelope not in _NAMED:
-        near = difflib.get_close_matches(envelope, _NAMED, 1)
-        hint = f": did you mean {near[0]!r}?" if near else f": known are {', '.join(sorted(_NAMED))}"
+    if envelope not in ENVELOPES:
+        near = difflib.get_close_matches(envelope, ENVELOPES, 1)
+        hint = f": did you mean {near[0]!r}?" if near else f": known are {', '.join(sorted(ENVELOPES))}"
         raise UsageError(f"there is no envelope {envelope!r}{hint}")
-    kind: Any = _NAMED[envelope]
+    kind: Any = ENVELOPES[envelope]
     takes = [field.name for field in fields(kind) if field.init]
     strange = sorted(given.keys() - set(takes))
     if strange:

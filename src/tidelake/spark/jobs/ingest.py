@@ -113,7 +113,7 @@ def ingest(
     *,
     envelope: EnvelopeLike = DEFAULT,
     format: Format = "jsonl",  # noqa: A002 - as Spark calls it
-    available_now: bool = True,
+    follow: bool = False,
     max_files_per_trigger: int | None = None,
     writer: str = DEFAULT_WRITER,
     take_over: bool = False,
@@ -132,8 +132,8 @@ def ingest(
         envelope: what rows mean, as a name or an envelope object; see `tidelake.spark.write`.
         format: format of the files: `"jsonl"` (JSON lines), `"csv"` (with a header) or `"parquet"`. The
             envelope `debezium` reads `"jsonl"` and `"parquet"`.
-        available_now: stop when all present files are taken; False: follow until the query is stopped or the
-            caller is interrupted.
+        follow: go on with new files until the query is stopped or the caller is interrupted; False: stop
+            when all present files are taken.
         max_files_per_trigger: the most files in a micro-batch; default: all new files.
         writer: name of the writer's record in the collection. Each ingest needs its own name.
         take_over: take over a name that another checkpoint has used. Only for files that the other one has
@@ -167,7 +167,7 @@ def ingest(
     made.check((frame if lines else frame.drop(_file_column(made))).schema, collection)
     sink = _Sink(collection, made, writer, take_over, progress)
     stream = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
-    query = (stream.trigger(availableNow=True) if available_now else stream).start()
+    query = (stream if follow else stream.trigger(availableNow=True)).start()
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
@@ -188,7 +188,7 @@ def ingest_change_files(
     directory: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
     *,
-    time_field: str | None = None,
+    time: str | None = None,
     late: Late = "refuse",
     old_rows: OldRows = "events",
     order_by: str | None = None,
@@ -206,7 +206,7 @@ def ingest_change_files(
         collection: the collection to append to; its times must be single numbers.
         directory: the directory of change files: JSON lines, which may be compressed.
         checkpoint: as for `ingest`.
-        time_field: path of the time in an event: names, separated by dots; default: as for `Debezium`.
+        time: path of the time in an event: names, separated by dots; default: as for `Debezium`.
         late: what to do with an event before the collection's upper: `"refuse"` stops with an error
             that names it, `"advance"` gives it the upper as its time.
         old_rows: where old rows are: in the `"events"`, or `"stored"` in the collection.
@@ -219,7 +219,7 @@ def ingest_change_files(
         As `ingest`.
     """
     folder = None if rejects is None else os.fspath(rejects)
-    envelope = Debezium(time_field, late, old_rows, order_by, encodings, folder)
+    envelope = Debezium(time, late, old_rows, order_by, encodings, folder)
     return ingest(spark, collection, directory, checkpoint, envelope=envelope, **how)
 
 

@@ -18,8 +18,8 @@ Rows: TypeAlias = Literal["table", "updates", "feed"]
 
 _PLACE = ("path", "collection")
 _SHAPE = ("columns", "where", "withDiff", "changeFeed")
-_CHANGES = ("changesAfter", "changesThrough")
-_UPDATES = ("updatesFrom", "updatesTo")
+_CHANGES = ("after", "through")
+_UPDATES = ("lower", "upper")
 READ = (*_PLACE, *_SHAPE, "asOf", *_CHANGES, *_UPDATES, "staged", "holdFor", "parallelism", "timeout")
 STREAM_READ = (
     *(*_PLACE, *_SHAPE, "startingAt", "maxRowsPerTrigger", "maxTimesPerTrigger"),
@@ -162,7 +162,7 @@ def read_options(options: Mapping[str, str]) -> FormatReadOptions:
     if not (set(kinds) <= {"asOf"} or set(kinds) <= set(_CHANGES) or set(kinds) <= set(_UPDATES)):
         raise UsageError(
             f"options {' and '.join(kinds)} ask for several reads at once: give asOf for a snapshot, "
-            "changesAfter and changesThrough for the netted difference of two, or updatesFrom and updatesTo "
+            "after and through for the netted difference of two, or lower and upper "
             "for every update"
         )
     for start, end in (_CHANGES, _UPDATES):
@@ -171,16 +171,16 @@ def read_options(options: Mapping[str, str]) -> FormatReadOptions:
     asked = _shape(given)
     if asked.rows == "feed" and set(kinds) <= {"asOf"}:
         raise UsageError(
-            "option changeFeed asks for changes, and this is a snapshot: give updatesFrom (every update) or "
-            "changesAfter (netted) as well"
+            "option changeFeed asks for changes, and this is a snapshot: give lower (every update) or "
+            "after (netted) as well"
         )
     return FormatReadOptions(
         asked,
         as_of=given.get("asOf"),
-        after=given.get("changesAfter"),
-        through=given.get("changesThrough"),
-        lower=given.get("updatesFrom"),
-        upper=given.get("updatesTo"),
+        after=given.get("after"),
+        through=given.get("through"),
+        lower=given.get("lower"),
+        upper=given.get("upper"),
         hold_for_s=_hold_for_s(given),
         parallelism=count(given, "parallelism"),
         timeout_s=seconds(given, "timeout"),
@@ -247,7 +247,7 @@ def _unknown(key: str, what: str, names: tuple[str, ...]) -> UsageError:
 
 def _shape(given: Mapping[str, str]) -> RowShape:
     feed, with_diff = flag(given, "changeFeed") or False, flag(given, "withDiff")
-    changes = next((name for name in ("changesAfter", "updatesFrom") if name in given), None)
+    changes = next((name for name in ("after", "lower") if name in given), None)
     if feed and with_diff:
         raise UsageError(
             "options changeFeed and withDiff are two ways to say what a change is: leave one of them out"

@@ -70,15 +70,15 @@ def query_of(collection: Collection, asked: FormatReadOptions) -> Query | None:
     """The query that the options ask for; None: the contents at the last closed time."""
     domain = collection.domain
     if asked.after is not None:
-        after = time_of(asked.after, domain, "changesAfter")
+        after = time_of(asked.after, domain, "after")
         if asked.through is None:
             return Changes(after, collection.last_staged() if asked.staged else collection.last_time())
-        return Changes(after, time_of(asked.through, domain, "changesThrough"))
+        return Changes(after, time_of(asked.through, domain, "through"))
     if asked.lower is not None:
-        lower = frontier(frontier_of(asked.lower, domain, "updatesFrom"), domain, "updatesFrom")
+        lower = frontier(frontier_of(asked.lower, domain, "lower"), domain, "lower")
         if asked.upper is None:
             return Updates(lower, Frontier() if asked.staged else lower.join(collection.upper))
-        return Updates(lower, frontier(frontier_of(asked.upper, domain, "updatesTo"), domain, "updatesTo"))
+        return Updates(lower, frontier(frontier_of(asked.upper, domain, "upper"), domain, "upper"))
     return None if asked.as_of is None else AsOf(time_of(asked.as_of, domain, "asOf"))
 
 

@@ -58,7 +58,7 @@ def stream_read(options: Mapping[str, str]) -> StreamRead:
         if not domain.total_order:
             raise UsageError(
                 f"times of {collection.name!r} are of unit {domain}, and a stream needs times of a total "
-                "order: read it in batches, with updatesFrom and updatesTo"
+                "order: read it in batches, with lower and upper"
             )
         return StreamRead(
             lake.url,
@@ -73,7 +73,7 @@ def stream_read(options: Mapping[str, str]) -> StreamRead:
 
 
 def _start(text: str | None, domain: TimeDomain) -> Start:
-    """Parse `snapshot`, `latest`, or a time or frontier to start at, as for option `updatesFrom`."""
+    """Parse `snapshot`, `latest`, or a time or frontier to start at, as for option `lower`."""
     if text is None or text.strip().lower() == SNAPSHOT:
         return SNAPSHOT
     if text.strip().lower() == LATEST:
