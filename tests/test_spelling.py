@@ -1,4 +1,4 @@
-"""One spelling for an idea: docs/reference/names.md against arguments in Python, options of Spark, and flags."""
+"""One spelling for an idea: docs/reference/names.md against arguments, options of Spark, and flags."""
 
 import inspect
 import re
