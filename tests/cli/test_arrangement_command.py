@@ -32,7 +32,7 @@ def test_a_checkpoint_is_shown(run):
     code, out, _ = run("show", "--arrangement", "saved", "--json")
     shown = json.loads(out)
     assert (shown["checkpoint"], shown["collection"], shown["position"]) == (1, "c", [5])
-    assert (shown["batches"], shown["updates"], shown["frontier"]) == (1, 3, [4])
+    assert (shown["batches"], shown["updates"], shown["since"]) == (1, 3, [4])
     assert shown["levels"][0] | {"level": 0, "loose": 1, "updates_on_disk": 3} == shown["levels"][0]
     assert [found["checkpoint"] for found in shown["checkpoints"]] == [1]
 
