@@ -88,27 +88,6 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
     stopped = threading.Event()
     pid = os.getpid()
 
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            items = iter(source)
-            try:
-                while True:
-                    room.acquire()
-                    if stopped.is_set():
-                        break
-                    try:
-                        # Not in a variable: that would hold the item until the next one is there.
-                        ready.put(next(items))
-                    except StopIteration:
-                        break
-            finally:
-                _close(items)
-        except BaseException as caught:
-            # The reader raises it.
-            error = caught
-        ready.put(_End(error))
-
     def take() -> list[T]:
         if os.getpid() != pid:
             raise UsageError("a stream of rows does not survive a fork: read it in the process that began it")
@@ -119,7 +98,8 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         room.release()
         return [item]
 
-    thread = threading.Thread(target=run, name="tidelake-prefetch", daemon=True)
+    fill = partial(_fill, source, ready, room, stopped)
+    thread = threading.Thread(target=fill, name="tidelake-prefetch", daemon=True)
     if not _started(thread):
         yield from source
         return
@@ -135,6 +115,31 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
             # The garbage collector may close an abandoned generator in any thread, even in this one.
             if thread is not threading.current_thread():
                 thread.join()
+
+
+def _fill(
+    source: Iterable[T], ready: "queue.Queue[T | _End]", room: threading.Semaphore, stopped: threading.Event
+) -> None:
+    """The thread of `prefetch`: take an item whenever there is room, until the source ends or is stopped."""
+    error: BaseException | None = None
+    try:
+        items = iter(source)
+        try:
+            while True:
+                room.acquire()
+                if stopped.is_set():
+                    break
+                try:
+                    # Not in a variable: that would hold the item until the next one is there.
+                    ready.put(next(items))
+                except StopIteration:
+                    break
+        finally:
+            _close(items)
+    except BaseException as caught:
+        # The reader raises it.
+        error = caught
+    ready.put(_End(error))
 
 
 class Job(Generic[T]):

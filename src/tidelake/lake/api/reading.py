@@ -8,7 +8,6 @@ from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelake.data.ingest import as_table
 from tidelake.errors import HistoryCompacted, UsageError
@@ -18,11 +17,11 @@ from tidelake.lake.api.readers import CollectionReader
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.model.query import AsOf, Query
-from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import lookup
+from tidelake.shard.reading.negatives import may_be_negative, negatives
 from tidelake.shard.reading.reader import Reader
 
 R = TypeVar("R")
@@ -82,10 +81,9 @@ class Reading(CollectionHandle, IntervalReads):
         if not self.domain.total_order:
             raise UsageError(f"of {self.domain} no time is the last: count rows of a snapshot with _diff < 0")
         state = self._shard.version().state
-        if state.upper == state.minimum or not any(part.negative_rows for part in state.parts()):
+        if state.upper == state.minimum or not may_be_negative(state):
             return 0
-        counted = (pc.sum(pc.less(batch.column(DIFF), 0)).as_py() for batch in self.snapshot())
-        return sum(count or 0 for count in counted)
+        return negatives(self.snapshot()).rows
 
     def lookup(
         self,

@@ -18,15 +18,19 @@ from tidelake.errors import (
     SymbolicLink,
 )
 from tidelake.model import names
+from tidelake.model import time as times
 from tidelake.model.batch import Run
+from tidelake.model.query import AsOf
+from tidelake.model.time import TIME_MAX
 from tidelake.shard.checking.finding import Finding
 from tidelake.shard.checking.leftovers import Leftover, leftovers, pinned, tell_aside, tell_garbage
 from tidelake.shard.checking.mend import Mending, Plan
-from tidelake.shard.checking.negatives import negatives
 from tidelake.shard.checking.parts import PartsCheck, Watch, named_parts
 from tidelake.shard.checking.replay import Replayed, replay
 from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.machine import Machine
+from tidelake.shard.reading.negatives import may_be_negative, negatives
+from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
@@ -218,16 +222,25 @@ class ShardCheck:
         return check
 
     def _negative(self, state: ShardState) -> None:
-        """Report rows with a negative multiplicity. Only if all parts are whole."""
+        """Report rows with a negative multiplicity at the last closed time. Only if all parts are whole.
+
+        Times that are tuples have no last one: nothing is reported then.
+        """
+        if not state.domain.total_order or state.dropped or not may_be_negative(state):
+            return
+        last = TIME_MAX if state.upper.closed else times.parts(state.upper.elements[0])[0] - 1
+        if last < 0 or not state.since.less_equal(last):
+            return
         schemas = {id_: version.schema for id_, version in state.schemas.items()}
         spec = ShardSpec(self._url, self._id, state.domain, state.schema_id, schemas, self._config)
+        contents = rows(spec, self._stores.blobs, sources(state.batches(), AsOf(last)), AsOf(last))
         try:
-            found = negatives(spec, self._stores.blobs, state)
+            found = negatives(contents)
         except BlobNotFound:
             return  # It existed a moment ago, so a newer state needs it no more.
-        if found is not None and found.rows:
+        if found.rows:
             message = (
-                f"as of {found.as_of}, {found.rows} rows have a negative multiplicity, such as "
+                f"as of {last}, {found.rows} rows have a negative multiplicity, such as "
                 f"{found.example}: they were deleted more often than they were added"
             )
             self._tell("negative-rows", self._id, message)
