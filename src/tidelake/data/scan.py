@@ -134,18 +134,33 @@ def read_part(
                 fields,
                 batch_rows=size.rows,
             )
-            for batch in decoded:
-                rows, nbytes = batch.num_rows, max(1, batch.nbytes)
-                watch(rows, nbytes)
-                # A list, so that nothing here holds the rows once they are handed over.
-                kept = [_selected(batch, schema, key_from, key_below, among)]
-                del batch
-                size.learn(rows, nbytes, rows if among is None else kept[0].num_rows)
-                if kept[0].num_rows:
-                    yield kept.pop()
-            del decoded, kept
+            yield from _wanted(decoded, schema, key_from, key_below, among, size=size, watch=watch)
+            del decoded
             del groups[: len(window)]
             at_once = len(groups)
+
+
+def _wanted(
+    decoded: Iterator[pa.RecordBatch],
+    schema: Schema,
+    key_from: bytes | None,
+    key_below: bytes | None,
+    among: KeySet | None,
+    *,
+    size: "_BatchSize",
+    watch: Callable[[int, int], None],
+) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of decoded batches, none empty; `size` learns how many rows to decode at once."""
+    for batch in decoded:
+        rows, nbytes = batch.num_rows, max(1, batch.nbytes)
+        watch(rows, nbytes)
+        # A list, so that nothing here holds the rows once they are handed over.
+        kept = [_selected(batch, schema, key_from, key_below, among)]
+        del batch
+        size.learn(rows, nbytes, rows if among is None else kept[0].num_rows)
+        if kept[0].num_rows:
+            yield kept.pop()
+        del kept
 
 
 class _BatchSize:

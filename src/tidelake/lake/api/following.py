@@ -174,14 +174,11 @@ class Following(CollectionHandle):
         Raises:
             UsageError: times are tuples, or an argument is not valid.
         """
-        lasts_s = duration_s(hold_for, "hold_for")
-        if lasts_s < 1:
-            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
         return Tail(
             self._shard,
             hold or self._shard.env.ids.fresh(),
             f"stream of {self.name}",
-            hold_for_s=lasts_s,
+            hold_for_s=_lasting_s(hold_for),
             poll_s=duration_s(poll_s, "poll_s"),
             options=ReadOptions(columns, where, schema_id=schema_id),
         )
@@ -240,15 +237,20 @@ class Following(CollectionHandle):
                 f"times of {self.name!r} are of unit {self.domain}: an arrangement that follows needs times "
                 "of a total order; make one with Arrangement.create, and append what you read"
             )
-        lasts_s = duration_s(hold_for, "hold_for")
-        if lasts_s < 1:
-            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
         options = FollowOptions(
             directory=directory,
             config=config,
-            hold_for_s=lasts_s,
+            hold_for_s=_lasting_s(hold_for),
             poll_s=duration_s(poll_s, "poll_s"),
             follow=follow,
         )
         wanted = ReadOptions(columns, where, timeout_s)
         return arranged(self._shard, self.name, wanted, options, as_of=at, restore=restore)
+
+
+def _lasting_s(hold_for: timedelta | float) -> float:
+    """How long a hold lasts while no process follows, in seconds, checked."""
+    lasts_s = duration_s(hold_for, "hold_for")
+    if lasts_s < 1:
+        raise UsageError(f"hold_for={hold_for!r} must be at least a second")
+    return lasts_s

@@ -154,17 +154,7 @@ def ingest(
     if remote(spark):
         raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
     made = named(envelope, options)
-    folder, most = os.fspath(directory), max_files_per_trigger
-    kept = made.rejects if isinstance(made, Debezium) else None
-    if kept is not None and os.path.realpath(kept) == os.path.realpath(folder):
-        raise UsageError(f"rejects={kept!r} is the directory that is read: what is kept would be taken next")
-    lines = isinstance(made, Debezium) and format == "jsonl"
-    if lines:
-        frame = text_of(spark, folder, most)
-    else:
-        frame = rows_of(spark, collection, folder, format, files=most, file_column=_file_column(made))
-    # Check before the query starts: afterwards Spark has only the text of an error.
-    made.check((frame if lines else frame.drop(_file_column(made))).schema, collection)
+    frame = _frame(spark, collection, os.fspath(directory), made, format=format, files=max_files_per_trigger)
     sink = _Sink(collection, made, writer, take_over, progress)
     stream = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
     query = (stream if follow else stream.trigger(availableNow=True)).start()
@@ -180,6 +170,29 @@ def ingest(
     if sink.report.upper is None:
         sink.report.upper = collection.upper
     return sink.report
+
+
+def _frame(
+    spark: SparkSession,
+    collection: Collection,
+    folder: str,
+    envelope: Envelope,
+    *,
+    format: Format,  # noqa: A002 - as Spark calls it
+    files: int | None,
+) -> DataFrame:
+    """The files of a folder as a stream, checked: once a query runs, Spark has only the text of an error."""
+    kept = envelope.rejects if isinstance(envelope, Debezium) else None
+    if kept is not None and os.path.realpath(kept) == os.path.realpath(folder):
+        raise UsageError(f"rejects={kept!r} is the directory that is read: what is kept would be taken next")
+    if isinstance(envelope, Debezium) and format == "jsonl":
+        frame = text_of(spark, folder, files)
+        envelope.check(frame.schema, collection)
+        return frame
+    file_column = _file_column(envelope)
+    frame = rows_of(spark, collection, folder, format, files=files, file_column=file_column)
+    envelope.check(frame.drop(file_column).schema, collection)
+    return frame
 
 
 def ingest_change_files(

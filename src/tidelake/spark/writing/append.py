@@ -102,16 +102,10 @@ def write(
     made: Envelope = named(envelope, options)
     start = None if lower is None else frontier(lower, collection.domain, "lower")
     end = None if upper is None else frontier(upper, collection.domain, "upper")
-    if (
-        isinstance(made, Updates)
-        and not collection.domain.total_order
-        and start is not None
-        and end is not None
-    ):
+    total_order = collection.domain.total_order
+    if isinstance(made, Updates) and not total_order and start is not None and end is not None:
         made = replace(made, interval=(start, end))
-    count: object = ranges
-    if count is not None and (not isinstance(count, int) or count < 1):
-        raise UsageError(f"ranges={count!r} must be a number of key ranges, 1 or more")
+    _check_ranges(ranges)
     numbered: Numbered | None = None
     if token is not None:
         tokens = TokenWriter(collection, token)
@@ -132,3 +126,8 @@ def write(
         title=title,
         by_tasks=ranges is not None,
     )
+
+
+def _check_ranges(ranges: object) -> None:
+    if ranges is not None and (not isinstance(ranges, int) or ranges < 1):
+        raise UsageError(f"ranges={ranges!r} must be a number of key ranges, 1 or more")
