@@ -20,7 +20,7 @@ from tidelake.errors import (
     OutcomeUnknown,
     TidelakeError,
     TransactionExpired,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
 )
 from tidelake.lake.api.collection import Collection
@@ -128,7 +128,7 @@ def _deposit(client: Client, lake: Lake) -> None:
             unsure = True
             if isinstance(error, SimulatedCrash) or way is _append or draw.random() < 0.3:
                 raise
-        except (UpdateNotBeyondLower, *FAILED) as error:
+        except (UpdateBeforeLower, *FAILED) as error:
             client.world.note(f"< deposit {op.number}: {error!r}")
             if way is not _stage and not isinstance(error, FAILED):
                 client.judge.wrong(f"deposit {op.number} failed with {error!r}")

@@ -9,8 +9,8 @@ from tidelake.errors import (
     CollectionDropped,
     StoreUnavailable,
     TidelakeError,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UpperMismatch,
     WriterFenced,
 )
@@ -59,7 +59,7 @@ class Judge(JudgeOfReads):
                     self.wrong(
                         f"{op.label} was refused on a stale state: {error!r}; upper was {seen[0]} and later"
                     )
-            case UpdateNotBeyondLower() | UpdateBeyondUpper():
+            case UpdateBeforeLower() | UpdateNotBeforeUpper():
                 if all(seen[-1].less_equal(time) for _, time, _ in op.rows if time is not None):
                     self.wrong(f"{op.label} was refused though its times are open: {error!r}")
             case WriterFenced():

@@ -7,8 +7,8 @@ names the object and, if there is one, the remedy.
     TidelakeError
     ├── UsageError                    correct the call; nothing was written
     │   ├── InvalidUpdates            the given table does not fit the collection
-    │   ├── UpdateNotBeyondLower      an update lies before the interval it is written to
-    │   ├── UpdateBeyondUpper         an update lies at or after the end of that interval
+    │   ├── UpdateBeforeLower         an update lies before the interval it is written to
+    │   ├── UpdateNotBeforeUpper      an update lies at or after the end of that interval
     │   ├── InvalidBatchBounds        a batch does not cover the interval that it is to be appended to
     │   ├── InvalidRewrite            the times of a batch cannot be rewritten like this
     │   ├── BatchConsumed             a batch is used again: it was appended, deleted or turned into bytes
@@ -60,7 +60,7 @@ class InvalidUpdates(UsageError):
     """A table of updates does not fit the collection: columns, types, nulls, times or diffs."""
 
 
-class UpdateNotBeyondLower(UsageError):
+class UpdateBeforeLower(UsageError):
     """An update lies before the interval that it is written to."""
 
     def __init__(self, time: object, lower: object) -> None:
@@ -74,7 +74,7 @@ class UpdateNotBeyondLower(UsageError):
         )
 
 
-class UpdateBeyondUpper(UsageError):
+class UpdateNotBeforeUpper(UsageError):
     """An update lies at or after the end of the interval that it is written to."""
 
     def __init__(self, time: object, upper: object) -> None:

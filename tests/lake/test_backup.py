@@ -284,7 +284,7 @@ def test_a_copy_of_what_was_collected_can_be_held_from_its_first_state(world, ot
     c.merge()
     collected(world, c)
     for _ in range(2):
-        c._shard.run(partial(aged(raise_floor, 1000), beyond=99))
+        c._shard.run(partial(aged(raise_floor, 1000), unnamed_max=99))
         world.clock.ms += 2000
     assert c.state().collected_to > 1 and c.state().sweep.floor > 1
     world.lake().backup("c", other.lake())

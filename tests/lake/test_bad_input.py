@@ -21,8 +21,8 @@ from tidelake.errors import (
     InvalidUpdates,
     NotYetClosed,
     StoreUnavailable,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UpperMismatch,
     UsageError,
 )
@@ -157,20 +157,20 @@ def test_times_below_upper_are_refused_naming_both(lake, collection):
         with refused(
             lake,
             collection,
-            UpdateNotBeyondLower,
+            UpdateBeforeLower,
             rf"time {time} is not at or after the lower frontier \[5\]",
         ):
             collection.append(at(time, 2))
-    with refused(lake, collection, UpdateNotBeyondLower):
+    with refused(lake, collection, UpdateBeforeLower):
         collection.append(pa.concat_tables([at(9, 2), at(3, 3)]))
 
 
 def test_times_outside_the_interval_are_refused(lake, collection):
-    with refused(lake, collection, UpdateBeyondUpper, r"time 7 is at or after the upper frontier \[7\]"):
+    with refused(lake, collection, UpdateNotBeforeUpper, r"time 7 is at or after the upper frontier \[7\]"):
         collection.compare_and_append(at(7, 1), 0, 7)
-    with refused(lake, collection, UpdateBeyondUpper):
+    with refused(lake, collection, UpdateNotBeforeUpper):
         collection.append(at(7, 1), upper=7)
-    with refused(lake, collection, UpdateNotBeyondLower):
+    with refused(lake, collection, UpdateBeforeLower):
         collection.compare_and_append(at(3, 1), 4, 9)
     with refused(lake, collection, UpperMismatch, r"upper is \[0\], not the expected \[4\]"):
         collection.compare_and_append(at(5, 1), 4, 9)

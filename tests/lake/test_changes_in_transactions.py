@@ -11,7 +11,7 @@ from tidelake.errors import (
     InvalidUpdates,
     OutcomeUnknown,
     StoreUnavailable,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
     UsageError,
 )
@@ -158,7 +158,7 @@ def test_a_time_that_others_closed_meanwhile_is_refused_and_may_be_another(place
         changed(lake, ("upsert", "a", rows(1, 3, v=9)), ("write", "b", rows(8)), time=4),
         lambda: places.process().write({"a": rows(3, v=1)}, time=6),
     )
-    with pytest.raises((UpperMismatch, UpdateNotBeyondLower)):
+    with pytest.raises((UpperMismatch, UpdateBeforeLower)):
         txn.commit()
     assert not awaiting(lake, "a", "b")
     txn.commit(time=9)
@@ -198,7 +198,7 @@ def test_refusals_end_and_leave_nothing(places, lake):
             call()
     assert not lake.collection("d").state().group
     for options, change in [({"time": 0}, rows(1, v=9)), ({}, at([0], [1])), ({"lower": 77}, rows(1, v=9))]:
-        with pytest.raises((UpperMismatch, UpdateNotBeyondLower)):
+        with pytest.raises((UpperMismatch, UpdateBeforeLower)):
             changed(lake, ("write", "b", change), ("upsert", "a", change), **options).commit()
         assert not awaiting(lake, "a", "b")
     lake.collection("c").seal([])

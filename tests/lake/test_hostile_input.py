@@ -15,7 +15,7 @@ from lakes import SCHEMA, refused, rows
 
 import tidelake
 from tidelake.cli import files
-from tidelake.errors import IncompatibleSchema, InvalidUpdates, UpdateNotBeyondLower, UsageError
+from tidelake.errors import IncompatibleSchema, InvalidUpdates, UpdateBeforeLower, UsageError
 from tidelake.spark.envelopes.changes import ChangeParser
 from tiers import examples
 from tiers import rounds as timed_rounds
@@ -283,9 +283,7 @@ def test_another_unit_of_time_is_refused_with_both_and_the_remedy(lake, collecti
 
 def test_a_stage_that_is_refused_speaks_of_no_append(lake, collection):
     collection.append(rows(1))
-    with refused(
-        lake, collection, UpdateNotBeyondLower, "nothing may be written here: give it a later"
-    ) as told:
+    with refused(lake, collection, UpdateBeforeLower, "nothing may be written here: give it a later") as told:
         collection.stage(rows(2, _time=pa.array([0], pa.int64())))
     assert "append" not in str(told.value)
 

@@ -551,8 +551,8 @@ def test_hundreds_of_collections_cost_no_more_each_than_a_few():
 
 
 EXAMPLES = {
-    "UpdateNotBeyondLower": (3, "[4]"),
-    "UpdateBeyondUpper": (5, "[4]"),
+    "UpdateBeforeLower": (3, "[4]"),
+    "UpdateNotBeforeUpper": (5, "[4]"),
     "UpperMismatch": ("[1]", "[2]"),
     "InlineFull": (5, 4),
     "HistoryCompacted": (1, "[2]"),

@@ -12,7 +12,7 @@ from tidelake.errors import (
     BatchConsumed,
     OutcomeUnknown,
     StoreUnavailable,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UploadExpired,
     UpperMismatch,
     UsageError,
@@ -151,7 +151,7 @@ def test_a_refusal_gives_them_back_and_they_come_in_later_wherever_they_are_offe
     for number, later in enumerate(["together", "alone", "staged"]):
         start = lake.collection("a").upper.elements[0] + 1
         what = given(kind, lake, "a", at([start, start + 1], [5, 5]), start + 3)
-        with pytest.raises(UpdateNotBeyondLower):
+        with pytest.raises(UpdateBeforeLower):
             lake.write({"a": what, "b": at([0], [-5])})
         assert balance(lake, "ab") == 0
         both = what if isinstance(what, list) else [what]
@@ -185,7 +185,7 @@ def test_a_refusal_gives_them_back_and_they_come_in_later_wherever_they_are_offe
 def test_a_refused_batch_may_be_deleted_and_a_used_one_not(lake):
     lake.write({"a": rows(0), "b": rows(0)})
     made = batch(lake, "a", at([5], [1]))
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         lake.write({"b": at([0], [1]), "a": made})
     lake.write({"a": made})
     for use in (made.delete, made.to_bytes, lambda: lake.write({"a": made})):
@@ -289,7 +289,7 @@ def test_two_that_offer_the_same_under_one_token_bring_it_in_once(places, lake):
 def test_what_is_never_offered_again_is_removed_when_it_is_old(places, lake):
     lake.write({"a": rows(0, v=0), "b": rows(0, v=0)})
     data = upload(lake, "a", at([5], [7]))
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         lake.write({"a": data, "b": at([0], [-7])})
     assert len(awaiting(lake, "a", "b")) == 1
     places.clock.ms += int(AGE_S * 1000)

@@ -12,7 +12,7 @@ from tidelake.errors import (
     AlreadyTaken,
     OutcomeUnknown,
     StoreUnavailable,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
     UsageError,
     WriterFenced,
@@ -290,7 +290,7 @@ def test_a_conflict_names_the_upper_of_the_collection(lake, monkeypatch):
         a.compare_and_append(at([3], [1]), 0, 4)
     assert error.value.current == F(6)
     assert not awaiting(lake, "a")
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         a.stage(at([5], [1]))
 
 

@@ -22,7 +22,7 @@ from tidelake.errors import (
     StoreUnavailable,
     TidelakeWarning,
     TransactionExpired,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
     UsageError,
 )
@@ -264,7 +264,7 @@ def test_lower_is_compared_with_the_group(lake):
 
 def test_a_refused_write_leaves_nothing_waiting(lake):
     lake.write({"a": rows(1), "b": rows(1)}, time=9)
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         lake.write({"a": at([20], [1]), "b": at([5], [1])})
     assert not awaiting(lake, "a", "b")
     assert totals(lake, 9, "ab") == [1, 1]

@@ -18,7 +18,7 @@ from tidelake.errors import (
     CollectionDropped,
     InvalidUpdates,
     LeaseExpired,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
     UsageError,
 )
@@ -279,7 +279,7 @@ def test_closed_times_are_refused_also_where_nothing_would_change(collection):
         lambda: collection.distributed.upserter(time=5),
         lambda: collection.distributed.upserter().upload(rows(1, _time=[5]).to_batches()),
     ):
-        with pytest.raises(UpdateNotBeyondLower):
+        with pytest.raises(UpdateBeforeLower):
             ask()
 
 
@@ -407,7 +407,7 @@ def test_an_upsert_that_meets_another_writer_looks_again(numbered, tmp_path):
         assert intruder.counts["shard.upsert.again"] == 3
         # One that waited for its time finds it closed.
         intruder.writes = [lambda: c.append(rows(9, _time=[500]), upper=1000)]
-        with pytest.raises(UpdateNotBeyondLower):
+        with pytest.raises(UpdateBeforeLower):
             target.upsert(rows(1), time=999)
         assert contents(c) == {(5, "all"): 1, (9, "x"): 1}
 

@@ -54,7 +54,7 @@ def test_a_frontier_is_an_antichain_of_the_minimal_elements(data, domain):
 
 
 @given(st.data(), domains)
-def test_order_join_and_meet_are_those_of_the_sets_of_times_beyond(data, domain):
+def test_order_join_and_meet_are_those_of_the_sets_of_later_times(data, domain):
     f, g = drawn(data, domain, "f", "f")
     join, meet = f.join(g), f.meet(g)
     # The lattice is decided by the elements themselves, so look at them beside the box.
@@ -79,14 +79,14 @@ def test_joins_and_meets_are_associative_distributive_and_absorb(data, domain):
 
 
 @given(st.data(), domains)
-def test_insert_puts_a_time_beyond_and_nothing_needless(data, domain):
+def test_insert_puts_a_time_at_or_after_and_nothing_needless(data, domain):
     f, t = drawn(data, domain, "f", "t")
     assert f.insert(t) == f.meet(Frontier.of(t))
     assert f.insert(t).less_equal(t)
 
 
 @given(st.data(), domains)
-def test_advancing_is_unseen_from_beyond_the_frontier_and_the_latest_such(data, domain):
+def test_advancing_is_unseen_from_the_frontier_on_and_the_latest_such(data, domain):
     f, t = drawn(data, domain, "f", "t")
     advanced = f.advance(t)
     beyond = [b for b in every_time(domain) if f.less_equal(b)]

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import tidelake
 from tidelake.config import Config
-from tidelake.errors import HistoryCompacted, NotYetClosed, UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.errors import HistoryCompacted, NotYetClosed, UpdateBeforeLower, UpperMismatch, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.time import TimeDomain
@@ -109,7 +109,7 @@ class Machine(RuleBasedStateMachine):
         if closed:
             update = (data.draw(strategies.rows()), data.draw(st.sampled_from(closed)), 1)
             end = self.later(data)
-            with pytest.raises(UpdateNotBeyondLower):
+            with pytest.raises(UpdateBeforeLower):
                 self.c.append(tables.table([update], self.domain), upper=end)
 
     @rule(data=st.data())
@@ -126,7 +126,7 @@ class Machine(RuleBasedStateMachine):
         if closed and not self.oracle.upper.closed:
             updates = self.drawn_updates(data, self.oracle.upper, Frontier())
             late = (data.draw(strategies.rows()), data.draw(st.sampled_from(closed)), 1)
-            with pytest.raises(UpdateNotBeyondLower) as refused:
+            with pytest.raises(UpdateBeforeLower) as refused:
                 self.c.stage(tables.table([*updates, late], self.domain))
             assert refused.value.time == late[1]
 

@@ -23,8 +23,8 @@ from tidelake.errors import (
     InvalidRewrite,
     OutcomeUnknown,
     StoreUnavailable,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UpperMismatch,
     UsageError,
     WriterFenced,
@@ -553,10 +553,10 @@ def uploading():
 def test_uploads_outside_of_the_append_are_refused_and_not_truncated(uploading):
     _, c = uploading
     upload = c.distributed.uploader().upload(spread().to_batches())
-    with pytest.raises(UpdateBeyondUpper):
+    with pytest.raises(UpdateNotBeforeUpper):
         c.distributed.append_uploaded([upload], lower=0, upper=9)
     c.append(at(0, 100))
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         c.distributed.append_uploaded([upload], lower=1, upper=10)
     with pytest.raises(UpperMismatch):
         c.distributed.append_uploaded([upload], lower=0, upper=10)
@@ -588,7 +588,7 @@ def test_an_upload_of_tuple_times_is_for_the_interval_that_it_was_checked_agains
         upload = uploader.upload(table.to_batches())
         with pytest.raises(UsageError, match=match):
             c.distributed.append_uploaded([upload], lower=lower, upper=upper)
-    with pytest.raises(UpdateBeyondUpper):
+    with pytest.raises(UpdateNotBeforeUpper):
         c.distributed.uploader(lower, [(3, 0), (0, 9)]).upload(table.to_batches())
     c.distributed.append_uploaded(
         [c.distributed.uploader(lower, upper).upload(table.to_batches())], lower=lower, upper=upper
@@ -607,7 +607,7 @@ def test_an_upload_that_fails_leaves_nothing(uploading):
 
     with pytest.raises(ZeroDivisionError):
         small.distributed.uploader().upload(broken())
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         small.distributed.uploader(lower=5).upload(spread().to_batches())
     assert not list(lake._stores.blobs.list(f"{c.id}/parts/"))
 
@@ -696,7 +696,7 @@ def test_times_of_uploads_may_be_advanced_to_the_upper_that_they_are_appended_at
     _, c = uploading
     upload = c.distributed.uploader().upload(spread().to_batches())
     c.append(at(3, 100), upper=4)
-    with pytest.raises(UpdateBeyondUpper):
+    with pytest.raises(UpdateNotBeforeUpper):
         c.distributed.append_uploaded([upload], lower=4, upper=9, advance=True)
     c.distributed.append_uploaded([upload], lower=4, upper=10, advance=True)
     assert times(c, 10)[:10] == [(n, max(n, 4)) for n in range(10)]

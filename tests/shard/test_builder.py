@@ -19,8 +19,8 @@ from tidelake.errors import (
     InvalidUpdates,
     OutcomeUnknown,
     StoreUnavailable,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UsageError,
 )
 from tidelake.model.frontier import Frontier
@@ -252,23 +252,23 @@ def pairs(*times, count=1, start=0):
 
 
 def test_a_time_before_the_lower_is_refused_and_nothing_is_left():
-    error = refused(lambda b: b.add(at(1, 7)), UpdateNotBeyondLower, r"time 1 .* lower frontier \[2\]")
+    error = refused(lambda b: b.add(at(1, 7)), UpdateBeforeLower, r"time 1 .* lower frontier \[2\]")
     assert (error.time, str(error.lower)) == (1, "[2]")
-    refused(lambda b: b.add(pairs((5, 1))), UpdateNotBeyondLower, r"time \(5, 1\)", time="tuple(2)")
+    refused(lambda b: b.add(pairs((5, 1))), UpdateBeforeLower, r"time \(5, 1\)", time="tuple(2)")
 
 
 @pytest.mark.parametrize("upper", [2, 3])
 def test_a_time_at_the_upper_is_refused_and_nothing_is_left(upper):
-    error = refused(lambda b: b.finish(Frontier.of(upper)), UpdateBeyondUpper, "time 3 .* upper frontier")
+    error = refused(lambda b: b.finish(Frontier.of(upper)), UpdateNotBeforeUpper, "time 3 .* upper frontier")
     assert (error.time, error.upper) == (3, Frontier.of(upper))
 
 
-def test_an_update_beyond_the_upper_is_refused_even_if_it_cancels():
+def test_an_update_at_the_upper_is_refused_even_if_it_cancels():
     def act(builder):
         builder.add(pa.concat_tables([at(8, 1), at(8, 1, diff=-1)]))
         builder.finish(Frontier.of(8))
 
-    assert refused(act, UpdateBeyondUpper, "time 8 ").time == 8
+    assert refused(act, UpdateNotBeforeUpper, "time 8 ").time == 8
 
 
 @pytest.mark.parametrize("many_times", [False, True])
@@ -290,7 +290,7 @@ def test_tuple_times_are_checked_one_by_one(many_times):
     assert batch.rows == len(extra)
     batch.delete()
     late = extra[len(extra) // 2]
-    error = refused(act([*inside, late]), UpdateBeyondUpper, "upper frontier", time="tuple(2)")
+    error = refused(act([*inside, late]), UpdateNotBeforeUpper, "upper frontier", time="tuple(2)")
     assert Frontier.of(late).less_equal(error.time)
 
 
@@ -405,7 +405,7 @@ def test_what_cannot_be_deleted_is_counted_and_does_not_hide_the_error():
     builder.add(many(0))
     builder._background.close()
     faults._rates_by_operation = {"blob.delete": {Fault.UNAVAILABLE: 1.0}}
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         builder.add(at(0, 1))
     counts = c._shard.env.recorder.counts
     assert counts["shard.discard.failed"] == len(stored(place, c)) > 0

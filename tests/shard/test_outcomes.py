@@ -26,7 +26,7 @@ from tidelake.errors import (
     OutcomeUnknown,
     StoreUnavailable,
     TidelakeError,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
     UsageError,
     WriterFenced,
@@ -616,7 +616,7 @@ def test_uploads_given_twice_are_refused():
     with pytest.raises(UsageError, match="twice"):
         c.distributed.append_uploaded([upload, upload], lower=0, upper=1)
     assert not c.distributed.append_uploaded([upload], lower=0, upper=1).already
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         c.distributed.uploader(lower=5).upload(full.to_batches())
 
 

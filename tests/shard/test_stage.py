@@ -16,7 +16,7 @@ from tidelake.errors import (
     HistoryCompacted,
     InvalidUpdates,
     NotYetClosed,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
     UsageError,
 )
@@ -139,7 +139,7 @@ def test_a_closed_time_refuses_the_whole_call_and_names_the_first():
     c = made(place)
     c.seal(5)
     blobs = stored(place, c)
-    with pytest.raises(UpdateNotBeyondLower) as refused:
+    with pytest.raises(UpdateBeforeLower) as refused:
         c.stage(at([9, 4, 2]))
     assert refused.value.time == 2 and refused.value.lower == Frontier.of(5)
     assert not len(c.state().staged) and stored(place, c) == blobs
@@ -153,7 +153,7 @@ def test_a_time_that_is_closed_between_the_look_and_the_commit_refuses_the_call_
         table = pairs_at(times) if domain else at(times)
         upper = [(5, 0), (0, 9)] if domain else 5
         sealing = before(place.stores.blobs, "put", lambda other=other, upper=upper: other.seal(upper))
-        with sealing, pytest.raises(UpdateNotBeyondLower) as refused:
+        with sealing, pytest.raises(UpdateBeforeLower) as refused:
             c.stage(table)
         assert refused.value.time == times[1]
         assert not len(c.state().staged) and not stored(place, c)
@@ -303,7 +303,7 @@ def test_two_threads_stage_while_a_third_seals_and_a_fourth_drains():
             try:
                 c.stage(at([time, time + 300]))
                 taken.extend([time, time + 300])
-            except UpdateNotBeyondLower:
+            except UpdateBeforeLower:
                 continue
 
     def seals():
@@ -686,7 +686,7 @@ def test_uploads_of_other_processes_are_staged():
     c.seal(5)
     late = c.builder(0)
     late.add(at([4, 12]))
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         c.distributed.stage_uploaded([late.finish(Frontier()).to_bytes()])
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.config import Config
-from tidelake.errors import UpdateNotBeyondLower
+from tidelake.errors import UpdateBeforeLower
 from tidelake.spark import BackfillReport, backfill, snapshot
 
 pytestmark = pytest.mark.full
@@ -62,7 +62,7 @@ def test_a_backfill_that_is_run_again_with_its_token_does_nothing(spark: Any, tm
 
 def test_a_backfill_that_does_not_fit_leaves_the_collection_as_it_was(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path)
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         backfill(c, history(spark), lower=5, upper=9)
     failing = history(spark).selectExpr("k", "v", "_time", "if(k = 7, raise_error('boom'), _diff) AS _diff")
     with pytest.raises(Exception, match="boom"):

@@ -21,8 +21,8 @@ from tidelake.errors import (
     HistoryCompacted,
     InvalidUpdates,
     NotYetClosed,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UpperMismatch,
     UsageError,
 )
@@ -203,9 +203,9 @@ def test_lower_is_compared_and_times_stay_inside(spark: Any, tmp_path: Path) -> 
     append(c, frame, lower=0, upper=4)
     with pytest.raises(UpperMismatch):
         append(c, frame_of_rows(spark, row_of(_time=9)), lower=5, upper=10)
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         append(c, frame)
-    with pytest.raises(UpdateBeyondUpper):
+    with pytest.raises(UpdateNotBeforeUpper):
         append(c, frame_of_rows(spark, row_of(_time=9)), upper=8)
     assert c.upper == Frontier.of(4)
 

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 import tidelake
 import tidelake.spark as ts
-from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UsageError
+from tidelake.errors import InvalidUpdates, UpdateBeforeLower, UsageError
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink, stage
@@ -58,7 +58,7 @@ def test_a_token_stages_once(spark: Any, c: Any) -> None:
 
 def test_a_closed_time_refuses_the_whole_frame(spark: Any, c: Any) -> None:
     c.seal(5)
-    with pytest.raises(UpdateNotBeyondLower) as refused:
+    with pytest.raises(UpdateBeforeLower) as refused:
         stage(c, frame(spark, (1, "a", 9), (2, "b", 4)))
     assert refused.value.time == 4 and not len(c.state().staged)
 
@@ -170,7 +170,7 @@ def test_late_rows_are_refused_and_their_micro_batch_is_not_in(stream: Stream) -
     stream.put((2, 25), (3, 14))
     with pytest.raises(StreamingQueryException, match="14"):
         stream.run()
-    assert isinstance(stream.error, UpdateNotBeyondLower)
+    assert isinstance(stream.error, UpdateBeforeLower)
     assert contents(stream.c, 30, staged=True) == [1]
 
 

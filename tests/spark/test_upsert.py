@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.config import Config
-from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.errors import InvalidUpdates, UpdateBeforeLower, UpperMismatch, UsageError
 from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.spark import replace, upsert, write
@@ -208,7 +208,7 @@ def test_closed_times_are_refused(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     close(c, 5)
     for ask in (lambda f: upsert(c, f, time=4), lambda f: replace(c, f, time=4)):
-        with pytest.raises(UpdateNotBeyondLower):
+        with pytest.raises(UpdateBeforeLower):
             ask(rows(spark, (1, "a")))
     c.append(SCHEMA.empty_table().append_column("_time", pa.array([], pa.int64())), upper=[])
     with pytest.raises(UpperMismatch):

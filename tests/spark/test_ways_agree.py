@@ -108,7 +108,7 @@ def attempt(work: Callable[[], object]) -> str:
     except Exception as error:
         # Spark has it as a text.
         text = f"{type(error).__name__}: {error}"
-        found = [name for name in ("InvalidUpdates", "UpdateNotBeyondLower") if name in text]
+        found = [name for name in ("InvalidUpdates", "UpdateBeforeLower") if name in text]
         assert len(found) == 1, text
         return found[0]
     return ""

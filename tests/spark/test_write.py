@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import tidelake
-from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
+from tidelake.errors import InvalidUpdates, UpdateBeforeLower, UpperMismatch, UsageError, WriterFenced
 from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.spark import append, sink, write
@@ -159,7 +159,7 @@ def test_late_rows_are_refused_or_advanced(spark: Any, tmp_path: Path, meddler: 
     c = make(tmp_path)
     close(c, 5)
     frame = rows(spark, (1, "a", 3), (1, "a", 4), (2, "b", 7), schema="id bigint, v string, _time bigint")
-    with pytest.raises(UpdateNotBeyondLower, match="time 3 is not at or after the lower frontier"):
+    with pytest.raises(UpdateBeforeLower, match="time 3 is not at or after the lower frontier"):
         write(c, frame)
     assert c.upper == Frontier.of(5)
     meddler.append(6)
@@ -176,7 +176,7 @@ def test_times_that_another_writer_closes_are_refused(spark: Any, tmp_path: Path
     c = make(tmp_path)
     meddler.append(4)
     frame = rows(spark, (1, "a", 3), schema="id bigint, v string, _time bigint")
-    with pytest.raises(UpdateNotBeyondLower):
+    with pytest.raises(UpdateBeforeLower):
         write(c, frame)
     assert (c.upper, history(c)) == (Frontier.of(4), {})
 

@@ -12,8 +12,8 @@ from tidelake.errors import (
     InlineFull,
     InternalError,
     LeaseExpired,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UpperMismatch,
     UsageError,
     WriterFenced,
@@ -63,9 +63,9 @@ def test_an_exact_append_elsewhere_is_a_mismatch_with_the_current_upper(shard):
 
 def test_times_outside_the_interval_are_refused_naming_them(shard):
     error = shard.refused(append, (run("p", 1, 3),), Exactly(F(2), F(4)))
-    assert isinstance(error, UpdateNotBeyondLower) and (error.time, error.lower) == (1, F(2))
+    assert isinstance(error, UpdateBeforeLower) and (error.time, error.lower) == (1, F(2))
     error = shard.refused(append, (run("p", 1, 4),), Exactly(F(0), F(4)))
-    assert isinstance(error, UpdateBeyondUpper) and (error.time, error.upper) == (4, F(4))
+    assert isinstance(error, UpdateNotBeforeUpper) and (error.time, error.upper) == (4, F(4))
 
 
 def test_a_lower_after_the_upper_is_a_usage_error(shard):
@@ -85,7 +85,7 @@ def test_empty_appends_fuse_into_one_batch(shard):
 def test_an_empty_interval_writes_nothing(shard):
     assert isinstance(shard.do(append, (), Exactly(F(0), F(0))), NoOp)
     error = shard.refused(append, (run("p", 0, 0),), Exactly(F(0), F(0)))
-    assert isinstance(error, UpdateBeyondUpper)
+    assert isinstance(error, UpdateNotBeforeUpper)
 
 
 def test_append_up_to_narrows_to_what_is_open(shard):

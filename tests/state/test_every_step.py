@@ -299,8 +299,8 @@ class World:
         return partial(collection.bury, names=tuple(sorted(self.state.doomed))[:2])
 
     def raise_floor(self):
-        beyond = self.rng.choice((None, self.state.seqno))
-        return partial(collection.raise_floor, beyond=beyond)
+        unnamed_max = self.rng.choice((None, self.state.seqno))
+        return partial(collection.raise_floor, unnamed_max=unnamed_max)
 
     def change_agreed(self):
         values = {self.rng.choice(NAMES): self.rng.randint(0, 40)}

@@ -166,7 +166,7 @@ def test_history_that_only_a_hold_of_the_origin_keeps_is_let_go_no_further_than_
     assert fork.state.since == F(4)
 
 
-def test_a_batch_is_cut_where_its_times_may_lie_beyond_and_left_out_where_all_do():
+def test_a_batch_is_cut_where_its_times_may_be_later_and_left_out_where_all_do():
     shard = Shard()
     inside, across, beyond = part(name(0), 0, 3), part(name(1), 2, 6), part(name(2), 5, 6)
     shard.do(

@@ -187,10 +187,10 @@ def test_inline_parts_are_no_garbage(shard):
 
 def test_uploads_below_the_floor_are_refused_and_what_is_in_stays(shard):
     appended(shard, run(name(1, at=0)))
-    assert shard.do(raise_floor, age_ms=100, beyond=0, now_ms=1_000).result.floor == 0
+    assert shard.do(raise_floor, age_ms=100, unnamed_max=0, now_ms=1_000).result.floor == 0
     mark = shard.state.seqno
     appended(shard, run(name(2, at=mark - 1), 1, 1), now_ms=1_050)
-    assert shard.do(raise_floor, age_ms=100, beyond=None, now_ms=1_100).result.floor == mark
+    assert shard.do(raise_floor, age_ms=100, unnamed_max=None, now_ms=1_100).result.floor == mark
     error = shard.refused(append, (run(name(3, at=mark - 1), 2, 2),), Exactly(F(2), F(3)))
     assert isinstance(error, UploadExpired) and (error.seqno, error.floor) == (mark - 1, mark)
     appended(shard, run(name(4, at=mark), 2, 2))
@@ -205,13 +205,13 @@ def test_marks_are_noted_only_for_uploads_that_nothing_names_and_not_often(shard
     appended(shard, run(name(1)))
     idle = shard.state.seqno
     for now_ms in range(0, 5_000, 40):
-        shard.do(raise_floor, age_ms=100, beyond=None, now_ms=now_ms)
+        shard.do(raise_floor, age_ms=100, unnamed_max=None, now_ms=now_ms)
     assert shard.state.seqno == idle
     for now_ms in range(5_000, 6_000, 10):
-        shard.do(raise_floor, age_ms=100, beyond=idle, now_ms=now_ms)
+        shard.do(raise_floor, age_ms=100, unnamed_max=idle, now_ms=now_ms)
     # One commit notes the mark, and one raises the floor past the upload.
     assert shard.state.seqno == idle + 2 and shard.state.sweep.floor == idle + 1
     for now_ms in range(6_000, 7_000, 10):
         # A busy writer always has an upload under way.
-        shard.do(raise_floor, age_ms=100, beyond=shard.state.seqno, now_ms=now_ms)
+        shard.do(raise_floor, age_ms=100, unnamed_max=shard.state.seqno, now_ms=now_ms)
         assert len(shard.state.sweep.marks) <= 3

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_states import Shard, part
 
-from tidelake.errors import UpdateNotBeyondLower
+from tidelake.errors import UpdateBeforeLower
 from tidelake.model.batch import Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -88,7 +88,7 @@ class World:
             before = self.state
             if self.domain.total_order:
                 error = self.shard.refused(stage, (self.run_of(updates),), Frontier.of(self.domain.minimum))
-                assert isinstance(error, UpdateNotBeyondLower) and error.time == min(closed)
+                assert isinstance(error, UpdateBeforeLower) and error.time == min(closed)
             assert self.state is before
             updates = self.updates(self.open_times(times))
         if not updates:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from shard_states import SCHEMA, F, run
 
-from tidelake.errors import LeftGroup, TransactionExpired, UpdateNotBeyondLower, UpperMismatch
+from tidelake.errors import LeftGroup, TransactionExpired, UpdateBeforeLower, UpperMismatch
 from tidelake.model.time import TimeDomain
 from tidelake.state import applying, awaiting, codec, commands, deciding, joining
 from tidelake.state.append import seal
@@ -141,7 +141,7 @@ class Transactions(RuleBasedStateMachine):
                 one.over = one.decided is None
                 assert isinstance(outcome.error, LeftGroup) or one.begun < self.group.state.expired
             else:
-                assert isinstance(outcome.error, UpperMismatch | UpdateNotBeyondLower | ValueError)
+                assert isinstance(outcome.error, UpperMismatch | UpdateBeforeLower | ValueError)
         elif one.decided is None and one.rows:
             assert isinstance(outcome, Commit)
             decision = self.group.state.decisions[one.id]

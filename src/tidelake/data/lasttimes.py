@@ -34,7 +34,7 @@ class LastTimes:
             if batch.num_rows and self.complete:
                 self._add(np.stack([column.to_numpy() for column in batch.columns], axis=1))
 
-    def beyond(self, frontier: Frontier) -> Time | None:
+    def at_or_after(self, frontier: Frontier) -> Time | None:
         """A time at or after a frontier, or None if there is none (sure only if `complete`)."""
         times = (tuple(int(x) for x in time) for time in self._kept)
         found = sorted(time for time in times if frontier.less_equal(self._time(time)))

@@ -15,8 +15,8 @@ from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
     IncompatibleSchema,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UploadExpired,
     UpperMismatch,
     UsageError,
@@ -131,7 +131,7 @@ def append(
     With `seen` the runs were made from the collection's contents: `UpperMismatch` also if other updates were
     staged for their times since then.
 
-    Refused with `WriterFenced`, `AlreadyTaken`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
+    Refused with `WriterFenced`, `AlreadyTaken`, `UpperMismatch`, `UpdateBeforeLower`, `UpdateNotBeforeUpper`,
     `IncompatibleSchema` (rows of a schema that is not registered; with `as_now` also rows with a column that
     was dropped since they were written), `InlineFull` (inline parts would take `inline_bytes_max` or more)
     or a usage error; nothing is written then.
@@ -448,7 +448,7 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch 
 
 def _outside(
     runs: tuple[Run, ...], lower: Frontier, upper: Frontier, state: ShardState
-) -> UpdateNotBeyondLower | UpdateBeyondUpper | None:
+) -> UpdateBeforeLower | UpdateNotBeforeUpper | None:
     """The error for the first part with a time outside the interval, as readers will see it.
 
     Exact for int times. For tuples nothing is checked here, since the least and greatest components of a part
@@ -460,9 +460,9 @@ def _outside(
     for part in (part for run in runs if not run.truncated for part in run.parts):
         first, last = part.seen_times
         if not lower.less_equal(first):
-            return UpdateNotBeyondLower(first, lower)
+            return UpdateBeforeLower(first, lower)
         if upper.less_equal(last):
-            return UpdateBeyondUpper(last, upper)
+            return UpdateNotBeforeUpper(last, upper)
     return None
 
 

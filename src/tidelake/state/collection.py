@@ -34,21 +34,21 @@ def bury(state: ShardState, _now_ms: int, names: tuple[str, ...]) -> Outcome[Non
     return Commit(Edits(buried=left), None) if left else NoOp(None)
 
 
-def raise_floor(state: ShardState, now_ms: int, *, beyond: int | None) -> Outcome[Sweep]:
+def raise_floor(state: ShardState, now_ms: int, *, unnamed_max: int | None) -> Outcome[Sweep]:
     """Refuse uploads that were begun more than `upload_age_ms` ago, with a delay of up to half as long.
 
     Args:
         state: of the shard.
         now_ms: wall clock.
-        beyond: the greatest seqno in the name of a stored part that no state names; None: there is no such
-            part. Then the floor rises only as far as `taken` needs it.
+        unnamed_max: the greatest seqno in the name of a stored part that no state names; None: there is no
+            such part. Then the floor rises only as far as `taken` needs it.
     """
     sweep, age_ms = state.sweep, state.agreed.upload_ms(now_ms)
-    beyond = max((*([] if beyond is None else [beyond]), *state.taken), default=None)
+    last = max((*([] if unnamed_max is None else [unnamed_max]), *state.taken), default=None)
     over = [seqno for seqno, noted_ms in sweep.marks if noted_ms + age_ms <= now_ms]
     marks = tuple(mark for mark in sweep.marks if mark[0] not in over)
     after = Sweep(max([sweep.floor, *over]), marks)
-    wanted = beyond is not None and all(seqno <= beyond for seqno in (after.floor, *(m[0] for m in marks)))
+    wanted = last is not None and all(seqno <= last for seqno in (after.floor, *(m[0] for m in marks)))
     if wanted and all(noted_ms + age_ms // 2 <= now_ms for _, noted_ms in marks):
         after = replace(after, marks=(*marks, (state.seqno + 1, now_ms)))
     return NoOp(sweep) if after == sweep else Commit(Edits(sweep=after), after)

@@ -17,7 +17,7 @@ from tidelake.errors import (
     CollectionDropped,
     LeftGroup,
     TransactionExpired,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
     UsageError,
 )
@@ -107,7 +107,7 @@ def decide(
     """Let a transaction in, in all its collections at once.
 
     Refused with `UpperMismatch`, which carries the current upper, if its time is closed: the transaction may
-    be tried again at a later time as it is staged. Refused with `UpdateNotBeyondLower` if one of the rows'
+    be tried again at a later time as it is staged. Refused with `UpdateBeforeLower` if one of the rows'
     own times is closed; with `TransactionExpired` or `WriterFenced`; with `LeftGroup` if a collection is not
     in the group, or came back to it since the transaction began.
     """
@@ -210,7 +210,7 @@ def _timed(state: ShardState, wanted: Intent) -> tuple[int | None, Frontier] | R
     if not written or wanted.own_times:
         for id_, (first, _) in written.items():
             if not uppers[id_].less_equal(first):
-                return Refused(UpdateNotBeyondLower(first, uppers[id_]))
+                return Refused(UpdateBeforeLower(first, uppers[id_]))
         return None, state.upper if wanted.upper is None else state.upper.join(wanted.upper)
     open_from = max(_number(time) for upper in uppers.values() for time in upper)
     last = max(last for _, last in written.values())

@@ -18,7 +18,7 @@ from tidelake.errors import (
     CollectionDropped,
     LeftGroup,
     TransactionExpired,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
 )
 from tidelake.model import time as times
@@ -151,7 +151,7 @@ def open_member_writer(
 def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[Appended]:
     """Let a write to one collection in.
 
-    Refused with `UpperMismatch` or `UpdateNotBeyondLower` if what it depends on has changed, and with
+    Refused with `UpperMismatch` or `UpdateBeforeLower` if what it depends on has changed, and with
     `WriterFenced`, `TransactionExpired` or `LeftGroup`.
     """
     stranger = _stranger(state, wanted.member, wanted.joined)
@@ -208,7 +208,7 @@ def _placed(state: ShardState, wanted: Single, upper: Frontier) -> tuple[int | N
         time = times.parts(times.join(wanted.first, upper.elements[0]))[0]
         return time, upper.join(Frontier.past(time))
     if wanted.lower is None and wanted.first is not None and not upper.less_equal(wanted.first):
-        return Refused(UpdateNotBeyondLower(wanted.first, upper))
+        return Refused(UpdateBeforeLower(wanted.first, upper))
     return None, upper.join(wanted.end)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tidelake.errors import (
     CollectionDropped,
     InlineFull,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UpperMismatch,
     UsageError,
 )
@@ -116,7 +116,7 @@ def place(
         movable: the times are not final, and may be closed by now.
 
     Returns:
-        Refused with `UpdateNotBeyondLower` if a time is closed, and with `UpperMismatch` if the parts do not
+        Refused with `UpdateBeforeLower` if a time is closed, and with `UpperMismatch` if the parts do not
         show whether one is: then check their times against the present upper.
     """
     if state.dropped:
@@ -128,7 +128,7 @@ def place(
         first = [part.seen_times[0] for run in runs for part in run.parts]
         early = next((time for time in first if not state.upper.less_equal(time)), None)
         if early is not None and state.domain.total_order:
-            return Refused(UpdateNotBeyondLower(early, state.upper))
+            return Refused(UpdateBeforeLower(early, state.upper))
         if early is not None:
             return Refused(UpperMismatch(checked, state.upper))
         lower = state.upper

@@ -241,13 +241,13 @@ class KeyCursor:
         if self._window.upper.bound is None:
             self._stand_nowhere(below=ALL)
         else:
-            self._up(self._window.upper.beyond)
+            self._up(self._window.upper.adjacent)
 
     def _leave_down(self) -> None:
         if self._window.lower.bound is None:
             self._stand_nowhere(above=ALL)
         else:
-            self._down(self._window.lower.beyond)
+            self._down(self._window.lower.adjacent)
 
     def _up(self, lower: Edge) -> None:
         """Move to the first key above an edge."""
@@ -257,7 +257,7 @@ class KeyCursor:
                 return self._stand(window, 0)
             if window.upper.bound is None:
                 return self._stand_nowhere(below=ALL)
-            lower = window.upper.beyond
+            lower = window.upper.adjacent
 
     def _down(self, upper: Edge) -> None:
         """Move to the last key below an edge."""
@@ -267,7 +267,7 @@ class KeyCursor:
                 return self._stand(window, window.key_count - 1)
             if window.lower.bound is None:
                 return self._stand_nowhere(above=ALL)
-            upper = window.lower.beyond
+            upper = window.lower.adjacent
 
     def _stand(self, window: Window, key: int) -> None:
         self._window, self._key = window, key

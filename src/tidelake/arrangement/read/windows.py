@@ -41,7 +41,7 @@ class Edge:
     inside: bool = False
 
     @property
-    def beyond(self) -> "Edge":
+    def adjacent(self) -> "Edge":
         """The same edge for the adjacent window."""
         return Edge(self.bound, inside=not self.inside)
 
@@ -137,7 +137,7 @@ class Windows:
             yield window
             if window.upper is upper:
                 return
-            lower, budget = window.upper.beyond, min(2 * budget, BUDGET_BYTES_MAX)
+            lower, budget = window.upper.adjacent, min(2 * budget, BUDGET_BYTES_MAX)
 
     def downwards(self, lower: Edge = ALL, upper: Edge = ALL) -> Iterator[Window]:
         """The windows between two edges, descending."""
@@ -147,7 +147,7 @@ class Windows:
             yield window
             if window.lower is lower:
                 return
-            upper, budget = window.lower.beyond, min(2 * budget, BUDGET_BYTES_MAX)
+            upper, budget = window.lower.adjacent, min(2 * budget, BUDGET_BYTES_MAX)
 
     def only(self, bound: Bound, pieces: Iterable[pa.RecordBatch]) -> Window:
         """The window of one key, given its updates."""

@@ -46,7 +46,7 @@ class Writing(CollectionHandle):
 
         Raises:
             InvalidUpdates: the table does not fit; names the column and the row.
-            UpdateNotBeyondLower: a time is already closed.
+            UpdateBeforeLower: a time is already closed.
             UpperMismatch: the collection's upper has not reached `lower`, or the lower of the batch.
             BatchConsumed: the batch was used before.
         """
@@ -95,7 +95,7 @@ class Writing(CollectionHandle):
 
         Raises:
             InvalidUpdates: the table does not fit; names the column and the row.
-            UpdateNotBeyondLower: a time is closed; names the first one. Nothing is stored.
+            UpdateBeforeLower: a time is closed; names the first one. Nothing is stored.
             UpperMismatch: all times are closed for good.
             WriterFenced: another process that began later is writing under the same token.
         """
@@ -165,7 +165,7 @@ class Writing(CollectionHandle):
 
         Raises:
             InvalidUpdates: the table does not fit; names the column and the row.
-            UpdateNotBeyondLower: a time is already closed.
+            UpdateBeforeLower: a time is already closed.
             UsageError: times are tuples, or there is no such column.
         """
         at = None if time is None else self.domain.check(time, "time")
@@ -189,7 +189,7 @@ class Writing(CollectionHandle):
             log write; no log write if nothing changes and no time was given.
 
         Raises:
-            InvalidUpdates, UpdateNotBeyondLower, UsageError: as for `upsert`.
+            InvalidUpdates, UpdateBeforeLower, UsageError: as for `upsert`.
         """
         at = None if time is None else self.domain.check(time, "time")
         return upsert.replace(self._shard, table, at)

@@ -22,7 +22,7 @@ from tidelake.errors import (
     LeftGroup,
     TidelakeError,
     TransactionExpired,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UploadExpired,
     UpperMismatch,
     UsageError,
@@ -172,7 +172,7 @@ class Transaction:
         Raises:
             UpperMismatch: the time is closed; carries the current frontier. Nothing is committed; commit
                 again with a later `time`, which stores nothing twice.
-            UpdateNotBeyondLower: rows have their own times, and one of these is closed. Nothing is committed.
+            UpdateBeforeLower: rows have their own times, and one of these is closed. Nothing is committed.
             OutcomeUnknown: it may be committed. Commit again: that commits it once.
             TransactionExpired: it took longer than the setting `upload_age_s`. Nothing is committed.
             BatchConsumed: a batch was used before. Nothing is committed.
@@ -249,7 +249,7 @@ class Transaction:
             if attempt.is_old and isinstance(error, TransactionExpired):
                 raise
             return None
-        except (UpperMismatch, UpdateNotBeyondLower) as error:
+        except (UpperMismatch, UpdateBeforeLower) as error:
             if not self._depends():
                 raise
             if attempt.abort():
@@ -280,7 +280,7 @@ class Transaction:
         """Whether a write depends on contents (an upsert or a replace)."""
         return any(isinstance(given, RowChanges) for _, given in self._rows)
 
-    def _is_final(self, attempt: Attempt, error: UpperMismatch | UpdateNotBeyondLower) -> bool:
+    def _is_final(self, attempt: Attempt, error: UpperMismatch | UpdateBeforeLower) -> bool:
         """Whether a refusal is due to the caller's arguments, so that another attempt cannot succeed."""
         current = error.current if isinstance(error, UpperMismatch) else None
         if isinstance(current, Frontier) and current.closed:

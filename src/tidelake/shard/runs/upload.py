@@ -22,8 +22,8 @@ from tidelake.errors import (
     InternalError,
     OutcomeUnknown,
     StoreUnavailable,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
 )
 from tidelake.model import names
 from tidelake.model.batch import Part, Run
@@ -175,13 +175,13 @@ def check_times(table: pa.Table, domain: TimeDomain, lower: Frontier | None, upp
     """Check that all times lie in `[lower, upper)`; None: no bound.
 
     Raises:
-        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside; names the time and the frontier.
+        UpdateBeforeLower, UpdateNotBeforeUpper: a time lies outside; names the time and the frontier.
     """
     batches = table.to_batches()
     if lower is not None and sum(view(b, domain, None, lower, None).num_rows for b in batches) < len(table):
-        raise UpdateNotBeyondLower(next(t for t in _times(table, domain) if not lower.less_equal(t)), lower)
+        raise UpdateBeforeLower(next(t for t in _times(table, domain) if not lower.less_equal(t)), lower)
     if upper is not None and sum(view(b, domain, None, None, upper).num_rows for b in batches) < len(table):
-        raise UpdateBeyondUpper(next(t for t in _times(table, domain) if upper.less_equal(t)), upper)
+        raise UpdateNotBeforeUpper(next(t for t in _times(table, domain) if upper.less_equal(t)), upper)
 
 
 def _times(table: pa.Table, domain: TimeDomain) -> Iterator[Time]:

@@ -141,7 +141,7 @@ class Collector:
         if is_empty or not self._due(collected.aged_s, self._upload_ms):
             return
         if state.taken:
-            self._run_unless_noop(state, partial(collection.raise_floor, beyond=None))
+            self._run_unless_noop(state, partial(collection.raise_floor, unnamed_max=None))
         forgotten = self._run_unless_noop(state, partial(forgetting.forget_tokens, names_max=_TOKENS_BESIDE))
         if forgotten < _TOKENS_BESIDE:
             # If the limit was reached there may be more, so the next append goes on at once.
@@ -249,8 +249,8 @@ class Collector:
         parts = list(shard.stores.blobs.list(names.parts(id_)))
         rollups = list(shard.stores.blobs.list(names.rollups(id_)))
         state = shard.state()
-        beyond = max((at for at, _ in _unnamed(parts, state) if at <= state.seqno), default=None)
-        self._run_unless_noop(state, partial(collection.raise_floor, beyond=beyond))
+        unnamed_max = max((at for at, _ in _unnamed(parts, state) if at <= state.seqno), default=None)
+        self._run_unless_noop(state, partial(collection.raise_floor, unnamed_max=unnamed_max))
         state = shard.known()
         before_ms = shard.env.clock.now_ms() - self._upload_ms
         if any(info.modified_ms <= before_ms and _may_still_be_added(info.name, state) for info in rollups):

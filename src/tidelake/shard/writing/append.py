@@ -21,8 +21,8 @@ from tidelake.errors import (
     InvalidUpdates,
     LeftGroup,
     TidelakeError,
-    UpdateBeyondUpper,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UploadExpired,
     UpperMismatch,
     UsageError,
@@ -50,8 +50,8 @@ REFUSALS = (
     LeftGroup,
     UpperMismatch,
     WriterFenced,
-    UpdateNotBeyondLower,
-    UpdateBeyondUpper,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UploadExpired,
     CollectionDropped,
     IncompatibleSchema,
@@ -72,7 +72,7 @@ def compare_and_append(
 
     Raises:
         UpperMismatch: the upper is another one; nothing was written.
-        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
+        UpdateBeforeLower, UpdateNotBeforeUpper: a time lies outside the interval.
         InvalidUpdates: the table does not fit the collection.
     """
     return _append_within(shard, as_table(updates), Exactly(lower, upper), idempotency)

@@ -24,7 +24,7 @@ from tidelake.data.order import Comparable, row_tuple
 from tidelake.data.rowbuffer import Load, RowBuffer
 from tidelake.data.types import update_schema
 from tidelake.env import Env
-from tidelake.errors import UpdateBeyondUpper, UsageError
+from tidelake.errors import UpdateNotBeforeUpper, UsageError
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -120,7 +120,7 @@ class BatchBuilder:
 
         Raises:
             InvalidUpdates: they do not fit the collection.
-            UpdateNotBeyondLower: a time is before the batch's lower.
+            UpdateBeforeLower: a time is before the batch's lower.
             TidelakeError: storing a part of this call or an earlier one failed.
         """
         self._check_open()
@@ -141,7 +141,7 @@ class BatchBuilder:
         """Store the rest and return the batch of `[lower, upper)`, whose parts the caller owns from now on.
 
         Raises:
-            UpdateBeyondUpper: a time that was added is at or after `upper`.
+            UpdateNotBeforeUpper: a time that was added is at or after `upper`.
             UsageError: `upper` is not a frontier (the builder can still be used), or is before the lower.
             TidelakeError: storing a part failed.
         """
@@ -149,9 +149,9 @@ class BatchBuilder:
         check_frontier(upper, "upper")
         try:
             bounds = Bounds(self._lower, upper, Frontier.of(self._spec.domain.minimum))
-            late = self._last_times.beyond(upper)
+            late = self._last_times.at_or_after(upper)
             if late is not None:
-                raise UpdateBeyondUpper(late, upper)
+                raise UpdateNotBeforeUpper(late, upper)
             rest = self._buffer.take()
             if rest:
                 self._cut(rest)

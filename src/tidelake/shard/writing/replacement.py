@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, UpdateNotBeyondLower, UsageError
+from tidelake.errors import BlobNotFound, UpdateBeforeLower, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
@@ -96,7 +96,7 @@ def plan_replacement(
         parallelism: the most key ranges.
 
     Raises:
-        UpdateNotBeyondLower: the time is closed.
+        UpdateBeforeLower: the time is closed.
         UsageError: times are tuples.
     """
     state, spec = version.state, version.spec
@@ -126,7 +126,7 @@ def check_open(state: ShardState, at: Time) -> None:
     """Refuse a time that is closed.
 
     Raises:
-        UpdateNotBeyondLower: the time is closed.
+        UpdateBeforeLower: the time is closed.
     """
     if not state.upper.less_equal(at):
-        raise UpdateNotBeyondLower(at, state.upper)
+        raise UpdateBeforeLower(at, state.upper)

@@ -24,7 +24,7 @@ from tidelake.errors import (
     StoreUnavailable,
     TidelakeError,
     TransactionExpired,
-    UpdateNotBeyondLower,
+    UpdateBeforeLower,
     UploadExpired,
     UpperMismatch,
     UsageError,
@@ -49,7 +49,7 @@ from tidelake.state.state import ShardState, WriterRecord
 
 R = TypeVar("R")
 # Errors after which a write must be computed again on the newest state.
-_STALE = (UpperMismatch, UpdateNotBeyondLower, LeftGroup, TransactionExpired, CollectionNotFound)
+_STALE = (UpperMismatch, UpdateBeforeLower, LeftGroup, TransactionExpired, CollectionNotFound)
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ class _Attempt(Generic[R]):
         )
         try:
             done = self._shard.carry_out(step)
-        except (LeftGroup, UpperMismatch, UpdateNotBeyondLower):
+        except (LeftGroup, UpperMismatch, UpdateBeforeLower):
             # The collection has changed since this look.
             return Done(False, rollup_due=False)
         except OutcomeUnknown as error:

@@ -37,7 +37,7 @@ def stage(shard: Shard, updates: object, idempotency: IdempotencyKey | None = No
         False if nothing was written: there are no rows, or the claim's number is in.
 
     Raises:
-        UpdateNotBeyondLower: a time is closed; nothing was written.
+        UpdateBeforeLower: a time is closed; nothing was written.
         UpperMismatch: all times are closed for good.
         InvalidUpdates: the table does not fit the collection.
     """
@@ -86,7 +86,7 @@ def stage_uploaded(
     is still open.
 
     Raises:
-        UpdateNotBeyondLower: a time is closed; nothing was written.
+        UpdateBeforeLower: a time is closed; nothing was written.
         UpperMismatch: times are tuples, and some were closed since the uploader was made; or all are closed.
     """
     runs, checked = uploaded(shard, uploads)

@@ -146,7 +146,7 @@ def prepare(
     Raises:
         UpperMismatch: `time` is closed.
         LeftGroup: the collection has left the group, even if it joined again since.
-        UpdateNotBeyondLower: a time of the rows is closed.
+        UpdateBeforeLower: a time of the rows is closed.
         InvalidUpdates: the table does not fit the collection.
     """
     ask = partial(awaiting.prepare, group=stay.group, joined=stay.joined, awaited=awaited)
@@ -228,7 +228,7 @@ def prepare_changes(
         decision must be refused if the group accepted another write to the collection after that state.
 
     Raises:
-        UpdateNotBeyondLower: a time is closed.
+        UpdateBeforeLower: a time is closed.
         UpperMismatch: all times are closed for good.
         LeftGroup, InvalidUpdates: as `prepare`.
         TransactionExpired: it took so long that the uploaded parts have expired.
@@ -323,7 +323,7 @@ def prepare_offered(shard: Shard, stay: Stay, awaited: Awaited, offered: Offered
     Raises:
         AlreadyTaken: some of the updates are in the collection.
         UploadExpired: some were uploaded too long ago.
-        UpdateNotBeyondLower: a time of the rows is closed.
+        UpdateBeforeLower: a time of the rows is closed.
         LeftGroup: as `prepare`.
         TransactionExpired: the updates are staged for another transaction, which may still commit.
     """

@@ -79,7 +79,7 @@ def upsert(
         old_rows: a source of the present rows that is asked before the store.
 
     Raises:
-        InvalidUpdates, UpdateNotBeyondLower: an event cannot be taken. Nothing was written.
+        InvalidUpdates, UpdateBeforeLower: an event cannot be taken. Nothing was written.
     """
     return _written(shard, upserting(shard, as_table(data), columns, time, old_rows=old_rows), idempotency)
 
@@ -147,7 +147,7 @@ def replace(
         idempotency: the claim to append under.
 
     Raises:
-        InvalidUpdates, UpdateNotBeyondLower: the table or the time cannot be taken. Nothing was written.
+        InvalidUpdates, UpdateBeforeLower: the table or the time cannot be taken. Nothing was written.
     """
     return _written(shard, replacing(shard, as_table(data), time), idempotency)
 

@@ -19,7 +19,7 @@ from tidelake.data.keyset import KeySet
 from tidelake.data.types import update_schema
 from tidelake.data.upsert import UpsertRules, resolve
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, UpdateNotBeyondLower, UpperMismatch
+from tidelake.errors import BlobNotFound, UpdateBeforeLower, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
@@ -90,14 +90,14 @@ class Upserter:
         Raises:
             UsageError: times are tuples, or the columns do not fit the schema.
             UpperMismatch: all times are closed for good.
-            UpdateNotBeyondLower: the time is closed.
+            UpdateBeforeLower: the time is closed.
         """
         state, spec = version.state, version.spec
         columns.check(spec.schema, spec.domain)
         if state.upper.closed:
             raise UpperMismatch("any frontier", state.upper)
         if time is not None and not state.upper.less_equal(time):
-            raise UpdateNotBeyondLower(time, state.upper)
+            raise UpdateBeforeLower(time, state.upper)
         made = cls(spec, (), state.upper, columns, time, rows_count, advance)
         end = Frontier.past(made.as_of)
         met = any(begins_before(one.batch, end) for one in state.staged)
@@ -155,7 +155,7 @@ class Upserter:
             The bytes; `b""` if nothing changes.
 
         Raises:
-            InvalidUpdates, UpdateNotBeyondLower: an event cannot be taken.
+            InvalidUpdates, UpdateBeforeLower: an event cannot be taken.
             UsageError: more events than fit into memory are not sorted by key.
             LeaseExpired: a part that is needed was collected meanwhile.
         """

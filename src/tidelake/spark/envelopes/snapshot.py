@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from tidelake.errors import UpdateNotBeyondLower, UsageError
+from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
@@ -105,7 +105,7 @@ class Snapshot:
             at = commit_time(collection, lower) if self.time is None else self.time
             try:
                 return at, collection.distributed.replacements(stored.uploads, time=at, parallelism=count)
-            except UpdateNotBeyondLower:
+            except UpdateBeforeLower:
                 lower = collection.upper
                 # Another writer closed the chosen time: choose a later one, unless the caller gave the time
                 # or all times are closed.

@@ -61,7 +61,7 @@ def backfill(
         envelope: what the rows mean.
 
     Raises:
-        InvalidUpdates, UpdateNotBeyondLower, UpperMismatch: as `tidelake.spark.write`; nothing was appended.
+        InvalidUpdates, UpdateBeforeLower, UpperMismatch: as `tidelake.spark.write`; nothing was appended.
     """
     clock = Env().clock
     started_s = clock.monotonic_s()

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelake.errors import UpdateNotBeyondLower, UsageError
+from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
@@ -135,7 +135,7 @@ class Upload:
 
         Raises:
             InvalidUpdates: a task found data that cannot be stored.
-            UpdateNotBeyondLower: a time is closed.
+            UpdateBeforeLower: a time is closed.
         """
         given = total(answers_from_bytes(message.answers for message in messages))
         handed = [name for message in messages for name in message.handed]
@@ -154,7 +154,7 @@ class Upload:
                 break
             if rebases:
                 # A time of the rows was closed meanwhile, and the rows are not here to be uploaded again.
-                raise UpdateNotBeyondLower(answer.time_lower, collection.upper)
+                raise UpdateBeforeLower(answer.time_lower, collection.upper)
         # The handed-over runs were never offered to a commit, so they can be deleted.
         spill.discard(handed)
         if isinstance(self.envelope, Compared):

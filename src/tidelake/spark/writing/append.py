@@ -50,7 +50,7 @@ def append(
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
-        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
+        UpdateBeforeLower, UpdateNotBeforeUpper: a time lies outside the interval.
         UpperMismatch: the collection's upper is not `lower`.
     """
     domain = collection.domain
@@ -95,7 +95,7 @@ def write(
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
-        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
+        UpdateBeforeLower, UpdateNotBeforeUpper: a time lies outside the interval.
         UpperMismatch: the collection's upper is not `lower`.
         WriterFenced: another process that began later is writing under the same token.
     """

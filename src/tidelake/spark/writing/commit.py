@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.errors import UpdateBeforeLower, UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model import time as times
@@ -88,7 +88,7 @@ def write(
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
-        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
+        UpdateBeforeLower, UpdateNotBeforeUpper: a time lies outside the interval.
         UpperMismatch: the upper is not `lower`, or all times are closed for good.
         WriterFenced: another process opened the writer.
     """
@@ -149,8 +149,8 @@ def commit(
         depend on the contents, or have a time that is closed now.
 
     Raises:
-        UpdateNotBeyondLower: a time was closed at `lower` already.
-        UpdateBeyondUpper, UpperMismatch, WriterFenced: as for `write`.
+        UpdateBeforeLower: a time was closed at `lower` already.
+        UpdateNotBeforeUpper, UpperMismatch, WriterFenced: as for `write`.
     """
     start = lower
     while True:
@@ -206,7 +206,7 @@ def _append(
     read_at: int | None,
 ) -> Appended:
     if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
-        raise UpdateNotBeyondLower(answer.time_lower, lower)
+        raise UpdateBeforeLower(answer.time_lower, lower)
     batch: NumberedBatch | None = None
     if numbered is not None:
         batch = NumberedBatch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)

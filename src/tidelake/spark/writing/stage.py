@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from tidelake.errors import UpdateNotBeyondLower, UsageError
+from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
@@ -57,7 +57,7 @@ def stage(
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not. Nothing is stored.
-        UpdateNotBeyondLower: a time is closed; names the first one. Nothing is stored.
+        UpdateBeforeLower: a time is closed; names the first one. Nothing is stored.
         UsageError: the rows have no times, or the envelope depends on the contents.
         WriterFenced: another process that began later is writing under the same token.
     """
@@ -123,7 +123,7 @@ def stage_batch(
     `expected_bytes` is a guess of its size, used if Spark has no estimate.
 
     Raises:
-        UpdateNotBeyondLower: a row is late, and there is no collection for such rows. Nothing is stored.
+        UpdateBeforeLower: a row is late, and there is no collection for such rows. Nothing is stored.
     """
     rows = _rows(collection, frame, envelope, expected_bytes)
     writer, number = numbered.writer, numbered.sequence
@@ -137,7 +137,7 @@ def stage_batch(
         content = numbered.content(answer) + parted
         try:
             writer.stage_uploaded(answer.uploads, seal=mark.after(answer), sequence=number, content=content)
-        except UpdateNotBeyondLower:
+        except UpdateBeforeLower:
             # Late rows were left out, so another process has sealed meanwhile: try again at the new upper.
             if half is None or open_upper(collection) == upper:
                 raise

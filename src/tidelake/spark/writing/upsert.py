@@ -51,7 +51,7 @@ def upsert(
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not, or events of one key and time
             differ and have no order (nothing was appended).
-        UpdateNotBeyondLower: a time is closed.
+        UpdateBeforeLower: a time is closed.
     """
     envelope = Upsert(order_by, delete_column, time, late)
     return write(collection, frame, envelope, token=token).appended
