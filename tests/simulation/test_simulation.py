@@ -63,7 +63,7 @@ def found_within(bug, seeds):
                 (bugs.no_witness, ""),
                 (bugs.collection_that_ignores_holds, "which names it"),
                 (bugs.fence_with_a_hole, "writer"),
-                (bugs.group_that_knows_no_writers, ""),
+                (bugs.numbers_that_are_forgotten_by_stages, ""),
                 (bugs.reads_without_what_is_not_drained, "rows differ"),
             ]
         ),
@@ -74,7 +74,7 @@ def found_within(bug, seeds):
                 (bugs.round_that_is_told_too_early, ""),
                 (bugs.readers_that_miss_the_decisions_for_one_collection, ""),
                 (bugs.group_that_forgets_too_early, ""),
-                (bugs.numbers_that_are_forgotten_by_stages, ""),
+                (bugs.group_that_knows_no_writers, ""),
                 (bugs.uploads_that_are_taken_again, ""),
                 (bugs.uploads_that_are_forgotten_with_their_parts, "is in "),
             ]
