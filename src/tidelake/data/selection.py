@@ -1,4 +1,4 @@
-"""What a user asks for, checked against the schema that the read uses.
+"""The columns and the condition of a read, checked against the schema that the read uses.
 
 Owns the columns; `tidelake.data.where` owns conditions, and is loaded only when the first one is given,
 because loading its parser takes a fifth of a second.

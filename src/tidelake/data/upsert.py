@@ -4,10 +4,10 @@ Owns what "the last value wins" means; must not know where old rows come from. I
 the collection holds, for every key with an accepted event, exactly the row of the key's last one, or none
 after a removal; at every event's time it holds the row of that event; keys without an event do not change.
 
-Events of a key follow each other by time. Of several at one time the one with the greatest order wins; if
-these are equal, the one that was moved there from the latest time; else the last one. If the order is a
-column of the collection, an event is late, and changes nothing, if the stored row or an earlier event of the
-key has a greater order.
+Events of a key apply in order of time. Among several events of one time, the one with the greatest order
+wins; among equal orders, the one that was moved there from the latest time; otherwise the last one. If the
+order is a column of the collection, an event is late, and changes nothing, if the stored row or an earlier
+event of the key has a greater order.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """How a collection comes into a group, and begins to leave it.
 
 First the group admits it (`admit`), then the collection joins (`join`), under the seqno of the state of the
-group that admitted it. To leave, the group decides nothing more for it (`retire`); then the collection goes
-(`tidelake.state.applying`), and the group forgets it (`tidelake.state.deciding`).
+group that admitted it. A collection leaves in three steps: the group stops deciding for it (`retire`), the
+collection removes the group from its state (`tidelake.state.applying`), and the group forgets it
+(`tidelake.state.deciding`).
 """
 
 from tidelake.errors import (

@@ -1,7 +1,7 @@
 """The commands of merges: claim one, record a chunk, put a result in place, move levels along.
 
-Claims and recorded chunks only save work. Whether a result is accepted depends on what it was made from
-(`tidelake.state.merging.placed`), not on the process that brings it.
+Claims and recorded chunks only save work. A result is accepted if the runs that it was made from are still in
+place (`tidelake.state.merging.placed`), whichever process made it.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Which physical merges a shard needs, and how their results come in.
 
-The levels decide that members belong together (`tidelake.state.fuel`). What still has to be read and written
-for that is not stored: `requests` computes it from the state, so no merge is lost with a process.
+The levels decide which batches belong together (`tidelake.state.fuel`). The merges that are still to be done
+are not stored: `requests` computes them from the state, so no merge is lost if a process dies.
 
 INVARIANT: a result takes the place of exactly the runs that it was made from, or of nothing. So it may come
 late or twice, and never brings a part back.

@@ -1,9 +1,9 @@
-"""Layers: stores that make each call of an inner store by way of one function.
+"""Layers: stores that pass each call to an inner store through one function.
 
-Owns the two classes that do so, one for each Protocol of `tidelake.store.protocols`. A layer counts, retries,
-refuses or breaks calls. It gives an `Around`: a function that gets each call as an operation and a thunk, and
-decides whether and how often to make it. What depends on the arguments or the result of a call is done by a
-subclass that overrides the method.
+Owns the two classes that do this, one for each Protocol of `tidelake.store.protocols`. A layer counts,
+retries, refuses or breaks calls. It gives an `Around`: a function that gets each call as an operation and a
+thunk, and decides whether and how often to make it. A subclass overrides a method if its work depends on the
+arguments or the result of the call.
 
 INVARIANT: every call reaches the inner store through the `Around`, except `close` and the reads of an opened
 object. A layer that must see these reads overrides `open`.

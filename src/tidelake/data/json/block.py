@@ -1,16 +1,16 @@
-"""Many lines of JSON objects as Arrow columns at once, where that is surely the same as one by one.
+"""The fast JSON parser: many lines of JSON objects become Arrow columns at once.
 
-Owns the fast way: Arrow's own JSON reader, and the checks that make its answer the one that
-`tidelake.data.json.values` gives. Whatever they do not decide is `Unsure`, and left to that exact and
-slower way, which also finds the line and the reason. It must not know events or files.
+Owns the calls of Arrow's JSON reader, and the checks that its answer equals that of the exact parser
+(`tidelake.data.json.values`). If a check cannot tell, it raises `Unsure`. The caller then uses the exact
+parser, which is slower and also finds the bad line and the reason. Must not know events or files.
 
-What Arrow's reader does not do by itself, and is checked here:
+Arrow's reader has these faults, which are checked for here:
 
-- It takes a missing field for a null, and crashes on some texts that are not objects. msgspec reads the
-  block first: each line must be one object, and have the fields that it must have.
-- It does not look whether text is UTF-8.
-- It makes other decimals of numbers with very long fractions: see `overlong_decimals`.
-- It takes `NaN` for a number, and rounds whole numbers in columns of floats: see `tidelake.data.json.raw`.
+- It reads a missing field as null, and crashes on some texts that are not objects. So msgspec reads the block
+  first: each line must be one object with all required fields.
+- It does not check that text is UTF-8.
+- It changes decimals with very long fractions: see `overlong_decimals`.
+- It accepts `NaN` as a number, and rounds whole numbers in columns of floats: see `tidelake.data.json.raw`.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _OVERLONG = (
 
 
 class Unsure(Exception):
-    """The fast way does not decide this: go line by line."""
+    """The fast parser cannot be sure of its answer: use the exact parser."""
 
 
 @dataclass(frozen=True)

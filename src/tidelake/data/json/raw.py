@@ -1,7 +1,7 @@
-"""What Arrow's JSON reader is asked for, and how its columns become those that are wanted.
+"""The columns that the fast JSON parser reads, and their conversion to the columns of a collection.
 
-Owns, for each type of column, the type to read and the step from there; the step gives what
-`values.column` gives, or says that it cannot tell (`Unsure`).
+Owns, for each type of column, the type that Arrow reads and the conversion to the wanted type. A conversion
+gives the same values as `values.column`, or raises `Unsure`.
 """
 
 from collections.abc import Sequence

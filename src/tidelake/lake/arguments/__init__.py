@@ -1,1 +1,1 @@
-"""What users hand in, as the values that the layers below take."""
+"""Arguments of users, checked and converted to the values that the layers below take."""

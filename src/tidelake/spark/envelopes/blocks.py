@@ -1,7 +1,7 @@
 """The fast parser for change events: reads many lines at once.
 
-If it is not sure that `tidelake.spark.envelopes.event`, the exact parser, gives the same result, it gives up
-(`Unsure`) without a reason: the exact parser then finds the reason.
+Its result equals that of the exact parser, `tidelake.spark.envelopes.event`. Where it cannot be sure of that,
+it raises `Unsure`; the exact parser then reads the lines, and finds the reason if they are bad.
 """
 
 import json
