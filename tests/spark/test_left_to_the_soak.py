@@ -1,7 +1,8 @@
 """The list of tests that only the soak runs names tests that are there."""
 
+import ast
 from fnmatch import filter as matching
-from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -14,4 +15,6 @@ CASES = sorted({(file, test) for cases in LEFT_TO_THE_SOAK.values() for file, te
 
 @pytest.mark.parametrize(("file", "test"), CASES)
 def test_what_is_left_to_the_soak_is_there(file: str, test: str) -> None:
-    assert matching(dir(import_module(file.removesuffix(".py"))), test)
+    (path,) = Path(__file__).parent.rglob(file)
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    assert matching([one.name for one in module.body if isinstance(one, ast.FunctionDef)], test)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.arrangement.saving_child import contents as child_contents
-from tests.arrangement.saving_child import rows_of
+from tests.arrangement.checkpoint.saving_child import contents as child_contents
+from tests.arrangement.checkpoint.saving_child import rows_of
 from tests.arrangement.spine_rig import NoThreads, SetMachine, tiny
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.batch.layout import Layout

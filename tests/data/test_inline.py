@@ -8,7 +8,7 @@ import pytest
 from data_reference import updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_parts import INT, check_stats, same, sample
+from test_part import INT, check_stats, same, sample
 
 from tidelake.config import Config
 from tidelake.data.consolidate import consolidate

@@ -27,7 +27,7 @@ from tidelake.spark.uploads import total
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
-SAMPLES = Path(__file__).with_name("debezium")
+SAMPLES = Path(__file__).parent.parent / "debezium"
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

@@ -8,7 +8,7 @@ import pytest
 from arrangement_rows import KEYS, PAIR, Update, file_batch, keys, layout, ranked, sorted_rows, updates
 from cursor_model import ModelCursor, Values
 from hypothesis import HealthCheck, given, settings
-from test_snapshots import taken
+from test_snapshot import taken
 
 from tidelake.arrangement.batch import filebuilder, memory
 from tidelake.arrangement.batch.cache import BlockCache

@@ -563,7 +563,7 @@ def grown(tmp_path, target, size, order):
         env={
             **os.environ,
             "ARROW_DEFAULT_MEMORY_POOL": "system",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src"),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "src"),
         },
     )
     assert done.returncode == 0, done.stderr

@@ -286,7 +286,7 @@ def test_holds_end_with_the_driver(tmp_path: Path, end: str) -> None:
         text=True,
         timeout=200,
         check=False,
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parent.parent,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )
     assert done.returncode == (1 if end == "fail" else 0), done.stderr

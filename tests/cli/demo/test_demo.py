@@ -376,7 +376,7 @@ def test_the_demo_on_the_repository_of_this_checkout(demo):
 
 
 def test_the_checkout_is_known_by_its_git(tmp_path):
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     expected = root if (root / ".git").exists() else None
     if Path(tidelake.__file__).resolve().parents[2] != root:
         pytest.skip("the package under test is another one than this checkout's")
