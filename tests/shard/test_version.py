@@ -8,10 +8,8 @@ from tidelake.config import Config
 from tidelake.data.events import EventColumns
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
-from tidelake.model.selection import ReadOptions
 from tidelake.shard.lease import Lease
-from tidelake.shard.reading import query
-from tidelake.shard.reading.split import split_of
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.runs.plan import TaskOptions
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing.replacement import plan_replacement
@@ -42,16 +40,16 @@ def goes_on(c):
 
 
 def streamed(shard, version, asked):
-    return query.streamed(shard, version, asked).read_all()
+    return VersionRead.of(shard, version, asked).stream().read_all()
 
 
 def split(shard, version, asked):
-    streams = split_of(shard, version.kept_by(Lease(shard)), asked, 2, ReadOptions())
+    streams = VersionRead.of(shard, version.kept_by(Lease(shard)), asked).split(2)
     return pa.concat_tables(stream.read_all() for stream in streams)
 
 
 def planned(shard, version, asked):
-    return query.planned(shard, version, asked, TaskOptions(2))
+    return VersionRead.of(shard, version, asked).plan(TaskOptions(2))
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)

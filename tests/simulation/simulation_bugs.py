@@ -8,7 +8,7 @@ from tidelake.errors import TidelakeError, WriterFenced
 from tidelake.lake.groups.groups import Groups
 from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
-from tidelake.shard.reading import query
+from tidelake.shard.reading import versionread
 from tidelake.shard.runs.read import sources
 from tidelake.shard.upkeep.parting import forget
 from tidelake.shard.writing import append as appending
@@ -178,7 +178,7 @@ def reads_without_what_is_not_drained():
     """Between a seal and its drain, readers see the spine only."""
     # The bounds of a staged batch are open.
     return replaced(
-        query,
+        versionread,
         sources=lambda batches, asked: sources((one for one in batches if one.bounds.upper.elements), asked),
     )
 

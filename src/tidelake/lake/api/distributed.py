@@ -22,7 +22,6 @@ from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading import planholds, query
-from tidelake.shard.reading.split import split
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing import batches, stage
@@ -231,7 +230,7 @@ class Distributed(SplitReads):
         tasks = TaskOptions(parallelism, task_bytes_max, as_stored)
 
         def plan(of: Query, options: ReadOptions) -> ReadPlan:
-            return query.plan(self._shard, of, tasks, options)
+            return query.read(self._shard, of, options).plan(tasks)
 
         return self._at(None, options, plan) if asked is None else plan(asked, options)
 
@@ -283,4 +282,4 @@ class Distributed(SplitReads):
         return self._reads._at(as_of, options, read)
 
     def _split(self, n: int, asked: Query, options: ReadOptions) -> list[pa.RecordBatchReader]:
-        return split(self._shard, asked, n, options)
+        return query.read(self._shard, asked, options).split(n)

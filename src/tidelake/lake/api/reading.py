@@ -127,7 +127,7 @@ class Reading(CollectionHandle, IntervalReads):
                 continue
 
     def _read(self, asked: Query, options: ReadOptions) -> pa.RecordBatchReader:
-        return query.stream(self._shard, asked, options)
+        return query.read(self._shard, asked, options).stream()
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Open a reader. It holds history from `since` on (default: the current one) until it is closed.

@@ -39,6 +39,7 @@ from tidelake.model.time import TimeDomain
 from tidelake.shard.lease import explained
 from tidelake.shard.machine import GroupCommit
 from tidelake.shard.reading import query
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector, CollectReport
@@ -169,7 +170,7 @@ class Catalog:
     def _rows(self, asked: AsOf, selection: Selection) -> pa.Table:
         """Some rows at a closed time, read at once: nothing keeps their parts."""
         version = query.ready(self._shard, asked, ReadOptions(timeout_s=0))
-        return query.selected(self._shard, version, asked, version.spec, selection).read_all()
+        return VersionRead(self._shard, version, asked, version.spec, selection).stream().read_all()
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
         """Give a name another shard (None: dropped); False if the catalog has changed since `listing`."""

@@ -1,111 +1,39 @@
-"""Asking a shard: wait until the answer is final, check that history still has it, stream it.
+"""Asking a shard: wait until the answer is final, and check that history still has it.
 
-Every read starts from one `Version` and then touches only immutable parts, so appends, merges and changes of
-the schema that happen meanwhile do not change its answer.
+Owns which version answers; `tidelake.shard.reading.versionread` gives the answer.
 """
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 
-import pyarrow as pa
-
-from tidelake.data.selection import bind
-from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageError
+from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.model.selection import ReadOptions, Selection
-from tidelake.shard.lease import Lease, explained
-from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_read
-from tidelake.shard.runs.read import rows, shown, sources
-from tidelake.shard.runs.scope import Scope, Source, matching
+from tidelake.model.selection import ReadOptions
+from tidelake.shard.lease import Lease
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
 
 _ALL = ReadOptions()
 
 
-def stream(shard: Shard, query: Query, options: ReadOptions = _ALL) -> pa.RecordBatchReader:
-    """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
+def read(shard: Shard, query: Query, options: ReadOptions = _ALL) -> VersionRead:
+    """A read of the first version seen that knows the whole answer; that is kept for as long as it takes.
 
-    Columns as `tidelake.data.types.update_schema` of the schema to read under (see `ShardSpec.read_as`), as
-    far as the options ask for them. Waits for the times asked for to be closed. What is read is kept for as
-    long as it takes.
+    Waits for the times asked for to be closed.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
-        IncompatibleSchema: today's rows do not fit the schema with that id.
-        LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
-        UsageError: the options do not fit the schema; see `tidelake.data.selection.bind`.
+        IncompatibleSchema, UsageError: as `VersionRead.of`.
     """
-    version = ready(shard, query, options).kept_by(Lease(shard))
-    return streamed(shard, version, query, options)
-
-
-def streamed(
-    shard: Shard, version: Version, query: Query, options: ReadOptions = _ALL
-) -> pa.RecordBatchReader:
-    """The answer from a version that knows it, without waiting; arguments as `selected`."""
-    spec = version.spec.read_as(options.schema_id)
-    return selected(shard, version, query, spec, bind(options, spec.schema))
-
-
-def selected(
-    shard: Shard, version: Version, query: Query, spec: ShardSpec, selection: Selection
-) -> pa.RecordBatchReader:
-    """The answer from a version that knows it; see `ready`.
-
-    Args:
-        shard: to read.
-        version: of the shard, pinned or less than a third of `garbage_age_s` old. What pins it keeps what is
-            read; if nothing does, nothing keeps it.
-        query: to answer.
-        spec: of the version, with the schema to read under.
-        selection: which rows and columns.
-    """
-    needed = matching(sources(version.state.batches(), query), Scope(spec, where=selection.where))
-    found = rows(spec, shard.stores.blobs, needed, query, selection=selection)
-    if any_stored(needed):
-        found = version.watch(found)
-    return pa.RecordBatchReader.from_batches(shown(spec, selection), found)
-
-
-def plan(shard: Shard, query: Query, tasks: TaskOptions, options: ReadOptions = _ALL) -> ReadPlan:
-    """The same read, cut into tasks for other processes; errors as `stream`.
-
-    Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.reading.planholds`.
-    """
-    return planned(shard, ready(shard, query, options), query, tasks, options)
-
-
-def planned(
-    shard: Shard, version: Version, query: Query, tasks: TaskOptions, options: ReadOptions = _ALL
-) -> ReadPlan:
-    """The same from a version that knows the answer, as `streamed`."""
-    state, spec = version.state, version.spec.read_as(options.schema_id)
-    selection = bind(options, spec.schema)
-    needed = matching(sources(state.batches(), query), Scope(spec, where=selection.where))
-    try:
-        cut = plan_read(spec, shard.stores.blobs, needed, query, tasks, selection=selection)
-    except BlobNotFound as error:
-        raise explained(shard, error.name, state.seqno, version.hold_id) from error
-    if not any_stored(needed):
-        return cut
-    return replace(cut, seqno=state.seqno, version=_digest(state))
-
-
-def _digest(state: ShardState) -> str:
-    """A word for the stored parts that a state names."""
-    parts = (part for part in state.parts() if part.inline is None)
-    return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
+    return VersionRead.of(shard, ready(shard, query, options).kept_by(Lease(shard)), query, options)
 
 
 def ready(shard: Shard, query: Query, options: ReadOptions = _ALL) -> Version:
-    """The first version seen that knows the whole answer, or with `staged` the newest. Errors as `stream`."""
+    """The first version seen that knows the whole answer, or with `staged` the newest. Errors as `read`."""
     version = shard.version()
     check_since(query, version.state)
     closed, asked = _closed(query)
@@ -118,11 +46,6 @@ def ready(shard: Shard, query: Query, options: ReadOptions = _ALL) -> Version:
 def answers(state: ShardState, query: Query) -> bool:
     """Whether a state knows the whole answer."""
     return _closed(query)[0](state)
-
-
-def any_stored(needed: list[Source]) -> bool:
-    """Whether the store is needed at all: inline parts are in the state itself."""
-    return any(part.inline is None for source in needed for part in source.run.parts)
 
 
 def updates_folded(lower: Frontier, since: Frontier) -> HistoryCompacted:

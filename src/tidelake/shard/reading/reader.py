@@ -22,7 +22,7 @@ from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
-from tidelake.shard.reading.split import split_of
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
@@ -125,18 +125,18 @@ class Reader:
 
         The first read with `staged` pins the newest version, and later ones read what was staged in it. One
         log scan, and one log write if another version is pinned. Errors as
-        `tidelake.shard.reading.query.stream`.
+        `tidelake.shard.reading.query.read`.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
         version = self._knowing(asked, options)
-        return query.streamed(self._shard, version, asked, options)
+        return VersionRead.of(self._shard, version, asked, options).stream()
 
     def split(self, asked: Query, n: int, options: ReadOptions = _ALL) -> list[pa.RecordBatchReader]:
-        """The answer in `n` streams; see `tidelake.shard.reading.split`. Version and errors as `stream`."""
+        """The answer in `n` streams; see `VersionRead.split`. Version and errors as `stream`."""
         version = self._knowing(asked, options)
-        return split_of(self._shard, version, asked, n, options)
+        return VersionRead.of(self._shard, version, asked, options).split(n)
 
     def _knowing(self, asked: Query, options: ReadOptions) -> Version:
         """A pinned version that knows the answer."""
@@ -202,7 +202,8 @@ class Reader:
             # The tail no longer needs the version that it began with.
             self._version = None
             self._lease.unpin()
-            updates = query.streamed(self._shard, version.kept_by(self._lease), asked, following.options)
+            kept = version.kept_by(self._lease)
+            updates = VersionRead.of(self._shard, kept, asked, following.options).stream()
             yield Step(frontier, upper, updates)
             frontier = upper
             self._maybe_downgrade(frontier)

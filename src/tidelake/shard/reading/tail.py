@@ -24,6 +24,7 @@ from tidelake.model.time import TIME_MAX
 from tidelake.shard.lease import Lease, young
 from tidelake.shard.reading import query
 from tidelake.shard.reading.durable import DurableLease
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -189,16 +190,15 @@ class Tail:
             IncompatibleSchema: a column of the schema to read under was dropped or widened.
         """
         version = self._answering(asked, start)
-        planned = query.planned(
-            self._shard, version, asked, TaskOptions(parallelism, task_bytes_max), self._options
-        )
+        tasks = TaskOptions(parallelism, task_bytes_max)
+        planned = VersionRead.of(self._shard, version, asked, self._options).plan(tasks)
         self._hold.read(planned.seqno)
         return planned if planned.rows else None
 
     def read(self, asked: Query, start: Frontier) -> pa.RecordBatchReader:
-        """A step, read by this process. Rows as from `query.stream`; arguments and errors as `plan`."""
+        """A step, read by this process. Rows as from `VersionRead.stream`; arguments and errors as `plan`."""
         version = self._answering(asked, start).kept_by(Lease(self._shard))
-        return query.streamed(self._shard, version, asked, self._options)
+        return VersionRead.of(self._shard, version, asked, self._options).stream()
 
     def leave(self) -> None:
         """Stop the background renewal, after a last one: the hold lasts from now on. One log write."""
@@ -280,13 +280,9 @@ class Tail:
     def _count(self, version: Version, lower: int, upper: int) -> _Counted:
         asked = Updates(frontier_of(lower), frontier_of(upper))
         column = version.spec.domain.columns[0]
-        found = query.streamed(
-            self._shard,
-            version.kept_by(Lease(self._shard)),
-            asked,
-            # The very rows that a plan gives: under the newest schema others may match.
-            replace(self._options, columns=()),
-        )
+        # The very rows that a plan gives: under the newest schema others may match.
+        options, kept = replace(self._options, columns=()), version.kept_by(Lease(self._shard))
+        found = VersionRead.of(self._shard, kept, asked, options).stream()
         times, rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for batch in found:
             times, rows = _summed(times, rows, batch.column(column).to_numpy())

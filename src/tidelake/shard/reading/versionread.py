@@ -1,0 +1,145 @@
+"""Answers from one version of a shard: as a stream, as several, for some keys, or as a plan of tasks.
+
+Everything that is read is of the `Version` and immutable, so appends, merges and changes of the schema that
+happen meanwhile do not change an answer. Must not know how the version was chosen: see
+`tidelake.shard.reading.query`.
+
+INVARIANT: the streams of a split, one after the other, are the answer: disjoint ranges of keys, ascending.
+"""
+
+import hashlib
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from tidelake.data.keyset import KeySet
+from tidelake.data.selection import bind
+from tidelake.errors import BlobNotFound, TidelakeError
+from tidelake.model.query import Query
+from tidelake.model.selection import ReadOptions, Selection
+from tidelake.shard.lease import explained
+from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_read
+from tidelake.shard.runs.read import rows, shown, sources
+from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
+from tidelake.shard.runs.shares import share_keys
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.version import Version
+from tidelake.state.state import ShardState
+from tidelake.store.protocols import BlobStore
+
+_ALL = ReadOptions()
+
+
+@dataclass(frozen=True)
+class VersionRead:
+    """A read of a version that knows the whole answer.
+
+    Attributes:
+        shard: to read.
+        version: of the shard, pinned or less than a third of `garbage_age_s` old. What pins it keeps what is
+            read; if nothing does, nothing keeps it.
+        query: to answer.
+        spec: of the version, with the schema to read under.
+        selection: which rows and columns.
+    """
+
+    shard: Shard
+    version: Version
+    query: Query
+    spec: ShardSpec
+    selection: Selection
+
+    @classmethod
+    def of(cls, shard: Shard, version: Version, query: Query, options: ReadOptions = _ALL) -> "VersionRead":
+        """A read as a user asks for it; what was to be waited for is closed.
+
+        Raises:
+            IncompatibleSchema: rows of the version do not fit the schema to read under.
+            UsageError: the options do not fit the schema; see `tidelake.data.selection.bind`.
+        """
+        spec = version.spec.read_as(options.schema_id)
+        return cls(shard, version, query, spec, bind(options, spec.schema))
+
+    def stream(self) -> pa.RecordBatchReader:
+        """The answer, sorted by (key, value, time), consolidated, in bounded memory.
+
+        Columns as `tidelake.data.types.update_schema`, as far as the selection has them.
+
+        Raises:
+            LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
+        """
+        return self._reader(self._batches(self._needed))
+
+    def among(self, keys: KeySet) -> pa.Table:
+        """The rows of some keys, as `stream`, in memory. Errors as there."""
+        return pa.Table.from_batches(self._batches(self._needed, among=keys), self.schema)
+
+    def split(self, n: int) -> list[pa.RecordBatchReader]:
+        """The answer in `n` streams of about equal size; where there are fewer keys, some are empty.
+
+        Each is for a thread of this process; `plan` does the same for other processes. Errors as `stream`.
+        """
+        try:
+            cuts = share_keys(self.spec, self._blobs, self._needed, self.query, n, selection=self.selection)
+        except BlobNotFound as error:
+            raise self._explained(error) from error
+        edges = [None, *cuts, None]
+        ranges = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
+        readers = [self._reader(self._batches(self._needed, keys)) for keys in ranges]
+        return readers + [self._reader(self._batches([])) for _ in range(n - len(readers))]
+
+    def plan(self, tasks: TaskOptions) -> ReadPlan:
+        """The answer, cut into tasks for other processes. Errors as `stream`.
+
+        Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.reading.planholds`.
+        """
+        try:
+            cut = plan_read(self.spec, self._blobs, self._needed, self.query, tasks, selection=self.selection)
+        except BlobNotFound as error:
+            raise self._explained(error) from error
+        if not _any_stored(self._needed):
+            return cut
+        state = self.version.state
+        return replace(cut, seqno=state.seqno, version=_digest(state))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the answer."""
+        return shown(self.spec, self.selection)
+
+    @property
+    def _blobs(self) -> BlobStore:
+        return self.shard.stores.blobs
+
+    @cached_property
+    def _needed(self) -> list[Source]:
+        """The runs, without the parts that cannot hold rows of the answer."""
+        found = sources(self.version.state.batches(), self.query)
+        where = self.selection.where
+        return found if where is None else matching(found, Scope(self.spec, where=where))
+
+    def _batches(
+        self, needed: list[Source], keys: KeyRange | None = None, among: KeySet | None = None
+    ) -> Generator[pa.RecordBatch]:
+        found = rows(self.spec, self._blobs, needed, self.query, keys, selection=self.selection, among=among)
+        return self.version.watch(found) if _any_stored(needed) else found
+
+    def _reader(self, batches: Generator[pa.RecordBatch]) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def _explained(self, error: BlobNotFound) -> TidelakeError:
+        return explained(self.shard, error.name, self.version.state.seqno, self.version.hold_id)
+
+
+def _any_stored(needed: list[Source]) -> bool:
+    """Whether the store is needed at all: inline parts are in the state itself."""
+    return any(part.inline is None for source in needed for part in source.run.parts)
+
+
+def _digest(state: ShardState) -> str:
+    """A word for the stored parts that a state names."""
+    parts = (part for part in state.parts() if part.inline is None)
+    return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
