@@ -107,6 +107,8 @@ def test_json_says_the_same_to_programs(run, users):
         {"id": 1, "name": "ann", "_time": 1, "_diff": -1},
         {"id": 3, "name": "cid", "_time": 1, "_diff": 1},
     ]
+    some = run("changes", "cl", "users", "0", "1", "--where", "id > 1", "--columns", "id", "--json")
+    assert some.lines == [{"id": 3, "_time": 1, "_diff": 1}]
     before, after = run("merge", "cl", "users", "--json").json
     assert (before["runs"], after["runs"]) == (2, 1)
     (appended,) = run("append", "cl", "users", "a.csv", "--time", "7", "--upper", "9", "--json").json

@@ -8,9 +8,21 @@ import pyarrow as pa
 import pytest
 
 import tidelake
+from tidelake.config import Config
 from tidelake.errors import TidelakeError
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+
+# Parts, row groups and chunks of few rows, and bounds that are cut: every edge occurs in a small collection.
+SMALL_PARTS = Config(
+    part_target_bytes=2048,
+    row_group_rows=4,
+    merge_chunk_rows=16,
+    fold_rows=1,
+    inline_part_bytes=0,
+    bound_bytes=9,
+)
 
 
 class SetClock:

@@ -2,26 +2,10 @@
 
 from dataclasses import replace
 
-from shards import SCHEMA, Place, rows
+from shards import SCHEMA, Place, QuickClock, rows
 
 from tidelake.config import Config
 from tidelake.state import collection as collecting
-
-
-class MovedClock:
-    """A clock that moves when the test says so, or when a thread sleeps."""
-
-    def __init__(self):
-        self.ms = 1_000_000_000
-
-    def now_ms(self):
-        return self.ms
-
-    def monotonic_s(self):
-        return self.ms / 1000
-
-    def sleep(self, seconds):
-        self.ms += max(1, int(seconds * 1000))
 
 
 class Idle:
@@ -56,7 +40,7 @@ class Kept(Place):
 
     def __init__(self):
         super().__init__()
-        self.clock = MovedClock()
+        self.clock = QuickClock(1_000_000_000)
 
     def process(self, config=STORED, faults=None, **seams):
         """A lake as another process has it."""

@@ -17,10 +17,10 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa
 
 
 class QuickClock:
-    """A clock that moves only when a thread sleeps."""
+    """A clock that moves only when a thread sleeps, or the test moves it."""
 
-    def __init__(self):
-        self.ms = 1_000_000
+    def __init__(self, ms=1_000_000):
+        self.ms = ms
 
     def now_ms(self):
         return self.ms

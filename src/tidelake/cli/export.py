@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, NAME, TIMEOUT, cli
+from tidelake.cli.group import COLUMNS, JSON, LAKE, NAME, TIMEOUT, WHERE, cli
 
 if TYPE_CHECKING:
     from tidelake.spark.jobs.export import ExportReport
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @click.option(
     "--changes", nargs=2, metavar="AFTER THROUGH", help="Export the changes between two times instead."
 )
-@click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
-@click.option("--where", metavar="SQL", help='Export only rows that match, such as "price > 10".')
+@COLUMNS
+@WHERE
 @click.option(
     "--with-diff/--expanded",
     "with_diff",

@@ -13,6 +13,10 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON docu
 ROWS = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object for each row, for programs."
 )
+COLUMNS = click.option(
+    "--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all."
+)
+WHERE = click.option("--where", metavar="SQL", help='Only rows that match, such as "price > 10".')
 LIMIT = click.option(
     "--limit", type=click.IntRange(min=0), help="At most so many rows; default: 20 in a table, otherwise all."
 )

@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, READ_ONLY, ROWS, STAGED, TIMEOUT, cli
+from tidelake.cli.group import (
+    COLUMNS,
+    JSON,
+    LAKE,
+    LIMIT,
+    NAME,
+    OUT,
+    READ_ONLY,
+    ROWS,
+    STAGED,
+    TIMEOUT,
+    WHERE,
+    cli,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,8 +203,8 @@ def _append(
     metavar="TIME",
     help="The time; default: the last closed one or, with --staged, the last one with updates.",
 )
-@click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
-@click.option("--where", metavar="SQL", help='Only rows that match, such as "price > 10".')
+@COLUMNS
+@WHERE
 @LIMIT
 @OUT
 @TIMEOUT
@@ -230,6 +243,8 @@ def snapshot(
 @NAME
 @click.argument("after")
 @click.argument("through")
+@COLUMNS
+@WHERE
 @LIMIT
 @OUT
 @TIMEOUT
@@ -241,6 +256,8 @@ def changes(
     collection: str,
     after: str,
     through: str,
+    columns: str | None,
+    where: str | None,
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
@@ -258,4 +275,7 @@ def changes(
         start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
         if start is None or end is None:
             raise errors.UsageError("give two times: AFTER and THROUGH")
-        output.rows(of.changes(start, end, timeout_s=timeout_s, staged=staged), limit, out, as_json)
+        found = of.changes(
+            start, end, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged
+        )
+        output.rows(found, limit, out, as_json)

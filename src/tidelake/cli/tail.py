@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake import errors
-from tidelake.cli.group import LAKE, NAME, cli
+from tidelake.cli.group import COLUMNS, LAKE, NAME, WHERE, cli
 
 if TYPE_CHECKING:
     from tidelake.shard.reading.reader import Step
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     help="End after so many seconds without updates; default: never.",
 )
-@click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
-@click.option("--where", metavar="SQL", help='Only rows that match, such as "price > 10".')
+@COLUMNS
+@WHERE
 def tail(
     lake: str,
     collection: str,

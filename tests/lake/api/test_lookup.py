@@ -5,6 +5,7 @@ import random
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from lakes import SMALL_PARTS
 from lakes import rows as plain_rows
 
 import tidelake
@@ -23,14 +24,7 @@ SCHEMA = pa.schema([field for field, _ in FIELDS])
 KEYS = [["k", "s"], ["f"], ["s"], ["d", "b"], ["small one"]]
 CONFIGS = {
     "inline": Config(),
-    "stored": Config(
-        part_target_bytes=2048,
-        row_group_rows=4,
-        merge_chunk_rows=16,
-        fold_rows=1,
-        inline_part_bytes=0,
-        bound_bytes=9,
-    ),
+    "stored": SMALL_PARTS,
     "folded": Config(inline_part_bytes=0, row_group_rows=4, merge_budget_s=0.0),
 }
 

@@ -2,9 +2,11 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from lakes import SMALL_PARTS
 
 import tidelake
 from tidelake.config import Config
@@ -23,15 +25,7 @@ SCHEMA = pa.schema([field for field, _ in FIELDS])
 KEY = ["k", "s"]
 CONFIGS = {
     "inline": Config(),
-    "stored": Config(
-        part_target_bytes=2048,
-        row_group_rows=4,
-        merge_chunk_rows=16,
-        fold_rows=1,
-        inline_part_bytes=0,
-        stats_budget_bytes=200,
-        bound_bytes=9,
-    ),
+    "stored": replace(SMALL_PARTS, stats_budget_bytes=200),
     "folded": Config(inline_part_bytes=0, row_group_rows=4, merge_budget_s=0.0),
 }
 

@@ -5,6 +5,7 @@ import threading
 
 import pyarrow as pa
 import pytest
+from lakes import SMALL_PARTS
 
 import tidelake
 from tidelake.config import Config
@@ -14,14 +15,7 @@ from tiers import some
 SCHEMA = pa.schema([pa.field("k", pa.int64()), pa.field("s", pa.string()), ("v", pa.int64())])
 CONFIGS = {
     "inline": Config(),
-    "stored": Config(
-        part_target_bytes=2048,
-        row_group_rows=4,
-        merge_chunk_rows=16,
-        fold_rows=1,
-        inline_part_bytes=0,
-        bound_bytes=9,
-    ),
+    "stored": SMALL_PARTS,
     "one group": Config(inline_part_bytes=0, merge_budget_s=0.0),
 }
 
