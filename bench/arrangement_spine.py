@@ -30,6 +30,7 @@ from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.config import MIB
 from tidelake.data.types import schema_from_arrow
+from tidelake.env import Env
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 
@@ -81,7 +82,7 @@ def throughput(rows: int) -> Numbers:
     waited = batches = merges = 0.0
     for turn in range(4):
         merging = turn % 2 == 1
-        with AsyncSpine(LAYOUT, PLENTY) as spine:
+        with AsyncSpine(LAYOUT, PLENTY, env=Env()) as spine:
             if not merging:
                 spine.pause()
             taken[merging].append(once(lambda spine=spine: appended(spine, tables)))
@@ -103,7 +104,7 @@ def throughput(rows: int) -> Numbers:
 def latency(rows: int) -> Numbers:
     tables = [updates(n) for n in range(max(8, rows // INSERT_ROWS))]
     later = [updates(n) for n in range(len(tables), len(tables) + 400)]
-    with AsyncSpine(LAYOUT, PLENTY) as spine:
+    with AsyncSpine(LAYOUT, PLENTY, env=Env()) as spine:
         spine.pause()
         # In few batches, so that nobody waits for their number.
         for first in range(0, len(tables), 50):
@@ -138,7 +139,7 @@ def held(folder: str, budget: int, size: int) -> Numbers:
     config = ArrangementConfig(memory_budget_bytes=budget, process_budget_bytes=budget)
     done = 0
     began = time.perf_counter()
-    with AsyncSpine(LAYOUT, config, directory=folder) as spine:
+    with AsyncSpine(LAYOUT, config, directory=folder, env=Env()) as spine:
         for n, table in enumerate(forever()):
             done += table.nbytes
             spine.append(table)

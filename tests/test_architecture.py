@@ -34,6 +34,7 @@ POOL = (
 COMMANDS = "a plain function, or the command line: a process started below outlives a killed Spark worker"
 PLAIN = "a format of our own, with a checksum: a pickle runs code when read, and breaks when a class moves"
 SETTINGS = "config.Config: what a process does must not depend on where it was started"
+PROCESS = "process.ProcessOrigin or process.PerProcess: one place knows what a fork is"
 REPORT = "env.Recorder for counts, a returned report or a `TidelakeWarning` for the rest"
 
 BANS = (
@@ -55,6 +56,10 @@ BANS = (
     Ban("multiprocessing", POOL),
     Ban("os.fork", COMMANDS),
     Ban("os.system", COMMANDS),
+    # The three write temporary files, whose names have the process id.
+    Ban(
+        "os.getpid", PROCESS, ("process.py", "cli/output.py", "spark/writing/rejects.py", "store/scratch.py")
+    ),
     Ban("subprocess", COMMANDS, ("cli/", "spark/session.py")),  # the session asks Java for its version
     Ban("os.environ", SETTINGS, ("cli/", "spark/session.py")),
     Ban("os.getenv", SETTINGS, ("cli/", "spark/session.py")),
@@ -123,6 +128,27 @@ def loaded_by(code: str) -> tuple[set[str], int]:
     )
     modules, threads = json.loads(done.stdout)
     return set(modules), threads
+
+
+# Where an environment is made: with a lake, for an arrangement without one, for a worker with only a spec;
+# and the clock of a disk that tests simulate. Everything else takes the one that it is given.
+WORLDS = {
+    "lake/api/lake.py": {"Env"},
+    "arrangement/arrangement.py": {"Env"},
+    "shard/spec.py": {"Env"},
+    "testing/files.py": {"SystemClock"},
+}
+
+
+def test_an_environment_is_made_in_few_places() -> None:
+    found: dict[str, set[str]] = {}
+    for module in MODULES:
+        for node in ast.walk(_tree(module)):
+            made = [node.func, *node.args] if isinstance(node, ast.Call) else []
+            names = {one.id for one in made if isinstance(one, ast.Name)}
+            if names & {"Env", "SystemClock", "ThreadSpawner"} and module.name != "env.py":
+                found.setdefault(_name(module), set()).update(names & {"Env", "SystemClock", "ThreadSpawner"})
+    assert found == WORLDS
 
 
 def test_importing_tidelake_loads_nothing_else_and_starts_no_thread() -> None:

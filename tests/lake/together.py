@@ -6,7 +6,7 @@ import pyarrow as pa
 from lakes import SetClock
 
 from tidelake.config import Config
-from tidelake.env import Counters, Env
+from tidelake.env import Counters, Env, SystemClock
 from tidelake.lake.api.lake import Lake
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
@@ -37,7 +37,7 @@ class Places:
     """Memory stores that several lakes (as of several processes) open; they have one clock."""
 
     def __init__(self, config=None):
-        self.stores = Stores(MemoryBlobStore(), MemoryVersionLog())
+        self.stores = Stores(MemoryBlobStore(SystemClock()), MemoryVersionLog())
         self.config = config or QUIET
         self.recorder, self.clock = Counters(), SetClock()
 

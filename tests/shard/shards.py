@@ -5,7 +5,7 @@ import uuid
 import pyarrow as pa
 
 from tidelake.config import Config
-from tidelake.env import Counters, Env
+from tidelake.env import Counters, Env, SystemClock
 from tidelake.lake.api.lake import Lake
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
@@ -36,7 +36,7 @@ class Place:
     """Memory stores that several lakes (as of several processes) open, each with faults of its own."""
 
     def __init__(self):
-        self.stores = Stores(MemoryBlobStore(), MemoryVersionLog())
+        self.stores = Stores(MemoryBlobStore(SystemClock()), MemoryVersionLog())
 
     def lake(self, faults=None, config=None, **seams):
         """A lake with fresh counters, as another process would open it; `seams` go into its `Env`."""

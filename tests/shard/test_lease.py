@@ -77,7 +77,7 @@ def test_a_short_read_writes_nothing_and_leaves_nothing_to_keep():
     abandoned, _ = begun(c)
     del abandoned
     gc.collect()
-    assert not lake._renewer._kept and lake._env.spawner.spawned == ["tidelake-renewer"]
+    assert not lake._renewer._kept and lake.env.spawner.spawned == ["tidelake-renewer"]
     place.pass_s(THIRD_S + 60, lake)
     assert commits(lake) == before and not holds_of(c)
 
@@ -87,7 +87,7 @@ def test_a_read_of_what_the_state_itself_holds_needs_no_keeper():
     lake = place.process(Config())
     c = lake.create("c", SCHEMA, key=["id"])
     c.append(rows(1, 2))
-    assert ids(c) == {1: 1, 2: 1} and not lake._env.spawner.spawned
+    assert ids(c) == {1: 1, 2: 1} and not lake.env.spawner.spawned
 
 
 def test_a_read_that_takes_long_pins_its_state_and_keeps_no_history_back():
@@ -486,11 +486,11 @@ def test_the_worker_beside_a_read_renews_its_hold_and_ends_after_it(tmp_path):
         until(lambda: holds_of(c)[0].expires_ms > hold.expires_ms + 600)
         assert first + rest_of(stream) == list(range(1600))
         assert not holds_of(c)
-        until(lambda: lake._renewer._spawned is None)
+        until(lambda: lake._renewer._worker.get().spawned is None)
         reader = c.reader("r")
         until(lambda: holds_of(c)[0].expires_ms > holds_of(c)[0].opened_ms + 1200)
         reader.close()
-        until(lambda: lake._renewer._spawned is None)
+        until(lambda: lake._renewer._worker.get().spawned is None)
         reader = c.reader("until the lake is closed")
     # Readers that other tests have left open have workers of their own.
     assert not [t for t in set(threading.enumerate()) - before if t.name == "tidelake-renewer"]

@@ -469,7 +469,7 @@ def test_following_a_collection_costs_nobody_an_earlier_read():
         c.append(rows(n))
     steps = c.listen(0, timeout_s=0)
     next(steps)
-    lake._env.clock.ms += 10**5
+    lake.env.clock.ms += 10**5
     c.append(rows(3))
     next(steps)
     assert next(iter(c.state().holds.values())).since.elements[0] > 0

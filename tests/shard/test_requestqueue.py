@@ -82,7 +82,7 @@ class Bay:
 
     @property
     def line(self):
-        return self.shard.group_commit.commits._line
+        return self.shard.group_commit.commits._lines.get()
 
     @staticmethod
     def until(reached):
@@ -396,7 +396,7 @@ def test_all_hear_the_error_of_the_store_also_if_it_cannot_be_copied(bay, error)
 
 
 def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
-    line = RequestQueue()._line
+    line = RequestQueue()._lines.get()
     leader, waiting, gone, last = (Request() for _ in range(4))
     assert line.enter(leader) is None
     for request in (waiting, gone, last):
@@ -416,7 +416,7 @@ def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
 
 
 def test_a_thread_that_leaves_when_it_is_to_lead_hands_that_on():
-    line = RequestQueue()._line
+    line = RequestQueue()._lines.get()
     leader, second, third = (Request() for _ in range(3))
     line.enter(leader)
     line.enter(second)
@@ -432,7 +432,7 @@ def test_a_thread_that_leaves_when_it_is_to_lead_hands_that_on():
 @settings(max_examples=examples(200))
 def test_whoever_comes_and_goes_somebody_leads_while_somebody_waits(data):
     """All interleavings of calls of a line; of each thread the next call is one that it may make."""
-    line, alive, leading = RequestQueue()._line, [], {}
+    line, alive, leading = RequestQueue()._lines.get(), [], {}
     for _ in range(data.draw(st.integers(1, 40))):
         free = [r for r in alive if r.guard is None or r.guard.acquire(blocking=False)]
         for request in free:
@@ -528,7 +528,7 @@ def test_threads_that_look_at_once_share_a_scan():
     assert stopped.wait(60)
     for thread in threads[1:]:
         thread.start()
-    Bay.until(lambda: looks._line.count() == 9)
+    Bay.until(lambda: looks._lines.get().count() == 9)
     # What is committed after they asked is seen by those that come in the next scan.
     newest = place.lake().collection("c")
     go_on.set()

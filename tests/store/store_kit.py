@@ -4,7 +4,7 @@ import random
 import threading
 from collections.abc import Callable
 
-from tidelake.env import Counters
+from tidelake.env import Counters, SystemClock
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
@@ -54,11 +54,11 @@ def retrying_log(inner: VersionLog) -> VersionLog:
 
 
 BLOB_STORES: dict[str, Callable[[str], BlobStore]] = {
-    "memory": lambda root: MemoryBlobStore(),
+    "memory": lambda root: MemoryBlobStore(SystemClock()),
     "local": LocalBlobStore,
     "local-simulated": lambda root: LocalBlobStore(root, SimulatedDisk().process()),
     "metered": lambda root: MeteredBlobStore(LocalBlobStore(root), Counters()),
-    "retrying-faulty-memory": lambda root: retrying_blobs(MemoryBlobStore()),
+    "retrying-faulty-memory": lambda root: retrying_blobs(MemoryBlobStore(SystemClock())),
     "retrying-faulty-metered-local": lambda root: retrying_blobs(
         MeteredBlobStore(LocalBlobStore(root), Counters())
     ),

@@ -5,6 +5,7 @@ from typing import TypeVar, get_args
 
 import pytest
 
+from tidelake.env import SystemClock
 from tidelake.errors import ReadOnlyLake
 from tidelake.store.layers import (
     WRITES,
@@ -38,7 +39,7 @@ def methods(protocol: type, prefix: str) -> set[str]:
 
 def call(operation: str, around: Around) -> object:
     """Call one method of a layer over stores that hold an object and a key."""
-    blobs, log = MemoryBlobStore(), MemoryVersionLog()
+    blobs, log = MemoryBlobStore(SystemClock()), MemoryVersionLog()
     if operation != "blob.put":
         blobs.put("a/b", b"here")
     if operation != "log.compare_and_set":

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelake.env import Counters
+from tidelake.env import Counters, SystemClock
 from tidelake.errors import BlobNotFound
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
@@ -13,7 +13,7 @@ from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 
 def test_blob_calls_and_bytes_are_counted() -> None:
     counters = Counters()
-    store = MeteredBlobStore(MemoryBlobStore(), counters)
+    store = MeteredBlobStore(MemoryBlobStore(SystemClock()), counters)
     store.put("a", b"0123456789")
     store.get("a", 2, 3)
     list(store.list())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from store_kit import FakeClock
 
-from tidelake.env import RandomIds
+from tidelake.env import RandomIds, SystemClock
 from tidelake.errors import BlobExists, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.store.disk import unavailable
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
@@ -31,7 +31,7 @@ def draw() -> float:
 
 
 def blobs_over(clock: FakeClock, *script: Fault) -> tuple[RetryingBlobStore, MemoryBlobStore, FaultPlan]:
-    inner, plan = MemoryBlobStore(), FaultPlan(script=script)
+    inner, plan = MemoryBlobStore(SystemClock()), FaultPlan(script=script)
     return RetryingBlobStore(FaultyBlobStore(inner, plan), clock, 30.0, draw), inner, plan
 
 
@@ -61,7 +61,9 @@ def test_pauses_double_are_jittered_and_end_at_the_deadline(clock: FakeClock) ->
 
 
 def test_without_a_deadline_there_is_one_attempt(clock: FakeClock) -> None:
-    store = RetryingBlobStore(FaultyBlobStore(MemoryBlobStore(), FaultPlan(rates=BOTH)), clock, 0.0, draw)
+    store = RetryingBlobStore(
+        FaultyBlobStore(MemoryBlobStore(SystemClock()), FaultPlan(rates=BOTH)), clock, 0.0, draw
+    )
     with pytest.raises((StoreUnavailable, OutcomeUnknown)):
         store.put("a", b"")
     assert clock.pauses == []
@@ -146,7 +148,7 @@ def test_equal_bytes_are_no_success_when_nothing_was_unknown(clock: FakeClock) -
 def test_a_call_with_an_unknown_attempt_never_ends_as_certain(clock: FakeClock) -> None:
     for operation in ("put", "delete"):
         plan = FaultPlan(script=[Fault.UNKNOWN_AFTER], rates={Fault.UNAVAILABLE: 1})
-        store = RetryingBlobStore(FaultyBlobStore(MemoryBlobStore(), plan), clock, 5.0, draw)
+        store = RetryingBlobStore(FaultyBlobStore(MemoryBlobStore(SystemClock()), plan), clock, 5.0, draw)
         with pytest.raises(OutcomeUnknown, match="earlier attempt") as caught:
             getattr(store, operation)(*(("a", b"x") if operation == "put" else ("a",)))
         assert isinstance(caught.value.__cause__, StoreUnavailable)
@@ -193,7 +195,7 @@ def test_a_crash_ends_the_process_until_it_restarts(clock: FakeClock) -> None:
 def test_the_same_seed_injects_the_same_faults() -> None:
     def trace(seed: int) -> list[str]:
         plan = FaultPlan(seed, rates=BOTH | {Fault.UNAVAILABLE: 0.2})
-        store, answers = FaultyBlobStore(MemoryBlobStore(), plan), []
+        store, answers = FaultyBlobStore(MemoryBlobStore(SystemClock()), plan), []
         for number in range(50):
             try:
                 store.put(f"{number}", b"")
@@ -210,7 +212,7 @@ def test_the_same_seed_injects_the_same_faults() -> None:
 
 def test_many_random_faults_lose_and_invent_nothing(clock: FakeClock) -> None:
     rates = {Fault.UNAVAILABLE: 0.2, Fault.UNKNOWN_BEFORE: 0.2, Fault.UNKNOWN_AFTER: 0.2}
-    inner, plan = MemoryBlobStore(), FaultPlan(11, rates)
+    inner, plan = MemoryBlobStore(SystemClock()), FaultPlan(11, rates)
     store = RetryingBlobStore(FaultyBlobStore(inner, plan), clock, 1e9, random.Random(5).random)
     for number in range(300):
         store.put(f"p/{number:03}", b"%d" % number)

@@ -65,7 +65,7 @@ class Arrangement(ArrangementReads):
         self._metrics = Metrics(env.recorder)
         self._closed = False
         self._holdings = Holdings("an arrangement", [spine.close, home.release], env.recorder)
-        self._watch = Watch(self, self._holdings)
+        self._watch = Watch(self, self._holdings, env.spawner)
 
     @classmethod
     def create(

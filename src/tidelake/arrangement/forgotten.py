@@ -10,7 +10,6 @@ SUBTLE: the garbage collector calls a finalizer at any moment, in any thread, wh
 holds. So the finalizer closes nothing: it only puts the holdings into a queue, which takes no lock of ours.
 """
 
-import os
 import threading
 import warnings
 import weakref
@@ -18,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from tidelake.env import Recorder, Spawned, Stop, ThreadSpawner
+from tidelake.env import Recorder, Spawned, Spawner, Stop
 from tidelake.errors import TidelakeWarning
+from tidelake.process import PerProcess, ProcessOrigin
 
 
 @dataclass
@@ -53,14 +53,14 @@ class _Closer:
     watched: int = 0
     forgotten: "SimpleQueue[Holdings | None]" = field(default_factory=SimpleQueue)
     spawned: Spawned | None = None
-    pid: int = field(default_factory=os.getpid)
+    origin: ProcessOrigin = field(default_factory=ProcessOrigin)
 
     def run(self, _stop: Stop) -> None:
         while (holdings := self.forgotten.get()) is not None:
             holdings.close()
             # Otherwise the reference would keep the resources alive until the next item comes.
             del holdings
-            if _less(self):
+            if _CURRENT.get().less(self):
                 return
 
     def end(self) -> None:
@@ -73,50 +73,50 @@ class _Closer:
 class Watch:
     """Watches one arrangement until it is closed; if it is garbage collected first, warns and releases it."""
 
-    def __init__(self, arrangement: object, holdings: Holdings) -> None:
-        self._closer = _more()
+    def __init__(self, arrangement: object, holdings: Holdings, spawner: Spawner) -> None:
+        self._closer = _CURRENT.get().more(spawner)
         self._finalizer = weakref.finalize(arrangement, _forgotten, self._closer, holdings)
         # At exit the thread is gone, and the operating system releases everything.
         self._finalizer.atexit = False
 
     def end(self) -> None:
         """Stop watching: the arrangement is being closed."""
-        if self._finalizer.detach() and self._closer.pid == os.getpid() and _less(self._closer):
-            self._closer.end()
+        closer = self._closer
+        if self._finalizer.detach() and closer.origin.is_here and _CURRENT.get().less(closer):
+            closer.end()
 
 
-_lock = threading.Lock()
-_closers: list[_Closer] = []
+class _Current:
+    """The closer of a process, while it has arrangements."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closer: _Closer | None = None
+
+    def more(self, spawner: Spawner) -> _Closer:
+        """The closer, with one more arrangement to watch."""
+        with self._lock:
+            if self._closer is None:
+                closer = _Closer()
+                closer.spawned = spawner.spawn("tidelake-forgotten", closer.run)
+                self._closer = closer
+            self._closer.watched += 1
+            return self._closer
+
+    def less(self, closer: _Closer) -> bool:
+        """One less arrangement to watch; returns whether it was the last one."""
+        with self._lock:
+            closer.watched -= 1
+            if not closer.watched:
+                self._closer = None
+            return not closer.watched
 
 
-def _more() -> _Closer:
-    """The closer of this process, with one more arrangement to watch."""
-    global _lock  # noqa: PLW0603 - once per process
-    if _closers and _closers[0].pid != os.getpid():
-        # In a forked process the parent's thread does not run, and its lock may be held for ever.
-        _lock = threading.Lock()
-        _closers.clear()
-    with _lock:
-        if not _closers:
-            closer = _Closer()
-            closer.spawned = ThreadSpawner().spawn("tidelake-forgotten", closer.run)
-            _closers.append(closer)
-        _closers[0].watched += 1
-        return _closers[0]
-
-
-def _less(closer: _Closer) -> bool:
-    """One less arrangement to watch; returns whether it was the last one."""
-    with _lock:
-        closer.watched -= 1
-        if closer.watched:
-            return False
-        _closers.remove(closer)
-        return True
+_CURRENT = PerProcess(_Current)
 
 
 def _forgotten(closer: _Closer, holdings: Holdings) -> None:
-    if closer.pid != os.getpid():
+    if not closer.origin.is_here:
         return  # a forked process has a copy of the parent's arrangement
     closer.forgotten.put(holdings)
     warnings.warn(

@@ -201,10 +201,9 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
     import tidelake
     from tidelake.cli import holds as shown
     from tidelake.cli import output
-    from tidelake.env import SystemClock
 
-    now_ms = SystemClock().now_ms()
     with tidelake.open(lake, create=False) as opened:
+        now_ms = opened.env.clock.now_ms()
         failed = output.CommandFailed()
         named = opened.collections(failed.add) if collection is None else [opened.collection(collection)]
         lines = [line for one in named for line in shown.rows(one, now_ms)]

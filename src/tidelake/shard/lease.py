@@ -9,7 +9,6 @@ that finds a part missing ends with an error that says why, never with wrong row
 """
 
 import itertools
-import os
 import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.env import Env
 from tidelake.errors import (
     BlobNotFound,
     Closed,
@@ -32,9 +30,10 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.process import ProcessOrigin
 from tidelake.shard.renewer import LeaseRenewer
 from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.shard.version import Version
 from tidelake.state import holds
 from tidelake.state.commands import Commit, NoOp, Outcome
@@ -100,7 +99,7 @@ class Lease:
         self._pins: tuple[int, ...] = ()
         self._renewed_s, self._renewed_ms = 0.0, 0
         self._opened = self._over = False
-        self._pid = os.getpid()
+        self._origin = ProcessOrigin()
         self._lock = threading.Lock()
 
     @property
@@ -111,7 +110,7 @@ class Lease:
     @property
     def foreign(self) -> bool:
         """Whether this process is a fork of the one whose lease it is."""
-        return self._pid != os.getpid()
+        return not self._origin.is_here
 
     @property
     def over(self) -> bool:
@@ -369,7 +368,7 @@ def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> Ti
 def explained_by(spec: ShardSpec, name: str) -> TidelakeError:
     """As `explained`, in a process that only has the spec."""
     try:
-        shard = Shard.open(stores_of(spec), Env(), spec.url, spec.shard_id, spec.config)
+        shard = Shard.open(stores_of(spec), env_here(), spec.url, spec.shard_id, spec.config)
     except CollectionNotFound:
         return CollectionDropped(spec.shard_id)
     return explained(shard, name)

@@ -12,7 +12,6 @@ its log says that it is one.
 INVARIANT: no command is answered before every commit that its answer was decided on is durable.
 """
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,6 +28,7 @@ from tidelake.errors import (
     InternalError,
     TidelakeError,
 )
+from tidelake.process import PerProcess
 from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.requestqueue import Request, RequestQueue
 from tidelake.shard.requests import CommitRequest, Decided, Done, Failed, RefreshRequest
@@ -103,17 +103,7 @@ class Machine:
         self._config = config
         self._env = env
         self._known: LoadedVersion | None = None
-        self._make_locks()
-
-    def _make_locks(self) -> None:
-        self._adopting = threading.Lock()
-        # Set last: a thread that sees the current pid uses these locks.
-        self._pid = os.getpid()
-
-    def _check_process(self) -> None:
-        """After a fork, make new locks: a thread of the parent may have held the old ones."""
-        if self._pid != os.getpid():
-            self._make_locks()
+        self._adopting = PerProcess(threading.Lock)
 
     def refresh(self) -> ShardState:
         """The newest state. One log scan, three calls the first time. Waits for no command.
@@ -148,8 +138,7 @@ class Machine:
 
     def adopt(self, known: LoadedVersion) -> LoadedVersion:
         """Take over a version that was read or committed, unless a newer one is known. Returns the newest."""
-        self._check_process()
-        with self._adopting:
+        with self._adopting.get():
             if self._known is None or self._known.state.seqno < known.state.seqno:
                 self._known = known
             return self._known

@@ -11,7 +11,6 @@ Threads start when there is work, belong to one process, and are never kept acro
 has no thread left for this process, the caller does the work, as inside `sequential()`.
 """
 
-import os
 import queue
 import threading
 from collections import deque
@@ -23,6 +22,7 @@ from itertools import chain, islice, takewhile
 from typing import Any, Generic, TypeVar
 
 from tidelake.errors import InternalError, UsageError
+from tidelake.process import ProcessOrigin
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -86,10 +86,10 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
     ready: queue.Queue[T | _End] = queue.Queue()
     room = threading.Semaphore(max(1, depth))
     stopped = threading.Event()
-    pid = os.getpid()
+    origin = ProcessOrigin()
 
     def take() -> list[T]:
-        if os.getpid() != pid:
+        if not origin.is_here:
             raise UsageError("a stream of rows does not survive a fork: read it in the process that began it")
         item = ready.get()
         if isinstance(item, _End):
@@ -109,7 +109,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
             yield one.pop()
     finally:
         # In a fork there is no thread to stop, and its locks are as they were at the fork.
-        if os.getpid() == pid:
+        if origin.is_here:
             stopped.set()
             room.release()
             # The garbage collector may close an abandoned generator in any thread, even in this one.
@@ -150,7 +150,7 @@ class Job(Generic[T]):
         self._answer: list[T] = []
         self._error: BaseException | None = None
         self._ended = threading.Event()
-        self._pid = os.getpid()
+        self._origin = ProcessOrigin()
 
     @property
     def done(self) -> bool:
@@ -164,7 +164,7 @@ class Job(Generic[T]):
             UsageError: called in a fork, and the job had not ended before the fork.
             BaseException: the error of the job.
         """
-        if not self.done and os.getpid() != self._pid:
+        if not self.done and not self._origin.is_here:
             raise UsageError("background work does not survive a fork: wait for it where it was begun")
         self._ended.wait()
         if self._error is not None:
@@ -202,14 +202,14 @@ class Background:
         """
         self._room = threading.Semaphore(depth)
         self._stalled = stalled
-        self._pid = os.getpid()
+        self._origin = ProcessOrigin()
         self._threads: set[threading.Thread] = set()
         self._error: BaseException | None = None
 
     @property
     def foreign(self) -> bool:
         """Whether this process is a fork of the one that made it, so that its threads do not exist here."""
-        return os.getpid() != self._pid
+        return not self._origin.is_here
 
     def submit(self, work: Callable[[], T]) -> Job[T]:
         """Start a job; waits while `depth` jobs are running.

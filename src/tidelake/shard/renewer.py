@@ -7,12 +7,13 @@ INVARIANT: an added hold is looked at no later than it is due, as long as none i
 after it was added. A fork keeps nothing of its parent.
 """
 
-import os
 import threading
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidelake.env import Env, Spawned, Stop
 from tidelake.errors import OutOfThreads, TidelakeError
+from tidelake.process import PerProcess
 
 # Between two attempts at a renewal that fails.
 _PAUSE_S = 1.0
@@ -43,14 +44,12 @@ class LeaseRenewer:
     def __init__(self, env: Env, tick_s: float) -> None:
         self._env = env
         self._tick_s = max(tick_s, _TICK_S_MIN)
-        self._begin()
+        # The worker is its process' own, and so is what it keeps.
+        self._worker = PerProcess(_Worker)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._kept: dict[Kept, None] = {}
-        self._ended = False
-        self._lock = threading.Lock()
-        self._spawned: Spawned | None = None
+    @property
+    def _kept(self) -> dict[Kept, None]:
+        return self._worker.get().kept
 
     def add(self, kept: Kept) -> None:
         """Keep something, until it is discarded. May be repeated.
@@ -58,16 +57,14 @@ class LeaseRenewer:
         Raises:
             OutOfThreads: no worker can be started; it is not kept.
         """
-        if self._pid != os.getpid():
-            # The worker is the parent's, and so is what it keeps.
-            self._begin()
-        with self._lock:
-            self._kept[kept] = None
-            if self._spawned is None and not self._ended:
+        worker = self._worker.get()
+        with worker.lock:
+            worker.kept[kept] = None
+            if worker.spawned is None and not worker.ended:
                 try:
-                    self._spawned = self._env.spawner.spawn("tidelake-renewer", self._run)
+                    worker.spawned = self._env.spawner.spawn("tidelake-renewer", self._run)
                 except OutOfThreads:
-                    del self._kept[kept]
+                    del worker.kept[kept]
                     raise
 
     def look_every(self, tick_s: float) -> None:
@@ -80,24 +77,21 @@ class LeaseRenewer:
 
     def stop(self) -> None:
         """End the worker; what is still in it is kept no longer. May be repeated."""
-        if self._pid != os.getpid():
-            return
         self.end()
         self._kept.clear()
 
     def end(self) -> None:
         """End the worker for good. May be repeated."""
-        if self._pid != os.getpid():
-            return
-        with self._lock:
-            self._ended = True
-            spawned, self._spawned = self._spawned, None
+        worker = self._worker.get()
+        with worker.lock:
+            worker.ended = True
+            spawned, worker.spawned = worker.spawned, None
         if spawned is not None:
             spawned.stop()
 
     def give_up(self) -> None:
         """End the holds that are still in it. If the store fails, the rest expires. REQUIRES: `end`."""
-        for kept in [] if self._pid != os.getpid() else self._kept.copy():
+        for kept in self._kept.copy():
             try:
                 kept.give_up()
             except TidelakeError:
@@ -122,8 +116,19 @@ class LeaseRenewer:
         # Nothing that was added can be due before.
         pause_s = self._tick_s
         while not stop.wait(pause_s):
-            with self._lock:
-                if not self._kept:
-                    self._spawned = None
+            worker = self._worker.get()
+            with worker.lock:
+                if not worker.kept:
+                    worker.spawned = None
                     return
             pause_s = self.look()
+
+
+@dataclass
+class _Worker:
+    """The worker of one process, and what it keeps."""
+
+    kept: dict[Kept, None] = field(default_factory=dict)
+    ended: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    spawned: Spawned | None = None

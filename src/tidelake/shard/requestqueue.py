@@ -14,12 +14,12 @@ lead, and no thread waits for it. No lock is held while `carry_out` runs.
 """
 
 import copy
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tidelake.env import Clock
+from tidelake.process import PerProcess
 
 A = TypeVar("A", bound="Request")
 _GATHER_S_MAX, _GATHER_LOOK_S = 0.05, 0.0005
@@ -69,7 +69,7 @@ class RequestQueue:
 
     def __init__(self, clock: Clock | None = None, size_max: int = 256) -> None:
         self._clock, self._size_max = clock, size_max
-        self._line = _Line()
+        self._lines = PerProcess(_Line)
         self._usual, self._took_s = 1, 0.0
 
     def run(self, request: A, carry_out: Callable[[Sequence[A]], None]) -> None:
@@ -83,10 +83,8 @@ class RequestQueue:
         Raises:
             Exception: the request failed.
         """
-        line = self._line
-        if line.pid != os.getpid():
-            # After a fork, the threads that lead and wait exist in the parent only.
-            line = self._line = _Line()
+        # After a fork, the threads that lead and wait exist in the parent only.
+        line = self._lines.get()
         taken: list[A] = []
         try:
             guard = line.enter(request)
@@ -124,7 +122,6 @@ class _Line:
     """The request that leads, and those that wait, in order of arrival."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self._lock = threading.Lock()
         self._leader: Request | None = None
         self._waiting: list[Request] = []

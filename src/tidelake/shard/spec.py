@@ -4,7 +4,6 @@ A `ShardSpec` goes to Spark workers inside tasks. It names the lake by its URL; 
 come from the worker's own environment.
 """
 
-import os
 from dataclasses import dataclass, replace
 
 from tidelake.config import Config
@@ -13,6 +12,7 @@ from tidelake.errors import IncompatibleSchema, InternalError, UsageError
 from tidelake.model.evolution import dropped, may_be_missing, why_not_readable_as
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
+from tidelake.process import PerProcess
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores, open_stores
 
@@ -107,12 +107,18 @@ def schemas_of(state: ShardState) -> dict[int, Schema]:
     return {id_: version.schema for id_, version in sorted(state.schemas.items())}
 
 
-_opened: dict[tuple[int, str, Config], Stores] = {}
+_ENV = PerProcess(Env)
+_OPENED: PerProcess[dict[tuple[str, Config], Stores]] = PerProcess(dict)
+
+
+def env_here() -> Env:
+    """The environment of this process, for work that has a spec and no handle of the lake, as workers do."""
+    return _ENV.get()
 
 
 def stores_of(spec: ShardSpec) -> Stores:
     """The stores of a spec, opened once per process (a forked child opens its own)."""
-    key = (os.getpid(), spec.url, spec.config)
-    if key not in _opened:
-        _opened[key] = open_stores(spec.url, spec.config, Env(), create=False)
-    return _opened[key]
+    opened, key = _OPENED.get(), (spec.url, spec.config)
+    if key not in opened:
+        opened[key] = open_stores(spec.url, spec.config, env_here(), create=False)
+    return opened[key]

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from typing import BinaryIO
 
-from tidelake.env import Clock, SystemClock
+from tidelake.env import Clock
 from tidelake.errors import BlobExists, BlobNotFound, UsageError
 from tidelake.store.names import (
     check_expected,
@@ -27,8 +27,8 @@ from tidelake.store.protocols import BlobInfo, Entry, MendedLog
 class MemoryBlobStore:
     """A `BlobStore` in a dictionary."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._blobs: dict[str, tuple[bytes, int]] = {}
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from tidelake.process import ProcessOrigin
 from tidelake.store.files import Files, is_file_at, refuse_links
 
 FOLDER = "~tmp"
@@ -25,7 +26,7 @@ class Scratch:
         self._base = root if base is None else base
         self._files = files
         self._numbers = itertools.count()
-        self._swept_by: int | None = None
+        self._swept_by: ProcessOrigin | None = None
 
     @contextmanager
     def written(self, data: bytes) -> Iterator[str]:
@@ -66,9 +67,9 @@ class Scratch:
             self._files.close(descriptor)  # another process swept it before we had the lock, or is about to
 
     def _sweep_once(self) -> None:
-        if self._swept_by == os.getpid():
+        if self._swept_by is not None and self._swept_by.is_here:
             return
-        self._swept_by = os.getpid()
+        self._swept_by = ProcessOrigin()
         with suppress(FileNotFoundError):  # nothing has been written here yet
             for name, _ in self._files.scan(self.folder):
                 self._sweep(os.path.join(self.folder, name))

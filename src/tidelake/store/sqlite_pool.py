@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from weakref import WeakSet
 
 from tidelake.errors import Closed, StoreUnavailable
+from tidelake.process import ProcessOrigin
 from tidelake.store.sqlite_database import Database
 
 _guard = threading.Lock()  # guards the handles of all pools; held across a fork
@@ -87,7 +88,7 @@ class ConnectionPool:
         self._limit = limit
         self._handles: OrderedDict[str, KeyHandle] = OrderedDict()
         self._closed = False
-        self._pid = os.getpid()
+        self._origin = ProcessOrigin()
         _register(self)
 
     @contextmanager
@@ -125,7 +126,7 @@ class ConnectionPool:
                 handle.drop()
 
     def _take(self, key: str) -> KeyHandle:
-        if self._pid != os.getpid():
+        if not self._origin.is_here:
             self._adopt()
         with _guard:
             if self._closed:
@@ -145,7 +146,7 @@ class ConnectionPool:
                 "in the child only, or fork by os.fork or multiprocessing",
                 False,
             )
-        self._pid = os.getpid()
+        self._origin = ProcessOrigin()
 
     def _retire_idle(self, wanted: str) -> None:
         for key, handle in list(self._handles.items()):

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tidelake.config import Config
-from tidelake.env import Env, IdSource
+from tidelake.env import Clock, Env, IdSource
 from tidelake.errors import (
     BlobExists,
     BlobNotFound,
@@ -119,7 +119,7 @@ def open_stores(
     """
     url = normalize_url(url)
     if url.startswith("memory://"):
-        local = _open_memory(url, create=create and not read_only)
+        local = _open_memory(url, env.clock, create=create and not read_only)
         return _layered(_read_only(local, url) if read_only else local, config, env)
     root = unquote(urlsplit(url).path)
     blobs, log = os.path.join(root, "blobs"), os.path.join(root, "log")
@@ -177,13 +177,13 @@ def _layered_blobs(store: BlobStore, config: Config, env: Env) -> BlobStore:
     return RetryingBlobStore(metered, env.clock, config.retry_deadline_s, draw_from(env.ids))
 
 
-def _open_memory(url: str, *, create: bool) -> Stores:
+def _open_memory(url: str, clock: Clock, *, create: bool) -> Stores:
     with _memory_lock:
         stores = _memory_lakes.get(url)
         if stores is None:
             if not create:
                 raise NotALake(f"there is no lake {url!r} in this process: create it first")
-            stores = _memory_lakes[url] = Stores(MemoryBlobStore(), MemoryVersionLog())
+            stores = _memory_lakes[url] = Stores(MemoryBlobStore(clock), MemoryVersionLog())
         return stores
 
 

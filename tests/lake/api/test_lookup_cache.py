@@ -22,6 +22,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.lake import open_lake
 from tidelake.model.query import Changes
 from tidelake.model.time import TimeDomain
+from tidelake.process import PerProcess
 from tidelake.shard.runs import cache
 from tidelake.shard.runs.cache import cache_of
 from tidelake.shard.runs.read import sources
@@ -42,7 +43,7 @@ ROWS = 4_000
 def empty():
     """Nothing is unpacked in this process."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cache, "_here", {})
+        patched.setattr(cache, "_CACHE", PerProcess(cache.LookupCache))
         yield
 
 

@@ -15,7 +15,7 @@ from lakes import SCHEMA, contents, rows
 
 import tidelake
 from tidelake.config import Config
-from tidelake.env import Counters, Env
+from tidelake.env import Counters, Env, SystemClock
 from tidelake.errors import Closed, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.distributed import Distributed
@@ -222,7 +222,9 @@ def slow():
 
 def opened(slow, blobs=None):
     env = Env(recorder=Counters())
-    return Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs or MemoryBlobStore(), slow), STORED, env)
+    return Lake(
+        f"memory://{uuid.uuid4().hex}", Stores(blobs or MemoryBlobStore(SystemClock()), slow), STORED, env
+    )
 
 
 def thread(work):
@@ -249,7 +251,7 @@ def test_a_command_that_was_begun_is_finished_and_answered_before_the_lake_is_cl
     assert slow.reached.wait(60)
     # One that waits in the line of the same shard was let in, too.
     waiting, waited = thread(lambda: c.append(rows(2)))
-    while c._shard.group_commit.commits._line.count() < 2:
+    while c._shard.group_commit.commits._lines.get().count() < 2:
         pass
     closing, closed = thread(lake.close)
     while not lake._guard._shut:
@@ -418,4 +420,4 @@ def test_no_reader_is_kept_alive_after_close(lake):
     lake.close()
     reader.close()
     renewer.add(reader._reader._lease)
-    assert renewer._spawned is None
+    assert renewer._worker.get().spawned is None

@@ -13,7 +13,7 @@ import pytest
 
 from tidelake.config import MIB, Config
 from tidelake.data.types import schema_from_arrow
-from tidelake.env import Env
+from tidelake.env import Env, SystemClock
 from tidelake.errors import CorruptionError, StoreUnavailable, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
@@ -147,7 +147,7 @@ def prefetching():
 
 
 def test_a_merge_that_is_given_up_leaves_no_threads():
-    blobs = MemoryBlobStore()
+    blobs = MemoryBlobStore(SystemClock())
     answer = task_over(blobs, 200_000).rows(blobs)
     assert next(answer).num_rows
     assert prefetching()
@@ -157,7 +157,7 @@ def test_a_merge_that_is_given_up_leaves_no_threads():
 
 @pytest.mark.parametrize("early", [True, False])
 def test_damage_in_the_midst_of_a_merge_leaves_no_threads_and_no_parts(early):
-    blobs = MemoryBlobStore()
+    blobs = MemoryBlobStore(SystemClock())
     task = task_over(blobs, 200_000)
     part = task.needed[1].run.parts[0]
     data = bytearray(blobs.get(part.name))

@@ -66,4 +66,4 @@ def test_few_are_kept_and_others_closed(tmp_path: Path) -> None:
     with pytest.raises(Closed):
         found[0].state()
     assert all(c.state().upper == Frontier.of(0) for c in found[1:])
-    assert len(kept._kept) == kept._KEPT_MAX
+    assert len(kept._KEPT.get()) == kept._KEPT_MAX

@@ -20,6 +20,7 @@ from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.batch.memory import joined, possible
 from tidelake.arrangement.batch.search import rows_of
 from tidelake.errors import Closed, CorruptionError, InternalError, StoreUnavailable
+from tidelake.process import ProcessOrigin
 
 # Bytes that a merge reads at once.
 _SCAN_BYTES = 1024 * 1024
@@ -45,7 +46,7 @@ class FileOwner:
         self.path = path
         self._delete = delete
         self._users = 1
-        self._pid = os.getpid()
+        self._origin = ProcessOrigin()
         self._lock = threading.Lock()
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -87,7 +88,7 @@ class FileOwner:
                 return False
             os.close(self._descriptor)
             # In a forked process the file belongs to the parent.
-            if self._delete and self._pid == os.getpid():
+            if self._delete and self._origin.is_here:
                 # A snapshot may outlive its arrangement, which removes the folder with the file.
                 with suppress(FileNotFoundError):
                     os.unlink(self.path)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from tidelake.arrangement import given
+from tidelake.process import ProcessOrigin
 from tidelake.store.disk import unavailable
 
 _PREFIX = "tidelake-arrangement-"
@@ -49,7 +50,7 @@ class Home:
         self.path = os.path.join(root, _PREFIX + id_)
         self._users = 1
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._origin = ProcessOrigin()
         try:
             os.makedirs(root, exist_ok=True)
             _sweep(root)
@@ -78,7 +79,7 @@ class Home:
         with self._lock:
             self._users -= 1
             # In a forked process the folder belongs to the parent.
-            if self._users or self._pid != os.getpid():
+            if self._users or not self._origin.is_here:
                 return
         atexit.unregister(self._leave)
         try:
@@ -90,7 +91,7 @@ class Home:
 
     def _leave(self) -> None:
         """Remove the folder at exit if it is still open; threads may still be writing files."""
-        if self._pid == os.getpid():
+        if self._origin.is_here:
             shutil.rmtree(self.path, ignore_errors=True)
 
 

@@ -14,7 +14,6 @@ SUBTLE: a caller that waits also merges, if a merge is due that no thread works 
 threads that do not exist, and a spine without threads can be driven by `step` alone.
 """
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
@@ -27,6 +26,7 @@ from tidelake.arrangement.merge.pressure import Pressure
 from tidelake.arrangement.merge.schedule import Running, Schedule
 from tidelake.env import Env, Spawned, Stop
 from tidelake.errors import Closed, StoreUnavailable, UsageError
+from tidelake.process import PerProcess
 
 # The longest pause of a thread between two attempts that fail.
 _PAUSE_S_MAX = 60.0
@@ -58,10 +58,10 @@ class Merger:
         self._threads: list[Spawned] = []
         self._error: Exception | None = None
         self._closed = False
-        self._pid = os.getpid()
         if self.config.process_budget_bytes is not None:
-            with _registering:
-                _SHARING.add(self)
+            sharing = _SHARING.get()
+            with sharing.lock:
+                sharing.mergers.add(self)
 
     @property
     def rules(self) -> MergeRules:
@@ -325,7 +325,7 @@ class Merger:
         """Let mergers that share the process budget measure too: an idle one may hold most of the memory."""
         if self.config.process_budget_bytes is None or self.room.level < Pressure.HIGH:
             return
-        for other in _sharing(self):
+        for other in _SHARING.get().beside(self):
             try:
                 with other._changed:
                     other._measure()
@@ -383,19 +383,24 @@ class Merger:
         self._changed.notify_all()
 
 
-def _sharing(merger: Merger) -> list[Merger]:
-    """The other mergers that share the budget of this process."""
-    with _registering:
-        return [
-            other
-            for other in _SHARING
-            if other is not merger and other.room.machine is merger.room.machine and other._pid == os.getpid()
-        ]
+class _Sharing:
+    """The open mergers that share the budget of a process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.mergers: WeakSet[Merger] = WeakSet()
+
+    def beside(self, merger: Merger) -> list[Merger]:
+        """The others that measure the same machine."""
+        with self.lock:
+            return [
+                other
+                for other in self.mergers
+                if other is not merger and other.room.machine is merger.room.machine
+            ]
 
 
-# The open mergers with a budget for the process.
-_SHARING: WeakSet[Merger] = WeakSet()
-_registering = threading.Lock()
+_SHARING = PerProcess(_Sharing)
 
 
 def _no_room() -> StoreUnavailable:

@@ -51,7 +51,7 @@ class AsyncSpine(Merger):
         config: ArrangementConfig | None = None,
         *,
         directory: str | None = None,
-        env: Env | None = None,
+        env: Env,
         machine: SystemResources | None = None,
         cache: BlockCache | None = None,
         since: Frontier | None = None,
@@ -72,9 +72,8 @@ class AsyncSpine(Merger):
         config = config if config is not None else ArrangementConfig()
         if not isinstance(config, ArrangementConfig):
             raise UsageError(f"config={config!r} must be a tidelake.ArrangementConfig")
-        world = env if env is not None else Env()
         self.layout = layout
-        self._ids = world.ids
+        self._ids = env.ids
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="tidelake-")
@@ -87,7 +86,7 @@ class AsyncSpine(Merger):
             retention if retention is not None else RetentionFilters(layout),
         )
         room = MemoryBudget(config, machine if machine is not None else SYSTEM_MACHINE, directory)
-        super().__init__(Schedule(config, room, rules, self._make, self.cache), world)
+        super().__init__(Schedule(config, room, rules, self._make, self.cache), env)
 
     # Writing
 

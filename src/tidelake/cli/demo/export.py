@@ -36,8 +36,8 @@ from typing import BinaryIO, Self
 
 from tidelake.cli.demo.history import ABSENT, Blobs, GitChange, GitCommit, GitHistory, Measure, Progress
 from tidelake.cli.demo.rows import SUBMODULE, PathRow, iso
-from tidelake.env import Clock, SystemClock
 from tidelake.errors import UsageError
+from tidelake.shard.spec import env_here
 
 COMMITS_PER_FILE = 25
 FILE_BYTES_MAX = 8 << 20
@@ -159,7 +159,6 @@ def write_lines(
     progress: Progress | None = None,
     commits_per_file: int = COMMITS_PER_FILE,
     file_bytes_max: int = FILE_BYTES_MAX,
-    clock: Clock | None = None,
 ) -> HistoryExport:
     """Write change files, commit by commit, into a folder that has none yet; it is made if need be.
 
@@ -171,7 +170,6 @@ def write_lines(
         progress: called after each commit.
         commits_per_file: a file is closed after so many commits ...
         file_bytes_max: ... or after the commit that brings it to so many bytes.
-        clock: dates the last file.
 
     Returns:
         What was written.
@@ -184,7 +182,7 @@ def write_lines(
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.glob("changes-*.jsonl")):
         raise UsageError(f"{str(directory)!r} holds change files already: empty it, or name another folder")
-    date_s = (clock or SystemClock()).now_ms() // 1000 - total
+    date_s = env_here().clock.now_ms() // 1000 - total
     ops: Counter[str] = Counter()
     done = 0
     with _Landing(directory, date_s, commits_per_file, file_bytes_max) as landing:

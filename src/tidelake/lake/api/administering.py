@@ -119,7 +119,7 @@ class Administering(LakeHandle):
             self.url,
             self._catalog,
             self._leftovers,
-            env=self._env,
+            env=self.env,
             config=self._config,
             deep=not quick,
             repair=repair,

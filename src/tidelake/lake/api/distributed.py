@@ -11,6 +11,7 @@ from datetime import timedelta
 import pyarrow as pa
 
 from tidelake.data.events import EventColumns
+from tidelake.env import Env
 from tidelake.errors import UsageError
 from tidelake.lake.api.intervals import R, SplitReads
 from tidelake.lake.api.reading import Reading
@@ -63,6 +64,11 @@ class Distributed(SplitReads):
     def domain(self) -> TimeDomain:
         """The unit of the collection's times."""
         return self._reads.domain
+
+    @property
+    def env(self) -> Env:
+        """Clock, ids and counters that its lake was opened with."""
+        return self._shard.env
 
     @property
     def lake_url(self) -> str:

@@ -133,7 +133,7 @@ class Lake(Naming, Transacting, Administering):
 
         # Upkeep of some collections does not include upkeep of the lake as a whole.
         started = Upkeep(
-            self._env,
+            self.env,
             listed,
             self.collection,
             pause_s,
@@ -174,11 +174,11 @@ class Lake(Naming, Transacting, Administering):
         check_name(copied_as, "collection name")
         source = self._shards.named(name)
         if not isinstance(to, Lake):
-            with open_lake(to, config=for_another_lake(self._config), env=self._env) as opened:
+            with open_lake(to, config=for_another_lake(self._config), env=self.env) as opened:
                 return self.backup(name, opened, as_name=as_name, progress=progress)
         to._guard.check()
         return copy_collection(
-            source, copied_as, to._stores, to._catalog, env=self._env, config=self._config, watch=progress
+            source, copied_as, to._stores, to._catalog, env=self.env, config=self._config, watch=progress
         )
 
     def restore(
@@ -200,7 +200,7 @@ class Lake(Naming, Transacting, Administering):
         self._guard.check()
         if isinstance(source, Lake):
             return source.backup(name, self, as_name=as_name, progress=progress)
-        with open_lake(source, create=False, config=for_another_lake(self._config), env=self._env) as opened:
+        with open_lake(source, create=False, config=for_another_lake(self._config), env=self.env) as opened:
             return opened.backup(name, self, as_name=as_name, progress=progress)
 
 

@@ -20,6 +20,7 @@ class LakeHandle:
 
     Attributes:
         url: the URL of the lake; other processes can open it under this URL.
+        env: clock, ids, counters and threads that it was opened with.
     """
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
@@ -32,7 +33,7 @@ class LakeHandle:
             stores.read_only,
         )
         self._config = config
-        self._env = env
+        self.env = env
         self._renewer = renewer_of(env, config)
         self._catalog = Catalog(self._stores, env, url, config, GroupCommit(env.clock, guard.command))
         self._shards = Shards(

@@ -62,7 +62,7 @@ class Naming(LakeHandle):
         self._guard.check()
         check_name(name, "collection name")
         wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
-        spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
+        spec = ShardSpec(self.url, self.env.ids.fresh(), domain, 0, {0: wanted}, self._config)
         made = create_collection(
             name, spec, self._catalog, self._shards, self._leftovers, allow_recreate=allow_recreate
         )
@@ -246,7 +246,7 @@ class Naming(LakeHandle):
                 stores=self._stores,
                 catalog=self._catalog,
                 leftovers=self._leftovers,
-                env=self._env,
+                env=self.env,
                 config=self._config,
                 allow_recreate=allow_recreate,
             )
@@ -302,7 +302,7 @@ class Naming(LakeHandle):
         try:
             ending.drop(force=force)
         except CorruptionError as error:
-            if not Mending(ending.shard_id, self._stores, self._env).bring_back():
+            if not Mending(ending.shard_id, self._stores, self.env).bring_back():
                 message = (
                     f"the name is free, and what was stored stays, since forks may need it: {error}; "
                     "tidelake fsck tells of it"

@@ -19,6 +19,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.model.selection import ReadOptions
+from tidelake.process import PerProcess
 
 
 @dataclass(frozen=True)
@@ -57,19 +58,19 @@ class ArrangementReference:
 
         Errors as for `Collection.arrange`.
         """
-        found = _shared().get(self)
+        found = _SHARED.get().get(self)
         if catch_up:
             try:
                 found.catch_up()
             except (Closed, HistoryCompacted, IncompatibleSchema):
                 # This process slept for longer than its hold lasts, or columns have changed: load again,
                 # unless another thread has done so.
-                found = _shared().renew(self, found)
+                found = _SHARED.get().renew(self, found)
         return found
 
     def forget_here(self) -> None:
         """Close the arrangement of this process, if there is one; later calls on it raise `Closed`."""
-        _shared().forget(self)
+        _SHARED.get().forget(self)
 
 
 def arrangement_reference(
@@ -126,7 +127,6 @@ class _Opened:
 class _Shared:
     """The arrangements of one process."""
 
-    pid: int = field(default_factory=os.getpid)
     opened: dict[ArrangementReference, _Opened] = field(default_factory=dict)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -154,14 +154,8 @@ class _Shared:
             found.close()
 
 
-_HERE: list[_Shared] = []
-
-
-def _shared() -> _Shared:
-    if not _HERE or _HERE[0].pid != os.getpid():
-        # A forked child has none of its parent's threads, and the files belong to the parent.
-        _HERE[:] = [_Shared()]
-    return _HERE[0]
+# A forked child has none of its parent's threads, and the files belong to the parent.
+_SHARED = PerProcess(_Shared)
 
 
 def _open(reference: ArrangementReference) -> _Opened:

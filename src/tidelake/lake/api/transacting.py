@@ -49,7 +49,7 @@ class Transacting(LakeHandle):
         return Transaction(
             self._groups,
             self._shards.named,
-            self._env.ids.fresh,
+            self.env.ids.fresh,
             time=None if time is None else int(_NUMBERS.check(time, "time")),  # type: ignore[arg-type]
             lower=None if lower is None else frontier(lower, _NUMBERS, "lower"),
             upper=None if upper is None else frontier(upper, _NUMBERS, "upper"),

@@ -8,13 +8,13 @@ INVARIANT: after `shut`, no log call begins except those of commands that entere
 these have ended. So a command is either carried out and answered, or not begun.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from tidelake.errors import Closed
+from tidelake.process import PerProcess
 from tidelake.store.layers import Operation
 
 T = TypeVar("T")
@@ -26,14 +26,7 @@ class CloseGuard:
     def __init__(self, url: str) -> None:
         self._url = url
         self._shut = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._inside = 0
-        self._changed = threading.Condition()
-        self._own = threading.local()
-        # Set last: a thread that sees the current pid uses the fields above.
-        self._pid = os.getpid()
+        self._inside = PerProcess(_Inside)
 
     def check(self) -> None:
         """Check that it is not shut.
@@ -51,16 +44,15 @@ class CloseGuard:
         Raises:
             Closed: the gate is shut already.
         """
-        if self._pid != os.getpid():
-            self._begin()
-        with self._changed:
-            if not self._depth:
+        inside = self._inside.get()
+        with inside.changed:
+            if not inside.depth:
                 self.check()
-            self._enter()
+            inside.enter()
         try:
             yield
         finally:
-            self._leave()
+            inside.leave()
 
     def around(self, operation: Operation, call: Callable[[], T]) -> T:
         """Make a call of the log, or a put, as a command; an `Around`.
@@ -75,34 +67,45 @@ class CloseGuard:
 
     def shut(self) -> None:
         """Refuse new commands, and wait for those in progress. May be repeated."""
-        if self._pid != os.getpid():
-            self._begin()
-        with self._changed:
+        inside = self._inside.get()
+        with inside.changed:
             self._shut = True
             # Do not wait for this thread's own command: a signal handler may call this during one.
-            self._changed.wait_for(lambda: self._inside <= bool(self._depth))
+            inside.changed.wait_for(lambda: inside.count <= bool(inside.depth))
 
     @contextmanager
     def closing(self) -> Iterator[None]:
         """Let this thread finish its work after it has shut the gate."""
-        with self._changed:
-            self._enter()
+        inside = self._inside.get()
+        with inside.changed:
+            inside.enter()
         try:
             yield
         finally:
-            self._leave()
+            inside.leave()
+
+
+class _Inside:
+    """The commands of one process that are in progress."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.changed = threading.Condition()
+        self._own = threading.local()
 
     @property
-    def _depth(self) -> int:
+    def depth(self) -> int:
         """How many nested commands of this thread are in progress."""
         return getattr(self._own, "depth", 0)
 
-    def _enter(self) -> None:
-        self._inside += not self._depth
-        self._own.depth = self._depth + 1
+    def enter(self) -> None:
+        """Begin a command of this thread. REQUIRES: `changed` is held."""
+        self.count += not self.depth
+        self._own.depth = self.depth + 1
 
-    def _leave(self) -> None:
-        with self._changed:
-            self._own.depth = self._depth - 1
-            self._inside -= not self._depth
-            self._changed.notify_all()
+    def leave(self) -> None:
+        """End it."""
+        with self.changed:
+            self._own.depth = self.depth - 1
+            self.count -= not self.depth
+            self.changed.notify_all()

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from tidelake.config import Config
-from tidelake.env import Env
 from tidelake.errors import CollectionNotFound, LeaseExpired
 from tidelake.model.frontier import Frontier
 from tidelake.shard.lease import SHARE
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import env_here
 from tidelake.state import holds
 from tidelake.state.commands import Outcome
 from tidelake.state.state import Hold, ShardState
@@ -99,9 +99,9 @@ def shard_by_id(url: str, shard_id: str) -> Iterator[Shard]:
     Raises:
         CollectionNotFound: the shard is gone.
     """
-    stores = open_stores(url, Config(), Env(), create=False)
+    stores = open_stores(url, Config(), env_here(), create=False)
     try:
-        yield Shard.open(stores, Env(), url, shard_id, Config())
+        yield Shard.open(stores, env_here(), url, shard_id, Config())
     finally:
         stores.close()
 

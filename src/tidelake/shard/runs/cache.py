@@ -9,7 +9,6 @@ INVARIANT: a part never changes, and neither do its unpacked rows. The files of 
 as large as the cache may be. The cache is optional: without it, look-ups read the part itself.
 """
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from tidelake.data.unpacked import Unpacked, unpack, unpacked_bytes
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
+from tidelake.process import PerProcess
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.unnamed import spare_bytes, unnamed
 
@@ -244,18 +244,15 @@ def _written(whole: Whole, bytes_max: int) -> Unpacked | None:
         return None
 
 
-_here: dict[int, LookupCache] = {}
+_CACHE = PerProcess(LookupCache)
 
 
 def cache_of(spec: ShardSpec) -> LookupCache | None:
     """The cache of this process (a forked child has its own); None if the settings give it no space."""
     if not spec.config.lookup_cache_bytes:
         return None
-    pid = os.getpid()
-    if pid not in _here:
-        # In a fork: drop the parent's cache, whose files would stay on disk after the parent evicts them.
-        _here.clear()
-    return _here.get(pid) or _here.setdefault(pid, LookupCache())
+    # A fork drops its parent's cache, whose files would stay on disk after the parent evicts them.
+    return _CACHE.get()
 
 
 def worth_keeping(part: Part, config: Config) -> bool:

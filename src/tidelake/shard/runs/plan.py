@@ -29,7 +29,7 @@ from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.runs.shares import group_keys, group_sizes, quantiles
 from tidelake.shard.runs.stored import AsStored, divided
 from tidelake.shard.runs.upload import write_run
-from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.state.codec import encode_record
 from tidelake.store.protocols import BlobStore
 from tidelake.store.url import file_url
@@ -220,7 +220,7 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
     # A thread merges and computes statistics ahead, while this one encodes and writes.
     ahead = partial(prefetch, depth=1)
     with lean_memory(), closing(todo.rows(store)) as merged:
-        run = write_run(todo.spec, store, env or Env(), merged, part_bytes=part_bytes, ahead=ahead)
+        run = write_run(todo.spec, store, env or env_here(), merged, part_bytes=part_bytes, ahead=ahead)
     return b"" if run is None else encode_record("run", run)
 
 

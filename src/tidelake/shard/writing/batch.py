@@ -5,7 +5,6 @@ responsible for its parts. Must not know how it was written, nor how it is appen
 appends, deletes or sends its batch at most once, and a forgotten handle warns.
 """
 
-import os
 import threading
 import warnings
 from collections.abc import Iterable
@@ -18,9 +17,10 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
+from tidelake.process import ProcessOrigin
 from tidelake.shard.records import decoded
 from tidelake.shard.runs.upload import discard
-from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.state.codec import encode_record
 from tidelake.store.protocols import BlobStore
 from tidelake.store.url import Stores
@@ -67,7 +67,7 @@ class Batch:
         self._use = ""
         self._offered = False
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._origin = ProcessOrigin()
         self._spec, self._blobs, self._env = spec, blobs, env
         self.hollow = hollow
         self.sent = sent
@@ -87,7 +87,7 @@ class Batch:
         spec = place if isinstance(place, ShardSpec) else place.spec
         hollow = decode_batch(spec, data)
         if isinstance(place, ShardSpec):
-            return cls(spec, stores_of(spec).blobs, Env(), hollow, sent=True)
+            return cls(spec, stores_of(spec).blobs, env_here(), hollow, sent=True)
         return cls(spec, place.stores.blobs, place.env, hollow, sent=True)
 
     def __repr__(self) -> str:
@@ -183,7 +183,7 @@ class Batch:
 
     def __del__(self) -> None:
         # Nothing to warn of: construction failed, the batch was used, or it is a fork's copy of the parent's.
-        if getattr(self, "hollow", None) is None or self._use or self._pid != os.getpid():
+        if getattr(self, "hollow", None) is None or self._use or not self._origin.is_here:
             return
         stored = [part.name for part in self.hollow.parts() if part.inline is None]
         if stored:

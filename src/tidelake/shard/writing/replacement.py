@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from tidelake.env import Env
 from tidelake.errors import BlobNotFound, UpdateBeforeLower, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
@@ -19,7 +18,7 @@ from tidelake.shard.runs.difference import differences
 from tidelake.shard.runs.plan import Task, between, cut_keys
 from tidelake.shard.runs.read import sources
 from tidelake.shard.runs.scope import Source
-from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.shard.version import Version
 from tidelake.shard.writing.batch import decode_batch
 from tidelake.shard.writing.builder import BatchBuilder
@@ -66,7 +65,7 @@ class Replacement:
         blobs = stores_of(spec).blobs
         new = self.new.rows(blobs)
         found = differences(spec, blobs, list(self.old.needed), new, at=self.at, keys=self.old.keys)
-        builder = BatchBuilder(spec, blobs, Env(), self.lower, sorted=True, upper=upper)
+        builder = BatchBuilder(spec, blobs, env_here(), self.lower, sorted=True, upper=upper)
         try:
             with builder, closing(new), closing(found):
                 for batch in found:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidelake.data.keyruns import merged, plain, sorted_run
-from tidelake.env import Env
 from tidelake.errors import BlobNotFound, OutcomeUnknown, StoreUnavailable, UploadExpired
 from tidelake.model import names
 from tidelake.shard.records import decoded
-from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.state.codec import encode_record
 
 # A run is this fraction of the memory: to sort it takes the rows, a sorted copy, and the encoding.
@@ -60,7 +59,7 @@ class ShuffleSpill:
         return tuple([self._put(run) for run in self._runs(batches, keys)])
 
     def _put(self, run: pa.Table) -> str:
-        name = names.part(self.spec.shard_id, self.spec.seqno, Env().ids.fresh())
+        name = names.part(self.spec.shard_id, self.spec.seqno, env_here().ids.fresh())
         stores_of(self.spec).blobs.put(name, _encoded(run))
         return name
 
@@ -132,7 +131,7 @@ class ShuffleSpill:
             try:
                 blobs.delete(name)
             except (StoreUnavailable, OutcomeUnknown):
-                Env().recorder.count("shard.discard.failed")
+                env_here().recorder.count("shard.discard.failed")
 
 
 def _encoded(run: pa.Table) -> bytes:

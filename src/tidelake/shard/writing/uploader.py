@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelake.env import Env
 from tidelake.model.frontier import Frontier
 from tidelake.shard.records import decoded
-from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import encode_record
 
@@ -50,7 +49,7 @@ class Uploader:
         """
         lower = Frontier.of(self.spec.domain.minimum) if self.lower is None else self.lower
         upper = Frontier() if self.upper is None else self.upper
-        with BatchBuilder(self.spec, stores_of(self.spec).blobs, Env(), lower, upper=upper) as builder:
+        with BatchBuilder(self.spec, stores_of(self.spec).blobs, env_here(), lower, upper=upper) as builder:
             for batch in batches:
                 builder.add(batch)
             built = builder.finish(upper)

@@ -18,7 +18,6 @@ from tidelake.data.keyranges import RangeLimits, key_ranges
 from tidelake.data.keyset import KeySet
 from tidelake.data.types import update_schema
 from tidelake.data.upsert import UpsertRules, resolve
-from tidelake.env import Env
 from tidelake.errors import BlobNotFound, UpdateBeforeLower, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
@@ -31,7 +30,7 @@ from tidelake.shard.runs.gather import catch_up
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
-from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.shard.version import Version
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import encode_record
@@ -162,7 +161,7 @@ class Upserter:
         blobs, upper = stores_of(self.spec).blobs, Frontier()
         with (
             self._explained(),
-            BatchBuilder(self.spec, blobs, Env(), self.lower, sorted=True, upper=upper) as builder,
+            BatchBuilder(self.spec, blobs, env_here(), self.lower, sorted=True, upper=upper) as builder,
         ):
             for events, updates in self.resolved(blobs, batches, old_rows):
                 watch(events, updates)

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from tidelake.env import Env
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model import time as times
@@ -190,6 +189,6 @@ def check_late(late: object) -> None:
 
 def commit_time(collection: Collection, lower: Frontier) -> int:
     """The time for rows without one: `lower` or, for clock times, the wall clock if that is later."""
-    now_ms = Env().clock.now_ms()
+    now_ms = collection.distributed.env.clock.now_ms()
     now = {"ms": now_ms, "us": now_ms * 1000}.get(collection.domain.unit, 0)
     return times.parts(times.join(lower.elements[0], now))[0]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from tidelake.env import Env
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.spark.columns import quoted
@@ -63,7 +62,7 @@ def backfill(
     Raises:
         InvalidUpdates, UpdateBeforeLower, UpperMismatch: as `tidelake.spark.write`; nothing was appended.
     """
-    clock = Env().clock
+    clock = collection.distributed.env.clock
     started_s = clock.monotonic_s()
     if ranges is None:
         # Without a number, Spark may combine small neighbouring ranges.

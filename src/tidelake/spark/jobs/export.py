@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from tidelake.env import Env
+from tidelake.env import IdSource
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.schema import DIFF
@@ -101,13 +101,13 @@ def export(
     _check(format, mode, as_of, changes)
     if format != "iceberg":
         _check_apart(path, collection.distributed.lake_url)
-    clock = Env().clock
-    started_s = clock.monotonic_s()
-    target = _Parquet(spark, path, mode) if format == "parquet" else None
+    env = collection.distributed.env
+    started_s = env.clock.monotonic_s()
+    target = _Parquet(spark, path, mode, env.ids) if format == "parquet" else None
     if target is not None:
         target.check()
     else:
-        _check_installed(spark, format)
+        _check_installed(spark, format, env.ids)
     asked = {"columns": columns, "where": where, "timeout_s": timeout_s}
     with released_afterwards():
         frame, through = _read(spark, collection, as_of, changes, asked)
@@ -124,7 +124,7 @@ def export(
                 _write(frame, path, format, mode)
         rows = int(seen.get["rows"])
     after = None if changes is None else changes[0]
-    return ExportReport(path, format, rows, through, after, clock.monotonic_s() - started_s)
+    return ExportReport(path, format, rows, through, after, env.clock.monotonic_s() - started_s)
 
 
 def _check(format_: str, mode: str, as_of: Time | None, changes: tuple[Time, Time] | None) -> None:
@@ -206,11 +206,11 @@ def _write(frame: DataFrame, path: str, format_: str, mode: str) -> None:
         raise
 
 
-def _check_installed(spark: SparkSession, format_: str) -> None:
+def _check_installed(spark: SparkSession, format_: str, ids: IdSource) -> None:
     """Check that this session has the format, before anything runs."""
     try:
         # Spark looks up the format first; then it finds no table of this fresh name.
-        spark.read.format(format_).load(f"/{Env().ids.fresh()}").schema  # noqa: B018
+        spark.read.format(format_).load(f"/{ids.fresh()}").schema  # noqa: B018
     except (PySparkException, Py4JError) as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error):
             raise UsageError(f"this session has no {format_}: {_REMEDY[format_]}") from error
@@ -223,8 +223,8 @@ def _exists(path: str) -> UsageError:
 class _Parquet:
     """A directory of Parquet files that appears at once, if Spark gives access to a rename."""
 
-    def __init__(self, spark: SparkSession, path: str, mode: Mode) -> None:
-        self._path, self._mode = path.rstrip("/"), mode
+    def __init__(self, spark: SparkSession, path: str, mode: Mode, ids: IdSource) -> None:
+        self._path, self._mode, self._ids = path.rstrip("/"), mode, ids
         try:
             context = spark.sparkContext
         except PySparkException:
@@ -283,7 +283,7 @@ class _Parquet:
     def _beside(self) -> str:
         """A fresh name beside the target that readers of directories skip."""
         folder, _, name = self._path.rpartition("/")
-        fresh = f"_{name}.{Env().ids.fresh()}"
+        fresh = f"_{name}.{self._ids.fresh()}"
         return f"{folder}/{fresh}" if folder else fresh
 
     def _there(self, path: str) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from tidelake.env import Spawned, Stop, SystemClock, ThreadSpawner
+from tidelake.env import Spawned, Spawner, Stop
 from tidelake.errors import Closed, TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
@@ -88,7 +88,7 @@ def maintain(
     Raises:
         CollectionNotFound: there is no collection of that name; nothing was done.
     """
-    clock = SystemClock()
+    clock = lake.env.clock
     started_s = clock.monotonic_s()
     if names is None:
         # Collect first: a half-dropped collection is still listed, but cannot be opened.
@@ -100,7 +100,7 @@ def maintain(
         else map(lake.collection, dict.fromkeys(names))
     )
     todo = deque(opened)
-    crew = _Crew(todo, parallelism or slots(spark), failed=unopened)
+    crew = _Crew(todo, parallelism or slots(spark), lake.env.spawner, failed=unopened)
     try:
         rounds, key_ranges = _carry_out(spark, crew.rounds, progress)
     finally:
@@ -132,6 +132,7 @@ class _Crew:
 
     todo: deque[Collection]
     width: int
+    spawner: Spawner
     reports: dict[str, MaintenanceReport] = field(default_factory=dict)
     failed: dict[str, TidelakeError] = field(default_factory=dict)
     bugs: list[Exception] = field(default_factory=list)
@@ -141,9 +142,8 @@ class _Crew:
         self.rounds = Rounds(members)
         self._lock = threading.Lock()
         workers = Workers(self.rounds.run, self.width)
-        spawn = ThreadSpawner().spawn
         self._threads: list[Spawned] = [
-            spawn(f"tidelake-maintain-{i}", partial(self._work, workers)) for i in range(members)
+            self.spawner.spawn(f"tidelake-maintain-{i}", partial(self._work, workers)) for i in range(members)
         ]
 
     def stop(self) -> None:

@@ -28,7 +28,6 @@ from pyspark import SparkContext, SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tidelake.env import Env
 from tidelake.errors import (
     Closed,
     CollectionNotFound,
@@ -39,6 +38,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.spans import duration_s
+from tidelake.process import PerProcess
 from tidelake.shard.reading.planholds import (
     extend_plan_hold,
     release_owned,
@@ -47,6 +47,7 @@ from tidelake.shard.reading.planholds import (
 )
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import env_here
 
 HOLD_FOR = timedelta(days=1)
 # A task that still reads extends its hold after this fraction (1/8) of the time that the hold lasts.
@@ -59,7 +60,6 @@ class _Held:
 
     collection: Collection
     hold: str
-    pid: int
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class Lasting:
     taken_ms: int
 
 
-_held: list[_Held] = []
-# Those of `_held` that the innermost `released_afterwards` of a thread will release.
+_HELD: PerProcess[list[_Held]] = PerProcess(list)
+# Those of `_HELD` that the innermost `released_afterwards` of a thread will release.
 _passing: contextvars.ContextVar[list[_Held]] = contextvars.ContextVar("_passing")
-# By application and process of the driver: the folder where its planners note their holds.
-_followed: dict[tuple[str, int], Path] = {}
+# By application: the folder where its planners note their holds.
+_FOLLOWED: PerProcess[dict[str, Path]] = PerProcess(dict)
 
 
 def hold_plans(
@@ -95,14 +95,20 @@ def hold_plans(
     hold = None if hold_for is None else collection.distributed.hold(plans, hold_for, "a DataFrame")
     if hold is None or hold_for is None:
         return None
-    held = _Held(collection, hold, os.getpid())
-    _held.append(held)
+    held = _Held(collection, hold)
+    _HELD.get().append(held)
     _passing.get([]).append(held)
     return _lasting(collection, hold, duration_s(hold_for, "hold_for"))
 
 
 def _lasting(collection: Collection, hold: str, seconds: float) -> Lasting:
-    return Lasting(collection.distributed.lake_url, collection.id, hold, seconds, Env().clock.now_ms())
+    return Lasting(
+        collection.distributed.lake_url,
+        collection.id,
+        hold,
+        seconds,
+        collection.distributed.env.clock.now_ms(),
+    )
 
 
 @contextlib.contextmanager
@@ -116,8 +122,8 @@ def released_afterwards() -> Iterator[None]:
         _passing.reset(token)
         for held in mine:
             # `release` may have released it already.
-            if held in _held:
-                _held.remove(held)
+            if held in _HELD.get():
+                _HELD.get().remove(held)
                 _let_go(held)
 
 
@@ -143,7 +149,7 @@ def kept(batches: Iterator[pa.RecordBatch], held: Lasting | None) -> Iterator[pa
     if held is None:
         yield from batches
         return
-    clock, beat_s = Env().clock, held.seconds / _SHARE
+    clock, beat_s = env_here().clock, held.seconds / _SHARE
     due_s = clock.monotonic_s() + beat_s - max(0, clock.now_ms() - held.taken_ms) / 1000
     for batch in batches:
         if clock.monotonic_s() >= due_s:
@@ -174,13 +180,13 @@ def follow(spark: SparkSession) -> None:
     except PySparkException:
         return
     owner = _application()
-    if (owner, os.getpid()) not in _followed:
+    if owner not in _FOLLOWED.get():
         folder = _folder(owner)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         # If the folder belongs to another user, nothing is noted: then the holds expire.
         if _is_own(folder):
-            _followed[owner, os.getpid()] = folder
+            _FOLLOWED.get()[owner] = folder
 
 
 def release(collection: Collection | None = None) -> int:
@@ -191,7 +197,7 @@ def release(collection: Collection | None = None) -> int:
     given to `register`; under Spark Connect none are. Called when the process ends.
     """
     count = _released_frames(collection)
-    followed = {owner: folder for (owner, pid), folder in _followed.items() if pid == os.getpid()}
+    followed = _FOLLOWED.get()
     if collection is None:
         return count + sum(_released_all(owner, folder) for owner, folder in followed.items())
     owners = {*followed, *([_application()] if SparkContext._active_spark_context else [])}
@@ -200,13 +206,13 @@ def release(collection: Collection | None = None) -> int:
 
 def _released_frames(collection: Collection | None) -> int:
     """Release the holds of this process' own DataFrames. Returns how many."""
-    wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
+    # A fork has none of these: the holds belong to its parent.
+    here = _HELD.get()
+    wanted = [held for held in here if collection is None or held.collection.id == collection.id]
     for held in wanted:
-        # A fork has a copy of the list, but the holds belong to its parent.
-        if held.pid == os.getpid():
-            _let_go(held)
-        if held in _held:
-            _held.remove(held)
+        _let_go(held)
+        if held in here:
+            here.remove(held)
     return len(wanted)
 
 
@@ -265,16 +271,14 @@ def _is_own(folder: Path) -> bool:
 
 
 def _release_at_exit() -> None:
-    for held in _held:
+    here, followed = _HELD.get(), _FOLLOWED.get()
+    for held in here:
         # Best effort: if the lake cannot be reached, the hold expires.
         with contextlib.suppress(TidelakeError):
-            if held.pid == os.getpid():
-                _let_go(held)
-    _held.clear()
-    while _followed:
-        (owner, pid), folder = _followed.popitem()
-        if pid != os.getpid():
-            continue
+            _let_go(held)
+    here.clear()
+    while followed:
+        owner, folder = followed.popitem()
         with contextlib.suppress(TidelakeError, OSError):
             _released_all(owner, folder)
         shutil.rmtree(folder, ignore_errors=True)

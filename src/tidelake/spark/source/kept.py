@@ -7,7 +7,6 @@ INVARIANT: an open collection is found by its id, which no other collection ever
 state when it is handed out.
 """
 
-import os
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from tidelake.config import Config
 from tidelake.errors import CollectionDropped
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
+from tidelake.process import PerProcess
 
 # So many collections stay open in a process; others are opened again for each write.
 _KEPT_MAX = 4
@@ -42,18 +42,17 @@ class Target:
         Raises:
             CollectionDropped: it was dropped since.
         """
-        # With the pid, so that a fork opens its own.
-        key = (os.getpid(), self)
-        lake, found = _kept.pop(key) if key in _kept else self._opened()
+        kept = _KEPT.get()
+        lake, found = kept.pop(self) if self in kept else self._opened()
         try:
             if found.state().dropped:
                 raise CollectionDropped(self.name)
         except BaseException:
             lake.close()
             raise
-        _kept[key] = lake, found
-        if len(_kept) > _KEPT_MAX:
-            _kept.popitem(last=False)[1][0].close()
+        kept[self] = lake, found
+        if len(kept) > _KEPT_MAX:
+            kept.popitem(last=False)[1][0].close()
         return found
 
     def _opened(self) -> tuple[Lake, Collection]:
@@ -65,4 +64,4 @@ class Target:
             raise
 
 
-_kept: OrderedDict[tuple[int, Target], tuple[Lake, Collection]] = OrderedDict()
+_KEPT: PerProcess[OrderedDict[Target, tuple[Lake, Collection]]] = PerProcess(OrderedDict)
