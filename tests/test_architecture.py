@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -242,3 +243,39 @@ def test_the_table_of_methods_says_where_each_one_is(whole: type) -> None:
     # What a part only asks another one for is abstract, and is told where it is.
     found.pop(("Timed", "lake/api/intervals.py"), None)
     assert told == found
+
+
+def _importers() -> dict[str, set[str]]:
+    """By module, as a path below the package without `.py`, the modules that import it."""
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        if path.name == "__init__.py":
+            continue
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names}
+            else:
+                continue
+            for name in names:
+                module = name.removeprefix("tidelake.").replace(".", "/")
+                found.setdefault(module, set()).add(_name(path).removesuffix(".py"))
+    return found
+
+
+def test_a_module_with_one_importer_beside_it_says_why_it_stands_alone() -> None:
+    page = (SOURCE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = page.partition("## Modules with one importer\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    listed = [pattern for row in rows for pattern in re.findall(r"`([^`]+)`", row)]
+    importers = _importers()
+    alone = [
+        module
+        for module in (_name(path).removesuffix(".py") for path in MODULES)
+        if len(importers.get(module, ())) == 1 and Path(*importers[module]).parent == Path(module).parent
+    ]
+    assert "data/where" in alone
+    # A `*` stands for one name, so a pattern of a folder is none of the folders below.
+    told = {m for m in alone for p in listed if Path(m).match(p) and m.count("/") == p.count("/")}
+    assert not {*alone} - told, "put each into its importer, or tell the reason in ARCHITECTURE.md"
