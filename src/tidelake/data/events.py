@@ -144,7 +144,7 @@ def _only(table: pa.Table, name: str) -> pa.ChunkedArray:
     found = table.schema.get_all_field_indices(name)
     if len(found) != 1:
         there = ", ".join(map(repr, table.column_names)) or "no columns"
-        raise InvalidUpdates(f"column {name!r} must be there once: the table has {there}")
+        raise InvalidUpdates(f"column {name!r} must appear once: the table has {there}")
     return table.column(found[0])
 
 

@@ -205,7 +205,7 @@ def _negated(diffs: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return pc.negate_checked(diffs)
     except pa.ArrowInvalid as error:
-        raise InvalidUpdates("a row is there -2^63 times, and cannot be added as often") from error
+        raise InvalidUpdates("the negation of the multiplicity -2^63 does not fit into int64") from error
 
 
 def _updates(

@@ -551,7 +551,7 @@ def test_a_column_that_is_dropped_ends_an_arrangement_that_has_it(lake, arrange,
     collection.evolve(pa.schema([WIDE.field("id"), WIDE.field("a")]))
     collection.append(pa.table({"id": [1], "a": ["x"], "_time": [1], "_diff": [-1]}), upper=2)
 
-    with pytest.raises(IncompatibleSchema, match="'b' was dropped since; begin anew"):
+    with pytest.raises(IncompatibleSchema, match="'b' was dropped since; start again"):
         arrangement.catch_up()
     assert arrangement.range() == had
     without.catch_up()

@@ -456,7 +456,7 @@ def test_a_column_that_is_dropped_ends_a_tail_that_shows_it(shown):
     c.append(pa.table({"id": [1], "v": ["x"], "_diff": [-1]}))
     end = tail.step(start, Limits())
     for read in (tail.read, lambda asked, lower: tail.plan(asked, lower, 1)):
-        with pytest.raises(IncompatibleSchema, match=r"'c' .* column 'n' was dropped since; begin anew"):
+        with pytest.raises(IncompatibleSchema, match=r"'c' .* column 'n' was dropped since; start again"):
             read(Updates(start, end), start)
     assert without.read(Updates(start, end), start).read_all().to_pylist() == [
         {"id": 1, "v": "x", "_time": 1, "_diff": -1}

@@ -194,5 +194,7 @@ def test_one_row_a_million_million_times_is_not_held_in_memory() -> None:
 
 def test_a_negative_multiplicity_is_an_error_that_shows_the_row() -> None:
     table = sorted_updates([(("a", 0, None, None, None), 0, 1), (("b", 7, 1.5, None, None), 0, -2)])
-    with pytest.raises(InvalidUpdates, match=r"a row is there -2 times, .*'k': 'b', 'n': 7.*withDiff=true"):
+    with pytest.raises(
+        InvalidUpdates, match=r"a row has the multiplicity -2, .*'k': 'b', 'n': 7.*withDiff=true"
+    ):
         list(expanded(in_batches(table, [])[0]))

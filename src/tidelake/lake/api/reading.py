@@ -79,7 +79,7 @@ class Reading(CollectionHandle, IntervalReads):
             UsageError: times are tuples, which have no last time.
         """
         if not self.domain.total_order:
-            raise UsageError(f"of {self.domain} no time is the last: count rows of a snapshot with _diff < 0")
+            raise UsageError(f"{self.domain} has no last time: count rows of a snapshot with _diff < 0")
         state = self._shard.version().state
         if state.upper == state.minimum or not may_be_negative(state):
             return 0

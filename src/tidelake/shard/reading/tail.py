@@ -231,7 +231,7 @@ class Tail:
         reason = outgrown(version.spec, self._options)
         if reason:
             raise IncompatibleSchema(
-                f"rows of {self._shard.title!r} do not go on what was read before: {reason}; begin anew"
+                f"rows of {self._shard.title!r} no longer fit what was read before: {reason}; start again"
             )
         return version
 
@@ -290,9 +290,9 @@ class Tail:
 
 
 def outgrown(spec: ShardSpec, options: ReadOptions) -> str:
-    """Why rows of today do not go on what was read under an earlier schema; empty if they do.
+    """Why present rows do not fit what was read under an earlier schema; empty if they do.
 
-    A row that goes after one of its columns was dropped has null there: it would take nothing away.
+    If a column is dropped, rows that are removed later have null there, and match nothing that was read.
     """
     if options.schema_id is None or options.schema_id == max(spec.schemas):
         return ""

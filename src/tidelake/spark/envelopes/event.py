@@ -118,14 +118,15 @@ def _value(event: dict[str, Any], path: str) -> Any:
 
 
 def number(event: dict[str, Any], path: str, what: str) -> int:
-    """The whole number at a path.
+    """The whole number at a path; `what` is `time` or `order`.
 
     Raises:
         Unfit: there is none, or it is not between 0 and 2^63 - 1.
     """
     value = _value(event, path)
     if value is None:
-        raise Unfit(f"no {what} at {path!r}: set {what}_field to where the event has it")
+        argument = {"time": "time", "order": "order_by"}[what]
+        raise Unfit(f"no {what} at {path!r}: set {argument} to the path where events have it")
     if type(value) is not int or not 0 <= value <= TIME_MAX:
         shown = repr(value) if isinstance(value, int | str | float | list) else "no number"
         raise Unfit(f"the {what} at {path!r} is {shown}, not a whole number from 0 to 2^63 - 1")

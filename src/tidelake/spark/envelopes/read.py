@@ -122,8 +122,8 @@ class EventReader:
         self.answer.rejects += tuple(texts)
         if len(self.answer.rejects) > _REJECTS_MAX:
             raise InvalidUpdates(
-                f"more than {_REJECTS_MAX} lines of one task cannot be read, which is no matter of single "
-                f"lines; the first: {self.answer.rejects[0][:400]}"
+                f"more than {_REJECTS_MAX} lines of one task cannot be read, so their format is probably "
+                f"another one; the first: {self.answer.rejects[0][:400]}"
             )
 
 

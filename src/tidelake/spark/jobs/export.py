@@ -146,7 +146,7 @@ def _check_apart(path: str, lake_url: str) -> None:
     place = os.path.realpath(urlsplit(path).path if scheme else path)
     lake = os.path.realpath(unquote(urlsplit(lake_url).path))
     if os.path.commonpath([place, lake]) in (place, lake):
-        raise UsageError(f"{path!r} and the lake at {lake!r} are in one another: choose a place beside it")
+        raise UsageError(f"{path!r} and the lake at {lake!r} contain one another: choose another place")
 
 
 def _read(

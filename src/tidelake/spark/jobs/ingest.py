@@ -184,7 +184,9 @@ def _frame(
     """The files of a folder as a stream, checked: once a query runs, Spark has only the text of an error."""
     kept = envelope.rejects if isinstance(envelope, Debezium) else None
     if kept is not None and os.path.realpath(kept) == os.path.realpath(folder):
-        raise UsageError(f"rejects={kept!r} is the directory that is read: what is kept would be taken next")
+        raise UsageError(
+            f"rejects={kept!r} is the directory that is read: rejected lines would be read again"
+        )
     if isinstance(envelope, Debezium) and format == "jsonl":
         frame = text_of(spark, folder, files)
         envelope.check(frame.schema, collection)

@@ -254,7 +254,7 @@ def _shape(given: Mapping[str, str]) -> RowShape:
         )
     if changes and with_diff is False and not feed:
         raise UsageError(
-            f"option {changes} gives rows that come and rows that go, which only _diff tells apart: leave "
+            f"option {changes} gives added and removed rows, which only _diff tells apart: leave "
             "withDiff=false out, or give changeFeed=true"
         )
     rows: Rows = "feed" if feed else "updates" if with_diff or changes else "table"

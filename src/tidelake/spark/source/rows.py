@@ -27,8 +27,8 @@ def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if len(negative):
         row = batch.slice(int(negative[0]), 1).to_pylist()[0]
         raise InvalidUpdates(
-            f"a row is there {counts[negative[0]]} times, which no table can show: {str(row)[:300]}; read it "
-            "with option withDiff=true, or mend what took it away before it was there"
+            f"a row has the multiplicity {counts[negative[0]]}, which a table cannot show: {str(row)[:300]}; "
+            "read with option withDiff=true, or append the row again with the opposite _diff"
         )
     return repeated(batch, counts)
 

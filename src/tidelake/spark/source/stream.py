@@ -91,7 +91,7 @@ def _arrivals(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if len(counts) and counts.min() < 0:
         row = batch.slice(int(counts.argmin()), 1).to_pylist()[0]
         raise InvalidUpdates(
-            f"a row is taken away, which a stream of rows that come cannot show: {str(row)[:300]}; read with "
+            f"a row was removed, which a stream of added rows cannot show: {str(row)[:300]}; read with "
             "option withDiff=true or changeFeed=true, with a new checkpoint, into a sink that applies changes"
         )
     return repeated(batch, counts)

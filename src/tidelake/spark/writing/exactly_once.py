@@ -226,8 +226,8 @@ def sink(
     mark = None if delay is None else Watermark(_delay(delay, collection), side)
     if side is not None and (mark is None or side.id == collection.id or not _alike(side, collection)):
         raise UsageError(
-            "side takes another collection of the same columns and times, and goes with delay: the rows that "
-            "come too late for the times that are sealed"
+            "side needs delay, and must be another collection with the same columns and times: it gets the "
+            "rows whose times are sealed already"
         )
     return Sink(collection, named(envelope, options), writer, take_over, progress, query, mark)
 

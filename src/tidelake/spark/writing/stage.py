@@ -203,8 +203,8 @@ def _work(collection: Collection, envelope: Envelope, rows: Rows, half: Half | N
     ):
         named_ = ", ".join(collection.domain.columns)
         raise UsageError(
-            "rows are staged at times of their own, whatever is there: use the envelope 'updates' with "
-            f"{named_} or time='column', and no late='advance'"
+            "staged rows need times of their own, and no look-up of old rows: use the envelope 'updates' "
+            f"with {named_} or time='column', and no late='advance'"
         )
     return replace(work, half=half)
 
