@@ -169,7 +169,7 @@ def test_a_thread_whose_merges_fail_pauses_longer_each_time(tmp_path):
 def test_a_filter_that_cannot_be_computed_is_named_until_another_one_is_set(tmp_path):
     rig = Rig(tmp_path)
     rig.append_keys([1])
-    rig.spine.retain_values(pc.field("v").cast(pa.int64()) > 3)
+    rig.spine.retain(lambda filters: filters.with_values(pc.field("v").cast(pa.int64()) > 3))
     rig.append_keys([2])
     rig.merge_due()
     with pytest.raises(UsageError, match=r"the filter .* fails: .*'a'"):
@@ -177,7 +177,7 @@ def test_a_filter_that_cannot_be_computed_is_named_until_another_one_is_set(tmp_
     for _ in range(2):
         with pytest.raises(UsageError, match=r"the filter .* fails: .*'a'"):
             seen(rig)
-    rig.spine.retain_values(pc.field("v") == "a")
+    rig.spine.retain(lambda filters: filters.with_values(pc.field("v") == "a"))
     rig.merge_due()
     assert seen(rig) == [1, 2]
     rig.spine.close()

@@ -3,6 +3,7 @@ import pytest
 
 from bench import arrangement_spine as bench
 from tidelake.arrangement.merge.spine import AsyncSpine
+from tidelake.env import Env
 
 
 def test_every_tenth_row_takes_one_away_that_was_appended_before() -> None:
@@ -33,6 +34,6 @@ def test_a_process_is_held_to_its_budget() -> None:
 
 
 def test_since_follows_the_appends() -> None:
-    with AsyncSpine(bench.LAYOUT, bench.PLENTY) as spine:
+    with AsyncSpine(bench.LAYOUT, bench.PLENTY, env=Env()) as spine:
         assert len(bench.appended(spine, [bench.updates(n) for n in range(3)])) == 3
         assert spine.since.elements == (1,)

@@ -198,7 +198,7 @@ class Arrangement(ArrangementReads):
         Raises:
             UsageError: it is not a condition over key columns.
         """
-        self._spine.retain_keys(predicate)
+        self._spine.retain(lambda filters: filters.with_keys(predicate))
 
     def retain_values(self, rule: pc.Expression | Ranked) -> None:
         """Keep only values that satisfy a condition or rank; takes effect as `retain_keys` does.
@@ -210,7 +210,7 @@ class Arrangement(ArrangementReads):
         Raises:
             UsageError: it is not such a condition, or ranks by columns that do not exist.
         """
-        self._spine.retain_values(rule)
+        self._spine.retain(lambda filters: filters.with_values(rule))
 
     # Reading
 

@@ -16,7 +16,7 @@ from tidelake.arrangement.merge.pressure import Pressure
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.arrangement.read.retention import last_n
-from tidelake.env import RandomIds, SystemClock
+from tidelake.env import Env, RandomIds, SystemClock
 from tidelake.errors import (
     Closed,
     CorruptionError,
@@ -595,7 +595,7 @@ def test_a_batch_that_comes_too_late_leaves_no_file(rig):
 def test_a_load_that_grows_too_large_for_memory_tells_that_its_spine_was_closed_meanwhile():
     one = sorted_rows([row(0)], LAYOUT).nbytes
     config = tiny(memory_budget_bytes=1 << 20, large_share=20 * one / (1 << 20))
-    spine = AsyncSpine(LAYOUT, config, machine=SetMachine())
+    spine = AsyncSpine(LAYOUT, config, env=Env(), machine=SetMachine())
 
     def rows():
         yield from (sorted_rows([row(key)], LAYOUT) for key in range(10))
@@ -663,7 +663,7 @@ def test_a_single_batch_is_written_again_only_if_that_changes_it(rig):
     merges = rig.spine.report().merged.merges
     rig.spine.merge()
     assert rig.spine.report().merged.merges == merges
-    rig.spine.retain_keys(pc.field("k0") < 10)
+    rig.spine.retain(lambda filters: filters.with_keys(pc.field("k0") < 10))
     rig.spine.merge()
     assert rig.spine.report().rows == 10
     assert rig.loose()[1] == 1
@@ -821,7 +821,7 @@ def test_a_merge_of_some_batches_ranks_the_values_of_all(rig):
     rig.append(row(1, value="d"))
     rig.append(row(1, value="e"))
     rig.spine.advance_since(Frontier.of(2))
-    rig.spine.retain_values(last_n(1))
+    rig.spine.retain(lambda filters: filters.with_values(last_n(1)))
     assert rig.spine.step()
     assert rig.spine.report().levels[0].merged.merges == 1
     assert [r for r in rig.rows() if r[0] == 1] == [(1, "d", 1)]
@@ -834,7 +834,7 @@ def test_a_key_of_many_chunks_is_ranked_as_a_whole(rig):
     values = [f"{n:03}" for n in range(100)]
     rig.append(*(row(1, value=value) for value in values[::2]), row(2, value="z"))
     rig.append(*(row(1, value=value) for value in values[1::2]), row(0, value="z"))
-    rig.spine.retain_values(last_n(2))
+    rig.spine.retain(lambda filters: filters.with_values(last_n(2)))
     rig.spine.merge()
     assert rig.rows() == [(0, "z", 1), (1, "098", 1), (1, "099", 1), (2, "z", 1)]
 
@@ -890,7 +890,7 @@ def test_the_contents_change_with_appends_and_since_only(rig):
     rig.append_keys([2])
     seen.add(rig.spine.contents)
     rig.spine.merge()
-    rig.spine.retain_keys(pc.field("k0") > 0)
+    rig.spine.retain(lambda filters: filters.with_keys(pc.field("k0") > 0))
     seen.add(rig.spine.contents)
     assert len(seen) == 3
     rig.spine.advance_since(Frontier.of(1))
@@ -920,7 +920,7 @@ def test_closing_amid_a_merge_leaves_no_file(rig):
 
 
 def test_a_spine_without_a_directory_takes_its_own_along(tmp_path):
-    spine = AsyncSpine(LAYOUT, tiny())
+    spine = AsyncSpine(LAYOUT, tiny(), env=Env())
     assert Path(spine.directory).is_dir()
     spine.close()
     assert not Path(spine.directory).exists()
@@ -976,7 +976,7 @@ def test_a_pause_waits_for_the_step_that_is_being_done(tmp_path):
 def test_threads_merge_while_others_append_and_read(tmp_path):
     rig = Rig(tmp_path, tiny(batches_max=30))
     config = tiny(batches_max=30, idle_s=0.01, merge_workers=2)
-    spine = AsyncSpine(LAYOUT, config, directory=str(tmp_path), machine=rig.machine)
+    spine = AsyncSpine(LAYOUT, config, directory=str(tmp_path), env=Env(), machine=rig.machine)
     failures: list[BaseException] = []
 
     def append(start: int) -> None:

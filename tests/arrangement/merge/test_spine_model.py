@@ -40,7 +40,7 @@ class Walk:
         self.ranked = ranked
         self.paused = False
         if ranked:
-            self.spine.retain_values(last_n(2))
+            self.spine.retain(lambda filters: filters.with_values(last_n(2)))
 
     def run(self, operations: int) -> None:
         choices = [
@@ -97,7 +97,7 @@ class Walk:
 
     def filter(self) -> None:
         self.least_key = min(KEYS, self.least_key + self.rng.randint(0, 3))
-        self.spine.retain_keys(pc.field("k0") >= self.least_key)
+        self.spine.retain(lambda filters: filters.with_keys(pc.field("k0") >= self.least_key))
 
     def merge_nowait(self) -> None:
         # What a merge met before, told once; nothing was asked for.

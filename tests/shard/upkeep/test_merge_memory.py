@@ -179,7 +179,7 @@ class Full(MemoryBlobStore):
 
 
 def test_a_put_that_fails_in_the_midst_of_a_merge_leaves_no_threads():
-    blobs = Full()
+    blobs = Full(SystemClock())
     blobs.full = False
     task = task_over(blobs, 200_000)
     task = replace(task, spec=replace(task.spec, config=replace(task.spec.config, part_target_bytes=1024)))

@@ -136,10 +136,7 @@ class Merger:
             return self.room.on_disk(size, self._schedule.measure())
 
     def wait(self) -> None:
-        """Wait while there are too many batches, or memory is about to run out and merges can help.
-
-        Also returns when a merge fails; `check` then raises the error.
-        """
+        """As `Arrangement.wait`. Also returns when a merge fails; `check` then raises the error."""
         with self._changed:
             if not self._crowded():
                 return
@@ -150,22 +147,13 @@ class Merger:
             self._waited_s += self._env.clock.monotonic_s() - began
 
     def merge_nowait(self) -> None:
-        """Ask for all batches to be merged into one; returns at once. Requests coalesce.
-
-        Raises:
-            TidelakeError: a background merge failed before. The request was not made.
-        """
+        """See `Arrangement.merge_nowait`."""
         self.check()
         self._sweep()
 
     @property
     def is_merged(self) -> bool:
-        """Whether there is at most one batch, no merge is running, and no `merge_nowait` request is pending.
-
-        Raises:
-            StoreUnavailable: the disk has no room for the merge that was requested.
-            TidelakeError: a background merge failed before; it is tried again.
-        """
+        """See `Arrangement.is_merged`."""
         self.check()
         schedule = self._schedule
         with self._changed:
@@ -174,13 +162,7 @@ class Merger:
             return schedule.count <= 1 and not schedule.running and not schedule.sweeping
 
     def merge(self) -> None:
-        """Merge all batches into one, and wait until it is done; the calling thread merges too.
-
-        Raises:
-            UsageError: merging is paused, or was paused before it was done.
-            StoreUnavailable: the disk has no room for it.
-            TidelakeError: a merge failed.
-        """
+        """As `Arrangement.merge`; the calling thread merges too."""
         if self.paused:
             raise UsageError("merging is paused: resume it before you merge")
         done = self._sweep()

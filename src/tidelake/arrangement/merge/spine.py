@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelake.arrangement.batch.batch import Builder, FilterPlan
 from tidelake.arrangement.batch.cache import BlockCache
@@ -26,7 +25,7 @@ from tidelake.arrangement.merge.merging import MergeRules
 from tidelake.arrangement.merge.report import SpineReport
 from tidelake.arrangement.merge.schedule import Schedule
 from tidelake.arrangement.merge.settings import ArrangementConfig
-from tidelake.arrangement.read.retention import Ranked, RetentionFilters
+from tidelake.arrangement.read.retention import RetentionFilters
 from tidelake.data.consolidate import consolidate
 from tidelake.env import Env
 from tidelake.errors import UsageError
@@ -91,21 +90,12 @@ class AsyncSpine(Merger):
     # Writing
 
     def append(self, updates: pa.Table | pa.RecordBatch) -> None:
-        """Append updates, and wait if there are too many batches or memory runs out.
-
-        Args:
-            updates: canonical rows of `layout.arrow`, in any order, with duplicates.
-
-        Raises:
-            InvalidUpdates: a sum of diffs overflows int64. Nothing was appended.
-            StoreUnavailable: the disk refused the write. Nothing was appended.
-            TidelakeError: a background merge failed before. Nothing was appended.
-        """
+        """As `Arrangement.append`, of canonical rows of `layout.arrow`, in any order, with duplicates."""
         if self.append_nowait(updates):
             self.wait()
 
     def append_nowait(self, updates: pa.Table | pa.RecordBatch) -> bool:
-        """Append without waiting; returns whether the caller should `wait` before the next append."""
+        """As `append`, without waiting; returns whether the caller should `wait` before the next append."""
         table = updates if isinstance(updates, pa.Table) else pa.Table.from_batches([updates])
         rows = consolidate(table, self.layout.schema, self.layout.domain).to_batches()
         rows = [batch for batch in rows if batch.num_rows]
@@ -133,8 +123,7 @@ class AsyncSpine(Merger):
 
         Raises:
             InternalError: rows are not in order. Nothing was appended.
-            StoreUnavailable: as `append`.
-            TidelakeError: as `append`.
+            StoreUnavailable, TidelakeError: as `append`.
         """
         self.check()
         builder, size_bytes = self._make(plan, False), 0
@@ -186,26 +175,8 @@ class AsyncSpine(Merger):
         """The filters."""
         return self.rules.retention
 
-    def retain_keys(self, predicate: pc.Expression) -> None:
-        """Keep only keys that satisfy a condition; see `Arrangement.retain_keys`.
-
-        Raises:
-            UsageError: it is not a condition over key columns.
-        """
-        self._retain(lambda retention: retention.with_keys(predicate))
-
-    def retain_values(self, rule: pc.Expression | Ranked) -> None:
-        """Keep only values that satisfy a condition or rank; see `Arrangement.retain_values`.
-
-        Args:
-            rule: a condition over key and value columns, `last_n`, `top_n` or `bottom_n`.
-
-        Raises:
-            UsageError: it is not such a condition, or ranks by columns that do not exist.
-        """
-        self._retain(lambda retention: retention.with_values(rule))
-
-    def _retain(self, change: Callable[[RetentionFilters], RetentionFilters]) -> None:
+    def retain(self, change: Callable[[RetentionFilters], RetentionFilters]) -> None:
+        """Change the filters. Reads apply them at once, merges delete the rows later."""
         self.change_rules(lambda rules: replace(rules, retention=change(rules.retention)))
 
     # Life

@@ -29,7 +29,8 @@ class ArrangementReads(ABC):
         Args:
             keys: a table in any Arrow form with the key columns; may have duplicates.
             as_of: the time; default: all updates.
-            columns: the columns to return, before `_diff`; default: all.
+            columns: the columns to return, before `_diff`; default: all. Rows that are equal in these columns
+                are not combined.
 
         Returns:
             A table; keys without rows are left out. Filters exclude most batches that do not have a key. Of
@@ -37,6 +38,7 @@ class ArrangementReads(ABC):
 
         Raises:
             InvalidUpdates: it is not a table of keys; names the column and the row.
+            UsageError: a column does not exist, or `as_of` is not a time.
             HistoryCompacted: `as_of` is before `since`.
             CorruptionError: a file is damaged; names it.
         """
@@ -78,7 +80,11 @@ class ArrangementReads(ABC):
             return snapshot.sample_keys(n, seed, as_of)
 
     def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """At most n - 1 keys, ascending, that split all keys into n ranges of about equal size; sampled."""
+        """At most n - 1 keys, ascending, that split all keys into n ranges of about equal size.
+
+        Each range begins with one of these keys and ends before the next one. Computed from a sample;
+        arguments as for `sample_keys`.
+        """
         with self.snapshot() as snapshot:
             return snapshot.partition_keys(n, seed, as_of)
 

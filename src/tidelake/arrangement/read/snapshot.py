@@ -117,24 +117,7 @@ class Snapshot:
     def lookup(
         self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows of some keys.
-
-        Args:
-            keys: a table in any Arrow form with the key columns, which may have duplicates; or `Keys`.
-            as_of: the time; None for all updates.
-            columns: the columns to return, before `_diff`; None for all. Rows that are equal in these columns
-                are not combined.
-
-        Returns:
-            A table; keys without rows are left out. Of each batch on disk, each block that may hold a key and
-            is not cached is read once.
-
-        Raises:
-            InvalidUpdates: it is not a table of keys; names the column and the row.
-            UsageError: a column does not exist, or `as_of` is not a time.
-            HistoryCompacted: `as_of` is before `since`.
-            CorruptionError: a file is damaged.
-        """
+        """The rows of some keys, which may also be `Keys`; see `Arrangement.lookup`."""
         batches, view = self.batches, self.view(as_of)
         asked = keys if isinstance(keys, Keys) else Keys.of(keys, self.layout)
         found: list[pa.RecordBatch] = []
@@ -209,23 +192,11 @@ class Snapshot:
         return sum(window.key_count for window in Windows(self.batches, self.view(as_of)).upwards())
 
     def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """A uniform random sample of `n` distinct keys that have rows, sorted; all keys if there are fewer.
-
-        Reads some blocks for each key; or everything, if that is less.
-
-        Args:
-            n: number of keys.
-            seed: with equal batches, the same seed gives the same keys; None: random.
-            as_of: as `lookup`, and so are the errors.
-        """
+        """See `Arrangement.sample_keys`. Reads some blocks for each key; or everything, if that is less."""
         return sample_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 
     def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """At most n - 1 keys, ascending, that split all keys into `n` ranges of about equal size.
-
-        Each range begins with one of these keys and ends before the next one. Computed from a sample;
-        arguments as for `sample_keys`.
-        """
+        """See `Arrangement.partition_keys`."""
         return partition_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 
     def _bound(self, prefix: KeyPrefix) -> Bound:
