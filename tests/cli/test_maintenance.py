@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tidelake
+from tables import rows
 from tidelake.config import Config
 from tidelake.lake.api.lake import Lake
 from tidelake.shard.upkeep.compactor import Workers
@@ -21,10 +22,6 @@ from tied_process import tied
 
 TIDELAKE = "from tidelake.cli.main import main; main()"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
-
-
-def rows(*ids, diff=1):
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": ["x"] * len(ids), "_diff": [diff] * len(ids)})
 
 
 @pytest.fixture
@@ -35,7 +32,7 @@ def place(tmp_path):
             c = lake.create(name, SCHEMA, key=["id"])
             for n in range(6):
                 c.append(rows(n))
-            c.append(rows(0, diff=-1))
+            c.append(rows(0, _diff=[-1]))
             c.advance_since(6)
     return tmp_path / "lake"
 

@@ -9,14 +9,11 @@ import pyarrow as pa
 import pytest
 
 import tidelake
+from tables import rows
 from tied_process import tied
 
 TIDELAKE = "from tidelake.cli.main import main; main()"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
-
-
-def rows(*ids):
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": ["x"] * len(ids)})
 
 
 def line(id_, time, diff=1):

@@ -1,7 +1,8 @@
 import pytest
-from lakes import SCHEMA, place_of
+from lakes import place_of
 
 import tidelake
+from tables import SCHEMA
 
 
 @pytest.fixture(params=["memory", "directory"])

@@ -4,8 +4,8 @@ import uuid
 from dataclasses import replace
 
 import pyarrow as pa
-from lakes import SetClock
 
+from clocks import SetClock
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.api.lake import Lake

@@ -4,15 +4,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pyarrow as pa
 import pytest
 
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import TidelakeError
-
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
-
 
 # Parts, row groups and chunks of few rows, and bounds that are cut: every edge occurs in a small collection.
 SMALL_PARTS = Config(
@@ -25,41 +21,8 @@ SMALL_PARTS = Config(
 )
 
 
-class SetClock:
-    """A clock that shows what the test says, and moves by what is slept."""
-
-    def __init__(self, ms=1_700_000_000_000):
-        self.ms = ms
-        self.slept_s = 0.0
-
-    def now_ms(self):
-        return self.ms
-
-    def monotonic_s(self):
-        return self.slept_s
-
-    def sleep(self, seconds):
-        self.slept_s += seconds
-
-
 def place_of(kind, tmp_path):
     return f"memory://{uuid.uuid4().hex}" if kind == "memory" else str(tmp_path / "lake")
-
-
-def rows(*ids, v="x", **more):
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([v] * len(ids)), **more})
-
-
-def at(time, *ids, diff=1, v="x"):
-    """Updates at one time."""
-    n = len(ids)
-    return rows(*ids, v=v, _time=pa.array([time] * n, pa.int64()), _diff=pa.array([diff] * n, pa.int64()))
-
-
-def contents(collection, as_of=None):
-    """Rows with their multiplicity."""
-    answer = collection.snapshot(as_of, timeout_s=0).read_all().to_pylist()
-    return {(row["id"], row["v"]): row["_diff"] for row in answer}
 
 
 def trace(lake, collection):

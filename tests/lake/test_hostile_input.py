@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lakes import SCHEMA, refused, rows
+from lakes import refused
 
 import tidelake
+from tables import SCHEMA, rows
 from tidelake.cli import files
 from tidelake.errors import IncompatibleSchema, InvalidUpdates, UpdateBeforeLower, UsageError
 from tidelake.spark.envelopes.changes import ChangeParser

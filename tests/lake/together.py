@@ -3,8 +3,8 @@
 import uuid
 
 import pyarrow as pa
-from lakes import SetClock
 
+from clocks import SetClock
 from tidelake.config import Config
 from tidelake.env import Counters, Env, SystemClock
 from tidelake.lake.api.lake import Lake

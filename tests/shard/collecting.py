@@ -2,8 +2,10 @@
 
 from contextlib import contextmanager
 
-from shards import SCHEMA, Place, QuickClock, rows
+from shards import Place
 
+from clocks import MovedClock
+from tables import SCHEMA, rows
 from tidelake.config import Config
 from tidelake.model import names
 
@@ -23,7 +25,7 @@ class World:
     """One place whose processes share a clock, with one collection of some appends."""
 
     def __init__(self, appends=0, config=CONFIG):
-        self.place, self.clock = Place(), QuickClock()
+        self.place, self.clock = Place(), MovedClock()
         self.place.stores.blobs._clock = self.clock
         self.c = self.place.lake(config=config, clock=self.clock).create("c", SCHEMA, key=["id"])
         self.id, self.held = self.c.id, set()

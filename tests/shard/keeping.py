@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from shards import SCHEMA, Place, QuickClock, rows
+from shards import Place
 
+from clocks import MovedClock
+from tables import SCHEMA, rows
 from tidelake.config import Config
 from tidelake.state import collection as collecting
 
@@ -40,7 +42,7 @@ class Kept(Place):
 
     def __init__(self):
         super().__init__()
-        self.clock = QuickClock(1_000_000_000)
+        self.clock = MovedClock(1_000_000_000)
 
     def process(self, config=STORED, faults=None, **seams):
         """A lake as another process has it."""

@@ -2,8 +2,7 @@
 
 import uuid
 
-import pyarrow as pa
-
+from clocks import MovedClock
 from tidelake.config import Config
 from tidelake.env import Counters, Env, SystemClock
 from tidelake.lake.api.lake import Lake
@@ -12,24 +11,6 @@ from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
-
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
-
-
-class QuickClock:
-    """A clock that moves only when a thread sleeps, or the test moves it."""
-
-    def __init__(self, ms=1_000_000):
-        self.ms = ms
-
-    def now_ms(self):
-        return self.ms
-
-    def monotonic_s(self):
-        return self.ms / 1000
-
-    def sleep(self, seconds):
-        self.ms += max(1, int(seconds * 1000))
 
 
 class Place:
@@ -40,7 +21,7 @@ class Place:
 
     def lake(self, faults=None, config=None, **seams):
         """A lake with fresh counters, as another process would open it; `seams` go into its `Env`."""
-        env = Env(**{"clock": QuickClock(), "recorder": Counters(), **seams})
+        env = Env(**{"clock": MovedClock(), "recorder": Counters(), **seams})
         config = config or Config()
         blobs, log = self.stores.blobs, self.stores.log
         if faults is not None:
@@ -53,17 +34,6 @@ class Place:
         lake = Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs, log), config, env)
         lake.counts, lake.clock = env.recorder.counts, env.clock
         return lake
-
-
-def rows(*ids, v="x"):
-    """Rows to add."""
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([v] * len(ids), pa.string())})
-
-
-def ids(collection, as_of=None):
-    """id -> multiplicity, as of a time."""
-    answer = collection.snapshot(as_of).read_all()
-    return dict(zip(answer["id"].to_pylist(), answer["_diff"].to_pylist(), strict=True))
 
 
 def stored(place, collection):

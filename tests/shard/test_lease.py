@@ -15,9 +15,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 from keeping import AGE_S, LEASE_S, STORED, Idle, Kept, named
-from shards import SCHEMA, ids, rows
 
 import tidelake
+from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.errors import (
     CollectionDropped,

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from shards import SCHEMA, Place, ids, rows
+from shards import Place
 
 import tidelake
+from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import (

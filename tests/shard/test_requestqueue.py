@@ -7,9 +7,10 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import SCHEMA, Place, ids, rows
+from shards import Place
 
 import tidelake
+from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (

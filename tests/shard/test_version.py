@@ -2,8 +2,9 @@
 
 import pyarrow as pa
 import pytest
-from shards import SCHEMA, Place, rows
+from shards import Place
 
+from tables import SCHEMA, rows
 from tidelake.config import Config
 from tidelake.data.events import EventColumns
 from tidelake.model.frontier import Frontier

@@ -2,14 +2,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_kit import BLOB_STORES, VERSION_LOGS, FakeClock
+from store_kit import BLOB_STORES, VERSION_LOGS
 
+from clocks import RecordingClock
 from tidelake.store.protocols import BlobStore, VersionLog
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def clock() -> RecordingClock:
+    return RecordingClock()
 
 
 @pytest.fixture(params=BLOB_STORES)

@@ -1,9 +1,9 @@
 """Every store under one name each, and a clock that only the test moves."""
 
 import random
-import threading
 from collections.abc import Callable
 
+from clocks import RecordingClock
 from tidelake.env import Counters, SystemClock
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
@@ -13,25 +13,6 @@ from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.sqlite import SqliteVersionLog
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tidelake.testing.files import SimulatedDisk
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 1_000_000.0
-        self.pauses: list[float] = []
-        self._lock = threading.Lock()
-
-    def now_ms(self) -> int:
-        return int(self.now_s * 1000)
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        with self._lock:
-            self.pauses.append(seconds)
-            self.now_s += seconds
-
 
 FLAKY = {Fault.UNAVAILABLE: 0.1, Fault.UNKNOWN_BEFORE: 0.1, Fault.UNKNOWN_AFTER: 0.1}
 REFUSING = {Fault.UNAVAILABLE: 0.3}
@@ -45,12 +26,12 @@ def flaky_plan() -> FaultPlan:
 
 def retrying_blobs(inner: BlobStore) -> BlobStore:
     faulty = FaultyBlobStore(inner, flaky_plan())
-    return RetryingBlobStore(faulty, FakeClock(), 1e6, random.Random(1).random)
+    return RetryingBlobStore(faulty, RecordingClock(), 1e6, random.Random(1).random)
 
 
 def retrying_log(inner: VersionLog) -> VersionLog:
     faulty = FaultyVersionLog(inner, flaky_plan())
-    return RetryingVersionLog(faulty, FakeClock(), 1e6, random.Random(1).random)
+    return RetryingVersionLog(faulty, RecordingClock(), 1e6, random.Random(1).random)
 
 
 BLOB_STORES: dict[str, Callable[[str], BlobStore]] = {

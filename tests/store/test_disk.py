@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_kit import FakeClock
 
+from clocks import RecordingClock
 from tidelake.env import RandomIds
 from tidelake.errors import BlobExists, CorruptionError, FormatTooNew, OutcomeUnknown, StoreUnavailable
 from tidelake.store.files import SystemFiles, no_flush
@@ -46,7 +46,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_put_on_a_full_disk_leaves_nothing(small_disk: Path, clock: FakeClock) -> None:
+def test_a_put_on_a_full_disk_leaves_nothing(small_disk: Path, clock: RecordingClock) -> None:
     local = LocalBlobStore(str(small_disk / "blobs"))
     store = RetryingBlobStore(local, clock, 30.0, draw_from(RandomIds()))
     store.put("a/small", b"x" * 1000)
@@ -216,7 +216,9 @@ def test_a_failed_flush_of_the_file_leaves_nothing(tmp_path: Path) -> None:
     assert store.get("a") == b"x"
 
 
-def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(
+    tmp_path: Path, clock: RecordingClock
+) -> None:
     flushes = Flushes(3)
     local = LocalBlobStore(str(tmp_path), SystemFiles(flushes))
     with pytest.raises(OutcomeUnknown, match="may have happened"):

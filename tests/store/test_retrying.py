@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 
 import pytest
-from store_kit import FakeClock
 
+from clocks import RecordingClock
 from tidelake.env import RandomIds, SystemClock
 from tidelake.errors import BlobExists, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.store.disk import unavailable
@@ -30,17 +30,17 @@ def draw() -> float:
     return 0.5
 
 
-def blobs_over(clock: FakeClock, *script: Fault) -> tuple[RetryingBlobStore, MemoryBlobStore, FaultPlan]:
+def blobs_over(clock: RecordingClock, *script: Fault) -> tuple[RetryingBlobStore, MemoryBlobStore, FaultPlan]:
     inner, plan = MemoryBlobStore(SystemClock()), FaultPlan(script=script)
     return RetryingBlobStore(FaultyBlobStore(inner, plan), clock, 30.0, draw), inner, plan
 
 
-def log_over(clock: FakeClock, *script: Fault) -> tuple[RetryingVersionLog, MemoryVersionLog, FaultPlan]:
+def log_over(clock: RecordingClock, *script: Fault) -> tuple[RetryingVersionLog, MemoryVersionLog, FaultPlan]:
     inner, plan = MemoryVersionLog(), FaultPlan(script=script)
     return RetryingVersionLog(FaultyVersionLog(inner, plan), clock, 30.0, draw), inner, plan
 
 
-def test_pauses_double_are_jittered_and_end_at_the_deadline(clock: FakeClock) -> None:
+def test_pauses_double_are_jittered_and_end_at_the_deadline(clock: RecordingClock) -> None:
     retry = Retry(clock, 30.0, draw_from(RandomIds()))
     attempts = 0
 
@@ -60,7 +60,7 @@ def test_pauses_double_are_jittered_and_end_at_the_deadline(clock: FakeClock) ->
     assert len(set(clock.pauses)) > 10
 
 
-def test_without_a_deadline_there_is_one_attempt(clock: FakeClock) -> None:
+def test_without_a_deadline_there_is_one_attempt(clock: RecordingClock) -> None:
     store = RetryingBlobStore(
         FaultyBlobStore(MemoryBlobStore(SystemClock()), FaultPlan(rates=BOTH)), clock, 0.0, draw
     )
@@ -75,7 +75,7 @@ def test_drawn_numbers_are_fractions() -> None:
     assert max(numbers) - min(numbers) > 0.5
 
 
-def test_a_full_disk_is_not_tried_again(clock: FakeClock) -> None:
+def test_a_full_disk_is_not_tried_again(clock: RecordingClock) -> None:
     full = unavailable("write object", "a", OSError(errno.ENOSPC, "No space left on device"))
 
     def fail() -> None:
@@ -90,7 +90,7 @@ def test_a_full_disk_is_not_tried_again(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
-def test_reads_are_repeated_after_either_error(clock: FakeClock, fault: Fault) -> None:
+def test_reads_are_repeated_after_either_error(clock: RecordingClock, fault: Fault) -> None:
     blobs, inner, plan = blobs_over(clock, *[fault] * 8)
     inner.put("a", b"0123")
     assert blobs.get("a", 1) == b"123"
@@ -106,7 +106,7 @@ def test_reads_are_repeated_after_either_error(clock: FakeClock, fault: Fault) -
 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
-def test_reads_of_an_opened_object_are_repeated_in_place(clock: FakeClock, fault: Fault) -> None:
+def test_reads_of_an_opened_object_are_repeated_in_place(clock: RecordingClock, fault: Fault) -> None:
     blobs, inner, plan = blobs_over(clock, fault, Fault.NONE, fault, fault, Fault.NONE, fault)
     inner.put("a", b"0123456789")
     with blobs.open("a") as file:
@@ -115,7 +115,7 @@ def test_reads_of_an_opened_object_are_repeated_in_place(clock: FakeClock, fault
     assert plan.total() == 4
 
 
-def test_a_listing_goes_on_after_an_error_half_way(clock: FakeClock) -> None:
+def test_a_listing_goes_on_after_an_error_half_way(clock: RecordingClock) -> None:
     for fault in (Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER):
         blobs, inner, plan = blobs_over(clock, fault, fault, fault)
         for number in range(9):
@@ -124,13 +124,13 @@ def test_a_listing_goes_on_after_an_error_half_way(clock: FakeClock) -> None:
         assert plan.total() == 3
 
 
-def test_a_put_of_unknown_outcome_ends_as_its_own_success(clock: FakeClock) -> None:
+def test_a_put_of_unknown_outcome_ends_as_its_own_success(clock: RecordingClock) -> None:
     blobs, inner, _ = blobs_over(clock, Fault.UNKNOWN_AFTER, Fault.UNAVAILABLE)
     blobs.put("a", b"mine")
     assert inner.get("a") == b"mine"
 
 
-def test_a_put_of_unknown_outcome_does_not_claim_what_another_wrote(clock: FakeClock) -> None:
+def test_a_put_of_unknown_outcome_does_not_claim_what_another_wrote(clock: RecordingClock) -> None:
     blobs, inner, _ = blobs_over(clock, Fault.UNKNOWN_BEFORE)
     inner.put("a", b"theirs")
     with pytest.raises(BlobExists):
@@ -138,14 +138,14 @@ def test_a_put_of_unknown_outcome_does_not_claim_what_another_wrote(clock: FakeC
     assert inner.get("a") == b"theirs"
 
 
-def test_equal_bytes_are_no_success_when_nothing_was_unknown(clock: FakeClock) -> None:
+def test_equal_bytes_are_no_success_when_nothing_was_unknown(clock: RecordingClock) -> None:
     blobs, inner, _ = blobs_over(clock, Fault.UNAVAILABLE)
     inner.put("a", b"same")
     with pytest.raises(BlobExists):
         blobs.put("a", b"same")
 
 
-def test_a_call_with_an_unknown_attempt_never_ends_as_certain(clock: FakeClock) -> None:
+def test_a_call_with_an_unknown_attempt_never_ends_as_certain(clock: RecordingClock) -> None:
     for operation in ("put", "delete"):
         plan = FaultPlan(script=[Fault.UNKNOWN_AFTER], rates={Fault.UNAVAILABLE: 1})
         store = RetryingBlobStore(FaultyBlobStore(MemoryBlobStore(SystemClock()), plan), clock, 5.0, draw)
@@ -155,7 +155,9 @@ def test_a_call_with_an_unknown_attempt_never_ends_as_certain(clock: FakeClock) 
 
 
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
-def test_a_compare_and_set_of_unknown_outcome_is_passed_up_at_once(clock: FakeClock, fault: Fault) -> None:
+def test_a_compare_and_set_of_unknown_outcome_is_passed_up_at_once(
+    clock: RecordingClock, fault: Fault
+) -> None:
     log, inner, plan = log_over(clock, Fault.UNAVAILABLE, Fault.UNAVAILABLE, fault)
     with pytest.raises(OutcomeUnknown):
         log.compare_and_set("k", None, b"x")
@@ -164,13 +166,13 @@ def test_a_compare_and_set_of_unknown_outcome_is_passed_up_at_once(clock: FakeCl
     assert (inner.head("k") is not None) == (fault is Fault.UNKNOWN_AFTER)
 
 
-def test_a_compare_and_set_that_did_not_happen_is_repeated(clock: FakeClock) -> None:
+def test_a_compare_and_set_that_did_not_happen_is_repeated(clock: RecordingClock) -> None:
     log, inner, _ = log_over(clock, *[Fault.UNAVAILABLE] * 5)
     assert log.compare_and_set("k", None, b"x")
     assert inner.head("k") == Entry(0, b"x")
 
 
-def test_other_errors_are_not_repeated(clock: FakeClock) -> None:
+def test_other_errors_are_not_repeated(clock: RecordingClock) -> None:
     log, _, _ = log_over(clock)
     blobs, _, _ = blobs_over(clock)
     calls: list[Callable[[], object]] = [lambda: log.truncate("none", 0), lambda: blobs.get("..")]
@@ -180,7 +182,7 @@ def test_other_errors_are_not_repeated(clock: FakeClock) -> None:
     assert clock.pauses == []
 
 
-def test_a_crash_ends_the_process_until_it_restarts(clock: FakeClock) -> None:
+def test_a_crash_ends_the_process_until_it_restarts(clock: RecordingClock) -> None:
     for fault, is_there in ((Fault.CRASH_BEFORE, False), (Fault.CRASH_AFTER, True)):
         blobs, inner, plan = blobs_over(clock, fault)
         with pytest.raises(SimulatedCrash):
@@ -210,7 +212,7 @@ def test_the_same_seed_injects_the_same_faults() -> None:
     assert set(trace(3)) == {"done", "StoreUnavailable", "OutcomeUnknown"}
 
 
-def test_many_random_faults_lose_and_invent_nothing(clock: FakeClock) -> None:
+def test_many_random_faults_lose_and_invent_nothing(clock: RecordingClock) -> None:
     rates = {Fault.UNAVAILABLE: 0.2, Fault.UNKNOWN_BEFORE: 0.2, Fault.UNKNOWN_AFTER: 0.2}
     inner, plan = MemoryBlobStore(SystemClock()), FaultPlan(11, rates)
     store = RetryingBlobStore(FaultyBlobStore(inner, plan), clock, 1e9, random.Random(5).random)

@@ -6,8 +6,9 @@ import uuid
 
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, SetClock, at, contents, rows
 
+from clocks import SetClock
+from tables import SCHEMA, at, contents, rows
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (

@@ -10,9 +10,9 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from lakes import SCHEMA, at, rows
 
 import tidelake
+from tables import SCHEMA, at, rows
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.config import MIB, Config
 from tidelake.errors import (
@@ -655,7 +655,7 @@ def test_a_process_that_ends_without_closing_leaves_no_batches(tmp_path):
     program = f"""
 import tidelake
 from tidelake.arrangement.merge.settings import ArrangementConfig
-from tests.lake.lakes import SCHEMA, at
+from tests.tables import SCHEMA, at
 config = ArrangementConfig(memory_budget_bytes=1 << 20, large_share=1e-9)
 collection = tidelake.open({str(tmp_path / "lake")!r}).create("c", SCHEMA, key=["id"])
 collection.append(at(0, 1), upper=1)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from lakes import SCHEMA, at
 
 import tidelake
+from tables import SCHEMA, at
 from tidelake.config import Config
 from tidelake.errors import CollectionDropped, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, at, contents, rows
 
 import tidelake
+from tables import SCHEMA, at, contents, rows
 from tidelake.config import Config
 from tidelake.errors import Closed, HistoryCompacted, NotYetClosed, UsageError
 from tidelake.model.frontier import Frontier

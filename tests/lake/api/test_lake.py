@@ -12,9 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from damage import SMALL, World
-from lakes import SCHEMA, SetClock, at, contents, place_of, rows
+from lakes import place_of
 
 import tidelake
+from clocks import SetClock
+from tables import SCHEMA, at, contents, rows
 from tidelake import errors
 from tidelake.env import Counters, Env
 from tidelake.errors import (

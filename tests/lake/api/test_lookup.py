@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from lakes import SMALL_PARTS
-from lakes import rows as plain_rows
 
 import tidelake
+from tables import rows as plain_rows
 from tidelake.config import Config
 from tidelake.data.encode import encode_key
 from tidelake.data.types import schema_from_arrow

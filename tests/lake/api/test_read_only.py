@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, contents, place_of, rows
+from lakes import place_of
 
 import tidelake
+from tables import SCHEMA, contents, rows
 from tidelake.cli.main import cli
 from tidelake.errors import CorruptionError, NotALake, ReadOnlyLake, UsageError
 

@@ -6,9 +6,9 @@ import threading
 
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, at
 
 import tidelake
+from tables import SCHEMA, at
 from tidelake.errors import CollectionDropped, UsageError
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from lakes import SCHEMA, contents, rows
 
 import tidelake
+from tables import SCHEMA, contents, rows
 from tidelake.config import Config
 from tidelake.data import keyranges
 from tidelake.env import Counters, Env

@@ -11,9 +11,11 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, SetClock, at, contents, refused, rows
+from lakes import refused
 
 import tidelake
+from clocks import SetClock
+from tables import SCHEMA, at, contents, rows
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import (

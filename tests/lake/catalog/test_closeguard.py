@@ -11,9 +11,9 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, contents, rows
 
 import tidelake
+from tables import SCHEMA, contents, rows
 from tidelake.config import Config
 from tidelake.env import Counters, Env, SystemClock
 from tidelake.errors import Closed, OutcomeUnknown, StoreUnavailable

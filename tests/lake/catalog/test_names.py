@@ -7,8 +7,9 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, SetClock, contents, rows
 
+from clocks import SetClock
+from tables import SCHEMA, contents, rows
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, SetClock, contents, rows
 
 import tidelake
+from clocks import SetClock
+from tables import SCHEMA, contents, rows
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import LeaseExpired, OutcomeUnknown, ReadOnlyLake, UploadExpired, UsageError

@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
-from lakes import SCHEMA, SetClock
 from together import AGE_S, QUIET, Places, at, balance, rows, totals
 
+from clocks import SetClock
+from tables import SCHEMA
 from tidelake.errors import (
     Closed,
     CollectionDropped,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from keeping import STORED, Kept
-from shards import SCHEMA, Place, rows
+from shards import Place
 
+from tables import SCHEMA, at, rows
 from tidelake.config import Config
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, LeaseExpired, UsageError
 from tidelake.model.frontier import Frontier
@@ -77,11 +78,6 @@ def netted(added, as_of):
         if time <= as_of:
             summed[id_, v, as_of] += diff
     return Counter({row: diff for row, diff in summed.items() if diff})
-
-
-def at(time, *ids):
-    """Rows to add at a time."""
-    return rows(*ids).append_column("_time", pa.array([time] * len(ids), pa.int64()))
 
 
 def ends(tail, start, limits):

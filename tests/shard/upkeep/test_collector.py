@@ -9,8 +9,8 @@ import pytest
 from collecting import CONFIG, GARBAGE_S, UPLOAD_S, World, before, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import ids, rows
 
+from tables import ids, rows
 from tidelake.errors import (
     CorruptionError,
     LeaseExpired,

@@ -5,9 +5,11 @@ import warnings
 
 import pyarrow as pa
 import pytest
-from shards import SCHEMA, Place, QuickClock, ids, rows
+from shards import Place
 
 import tidelake
+from clocks import MovedClock, TickingClock
+from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.errors import (
     BlobNotFound,
@@ -191,7 +193,7 @@ def test_progress_renews_a_claim():
 
     def slowly(count):
         c._shard.env.clock.ms += CLAIM_MS - 1
-        elsewhere = another(place, later_ms=c._shard.env.clock.ms - QuickClock().ms)
+        elsewhere = another(place, later_ms=c._shard.env.clock.ms - MovedClock().ms)
         assert elsewhere.maintain().merges == 0 and count <= CHUNKS
 
     assert c.merge(counting(c, [], slowly)).applied
@@ -664,14 +666,6 @@ def test_an_overflow_keeps_neither_appends_nor_other_merges_from_going_on():
 
 
 # Backpressure
-
-
-class TickingClock(QuickClock):
-    """A clock that moves a millisecond whenever it is looked at."""
-
-    def monotonic_s(self):
-        self.ms += 1
-        return self.ms / 1000
 
 
 def test_a_writer_that_outruns_merging_merges_first_and_says_so():

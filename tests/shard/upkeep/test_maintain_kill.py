@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from maintenance_child import CONFIG, ROWS, rows_of
-from shards import SCHEMA
 
 import tidelake
+from tables import SCHEMA
 from tidelake.shard.upkeep.maintain import unmerged
 from tiers import rounds
 

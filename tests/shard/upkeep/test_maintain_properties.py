@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import test_against_oracle
 from hypothesis import settings
 from hypothesis.stateful import initialize, invariant, rule
-from shards import QuickClock
 
+from clocks import MovedClock
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
@@ -69,7 +69,7 @@ class Maintained:
             self.comes_to_rest()
 
     def opened(self, plan=None):
-        clock = QuickClock()
+        clock = MovedClock()
         clock.ms += self.ahead_ms
         env = Env(clock=clock, recorder=Counters())
         stores = open_stores(self.url, self.config, env, create=True)

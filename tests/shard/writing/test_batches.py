@@ -9,10 +9,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from collecting import CONFIG, GARBAGE_S, World, before
-from shards import SCHEMA, Place, ids, rows, stored
+from shards import Place, stored
 from test_builder import SMALL, at, made, many, pairs
 
 import tidelake
+from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.errors import (
     AlreadyTaken,

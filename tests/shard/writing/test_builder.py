@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from shards import SCHEMA, Place, ids, rows, stored
+from shards import Place, stored
 
+from tables import SCHEMA, ids, rows
 from tidelake.config import MIB, Config
 from tidelake.data.ingest import normalize
 from tidelake.errors import (

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 from collecting import CONFIG, World, before
-from shards import SCHEMA, Place, ids
+from shards import Place
 from test_batches import built, spread, times
 from test_builder import at, many
 
+from tables import SCHEMA, ids
 from tidelake.errors import BatchConsumed, Closed, UpperMismatch, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.shard.history import History

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 from collecting import before
 from keeping import AGE_S, STORED, Kept
-from shards import SCHEMA, Place, ids, rows, stored
+from shards import Place, stored
 
 import tidelake
+from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.errors import (
     CorruptionError,

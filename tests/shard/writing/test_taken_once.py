@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 from collecting import CONFIG, GARBAGE_S, UPLOAD_S, World
-from shards import SCHEMA, Place, ids, rows
+from shards import Place
 from test_builder import at, many
 
+from tables import SCHEMA, ids, rows
 from tidelake.errors import AlreadyTaken, InternalError, TidelakeWarning, UploadExpired, UsageError
 from tidelake.model import names
 from tidelake.model.frontier import Frontier

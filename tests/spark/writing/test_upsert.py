@@ -15,7 +15,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from small_frames import close, rows
+
 import tidelake
+from tables import SCHEMA
 from tidelake.config import Config
 from tidelake.errors import InvalidUpdates, UpdateBeforeLower, UpperMismatch, UsageError
 from tidelake.lake.api.distributed import Distributed
@@ -104,7 +107,6 @@ def test_full_dumps_leave_exactly_their_rows(spark: Any, tmp_path: Path, small_t
     assert stored <= {name.rpartition("/")[2] for name in named | {*state.garbage, *state.doomed}}
 
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 TIMED = "id bigint, v string, _time bigint"
 
 
@@ -119,15 +121,6 @@ def history(c: tidelake.Collection) -> Counter[Any]:
     from tidelake.testing import tables
 
     return tables.by_time(c.updates(0, c.upper).read_all(), c.domain)
-
-
-def rows(spark: Any, *values: tuple[Any, ...], schema: str = "id bigint, v string") -> Any:
-    return spark.createDataFrame(list(values), schema)
-
-
-def close(c: tidelake.Collection, upper: int) -> None:
-    """What another writer does: closes times, and adds nothing."""
-    c.append(SCHEMA.empty_table().append_column("_time", pa.array([], pa.int64())), upper=upper)
 
 
 def test_a_row_without_values_removes_and_equal_rows_write_nothing(spark: Any, tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from small_frames import close, rows
+
 import tidelake
+from tables import SCHEMA
 from tidelake.errors import InvalidUpdates, UpdateBeforeLower, UpperMismatch, UsageError, WriterFenced
 from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
@@ -20,7 +23,6 @@ from tidelake.testing import tables
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 UTC = dt.UTC
 
 
@@ -31,15 +33,6 @@ def make(tmp_path: Path, time: str = "counter", schema: pa.Schema = SCHEMA) -> t
 def history(c: tidelake.Collection) -> Counter[Any]:
     """(row, time) -> diff."""
     return tables.by_time(c.updates(0, c.upper).read_all(), c.domain)
-
-
-def rows(spark: Any, *values: tuple[Any, ...], schema: str = "id bigint, v string") -> Any:
-    return spark.createDataFrame(list(values), schema)
-
-
-def close(c: tidelake.Collection, upper: int) -> None:
-    """What another writer does: closes times, and adds nothing."""
-    c.append(SCHEMA.empty_table().append_column("_time", pa.array([], pa.int64())), upper=upper)
 
 
 @pytest.fixture
