@@ -7,6 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from tidelake.config import Config
 from tidelake.state import collection
@@ -64,7 +65,7 @@ def test_show_and_maintain_tell_of_garbage(run, place):
     with tidelake.open(place, config=STORED) as lake:
         orders = lake.collection("orders")
         orders.merge()
-        doomed = orders._shard.run(partial(aged(collection.doom), names_max=2))
+        doomed = inside.run(orders, partial(aged(collection.doom), names_max=2))
     assert len(doomed) == 2
     assert json.loads(run("show", place, "orders", "--json")[1])["garbage"] == 3
     (done,) = json.loads(run("maintain", place, "orders", "--once", "--json")[1])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from tidelake.cli import integrity
 from tidelake.config import Config
@@ -73,7 +74,7 @@ def test_findings_are_shown_and_make_the_exit_code_1(run, place):
 def test_a_repair_is_told_and_the_next_check_is_clean(run, place):
     with tidelake.open(place) as lake:
         shard = lake.collection("users")
-        shard._shard.write_rollup()
+        inside.write_rollup(shard)
         [rollup] = Path(place / "blobs" / shard.id / "rollups").iterdir()
     rollup.unlink()
     code, out, _ = run("fsck", place, "--repair")
@@ -125,7 +126,7 @@ def test_bars_are_shown_in_a_terminal_only(capsys, monkeypatch):
 def broken(place, name):
     """Name a part twice, and let everybody begin from that: the version before it; see `test_repair`."""
     with tidelake.open(place) as lake:
-        c, log, blobs = lake.collection(name), lake._stores.log, lake._stores.blobs
+        c, log, blobs = lake.collection(name), inside.stores(lake).log, inside.stores(lake).blobs
         before = c.state()
         bounds = Bounds(before.upper, Frontier.of(2), before.minimum)
         batch = replace(next(iter(before.spine)).batch, bounds=bounds)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
 from format_values import DELTAS, RECORDS, STATES, TOGETHER, delta
 
+import inside
 import tidelake
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.config import Config
@@ -82,7 +83,7 @@ def lake(place):
         c.advance_since(2)
         c.reader("reads", since=3)
         c.maintain()
-        c._shard.write_rollup()
+        inside.write_rollup(c)
         c.append(table([7, 7, 8], "z"))
         c.evolve(TABLE.append(pa.field("w", pa.int32())))
         c.append(table([9], w=pa.array([1], pa.int32())))

@@ -12,6 +12,7 @@ import make_v1
 from format_parts import plain
 from format_values import LATER_DELTAS, LATER_STATES, delta
 
+import inside
 import tidelake
 from tidelake.env import Env
 from tidelake.state import codec
@@ -35,7 +36,7 @@ def lake(place):
         c.stage(make_v1.table([1, 2], _time=[3, 7], _diff=[-1, -1]))
         c.stage(make_v1.table([90], _time=[20]))
         c.seal(5)
-        c._shard.write_rollup()
+        inside.write_rollup(c)
 
 
 def contents(place):

@@ -11,6 +11,7 @@ from pathlib import Path
 import kills_child
 from kills_child import CONFIG, SCHEMA, contents_of, copies_of, drop_others
 
+import inside
 import tidelake
 from tidelake.errors import CollectionDropped, CollectionNotFound, HistoryCompacted, LeaseExpired
 from tidelake.model import names
@@ -248,7 +249,7 @@ def _beside(lake):
         for state in states
         if state.rollup != FIRST
     }
-    return {info.name for info in lake._stores.blobs.list()} - named
+    return {info.name for info in inside.stores(lake).blobs.list()} - named
 
 
 def _check_no_leak(lake, place):
@@ -259,4 +260,4 @@ def _check_no_leak(lake, place):
     blobs.delete("last")
     files = {str(file.relative_to(blobs.root)) for file in Path(blobs.root).rglob("*") if file.is_file()}
     assert files == {info.name for info in blobs.list()}
-    assert {*lake._stores.log.keys()} == {state.shard_id for state in _states(lake)}
+    assert {*inside.stores(lake).log.keys()} == {state.shard_id for state in _states(lake)}

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+import inside
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import TidelakeError
@@ -27,7 +28,7 @@ def place_of(kind, tmp_path):
 
 def trace(lake, collection):
     """Everything that a refused call must leave alone: the state, and each object of the store."""
-    blobs = lake._stores.blobs
+    blobs = inside.stores(lake).blobs
     return collection.state(), {info.name: blobs.get(info.name) for info in blobs.list()}
 
 

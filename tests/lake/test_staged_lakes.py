@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import CollectionDropped, CollectionNotFound, NotYetClosed
@@ -58,7 +59,7 @@ def test_a_check_reads_what_is_staged(lake, c):
     whole = lake.fsck(["c"])
     assert whole.left == ()
     (first, *_) = [part.name for one in c.state().staged for part in one.batch.parts()]
-    lake._stores.blobs.delete(first)
+    inside.stores(lake).blobs.delete(first)
     assert any(first in str(found) for found in lake.fsck(["c"]).left)
 
 
@@ -79,7 +80,7 @@ def test_a_drop_takes_along_what_is_staged(lake, c):
         c.stage(at(30))
     with pytest.raises((CollectionDropped, CollectionNotFound)):
         c.seal(30)
-    assert not [*lake._stores.blobs.list(f"{shard_id}/parts/")]
+    assert not [*inside.stores(lake).blobs.list(f"{shard_id}/parts/")]
 
 
 def test_a_plan_has_what_is_staged_on_request(c):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from keeping import AGE_S, LEASE_S, STORED, Idle, Kept, named
 
+import inside
 import tidelake
 from tables import SCHEMA, ids, rows
 from tidelake.config import Config
@@ -205,7 +206,7 @@ def test_a_read_of_a_collection_that_is_dropped_meanwhile_says_so(collected):
     c = place.process().collection("c")
     reader = place.process().collection("c").reader("r")
     stream, _ = begun(c)
-    assert writer._shard.run(lambda state, now_ms: drop_shard(state, now_ms, force=True))
+    assert inside.run(writer, lambda state, now_ms: drop_shard(state, now_ms, force=True))
     for name in [info.name for info in place.stores.blobs.list(f"{c.id}/parts/")]:
         place.stores.blobs.delete(name)
     if collected == "log as well":
@@ -635,15 +636,15 @@ def test_a_task_whose_parts_are_gone_says_why(tmp_path):
         assert c.merge().applied
         (newer,) = c.distributed.plan(AsOf(1), 1).tasks
         for name in old | named(c):
-            lake._stores.blobs.delete(name)
+            inside.stores(lake).blobs.delete(name)
         with pytest.raises(LeaseExpired, match="was collected"):
             list(run_task(task))
         with pytest.raises(CorruptionError, match="named by the state but missing"):
             list(run_task(newer))
-        c._shard.run(drop_shard)
+        inside.run(c, drop_shard)
         with pytest.raises(CollectionDropped):
             list(run_task(newer))
-        lake._stores.log.delete(c.id)
+        inside.stores(lake).log.delete(c.id)
         with pytest.raises(CollectionDropped):
             list(run_task(newer))
 
@@ -680,11 +681,11 @@ def test_a_move_of_a_critical_hold_is_done_once_however_often_it_is_repeated():
         plan = FaultPlan()
         lake = place.process(faults=plan)
         hold = lake.collection("c").critical_hold(f"p-{fault.name}", "t0")
-        plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+        plan.rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
         try:
             assert hold.compare_and_downgrade_since("t0", ("t1", 2)).done
         except OutcomeUnknown:
-            plan._rates_by_operation = {}
+            plan.rates_by_operation = {}
         again = hold.compare_and_downgrade_since("t0", ("t1", 2))
         assert (again.done, again.token, str(again.since)) == (True, "t1", "[2]")
         assert not hold.compare_and_downgrade_since("t0", ("t1", 3)).done
@@ -698,10 +699,10 @@ def test_lost_replies_leave_one_hold_for_a_long_read_and_none_after_it(fault):
     lake = place.process(faults=plan)
     c = lake.collection("c")
     stream, first = begun(c)
-    plan._rates_by_operation = {"log.compare_and_set": {fault: 0.6}}
+    plan.rates_by_operation = {"log.compare_and_set": {fault: 0.6}}
     place.pass_s(4 * LEASE_S, lake)
     assert len(holds_of(c)) == 1 and plan.injected["log.compare_and_set", fault] > 3
-    plan._rates_by_operation = {}
+    plan.rates_by_operation = {}
     assert first + rest_of(stream) == list(range(480)) and not holds_of(c)
 
 
@@ -712,10 +713,10 @@ def test_a_keeper_that_cannot_reach_the_store_tries_again():
     lake = place.process(Config(**{**vars(STORED), "retry_deadline_s": 0.0}), plan)
     with lake.collection("c").reader("r") as reader:
         place.pass_s(LEASE_S / 2)
-        plan._rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
+        plan.rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
         assert lake._renewer.look() == 1.0
         assert lake.counts["shard.renewer.failed"] == 1
-        plan._rates_by_operation = {}
+        plan.rates_by_operation = {}
         assert lake._renewer.look() == AGE_S / 3
         place.pass_s(LEASE_S * 0.75)
         writer.append(rows(1000))
@@ -870,7 +871,7 @@ def test_a_store_that_does_not_take_the_end_of_a_hold_does_not_fail_the_read():
     lake = place.process(Config(**{**vars(STORED), "retry_deadline_s": 0.0}), plan)
     stream, first = begun(lake.collection("c"))
     place.pass_s(THIRD_S + 60, lake)
-    plan._rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
+    plan.rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
     assert first + rest_of(stream) == list(range(480))
     assert lake.counts["shard.lease.close.failed"] == 1
     with pytest.raises(StoreUnavailable):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from shards import Place
 
+import inside
 import tidelake
 from tables import SCHEMA, ids, rows
 from tidelake.config import Config
@@ -82,7 +83,7 @@ def test_a_store_that_stays_silent_is_reported_and_a_named_writer_learns_what_is
         name = f"w-{fault.name}"
         plan = FaultPlan()
         writer = place.lake(plan).collection("c").writer(name)
-        plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+        plan.rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
         if fault is Fault.UNKNOWN_AFTER:
             # The retry finds the seqno taken and its own nonce there.
             assert not writer.append(rows(1)).already
@@ -106,7 +107,7 @@ def test_an_upload_that_fails_half_way_leaves_no_part():
     small = Config(part_target_bytes=1024, row_group_rows=16, retry_deadline_s=0)
     plan = FaultPlan(script=[])
     c = place.lake(plan, small).collection("c")
-    plan._rates_by_operation = {"blob.put": {Fault.UNAVAILABLE: 0.4}}
+    plan.rates_by_operation = {"blob.put": {Fault.UNAVAILABLE: 0.4}}
     failed = 0
     for _ in range(20):
         try:
@@ -405,7 +406,7 @@ def test_a_store_that_fails_right_after_a_lost_reply_leaves_the_outcome_unknown_
     plan = FaultPlan()
     c = place.lake(plan, Config(retry_deadline_s=0)).collection("c")
     c.append(rows(1))
-    plan._rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}, "log.scan": {then: 1.0}}
+    plan.rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}, "log.scan": {then: 1.0}}
     known = c._shard._machine.known().state
     c._shard.state = lambda: known  # no look at the log before the commit
     with pytest.raises(OutcomeUnknown):
@@ -440,7 +441,7 @@ def test_a_merge_result_is_not_refused_on_a_stale_state():
     assert len(stale.state().spine) == 0
     for n in range(3):
         fresh.append(rows(n))
-    fresh._shard.run(maintenance.collapse_levels)
+    inside.run(fresh, maintenance.collapse_levels)
     state = fresh.state()
     found = everything(state.spine, idle_policy(fresh._shard))
     runs = [run for member in state.spine for run in member.batch.runs]
@@ -449,7 +450,7 @@ def test_a_merge_result_is_not_refused_on_a_stale_state():
     output = decode_run(run_merge_task(encode_record("task", task), place.stores.blobs))
     assert digest(runs) == found.inputs
     result = MergeResult(found.id, (), found.inputs, state.since, output)
-    assert stale._shard.run(partial(maintenance.apply_merge, result=result)) is Fit.EXACT
+    assert inside.run(stale, partial(maintenance.apply_merge, result=result)) is Fit.EXACT
 
 
 def test_what_workers_upload_is_made_canonical():
@@ -486,7 +487,7 @@ def test_any_error_after_the_commit_keeps_the_parts(monkeypatch):
         lake = place.lake(plan)
         c = lake.collection("c")
         c.append(rows(1))
-        plan._rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}}
+        plan.rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}}
 
         def failing(*_, error=error):
             raise error
@@ -505,13 +506,13 @@ def test_a_writer_that_does_not_know_its_last_outcome_gives_the_number_to_no_oth
     writer.append(rows(1))
     known = c._shard._machine.known().state
     look, c._shard.state = c._shard.state, lambda: known
-    plan._rates_by_operation = {
+    plan.rates_by_operation = {
         "log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0},
         "log.scan": {Fault.UNAVAILABLE: 1.0},
     }
     with pytest.raises(OutcomeUnknown):
         writer.append(rows(2))
-    plan._rates_by_operation, c._shard.state = {}, look
+    plan.rates_by_operation, c._shard.state = {}, look
     assert writer.append(rows(1), sequence=0).already  # says nothing about number 1
     with pytest.raises(UsageError, match=r"append 1 of writer 'w' is unknown: .* sequence=1"):
         writer.append(rows(3))
@@ -584,7 +585,7 @@ def test_a_tidying_that_fails_does_not_take_the_place_of_the_answer():
     c = place.lake(plan, Config(retry_deadline_s=0)).collection("c")
     place.lake().collection("c").append(rows(1))
     timed = rows(2).append_column("_time", pa.array([0], pa.int64()))
-    plan._rates_by_operation = {"blob.delete": {Fault.UNAVAILABLE: 1.0}}
+    plan.rates_by_operation = {"blob.delete": {Fault.UNAVAILABLE: 1.0}}
     c._shard.preview = lambda command: None  # so that the conflict is met after the upload
     with pytest.raises(UpperMismatch):
         c.compare_and_append(timed, 0, 1)

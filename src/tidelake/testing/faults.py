@@ -59,6 +59,7 @@ class FaultPlan:
         script: faults of the first calls.
 
     Attributes:
+        rates_by_operation: as in the arguments; may be replaced at any time.
         injected: how often each operation had each fault.
         calls: the operations of all calls, in their order.
         is_crashed: whether the process has crashed and not come back.
@@ -76,7 +77,7 @@ class FaultPlan:
         self.is_crashed = False
         self._random = random.Random(seed)  # noqa: S311 - a test must repeat
         self._rates = dict(rates or {})
-        self._rates_by_operation = {name: dict(own) for name, own in (rates_by_operation or {}).items()}
+        self.rates_by_operation = {name: dict(own) for name, own in (rates_by_operation or {}).items()}
         self._script = list(script)
         self._lock = threading.Lock()
 
@@ -126,7 +127,7 @@ class FaultPlan:
 
     def _drawn(self, operation: str) -> Fault:
         point = self._random.random()
-        for fault, rate in self._rates_by_operation.get(operation, self._rates).items():
+        for fault, rate in self.rates_by_operation.get(operation, self._rates).items():
             point -= rate
             if point < 0:
                 return fault

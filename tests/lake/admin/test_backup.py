@@ -9,6 +9,7 @@ import pytest
 from damage import DAY_MS, SMALL, World, part_of, table
 from pyrsistent import pmap
 
+import inside
 import tidelake
 from tidelake.env import Counters, Env
 from tidelake.errors import (
@@ -128,10 +129,10 @@ def test_writers_go_on_in_the_copy_where_they_were(world, other, c):
 
 def test_a_copy_keeps_what_its_owner_decided_and_no_reader_of_the_source(world, other, c):
     held = c.reader("stays behind")
-    c._shard.run(partial(holds.open_critical, name="mine", token="t"))
-    c._shard.run(partial(holds.set_retention, retention=Retention(50)))
+    inside.run(c, partial(holds.open_critical, name="mine", token="t"))
+    inside.run(c, partial(holds.set_retention, retention=Retention(50)))
     c.merge()
-    c._shard.write_rollup()
+    inside.write_rollup(c)
     world.lake().backup("c", other.lake())
     source, copy = c.state(), other.lake().collection("c").state()
     assert (copy.critical, copy.retention) == (source.critical, source.retention)
@@ -246,10 +247,10 @@ def test_appends_merges_and_collections_meanwhile_do_not_touch_the_copy(world, o
 
 def collected(world, c):
     """Collect all garbage that is free, as a collector does."""
-    names = c._shard.run(partial(aged(doom), names_max=1000))
+    names = inside.run(c, partial(aged(doom), names_max=1000))
     for name in names:
         world.blobs.delete(name)
-    c._shard.run(partial(bury, names=names))
+    inside.run(c, partial(bury, names=names))
 
 
 def test_who_sleeps_past_the_lease_is_told_so_and_nothing_is_named(world, other, c):
@@ -271,7 +272,7 @@ def test_who_sleeps_past_the_lease_is_told_so_and_nothing_is_named(world, other,
 def test_who_lost_the_hold_is_told_so_rather_than_of_a_missing_part(world, other, c):
     def dropped(done, total):
         for hold in c.state().holds:
-            c._shard.run(partial(holds.close_hold, hold_id=hold))
+            inside.run(c, partial(holds.close_hold, hold_id=hold))
         c.merge()
         collected(world, c)
 
@@ -284,7 +285,7 @@ def test_a_copy_of_what_was_collected_can_be_held_from_its_first_state(world, ot
     c.merge()
     collected(world, c)
     for _ in range(2):
-        c._shard.run(partial(aged(raise_floor, 1000), unnamed_max=99))
+        inside.run(c, partial(aged(raise_floor, 1000), unnamed_max=99))
         world.clock.ms += 2000
     assert c.state().collected_to > 1 and c.state().sweep.floor > 1
     world.lake().backup("c", other.lake())
@@ -339,7 +340,7 @@ def test_a_damaged_inline_part_is_refused_too(world, other):
 
 
 def test_a_dropped_collection_is_not_copied(world, other, c):
-    c._shard.run(drop_shard)
+    inside.run(c, drop_shard)
     with pytest.raises(CollectionDropped):
         world.lake().backup("c", other.lake())
 
@@ -391,7 +392,7 @@ def test_a_crash_before_the_name_is_given_leaves_a_shard_that_fsck_tells(world, 
 def test_a_copy_without_a_name_is_collected_also_with_the_critical_holds_of_its_source(
     world, other, c, monkeypatch
 ):
-    c._shard.run(partial(holds.open_critical, name="mine", token="t"))
+    inside.run(c, partial(holds.open_critical, name="mine", token="t"))
     target = other.lake()
 
     def crashed(*_):

@@ -10,6 +10,7 @@ from damage import DAY_MS, SCHEMA, SMALL, World, part_of, table, with_part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import inside
 import tidelake
 from tidelake.config import Config
 from tidelake.data.part import PartWriter, checksum
@@ -136,7 +137,7 @@ def test_a_healthy_lake_after_any_history_has_no_findings(data):
             case "d":
                 lake.create(f"d{step}", tables.SCHEMA, key=tables.KEY)
             case "w":
-                c._shard.write_rollup()
+                inside.write_rollup(c)
             case _:
                 pass
         world.clock.ms += data.draw(st.sampled_from((1, 1000, 3_000_000)))
@@ -487,7 +488,7 @@ def test_a_missing_log_entry_is_found(world, c):
 
 
 def test_a_missing_log_entry_before_a_rollup_hides_nothing_behind_it(world, c):
-    c._shard.write_rollup()
+    inside.write_rollup(c)
     c.append(table(1))
     del world.entries(c)[2]
     world.overwrite(part_of(c, -1).name, flip)
@@ -516,7 +517,7 @@ def test_a_damaged_log_entry_is_found(world, c):
 
 
 def test_a_damaged_first_entry_is_found_and_a_rollup_leads_on(world, c):
-    c._shard.write_rollup()
+    inside.write_rollup(c)
     entries = world.entries(c)
     entries[0] = replace(entries[0], data=bytes(flip(bytearray(entries[0].data))))
     assert world.kinds() == {"log-damaged"}
@@ -575,7 +576,7 @@ def rollup_name(c):
 @pytest.fixture
 def rolled(world, c):
     """With a rollup, entries behind it, and the whole log before it."""
-    c._shard.write_rollup()
+    inside.write_rollup(c)
     c.append(table(1))
     return c
 
@@ -623,7 +624,7 @@ def test_a_log_that_has_lost_its_newest_entries_is_found(world, rolled):
 
 
 def test_a_rollup_that_knows_a_later_state_than_the_log_is_found(world, c):
-    c._shard.write_rollup()
+    inside.write_rollup(c)
     del world.entries(c)[3:]
     assert world.kinds() == {"log-behind"}
 
@@ -649,7 +650,7 @@ def test_parts_that_a_lost_entry_named_are_told_and_kept(world, c):
 
 
 def test_a_truncated_log_is_no_damage(world, rolled):
-    rolled._shard.write_rollup()
+    inside.write_rollup(rolled)
     rolled.append(table(5))
     world.log.truncate(rolled.id, rolled.state().rollup.seqno)
     assert healthy(world)
@@ -816,7 +817,7 @@ def test_an_unnamed_shard_that_cannot_be_read_is_told_and_kept(world, c):
 @pytest.mark.parametrize("named", [True, False])
 def test_a_drop_that_stopped_half_way_is_told_and_finished(world, c, named):
     lake = world.lake()
-    c._shard.run(drop_shard)
+    inside.run(c, drop_shard)
     if not named:
         listing = lake._catalog.read()
         assert lake._catalog.set(listing, "c", None)
@@ -832,7 +833,7 @@ def test_a_drop_that_stopped_half_way_is_told_and_finished(world, c, named):
 
 
 def test_a_tombstone_whose_rollup_went_before_its_log_is_told_and_finished(world, rolled):
-    rolled._shard.run(drop_shard)
+    inside.run(rolled, drop_shard)
     listing = world.lake()._catalog.read()
     assert world.lake()._catalog.set(listing, "c", None)
     world.blobs.delete(rollup_name(rolled))

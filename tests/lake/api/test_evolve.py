@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import inside
 import tidelake
 from tables import SCHEMA, at
 from tidelake.config import Config
@@ -216,7 +217,7 @@ def test_a_table_with_a_dropped_column_is_refused_by_a_handle_that_knows_and_by_
         with pytest.raises(InvalidUpdates, match=r"column 'v' was dropped .*leave it out"):
             write()
         # What was uploaded under the older schema is not left behind.
-        assert not [info.name for info in lake._stores.blobs.list() if info.name.startswith(old.id)]
+        assert not [info.name for info in inside.stores(lake).blobs.list() if info.name.startswith(old.id)]
     assert collection.state().upper.elements == (0,)
     old.append(at(0, 1).drop_columns(["v"]))
     assert rows(collection) == [(1, None, 1)]
@@ -417,7 +418,7 @@ def test_create_opens_with_the_newest_schema_and_says_so_of_an_older_one(lake, c
 
 
 def test_a_collection_that_was_dropped_does_not_evolve(collection):
-    collection._shard.run(drop_shard)
+    inside.run(collection, drop_shard)
     with pytest.raises(CollectionDropped):
         collection.evolve(of(V, W))
 
@@ -426,7 +427,7 @@ def test_the_schemas_outlive_a_rollup_and_the_process(lake, collection):
     collection.evolve(of(V, W))
     before = collection.state().seqno
     collection.evolve(of(W))
-    collection._shard.write_rollup()
+    inside.write_rollup(collection)
     again = tidelake.open(lake.url, create=False)
     c = again.collection("c")
     assert c.schema == of(W) and c.schema_at(before) == of(V, W)

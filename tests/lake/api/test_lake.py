@@ -14,6 +14,7 @@ import pytest
 from damage import SMALL, World
 from lakes import place_of
 
+import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
@@ -330,7 +331,7 @@ def test_after_close_every_call_answers_closed_and_writes_nothing(lake, collecti
     other = tidelake.open(lake.url)
     lake.close()
     lake.close()
-    before = other.collection("c").state(), [info.name for info in other._stores.blobs.list()]
+    before = other.collection("c").state(), [info.name for info in inside.stores(other).blobs.list()]
     for name, call in CALLS_OF_A_LAKE.items():
         with pytest.raises(Closed, match="open it again"):
             pytest.fail(f"{name} answered {call(lake)}")
@@ -345,7 +346,10 @@ def test_after_close_every_call_answers_closed_and_writes_nothing(lake, collecti
     # What needs no store still answers: a handle can be printed.
     assert "'c'" in repr(collection) and collection.schema == SCHEMA
     # Other handles are not concerned.
-    assert before == (other.collection("c").state(), [info.name for info in other._stores.blobs.list()])
+    assert before == (
+        other.collection("c").state(),
+        [info.name for info in inside.stores(other).blobs.list()],
+    )
     assert other.list() == ["c"]
     other.close()
 
@@ -521,7 +525,7 @@ def test_two_processes_that_create_the_same_names_at_once_get_the_same_collectio
     for name in lake.list():
         assert contents(lake.collection(name)) == {(1, "x"): 1, (2, "x"): 1}
     # Who lost a race left no shard behind: as many logs as names, and the catalog.
-    assert sorted(lake._stores.log.keys()) == sorted([*answers[0], "catalog"])
+    assert sorted(inside.stores(lake).log.keys()) == sorted([*answers[0], "catalog"])
 
 
 @pytest.mark.full

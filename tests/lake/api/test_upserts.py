@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import inside
 import tidelake
 from tables import SCHEMA, contents, rows
 from tidelake.config import Config
@@ -424,7 +425,7 @@ def test_what_an_upsert_that_was_too_late_stored_is_deleted(tmp_path):
         slow.upsert(rows(*range(40)))
         state = c.state()
         named = {part.name for member in state.spine for part in member.batch.parts()}
-        stored = {info.name for info in lake._stores.blobs.list(f"{c.id}/parts")}
+        stored = {info.name for info in inside.stores(lake).blobs.list(f"{c.id}/parts")}
         assert stored
         assert stored <= named | {*state.garbage, *state.doomed}
 
@@ -463,12 +464,12 @@ def test_uploads_that_a_refused_upsert_made_are_deleted(tmp_path):
     with tidelake.open(tmp_path / "lake", config=CONFIGS["stored"]) as lake:
         c = lake.create("c", SCHEMA, key=["id"])
         c.append(rows(1))
-        names = {info.name for info in lake._stores.blobs.list()}
+        names = {info.name for info in inside.stores(lake).blobs.list()}
         # The second range of events holds one that fails while the first one is stored.
         last = pa.table({"id": list(range(40)), "v": ["x"] * 40, "_time": [1] * 39 + [2**63 - 1]})
         with pytest.raises(UsageError, match="closes the collection for good"):
             c.upsert(last)
-        assert {info.name for info in lake._stores.blobs.list()} == names
+        assert {info.name for info in inside.stores(lake).blobs.list()} == names
 
 
 def test_an_upsert_of_clustered_keys_reads_the_row_groups_that_hold_them(tmp_path):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from lakes import refused
 
+import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
@@ -136,7 +137,7 @@ def test_what_is_no_table_is_refused_with_what_would_be(lake, collection, update
             call()
         assert "\n" not in str(caught.value)
     assert collection.upper.elements == (0,)
-    assert not list(lake._stores.blobs.list(f"{collection.id}/parts/"))
+    assert not list(inside.stores(lake).blobs.list(f"{collection.id}/parts/"))
 
 
 def test_a_stream_that_fails_half_way_writes_nothing(lake, collection):
@@ -147,7 +148,7 @@ def test_a_stream_that_fails_half_way_writes_nothing(lake, collection):
     with pytest.raises(OSError, match="the source went away"):  # the caller's own error, as it was
         collection.append(pa.RecordBatchReader.from_batches(rows(1).schema, batches()))
     assert collection.upper.elements == (0,)
-    assert not list(lake._stores.blobs.list(f"{collection.id}/parts/"))
+    assert not list(inside.stores(lake).blobs.list(f"{collection.id}/parts/"))
 
 
 # Times and frontiers
@@ -491,7 +492,7 @@ def test_an_empty_table_and_one_row_and_no_value_columns(lake):
     assert (c.upper.elements, c.snapshot().read_all().num_rows) == ((5,), 0)
     c.append(pa.table({"id": ints(1)}))
     assert c.snapshot().read_all().to_pylist() == [{"id": 1, "_time": 5, "_diff": 1}]
-    assert not list(lake._stores.blobs.list(f"{c.id}/parts/"))[1:]
+    assert not list(inside.stores(lake).blobs.list(f"{c.id}/parts/"))[1:]
 
 
 def test_equal_rows_of_one_append_are_summed_and_may_cancel(lake, collection):
@@ -606,7 +607,7 @@ def check_full(place, acknowledged, error):
     assert len(found) <= len(acknowledged) + (kind == "OutcomeUnknown")
     named = {p.name for item in c.state().spine for p in item.batch.parts() if p.inline is None}
     if kind == "StoreUnavailable":
-        assert {info.name for info in lake._stores.blobs.list(f"{c.id}/parts/")} == named
+        assert {info.name for info in inside.stores(lake).blobs.list(f"{c.id}/parts/")} == named
     return lake, c
 
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from tables import SCHEMA, contents, rows
 from tidelake.config import Config
@@ -171,9 +172,9 @@ def test_every_public_method_answers_closed_and_writes_nothing(lake):
 
 
 def trace_of(lake):
-    log = lake._stores.log
+    log = inside.stores(lake).log
     heads = {key: log.head(key).seqno for key in log.keys()}  # noqa: SIM118 - it is no dict
-    return heads, sorted(info.name for info in lake._stores.blobs.list())
+    return heads, sorted(info.name for info in inside.stores(lake).blobs.list())
 
 
 def test_a_builder_stores_nothing_after_close_and_says_so(lake):
@@ -264,7 +265,7 @@ def test_a_command_that_was_begun_is_finished_and_answered_before_the_lake_is_cl
         one.join(60)
     assert closed == [None]
     assert (str(appended[0].upper), str(waited[0].upper)) == ("[1]", "[2]")
-    assert contents(opened(slow, lake._stores.blobs).collection("c")) == {(1, "x"): 1, (2, "x"): 1}
+    assert contents(opened(slow, inside.stores(lake).blobs).collection("c")) == {(1, "x"): 1, (2, "x"): 1}
 
 
 def test_a_lake_may_be_closed_from_within_a_command(slow):
@@ -282,7 +283,7 @@ def test_a_lake_may_be_closed_from_within_a_command(slow):
     c.append(rows(1))
     with pytest.raises(Closed):
         c.append(rows(2))
-    assert contents(opened(slow, lake._stores.blobs).collection("c")) == {(1, "x"): 1}
+    assert contents(opened(slow, inside.stores(lake).blobs).collection("c")) == {(1, "x"): 1}
 
 
 def test_a_child_that_was_forked_beside_a_command_can_close_its_lake(slow):
@@ -403,7 +404,7 @@ def test_a_store_that_fails_at_the_end_leaves_holds_that_expire(slow):
     lake.close()
     slow._inner.compare_and_set = whole
     assert len(calls) == 1
-    assert len(opened(slow, lake._stores.blobs).collection("c").state().holds) == 3
+    assert len(opened(slow, inside.stores(lake).blobs).collection("c").state().holds) == 3
     for reader in readers:
         with pytest.raises(Closed):
             reader.close()

@@ -8,6 +8,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
@@ -106,7 +107,7 @@ def test_a_drop_leaves_no_folder_behind(tmp_path):
         late = lake.collection("c").builder()
         late.add(at(9, 9))
         gone = lake.collection("c").id
-        lake.collection("c")._shard.write_rollup()
+        inside.write_rollup(lake.collection("c"))
         assert lake.drop("c")
         assert {path.name for path in (tmp_path / "lake/blobs").iterdir()} <= {kept, "catalog", "~tmp"}
         # A late upload makes the folder again, which goes with it when it is old.
@@ -120,13 +121,13 @@ def test_a_drop_leaves_no_folder_behind(tmp_path):
 
 def test_a_collection_that_is_held_is_not_dropped_and_the_holders_are_named(site):
     reader = site.c.reader("nightly report")
-    site.c._shard.run(partial(holds.open_critical, name="billing"))
+    inside.run(site.c, partial(holds.open_critical, name="billing"))
     before = site.c.state(), site.left()
     with pytest.raises(CollectionInUse, match=r"collection 'c' is held by 'nightly report' .*'billing'"):
         site.lake().drop("c")
     assert (site.c.state(), site.left()) == before
     reader.close()
-    site.c._shard.run(partial(holds.drop_critical, name="billing"))
+    inside.run(site.c, partial(holds.drop_critical, name="billing"))
     assert site.lake().drop("c") is True
     site.check_gone()
 
@@ -215,7 +216,7 @@ def test_opening_a_tombstone_names_the_collection(site):
 
 
 def test_opening_a_tombstone_whose_objects_are_going_is_no_damage(site):
-    site.c._shard.write_rollup()
+    inside.write_rollup(site.c)
     site.lake()._leftovers.ending(site.id).drop()
     for info in list(site.stores.blobs.list(names.rollups(site.id))):
         site.stores.blobs.delete(info.name)

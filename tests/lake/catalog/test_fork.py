@@ -9,6 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+import inside
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
 from tidelake.config import Config
@@ -204,7 +205,7 @@ def test_a_fork_has_the_retention_and_schemas_but_neither_writers_nor_holds(delt
 
 def test_staged_updates_come_along_unless_the_fork_ends_at_a_time(delta):
     delta.c.stage(pa.concat_tables([at(6, 60), at(9, 90), at(20, 99)]))
-    delta.c._shard.run(partial(_sealed, upper=Frontier.of(10)))
+    inside.run(delta.c, partial(_sealed, upper=Frontier.of(10)))
     lake = delta.lake()
     whole, until = lake.fork("c", "whole"), lake.fork("c", "until", as_of=7)
     assert contents(whole) == contents(delta.c) == {**FIVE, (60, "x"): 1, (90, "x"): 1}
@@ -265,7 +266,7 @@ def test_a_fork_of_tuples_at_a_time_that_is_not_drained_is_whole(delta):
     pairs = lake.create("pairs", SCHEMA, key=["id"], time="tuple(2)")
     pairs.append(rows(1, 2, 3, _time_0=[0, 1, 2], _time_1=[2, 0, 2]), upper=[(1, 7), (4, 6)])
     pairs.stage(rows(60, 61, 99, _time_0=[4, 2, 20], _time_1=[6, 8, 20]))
-    pairs._shard.run(partial(_sealed, upper=Frontier.of((9, 9))))
+    inside.run(pairs, partial(_sealed, upper=Frontier.of((9, 9))))
     fork = lake.fork("pairs", "fix", as_of=(5, 8))
     # Neither of the two is past the other.
     assert fork.upper == Frontier.of((6, 0), (0, 9))
@@ -556,7 +557,7 @@ def test_forks_by_several_at_once_are_all_whole(delta):
 
 def test_a_fork_that_was_never_made_is_found_and_settled_by_a_repair(delta):
     c = delta.c
-    c._shard.run(partial(forking.note_fork, fork_id="ab" * 16, seqno=c.state().seqno))
+    inside.run(c, partial(forking.note_fork, fork_id="ab" * 16, seqno=c.state().seqno))
     assert delta.lake().fsck().findings == ()
     delta.later(UPLOAD_S + 1)
     (found,) = delta.lake().fsck().left
@@ -568,7 +569,7 @@ def test_a_fork_that_was_never_made_is_found_and_settled_by_a_repair(delta):
 
 def test_a_fork_that_its_source_does_not_know_is_found(delta):
     fork = delta.lake().fork("c", "fix")
-    delta.c._shard.run(partial(forking.forget_fork, fork_id=fork.id))
+    inside.run(delta.c, partial(forking.forget_fork, fork_id=fork.id))
     (found,) = delta.lake().fsck().findings
     assert (found.kind, found.collection) == ("fork-unknown", "fix") and "merge" in found.message
     fork.merge()

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import inside
 import tidelake
 
 # Version 716 drops 8,996 of 9,892 rows, and 717 brings them back half an hour later.
@@ -78,10 +79,10 @@ def test_a_bad_load_is_repaired_by_a_fork_a_correction_and_a_swap(tmp_path, hist
     with tidelake.open(tmp_path / "lake") as lake:
         domains = loaded(lake, history)
         assert sum(contents(domains).values()) == history.rows[BAD] < 1_000
-        stored = {info.name for info in lake._stores.blobs.list(f"{domains.id}/parts/")}
+        stored = {info.name for info in inside.stores(lake).blobs.list(f"{domains.id}/parts/")}
 
         fix = lake.fork("domains", "domains_fix", as_of=BEFORE)
-        assert not list(lake._stores.blobs.list(f"{fix.id}/parts/"))
+        assert not list(inside.stores(lake).blobs.list(f"{fix.id}/parts/"))
         # What really changed at that time is in neither load; nothing did.
         fix.append(fix.update_schema.empty_table(), upper=BAD + 1)
         lake.swap("domains", "domains_fix")
@@ -105,7 +106,7 @@ def test_a_bad_load_is_repaired_by_a_fork_a_correction_and_a_swap(tmp_path, hist
             assert contents(bad if version == BAD else domains, version) == whole
 
         lake.drop("domains_fix")
-        assert stored >= {info.name for info in lake._stores.blobs.list(f"{bad.id}/parts/")}
+        assert stored >= {info.name for info in inside.stores(lake).blobs.list(f"{bad.id}/parts/")}
         for version in (0, 100, 400, BEFORE, BAD):
             assert contents(domains, version) == history.state(min(version, BEFORE))
         assert lake.fsck().left == ()

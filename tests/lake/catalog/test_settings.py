@@ -8,6 +8,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, contents, rows
@@ -339,7 +340,7 @@ def test_tokens_of_a_group_and_of_its_members_are_forgotten(site, c):
 def test_a_token_of_an_earlier_version_is_counted_from_the_next_maintenance(site, c):
     """Such versions noted no day. Their named writers stay."""
     records = {name: WriterRecord(0, 0, "", c.upper) for name in ("token:old", "named")}
-    c._shard.run(lambda state, now_ms: Commit(Edits(writers=records), None))
+    inside.run(c, lambda state, now_ms: Commit(Edits(writers=records), None))
     maintain(site)
     site.later(29 * DAY_S)
     maintain(site)

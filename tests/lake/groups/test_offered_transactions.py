@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from together import AGE_S, QUIET, Places, at, balance, rows, totals
 
+import inside
 from tidelake.errors import (
     AlreadyTaken,
     BatchConsumed,
@@ -107,7 +108,7 @@ def test_a_batch_closes_up_to_its_upper_unless_another_is_asked_for(lake):
 
 
 def _endless(lake):
-    url._memory_lakes[lake.url] = lake._stores
+    url._memory_lakes[lake.url] = inside.stores(lake)
     return (
         lake.collection("a")
         .distributed.uploader()

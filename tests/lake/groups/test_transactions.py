@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from together import AGE_S, QUIET, Places, at, balance, rows, totals
 
+import inside
 from clocks import SetClock
 from tables import SCHEMA
 from tidelake.errors import (
@@ -594,7 +595,7 @@ def test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written(place
     lake.write({"a": rows(1)})
     group = lake.collection("a").state().group
     lake.leave("a")
-    assert group not in set(lake._stores.log.keys())
+    assert group not in set(inside.stores(lake).log.keys())
     b = lake.collection("b")._shard
     b.run(lambda s, n: joining.join(s, n, group, 1, s.seqno))
     assert lake.collection("b").upper == F(0)
@@ -605,7 +606,7 @@ def test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written(place
 
 def test_a_group_whose_log_is_lost_is_told_of_when_something_awaits_it(lake):
     lake.write({"a": rows(1), "b": rows(1)})
-    lake._stores.log.delete(lake.collection("a").state().group)
+    inside.stores(lake).log.delete(lake.collection("a").state().group)
     with pytest.raises(CorruptionError, match="log of the group is gone"):
         lake.collection("a").snapshot(0)
 

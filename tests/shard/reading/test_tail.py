@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from keeping import STORED, Kept
 from shards import Place
 
+import inside
 from tables import SCHEMA, at, rows
 from tidelake.config import Config
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, LeaseExpired, UsageError
@@ -65,7 +66,7 @@ def running(monkeypatch):
 
     def on(lake):
         for module in (plan, lease):
-            monkeypatch.setattr(module, "stores_of", lambda spec: lake._stores)
+            monkeypatch.setattr(module, "stores_of", lambda spec: inside.stores(lake))
         return lake
 
     return on

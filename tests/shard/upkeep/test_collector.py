@@ -10,6 +10,7 @@ from collecting import CONFIG, GARBAGE_S, UPLOAD_S, World, before, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import inside
 from tables import ids, rows
 from tidelake.errors import (
     CorruptionError,
@@ -36,7 +37,7 @@ def calls(c, *operations):
 
 
 def open_hold(c, hold_id="slow", **more):
-    return c._shard.run(partial(holds.open_hold, hold_id=hold_id, purpose="t", lease_ms=10**9, **more))
+    return inside.run(c, partial(holds.open_hold, hold_id=hold_id, purpose="t", lease_ms=10**9, **more))
 
 
 def leak(c, value=-1):
@@ -120,7 +121,7 @@ def test_a_reader_keeps_parts_and_not_the_log():
         pinned = world.c.state()
         world.append()
         world.c.merge()
-        world.c._shard.write_rollup()
+        inside.write_rollup(world.c)
         world.later(GARBAGE_S)
         assert world.c.collect().entries > 0
         # Of the state that is read there is no entry and no rollup any more, and all of its parts.
@@ -169,7 +170,7 @@ def test_a_slow_reader_keeps_what_it_reads_and_other_garbage_goes():
     assert read <= world.stored()
     assert {name for name in state.garbage if names.uploaded_at(name) is not None} == read
     assert all(state.garbage[name].read_by(pin) for name in read)
-    world.c._shard.run(partial(holds.close_hold, hold_id="slow"))
+    inside.run(world.c, partial(holds.close_hold, hold_id="slow"))
     world.c.collect()
     assert not read & world.stored()
 
@@ -180,7 +181,7 @@ def test_a_state_that_has_lost_a_part_is_pinned_by_nobody():
     world.c.merge()
     world.later(GARBAGE_S)
     open_hold(world.c, "early", pins=(past,))
-    world.c._shard.run(partial(holds.close_hold, hold_id="early"))
+    inside.run(world.c, partial(holds.close_hold, hold_id="early"))
     world.c.collect()
     with pytest.raises(LeaseExpired):
         open_hold(world.c, "late", pins=(past,))
@@ -324,10 +325,10 @@ def test_a_stalled_writer_of_rollups_adds_nothing_old():
     rollup = slow._shard._history.write_rollup(slow.state())
     name = names.rollup(world.id, rollup.seqno, rollup.id)
     world.append()
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     # Refused from now on, so it can go at once.
     assert world.process().collect(thorough=True).leaked == 1 and name not in world.stored()
-    assert slow._shard.run(partial(commands.add_rollup, rollup=rollup)) is False
+    assert inside.run(slow, partial(commands.add_rollup, rollup=rollup)) is False
     assert slow.state().rollup.seqno > rollup.seqno
     world.check_readable()
 
@@ -337,7 +338,7 @@ def test_a_rollup_that_is_about_to_be_added_stays():
     slow = world.process()
     rollup = slow._shard._history.write_rollup(slow.state())
     world.process().collect(thorough=True)
-    assert slow._shard.run(partial(commands.add_rollup, rollup=rollup)) is True
+    assert inside.run(slow, partial(commands.add_rollup, rollup=rollup)) is True
     world.check_readable()
 
 
@@ -348,7 +349,7 @@ def test_a_rollup_whose_writer_died_goes_also_if_no_newer_one_is_due():
     world.later(UPLOAD_S + 1)
     world.process().collect(thorough=True)
     assert names.rollup(world.id, rollup.seqno, rollup.id) not in world.stored()
-    assert slow._shard.run(partial(commands.add_rollup, rollup=rollup)) is False
+    assert inside.run(slow, partial(commands.add_rollup, rollup=rollup)) is False
     world.check_readable()
 
 
@@ -365,15 +366,15 @@ def test_objects_of_others_in_the_folder_are_left_alone():
 def messy():
     """A world in which every kind of work is to be done."""
     world = World(6)
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     world.c.merge()
     leak(world.c)
     world.process().collect(thorough=True)
     world.append()
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     rollup = world.c._shard._history.write_rollup(world.c.state())
     world.append()
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     assert rollup.seqno < world.c.state().rollup.seqno
     world.later(UPLOAD_S)
     return world
@@ -444,7 +445,7 @@ def test_a_blob_that_cannot_be_deleted_does_not_keep_the_others():
 def test_a_stalled_collector_destroys_nothing():
     """It has read what is doomed and stalls; others collect, append and merge, for days."""
     world = World(8)
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     world.c.merge()
     world.later(GARBAGE_S)
     stalled = world.process()
@@ -453,7 +454,7 @@ def test_a_stalled_collector_destroys_nothing():
         for _ in range(3):
             for _ in range(4):
                 world.append()
-            world.c._shard.write_rollup()
+            inside.write_rollup(world.c)
             world.c.merge()
             world.later(UPLOAD_S)
             world.process().collect(thorough=True)
@@ -466,9 +467,9 @@ def test_a_stalled_collector_destroys_nothing():
         ("truncate", world.place.stores.log),
         ("compare_and_set", world.place.stores.log),
     ):
-        world.c._shard.write_rollup()
+        inside.write_rollup(world.c)
         world.append()
-        world.c._shard.write_rollup()
+        inside.write_rollup(world.c)
         world.later(GARBAGE_S)
         with before(store, operation, go_on, 2 if operation == "compare_and_set" else 1):
             world.process().collect()
@@ -569,10 +570,10 @@ def replaced(world, times=1):
     """Another process writes rollups, and collects the ones before and their log entries."""
     for _ in range(times):
         world.append()
-        world.c._shard.write_rollup()
+        inside.write_rollup(world.c)
         world.later(GARBAGE_S)
         world.append()
-        world.c._shard.write_rollup()
+        inside.write_rollup(world.c)
         world.later(GARBAGE_S)
         world.c.collect()
 
@@ -582,7 +583,7 @@ def replaced(world, times=1):
 def test_opening_while_others_collect_starts_over(operation, number, rollups):
     world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
     for _ in range(rollups):
-        world.c._shard.write_rollup()
+        inside.write_rollup(world.c)
     lake = world.place.lake(config=CONFIG, clock=world.clock)
     shard_id = lake._catalog.read().shards["c"]
     store = world.place.stores.blobs if operation == "get" else world.place.stores.log
@@ -607,7 +608,7 @@ def test_a_handle_that_slept_across_a_truncation_opens_anew():
 
 def test_a_rollup_that_is_really_lost_is_reported():
     world = World(3)
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     last = world.c.state().rollup
     world.place.stores.blobs.delete(names.rollup(world.id, last.seqno, last.id))
     with pytest.raises(CorruptionError, match="named by the log but missing"):
@@ -628,10 +629,10 @@ def test_a_lost_reply_whose_entry_was_collected_is_unknown_to_the_nameless_and_k
     slow = world.process(plan)
     writer = slow.writer("w")
     log = world.place.stores.log
-    plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+    plan.rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
 
     def meanwhile():
-        plan._rates_by_operation = {}
+        plan.rates_by_operation = {}
         replaced(world, 2)
 
     # The reply is lost, and before the log is read the entry is collected.
@@ -681,7 +682,7 @@ class Histories(World):
             case "maintain":
                 c.maintain(thorough=n % 3 > 0)
             case "rollup":
-                c._shard.write_rollup()
+                inside.write_rollup(c)
             case "collect":
                 c.collect()
             case "sweep":
@@ -696,11 +697,11 @@ class Histories(World):
                 self.pin(c, (max(0, state.seqno - n),))
             case "renew":
                 for hold_id in list(self.pins)[: n % 3]:
-                    c._shard.run(partial(holds.renew_hold, hold_id=hold_id))
+                    inside.run(c, partial(holds.renew_hold, hold_id=hold_id))
             case "unpin" if self.pins:
                 hold_id = sorted(self.pins)[n % len(self.pins)]
                 self.pins.pop(hold_id)
-                c._shard.run(partial(holds.close_hold, hold_id=hold_id))
+                inside.run(c, partial(holds.close_hold, hold_id=hold_id))
             case "sleep":
                 self.later(n * GARBAGE_S / 10)
             case "sleep_long":
@@ -745,7 +746,7 @@ def test_whatever_happens_pinned_states_stay_readable_and_at_last_everything_els
         world.step(kind, n)
         world.check()
     for hold_id in world.pins:
-        world.c._shard.run(partial(holds.close_hold, hold_id=hold_id))
+        inside.run(world.c, partial(holds.close_hold, hold_id=hold_id))
     world.tidy_up()
     world.check_clean()
     assert ids(world.process()) == dict.fromkeys(world.held, 1)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from shards import Place
 
+import inside
 import tidelake
 from clocks import MovedClock, TickingClock
 from tables import SCHEMA, ids, rows
@@ -173,7 +174,7 @@ def test_what_stands_beside_a_claim_is_merged_by_itself(relieving):
         c.merge(counting(c, [], dies_at(3)))
     for n in range(1000, 1004):
         c.append(rows(n))
-    c._shard.run(maintenance.collapse_levels)
+    inside.run(c, maintenance.collapse_levels)
     beside = another(place, SIMPLE)
     report = Maintainer(beside._shard).relieve(4) if relieving else beside.maintain()
     assert (report.merges, report.refused, report.complete) == (1, 0, False)
@@ -250,9 +251,9 @@ def test_only_expired_claims_are_ended():
         c.merge(counting(c, [], dies_at(3)))
     recorded = {part.name for parts in c.state().chunks.values() for part in parts}
     early, late = another(place, later_ms=CLAIM_MS - 1), another(place, later_ms=CLAIM_MS)
-    early._shard.run(maintenance.end_expired)
+    inside.run(early, maintenance.end_expired)
     assert len(c.state().claims) == 1 and not garbage(c)
-    late._shard.run(maintenance.end_expired)
+    inside.run(late, maintenance.end_expired)
     assert garbage(c) == recorded
     assert not c.state().claims and not c.state().chunks
 
@@ -318,7 +319,7 @@ def test_a_result_whose_recorded_parts_another_runner_deleted_is_refused():
     """It has recorded its last chunk, sleeps, and another one ends its claim for a merge of its own."""
     place = Place()
     c, held = collection_of(place)
-    c._shard.run(maintenance.collapse_levels)
+    inside.run(c, maintenance.collapse_levels)
     overtaken = threading.Event()
 
     def overtake():
@@ -346,7 +347,7 @@ def test_a_widened_run_inside_a_claim_takes_nothing_from_it():
     place = Place()
     c, held = collection_of(place)
     heartbeat(c, 10)
-    c._shard.run(maintenance.collapse_levels)
+    inside.run(c, maintenance.collapse_levels)
     ready = threading.Event()
 
     def widen():
@@ -410,7 +411,7 @@ def test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind(confi
 def test_a_lost_reply_of_the_applying_commit_never_costs_a_part_that_is_in(config, fault, silent):
     place = Place()
     c, held = collection_of(place, config)
-    c._shard.run(maintenance.collapse_levels)
+    inside.run(c, maintenance.collapse_levels)
     before = stored(place, c)
     plan = FaultPlan()
     runner = another(place, config, faults=plan)
@@ -418,9 +419,9 @@ def test_a_lost_reply_of_the_applying_commit_never_costs_a_part_that_is_in(confi
 
     def go_silent():
         # The very commit that is under way went through a plan without faults.
-        plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+        plan.rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
         if silent:
-            plan._rates_by_operation["log.scan"] = {Fault.UNAVAILABLE: 1.0}
+            plan.rates_by_operation["log.scan"] = {Fault.UNAVAILABLE: 1.0}
 
     if config is CHUNKED:
         after_commits(place, commits - 1, go_silent)
@@ -508,7 +509,7 @@ def test_a_run_with_empty_neighbours_is_widened_without_reading_or_writing():
     c = place.lake(config=config).create("c", SCHEMA, key=["id"])
     c.append(timed(0, *range(50)), upper=1)
     heartbeat(c, 10)
-    c._shard.run(maintenance.collapse_levels)
+    inside.run(c, maintenance.collapse_levels)
     assert len(c.state().spine) == 2
     counts = c._shard.env.recorder.counts
     moved = ("blob.get", "blob.open", "blob.put", "blob.delete")
@@ -528,7 +529,7 @@ def test_a_widened_run_is_folded_no_further_than_it_was():
     c.advance_since(1)
     for upper in (10, 20, 30):
         heartbeat(c, upper)
-    c._shard.run(maintenance.collapse_levels)
+    inside.run(c, maintenance.collapse_levels)
     empty = [member for member in c.state().spine if not member.batch.runs]
     assert any(member.batch.bounds.since == Frontier.of(1) for member in empty)
     assert c.maintain(thorough=False).merges == 1
@@ -545,7 +546,7 @@ def test_a_truncated_run_with_empty_neighbours_keeps_what_it_hides():
     # Its updates at time 0 come too late.
     c.append(pa.concat_tables([timed(0, *range(5)), timed(1, *range(5, 9))]), lower=0, upper=2)
     heartbeat(c, 5)
-    c._shard.run(maintenance.collapse_levels)
+    inside.run(c, maintenance.collapse_levels)
     assert [run.truncated for member in c.state().spine for run in member.batch.runs] == [True]
     assert ids(c, 4) == dict.fromkeys(range(5, 9), 1)
     assert c.maintain(thorough=False).merges == 1
@@ -560,14 +561,14 @@ def test_a_widening_that_comes_too_late_deletes_nothing():
     c = place.lake(config=config).create("c", SCHEMA, key=["id"])
     c.append(timed(0, *range(50)), upper=1)
     heartbeat(c, 10)
-    c._shard.run(maintenance.collapse_levels)
+    inside.run(c, maintenance.collapse_levels)
     first = request(list(c.state().spine))
     assert first.sources == 1
 
     def widen_further():
         other = another(place, config)
         heartbeat(other, 20)
-        other._shard.run(maintenance.collapse_levels)
+        inside.run(other, maintenance.collapse_levels)
         assert Compactor(other._shard).merge(request(list(other.state().spine))).applied
 
     after_commits(place, 1, widen_further)
@@ -585,13 +586,13 @@ def test_merges_that_a_crash_lost_are_found_again_in_the_state():
     writer.append(rows(0))
     lost = 0
     for n in range(1, 12):
-        plan._rates_by_operation = {"blob.open": {Fault.CRASH_BEFORE: 1.0}}
+        plan.rates_by_operation = {"blob.open": {Fault.CRASH_BEFORE: 1.0}}
         try:
             writer.append(rows(n))
         except SimulatedCrash:
             lost += 1
             plan.restart()
-            plan._rates_by_operation = {}
+            plan.rates_by_operation = {}
             writer = another(place, eager, faults=plan)
     assert lost >= 3 and unmerged(c.state()) >= 3
     assert another(place).maintain().complete
@@ -729,10 +730,10 @@ def test_an_append_that_cannot_wait_for_its_merge_is_not_in_and_leaves_no_part(f
         c.append(rows(n))
         n += 1
     before = stored(place, c)
-    plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+    plan.rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
     with pytest.raises(StoreUnavailable):
         c.append(rows(n))
-    plan._rates_by_operation = {}
+    plan.rates_by_operation = {}
     # The merge may have left its part, which might be in; the append did not.
     assert len(stored(place, c) - before) <= 1
     assert ids(another(place)) == dict.fromkeys(range(n), 1)
@@ -757,7 +758,7 @@ def test_a_store_that_fails_a_merge_after_an_append_does_not_even_warn():
     config = Config(inline_part_bytes=0, merge_inputs_min=2, retry_deadline_s=0)
     lake = place.lake(plan, config)
     c = lake.create("c", SCHEMA, key=["id"])
-    plan._rates_by_operation = {"blob.open": {Fault.UNAVAILABLE: 1.0}}
+    plan.rates_by_operation = {"blob.open": {Fault.UNAVAILABLE: 1.0}}
     for n in range(5):
         assert not c.append(rows(n)).already
     assert lake.counts["shard.tend.failed"] > 0 and c.upper == Frontier.of(5)
@@ -905,11 +906,11 @@ def test_upkeep_counts_its_failures_and_goes_on():
     assert unmerged(other.state()) == 0
     place.stores.blobs.delete(name)
     place.stores.blobs.put(name, whole)
-    plan._rates_by_operation = {"log.scan": {Fault.UNAVAILABLE: 1.0}}
+    plan.rates_by_operation = {"log.scan": {Fault.UNAVAILABLE: 1.0}}
     rounds.go(3)
     # Not even the names can be listed.
     assert upkeep.failures == failed + 3 and isinstance(upkeep.last_error, StoreUnavailable)
-    plan._rates_by_operation = {}
+    plan.rates_by_operation = {}
     rounds.go(4)
     assert (upkeep.failures, unmerged(c.state())) == (failed + 3, 0)
     assert ids(c) == held

@@ -12,6 +12,7 @@ from collecting import CONFIG, GARBAGE_S, World, before
 from shards import Place, stored
 from test_builder import SMALL, at, made, many, pairs
 
+import inside
 import tidelake
 from tables import SCHEMA, ids, rows
 from tidelake.config import Config
@@ -479,14 +480,14 @@ def test_after_an_unknown_outcome_a_batch_counts_as_used():
     faults = FaultPlan()
     place, c = made(faults=faults)
     batch = built(c, many(0))
-    faults._rates_by_operation = {
+    faults.rates_by_operation = {
         "log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0},
         "log.scan": {Fault.UNAVAILABLE: 1.0},
     }
     c._shard.preview = lambda command: None
     with pytest.raises(OutcomeUnknown):
         c.distributed.append_batches([batch], lower=0, upper=10)
-    faults._rates_by_operation = {}
+    faults.rates_by_operation = {}
     with pytest.raises(BatchConsumed):
         batch.delete()
     assert len(ids(place.lake().collection("c"))) == 500  # it was in
@@ -496,16 +497,16 @@ def test_after_a_failure_that_certainly_did_nothing_a_batch_may_be_offered_again
     faults = FaultPlan()
     place, c = made(faults=faults)
     batch = built(c, many(0))
-    faults._rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
+    faults.rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(StoreUnavailable):
         c.distributed.append_batches([batch], lower=0, upper=10)
-    faults._rates_by_operation = {}
+    faults.rates_by_operation = {}
     c.distributed.append_batches([batch], lower=0, upper=10)
     assert len(ids(c)) == 500
     # Deleting after such a failure leaves the parts: one too many does no harm.
     batch = built(c, many(1000, time=12), lower=10, upper=20)
     names = set(batch.part_names)
-    faults._rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
+    faults.rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(StoreUnavailable):
         c.distributed.append_batches([batch], lower=10, upper=20)
     batch.delete()
@@ -517,7 +518,7 @@ def test_a_failure_before_anything_was_tried_leaves_the_batch_as_it_was():
     place, c = made(faults=faults)
     c.append(at(0, 1))
     batch = built(c, many(0))
-    faults._rates_by_operation = {"log.scan": {Fault.UNAVAILABLE: 1.0}}
+    faults.rates_by_operation = {"log.scan": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(StoreUnavailable):
         c.distributed.append_batches([batch], lower=0, upper=10)  # not the upper: it would look again
     batch.delete()
@@ -610,7 +611,7 @@ def test_an_upload_that_fails_leaves_nothing(uploading):
         small.distributed.uploader().upload(broken())
     with pytest.raises(UpdateBeforeLower):
         small.distributed.uploader(lower=5).upload(spread().to_batches())
-    assert not list(lake._stores.blobs.list(f"{c.id}/parts/"))
+    assert not list(inside.stores(lake).blobs.list(f"{c.id}/parts/"))
 
 
 # Inline parts in a shard

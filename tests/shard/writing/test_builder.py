@@ -376,7 +376,7 @@ def test_a_store_that_fails_half_way_leaves_nothing(fault, operation, runs_max):
     for seed in range(12):
         faults = FaultPlan(seed)
         place, c = made(config, faults)
-        faults._rates_by_operation = {operation: {fault: 0.08}}
+        faults.rates_by_operation = {operation: {fault: 0.08}}
         batch = build_or_fail(c)
         if batch is None:
             failed += 1
@@ -392,7 +392,7 @@ def test_an_error_in_the_background_surfaces_at_the_next_add():
     faults = FaultPlan()
     place, c = made(faults=faults)
     builder = c.builder(0)
-    faults._rates_by_operation = {"blob.put": {Fault.UNAVAILABLE: 1.0}}
+    faults.rates_by_operation = {"blob.put": {Fault.UNAVAILABLE: 1.0}}
     added = (builder.add(many(n * 100, 100)) for n in range(50))
     with pytest.raises(StoreUnavailable, match="injected"):
         list(added)
@@ -405,7 +405,7 @@ def test_what_cannot_be_deleted_is_counted_and_does_not_hide_the_error():
     builder = c.builder(2)
     builder.add(many(0))
     builder._background.close()
-    faults._rates_by_operation = {"blob.delete": {Fault.UNAVAILABLE: 1.0}}
+    faults.rates_by_operation = {"blob.delete": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(UpdateBeforeLower):
         builder.add(at(0, 1))
     counts = c._shard.env.recorder.counts
@@ -416,7 +416,7 @@ def test_a_crash_passes_through():
     faults = FaultPlan()
     _, c = made(faults=faults)
     builder = c.builder(0)
-    faults._rates_by_operation = {"blob.put": {Fault.CRASH_BEFORE: 1.0}}
+    faults.rates_by_operation = {"blob.put": {Fault.CRASH_BEFORE: 1.0}}
     added = (builder.add(many(n * 100, 100)) for n in range(50))
     with pytest.raises(SimulatedCrash):
         list(added)

@@ -8,6 +8,7 @@ from shards import Place
 from test_batches import built, spread, times
 from test_builder import at, many
 
+import inside
 from tables import SCHEMA, ids
 from tidelake.errors import BatchConsumed, Closed, UpperMismatch, UsageError
 from tidelake.model.frontier import Frontier
@@ -160,7 +161,7 @@ def test_advance_keeps_times_where_an_earlier_rewrite_put_them():
 def test_an_opening_outlasts_any_number_of_collectors():
     """Each time it has read which rollup is the newest, another one is, and that one is gone."""
     world = World(appends=3)
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     lost = []
 
     def overtake():

@@ -7,6 +7,7 @@ from collecting import CONFIG, GARBAGE_S, UPLOAD_S, World
 from shards import Place
 from test_builder import at, many
 
+import inside
 from tables import SCHEMA, ids, rows
 from tidelake.errors import AlreadyTaken, InternalError, TidelakeWarning, UploadExpired, UsageError
 from tidelake.model import names
@@ -84,7 +85,7 @@ def test_an_upload_that_is_appended_again_is_refused(form, after, first, again):
     other = world.process()
     with pytest.raises(AlreadyTaken, match="was taken in before, and is"):
         WAYS[again](other, data)
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     with pytest.raises(AlreadyTaken):
         WAYS[again](world.process(), data)
     assert ids(world.process()) == before and set(before.values()) == {1}
@@ -121,7 +122,7 @@ def test_a_repeated_upload_does_not_lock_the_collection_up(form):
     world.c.distributed.append_uploaded([data], lower=0, upper=1, advance=True)
     with pytest.raises(AlreadyTaken, match=r"in the batch of \[\[0\], \[1\]\)"):
         world.c.distributed.append_uploaded([data], lower=1, upper=2, advance=True)
-    world.c._shard.write_rollup()
+    inside.write_rollup(world.c)
     assert ids(world.process()) == {1: 1}
 
 
@@ -198,7 +199,7 @@ def test_a_state_that_breaks_a_rule_is_never_stored_whole(monkeypatch):
         for _ in range(2):
             append_uploaded(world.c, data)
     with pytest.raises(InternalError, match="part-named-once"):
-        world.c._shard.write_rollup()
+        inside.write_rollup(world.c)
     with pytest.warns(TidelakeWarning, match="part-named-once"):
         append_ten(world.c)
     # The rows are twice what they were before there was the rule; they are there, and so are the others.
