@@ -37,8 +37,10 @@ class Config:
         merge_inputs_min: so many batches are merged at once, however few rows they have.
         merge_rows_min: two batches are merged when they have so many rows.
         merge_budget_s: time that an append may spend on merging afterwards; 0: none.
-        merge_whole_rows: a collection at rest with at most so many rows is one run; in a larger one, one row
-            in eight may be in other runs.
+        merge_whole_rows: of a collection at rest, what is newer than its slices is one run if it has at most
+            so many rows; else one row in eight may be in other runs.
+        slice_rows: history is stored in slices of time, each of at least so many updates, or a sixteenth of
+            the contents, whichever is more. Fewer make reads of few times cheaper, and add runs to others.
         merge_claim_rows: a merge of more rows is claimed first, so that no other process starts it too.
         merge_claim_s: how long a claim lasts without progress.
         runs_max: unmerged runs above which an append first does, or waits for, merging.
@@ -75,6 +77,7 @@ class Config:
     merge_rows_min: int = 16_384
     merge_budget_s: float = 0.25
     merge_whole_rows: int = 4_000_000
+    slice_rows: int = 16_384
     merge_claim_rows: int = 262_144
     merge_claim_s: float = 120.0
     runs_max: int = 64
@@ -104,6 +107,7 @@ class Config:
             ("merge_inputs_min", 2),
             ("merge_rows_min", 0),
             ("merge_whole_rows", 0),
+            ("slice_rows", 1),
             ("merge_claim_rows", 0),
             ("runs_max", 4),
             ("rollup_bytes_min", 1024),

@@ -8,7 +8,7 @@ by people.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.agreed import AS_MADE, Agreed
+from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
@@ -88,24 +89,31 @@ class _Image:
     latest: dict[str, int] = field(default_factory=dict)
     agreed: Agreed | None = None
     tokens: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    sliced: int = 0
+    bases: tuple[Base, ...] = ()
+    unpaid: Unpaid | None = None
 
 
 # Fields that came later, with the format that they came with. A record without any of them is written in its
 # old format, so that older versions can go on reading it.
 _LATER = ("staged", "group", "joined", "memberships", "decisions", "expired", "forks", "origin", "let_go")
-SINCE = dict.fromkeys(_LATER, 2) | dict.fromkeys(
-    (
-        "arrangement",
-        "taken",
-        "mended",
-        "writers_gone",
-        "let_in",
-        "latest",
-        "agreed",
-        "tokens",
-        "token_age_ms",
-    ),
-    3,
+SINCE = (
+    dict.fromkeys(_LATER, 2)
+    | dict.fromkeys(
+        (
+            "arrangement",
+            "taken",
+            "mended",
+            "writers_gone",
+            "let_in",
+            "latest",
+            "agreed",
+            "tokens",
+            "token_age_ms",
+        ),
+        3,
+    )
+    | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
 )
 FORMAT = max(SINCE.values())
 
@@ -164,11 +172,11 @@ def _record(value: object) -> tuple[int, bytes]:
             body["edits"] = steps[0]
             if value.more:
                 body["more"] = steps[1:]
-            return _format(name for step in steps for name in step), msgspec.json.encode(body)
+            return _format(name for step in steps for name in _fields(step)), msgspec.json.encode(body)
         case _Image():
             image = {name: _stored(getattr(value, name)) for name in _names(_Image)}
             image = {name: part for name, part in image.items() if part or name not in SINCE}
-            return _format(image), msgspec.json.encode(image)
+            return _format(_fields(image)), msgspec.json.encode(image)
         case _:
             record = {name: getattr(value, name) for name in _names(type(value))}
             record = {name: part for name, part in record.items() if part or name not in SINCE}
@@ -187,12 +195,27 @@ def _changed(edits: Edits) -> dict[str, object]:
     }
 
 
+def _fields(record: Mapping[str, object]) -> Iterator[str]:
+    """The names of the fields of a record, and of the claims in it."""
+    yield from record
+    claims = record.get("claims")
+    for claim in claims.values() if isinstance(claims, dict) else ():
+        yield from claim or ()
+
+
 def _stored(value: object) -> object:
-    """A field as it is stored: settings that came later are left out while they have their defaults."""
-    if not isinstance(value, Agreed):
-        return value
-    settings = {name: getattr(value, name) for name in _names(Agreed)}
-    return {name: one for name, one in settings.items() if name not in SINCE or one != getattr(AS_MADE, name)}
+    """A field as it is stored: settings and details of claims that came later are left out by default."""
+    match value:
+        case Agreed():
+            settings = {name: getattr(value, name) for name in _names(Agreed)}
+            return {n: one for n, one in settings.items() if n not in SINCE or one != getattr(AS_MADE, n)}
+        case MergeClaim():
+            claim = {name: getattr(value, name) for name in _names(MergeClaim)}
+            return {n: one for n, one in claim.items() if not (n in SINCE and (one is None or one is False))}
+        case dict():
+            return {key: _stored(one) for key, one in value.items()}
+        case _:
+            return value
 
 
 def _names(type_: type) -> tuple[str, ...]:
@@ -229,7 +252,7 @@ def encode_state(state: ShardState) -> bytes:
             state.spine.next_id,
             state.spine.spent,
             tuple(state.spine.held()),
-            state.spine.batches,
+            tuple(state.spine.all_batches()),
             state.spine.merges,
             dict(sorted(state.schemas.items())),
             dict(sorted(state.writers.items())),
@@ -258,6 +281,9 @@ def encode_state(state: ShardState) -> bytes:
             dict(sorted(state.latest.items())),
             None if state.agreed == AS_MADE else state.agreed,
             {day: tuple(sorted(names)) for day, names in sorted(state.tokens.items())},
+            state.spine.sliced,
+            tuple(state.bases),
+            state.unpaid,
         ),
     )
 
@@ -283,7 +309,7 @@ def decode_unchecked(data: bytes, name: str) -> ShardState:
         image.since,
         image.upper,
         image.retained,
-        Spine.of(image.next_id, image.spent, image.members, image.batches, image.merges),
+        Spine.of(image.next_id, image.spent, image.members, image.batches, image.merges, sliced=image.sliced),
         pmap(image.schemas),
         pmap(image.writers),
         pmap(image.holds),
@@ -311,8 +337,10 @@ def decode_unchecked(data: bytes, name: str) -> ShardState:
         pmap(image.latest),
         agreed=image.agreed or AS_MADE,
         tokens=pmap({day: pset(names) for day, names in image.tokens.items()}),
+        bases=Bases.of(image.bases),
+        unpaid=image.unpaid,
     )
-    return replace(state, part_names=indexed(state.spine, state.staged, state.chunks))
+    return replace(state, part_names=indexed(state))
 
 
 def is_state(data: bytes) -> bool:

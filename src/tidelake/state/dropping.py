@@ -34,6 +34,7 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
         upper=_moved(state.upper, end),
         retained=_moved(state.retained, end),
         spine=_emptied(state.spine, Bounds(state.minimum, end, end)),
+        sliced=state.spine.next_id + 1 if state.spine.slices else None,
         holds=dict.fromkeys(state.holds),
         critical=dict.fromkeys(state.critical),
         claims=dict.fromkeys(state.claims),
@@ -86,7 +87,7 @@ def _emptied(spine: Spine, bounds: Bounds) -> SpineEdit:
         spine.spent,
         members_gone=tuple(member.id for member in spine),
         members=(Member(id_, HollowBatch(bounds)),),
-        batches_gone=tuple(batch.id for batch in spine.batches),
+        batches_gone=tuple(batch.id for batch in spine.all_batches()),
         batches=(SpineBatch(id_, 0, bounds, 0),),
         merges_gone=tuple(merge.id for merge in spine.merges),
     )

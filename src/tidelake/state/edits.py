@@ -18,6 +18,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.state import taken, tokens
 from tidelake.state.agreed import Agreed
+from tidelake.state.bases import Base, Unpaid, fallen
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import SpineEdit
@@ -83,6 +84,9 @@ class Edits:
         writers_gone: names of writer records that are removed.
         agreed: the new settings, if they change.
         tokens: names of writers that are tokens and under which writes begin.
+        sliced: the end of the slices, if it moves.
+        bases: new ones by their boundary; None removes one. A base whose boundary goes is not named.
+        unpaid: the new one, if it changes.
     """
 
     since: Move | None = None
@@ -115,6 +119,9 @@ class Edits:
     writers_gone: tuple[str, ...] = ()
     agreed: Agreed | None = None
     tokens: tuple[str, ...] = ()
+    sliced: int | None = None
+    bases: dict[int, Base | None] = field(default_factory=dict)
+    unpaid: Unpaid | None = None
 
 
 @dataclass(frozen=True)
@@ -219,7 +226,9 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
     seqno = state.seqno + 1
     name = f"{state.shard_id}@{seqno}"
     try:
-        spine = state.spine.edited(edits.spine) if edits.spine else state.spine
+        spine = state.spine.edited(edits.spine, edits.sliced) if edits.spine else state.spine
+        gone = {base.hi: None for base in fallen(state.bases, edits.spine)}
+        bases = state.bases.edited({**gone, **edits.bases})
         staged = state.staged.edited(edits.staged) if edits.staged else state.staged
     except InternalError as error:
         raise CorruptionError(name, str(error)) from error
@@ -267,6 +276,8 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         tokens=tokens.moved(
             state.tokens, committed_ms // tokens.DAY_MS, edits.tokens, edits.writers, edits.writers_gone
         ),
+        bases=bases,
+        unpaid=edits.unpaid or state.unpaid,
     )
 
 
@@ -297,7 +308,7 @@ def _latest(state: ShardState, edits: Edits) -> PMap[str, int]:
 def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garbage]:
     """The blobs that a step removes from the state."""
     seqno = state.seqno + 1
-    found = dict(leaving(state.spine, state.staged, state.chunks, edits))
+    found = dict(leaving(state, edits))
     if edits.rollup is not None and state.rollup != FIRST:
         # No pin reads a rollup, but a process that opens the shard may be about to read it.
         found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ

@@ -23,6 +23,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import Time
 from tidelake.state import fuel
+from tidelake.state.bases import Base, Bases
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
@@ -71,8 +72,8 @@ def is_borrowed(name: str, shard_id: str) -> bool:
 
 def borrowed_parts(state: ShardState) -> Iterator[Part]:
     """The stored parts that a state names for its readers and that are not its own."""
-    held = (*state.spine, *state.staged.batches.values())
-    for part in (part for one in held for part in one.batch.parts()):
+    batches = [one.batch for one in (*state.spine, *state.staged.batches.values())]
+    for part in (part for one in (*batches, *state.bases) for part in one.parts()):
         if part.inline is None and is_borrowed(part.name, state.shard_id):
             yield part
 
@@ -116,12 +117,19 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         waits = any(begins_before(one.batch, upper) for one in staged)
         end = state.drained.meet(upper) if waits else upper
         spine = _extended(_cut(spine, upper), state, end)
-    first = started(state, fork_id, now_ms, spine, staged)
+    bases = [base for base in state.bases if Frontier.of(base.at) <= upper and spine.begins(base.hi)]
+    first = started(state, fork_id, now_ms, spine, staged=staged, bases=bases)
     return replace(first, upper=upper, retained=retained, origin=Origin(state.shard_id, state.seqno))
 
 
 def started(
-    state: ShardState, shard_id: str, now_ms: int, spine: Spine, staged: Iterable[Staged]
+    state: ShardState,
+    shard_id: str,
+    now_ms: int,
+    spine: Spine,
+    *,
+    staged: Iterable[Staged],
+    bases: Iterable[Base],
 ) -> ShardState:
     """The first state of a new shard that begins with frontiers, schemas and settings of another one.
 
@@ -133,11 +141,14 @@ def started(
         now_ms: wall clock.
         spine: its batches.
         staged: what is staged in it.
+        bases: that stand at boundaries of its batches.
     """
     members = [replace(member, added=0) for member in spine]
-    whole = Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges)
+    whole = Spine.of(
+        spine.next_id, spine.spent, members, spine.all_batches(), spine.merges, sliced=spine.sliced
+    )
     staying = Staging.of({one.name: replace(one, added=0) for one in staged})
-    return ShardState(
+    first = ShardState(
         shard_id,
         state.domain,
         0,
@@ -149,9 +160,11 @@ def started(
         schemas=_registered(state),
         retention=state.retention,
         staged=staying,
-        part_names=indexed(whole, staying, {}),
         agreed=state.agreed,
+        bases=Bases.of(replace(base, added=0) for base in bases),
+        unpaid=state.unpaid if spine.next_id == state.spine.next_id else None,
     )
+    return replace(first, part_names=indexed(first))
 
 
 def unmade(state: ShardState, fork_id: str, now_ms: int) -> ShardState:
@@ -176,7 +189,7 @@ def _cut(spine: Spine, upper: Frontier) -> Spine:
         members.append(replace(member, batch=_narrowed(member.batch, upper)))
     end = members[-1].id.hi if members else 0
     batches: list[SpineBatch] = []
-    for batch in spine.batches:
+    for batch in spine.all_batches():
         if batch.id.lo < end:
             inside = [member for member in members if batch.id.covers(member.id)]
             bounds = Bounds(inside[0].batch.bounds.lower, inside[-1].batch.bounds.upper, batch.bounds.since)
@@ -187,7 +200,7 @@ def _cut(spine: Spine, upper: Frontier) -> Spine:
         inputs = [batch for batch in batches if merge.id.covers(batch.id)]
         if len(inputs) > 1:
             merges.append(replace(merge, id=SpineId(merge.id.lo, inputs[-1].id.hi)))
-    return Spine.of(end, spine.spent, members, tuple(batches), tuple(merges))
+    return Spine.of(end, spine.spent, members, batches, tuple(merges), sliced=min(spine.sliced, end))
 
 
 def _extended(spine: Spine, state: ShardState, upper: Frontier) -> Spine:

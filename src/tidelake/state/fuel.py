@@ -22,6 +22,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
 
 FUEL_PER_ROW = 8
+# A long batch counts as several insertions, so that its pieces have ids if it is cut by time.
+_ROWS_PER_ID = 4_096
 Item = TypeVar("Item", SpineBatch, FuelingMerge)
 
 
@@ -160,8 +162,8 @@ class _Levels:
         return FuelStep(edit, self._needed())
 
     def _inserted(self, batch: HollowBatch, seqno: int = 0) -> SpineBatch:
-        id_ = SpineId(self._next_id, self._next_id + 1)
-        self._next_id += 1
+        id_ = SpineId(self._next_id, self._next_id + 1 + batch.rows // _ROWS_PER_ID)
+        self._next_id = id_.hi
         self._fresh[id_] = Member(id_, batch, seqno)
         return SpineBatch(id_, 0, batch.bounds, batch.rows)
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from tidelake.model import names
 from tidelake.model.batch import Part
+from tidelake.state.bases import Base, Bases, fallen
 from tidelake.state.spine import Member, Spine, SpineEdit
 from tidelake.state.staged import Staged, Staging
 
@@ -70,36 +71,62 @@ class Change(Protocol):
     def chunks(self) -> Mapping[str, tuple[Part, ...] | None]:
         """Finished chunks of merges that come, or go (None), by key."""
 
+    @property
+    def bases(self) -> Mapping[int, Base | None]:
+        """Bases that come, or go (None), by their boundary."""
 
-def leaving(
-    spine: Spine, staged: Staging, chunks: Mapping[str, tuple[Part, ...]], edits: Change
-) -> Iterator[tuple[str, int]]:
+
+class Holding(Protocol):
+    """The fields of a state that name parts."""
+
+    @property
+    def spine(self) -> Spine:
+        """The batches."""
+
+    @property
+    def staged(self) -> Staging:
+        """Staged batches."""
+
+    @property
+    def bases(self) -> Bases:
+        """The bases."""
+
+    @property
+    def chunks(self) -> Mapping[str, tuple[Part, ...]]:
+        """Finished chunks of merges."""
+
+
+def leaving(state: Holding, edits: Change) -> Iterator[tuple[str, int]]:
     """The stored parts that a step removes from the state, each with the seqno from which readers had it.
 
+    Parts of the chunks of merges under way were never read.
+
     Args:
-        spine: before the step.
-        staged: before the step.
-        chunks: of merges under way, before the step. Parts of chunks alone were never read.
+        state: before the step.
         edits: the step.
     """
     kept = {part.name for part in arriving(edits)}
-    for part, added in going(spine, staged, chunks, edits):
+    for part, added in going(state, edits):
         if part.inline is None and part.name not in kept:
             yield part.name, added
 
 
-def going(
-    spine: Spine, staged: Staging, chunks: Mapping[str, tuple[Part, ...]], edits: Change
-) -> Iterator[tuple[Part, int]]:
+def going(state: Holding, edits: Change) -> Iterator[tuple[Part, int]]:
     """The parts of everything that a step removes or changes; some stay elsewhere. Arguments as `leaving`."""
-    gone: list[Member | Staged] = [staged.batches[name] for name in edits.staged if name in staged.batches]
+    staged = state.staged.batches
+    gone: list[Member | Staged] = [staged[name] for name in edits.staged if name in staged]
     if edits.spine is not None:
-        gone += [spine.members[id_.lo] for id_ in edits.spine.members_gone]
+        gone += [state.spine.members[id_.lo] for id_ in edits.spine.members_gone]
     for held in gone:
         for part in held.batch.parts():
             yield part, held.added
+    bases = {base.hi: base for base in fallen(state.bases, edits.spine)}
+    bases |= {hi: base for hi in edits.bases if (base := state.bases.get(hi)) is not None}
+    for base in bases.values():
+        for part in base.parts():
+            yield part, base.added
     for key in edits.chunks:
-        for part in chunks.get(key, ()):
+        for part in state.chunks.get(key, ()):
             yield part, NEVER_READ
 
 
@@ -113,6 +140,9 @@ def arriving(edits: Change) -> Iterator[Part]:
     if edits.spine is not None:
         for member in edits.spine.members:
             yield from member.batch.parts()
+    for base in edits.bases.values():
+        if base is not None:
+            yield from base.parts()
 
 
 # Later than any seqno: no state has named the blob for readers.

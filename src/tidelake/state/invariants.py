@@ -15,7 +15,9 @@ from pyrsistent import pset
 from tidelake.errors import IncompatibleSchema, InternalError
 from tidelake.model.batch import HollowBatch
 from tidelake.model.evolution import evolved
+from tidelake.model.frontier import Frontier
 from tidelake.state.agreed import AGES
+from tidelake.state.bases import Base
 from tidelake.state.edits import Edits
 from tidelake.state.forking import fork_pins, is_borrowed, is_borrower
 from tidelake.state.garbage import arriving, expired, going
@@ -54,6 +56,7 @@ def check_state(state: ShardState) -> None:
     _require(state.since <= state.retained, "owner-keeps-since", state.since, "is after", state.retained)
     _check_rollup(state)
     _require(set(state.part_names) == {*names}, "names-indexed", state.shard_id)
+    _check_bases(state, state.bases)
     tokens = [name for there in state.tokens.values() for name in there]
     _require(len(tokens) == len({*tokens}), "tokens-known", state.shard_id, "has one of several days")
     _check_tokens(state, tokens)
@@ -86,6 +89,9 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _check_staged_changes(before, after, edits)
     if edits.spine is not None:
         _check_spine_edit(before, after, edits.spine)
+    come = [base for base in edits.bases.values() if base is not None]
+    if come:
+        _check_bases(after, come)
 
 
 def _check_new_rollup(before: ShardState, after: ShardState, edits: Edits) -> None:
@@ -132,7 +138,7 @@ def _check_spine_edit(before: ShardState, after: ShardState, edit: SpineEdit) ->
         _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
         if before.drained != after.drained and after.domain.total_order:
             _check_times(member.batch)
-    _check_spine_batches(before.spine, after.spine, edit)
+    _check_spine_batches(before.spine, after.spine, edit, after.since)
 
 
 def _check_tokens(state: ShardState, names: Iterable[str]) -> None:
@@ -222,8 +228,53 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
         _require(old is None or new is None or old == new, "merge-keeps-diffs", old, "became", new)
 
 
-def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit) -> None:
+def _check_bases(state: ShardState, bases: Iterable[Base]) -> None:
+    """These bases stand at boundaries between members, in order, and sum up what is before them.
+
+    Costs O(batches since the base before each).
+    """
+    for base in bases:
+        _require(state.domain.total_order, "base-total-order", state.shard_id)
+        _require(len(base.runs) <= 1, "base-is-one-run", base.hi)
+        members = state.spine.members
+        end = members[base.hi].batch.bounds.lower if base.hi in members else state.drained
+        stands = state.spine.begins(base.hi) and end.elements == (base.at,)
+        _require(stands, "base-boundary-stands", base.hi, "at", base.at)
+        before, after = state.bases.before(base.hi - 1), state.bases.after(base.hi)
+        _require(base.at - 1 <= base.time, "bases-in-order", base.hi, "has time", base.time)
+        _require(before is None or before.time <= base.time, "bases-in-order", base.hi, "comes too late")
+        _require(after is None or base.time <= after.time, "bases-in-order", base.hi, "comes too early")
+        _check_batch(base.batch(state.minimum), state)
+        new = _diff_sum([Member(SpineId(0, base.hi), base.batch(state.minimum))])
+        since = state.spine.range(SpineId(0 if before is None else before.hi, base.hi))
+        first = [] if before is None else [Member(SpineId(0, before.hi), before.batch(state.minimum))]
+        old = _diff_sum([*first, *since])
+        _require(old is None or new is None or old == new, "base-keeps-diffs", old, "became", new)
+
+
+def _check_slices(after: Spine, edit: SpineEdit, since: Frontier) -> None:
+    """Slices that come, or have new members, describe their members. Costs O(members in them)."""
+    touched = {batch.id for batch in edit.batches if batch.id.lo < after.sliced}
+    for member in edit.members:
+        if member.id.lo < after.sliced:
+            held = after.holder(member.id)
+            _require(held is not None, "levels-say-members", "member", member.id, "is in several slices")
+            touched |= {held.id} if held is not None else set()
+    for id_ in touched:
+        held = after.holder(id_)
+        members = list(after.range(id_))
+        rows = sum(member.batch.rows for member in members)
+        folded = all(member.batch.bounds.since <= held.bounds.since for member in members) if held else False
+        first, last = members[0].batch.bounds.lower, members[-1].batch.bounds.upper
+        same = held is not None and (held.rows, held.bounds.lower, held.bounds.upper) == (rows, first, last)
+        _require(same and folded, "levels-say-members", "slice", id_, "says something else than its members")
+        past = held is not None and held.bounds.since <= since
+        _require(past, "levels-say-members", "slice", id_, "is since a time after the shard's", since)
+
+
+def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit, since: Frontier) -> None:
     """Spine batches describe their members. Costs O(change) and O(levels), unless one was split."""
+    _check_slices(after, edit, since)
     rule, batches = "levels-say-members", after.batches
     starts = [batch.id.lo for batch in batches]
     rows, parted = [0] * len(batches), [False] * len(batches)
@@ -232,13 +283,21 @@ def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit) -> None:
         return bisect_right(starts, id_.lo) - 1
 
     for old in before.batches:
+        if old.id.hi <= after.sliced:
+            continue
+        if old.id.lo < after.sliced:
+            parted[0] = True
+            continue
         for n in range(home(old.id), home(SpineId(old.id.hi - 1, old.id.hi)) + 1):
             rows[n] += old.rows
             covers = batches[n].id.covers(old.id) and old.bounds.since <= batches[n].bounds.since
             parted[n] = parted[n] or not covers
     for id_ in edit.members_gone:
-        rows[home(id_)] -= before.members[id_.lo].batch.rows
+        if id_.lo >= after.sliced:
+            rows[home(id_)] -= before.members[id_.lo].batch.rows
     for member in edit.members:
+        if member.id.lo < after.sliced:
+            continue
         held, since = batches[home(member.id)], member.batch.bounds.since
         rows[home(member.id)] += member.batch.rows
         _require(since <= held.bounds.since, rule, held.id, "is since", held.bounds.since, "before", since)
@@ -297,7 +356,7 @@ def _check_arrivals(before: ShardState, edits: Edits) -> None:
     """A part that comes into the state is new and never was in, or moves from elsewhere in the state."""
     parts = list(arriving(edits))
     _check_named_once([part.name for part in parts])
-    moved = {part.name for part, _ in going(before.spine, before.staged, before.chunks, edits)}
+    moved = {part.name for part, _ in going(before, edits)}
     for part in parts:
         gone = part.name in before.garbage or part.name in before.doomed
         _require(not gone, "garbage-stays", part.name)

@@ -23,6 +23,7 @@ from tidelake.model.evolution import evolved
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.state import fuel
+from tidelake.state.bases import NO_BASES
 from tidelake.state.forking import is_borrowed
 from tidelake.state.garbage import NEVER_READ, Garbage
 from tidelake.state.spine import Member, Spine, SpineId
@@ -269,7 +270,10 @@ class _Mending:
         spine = Spine(spent=state.spine.spent)
         for member in members:
             spine = spine.edited(fuel.push(spine, member.batch, state.since, member.added).edit)
-        return replace(state, upper=upper, spine=spine, staged=Staging.of(staged))
+        # Maintenance cuts slices and makes bases anew; a base may have been made of what is lost.
+        return replace(
+            state, upper=upper, spine=spine, staged=Staging.of(staged), bases=NO_BASES, unpaid=None
+        )
 
     def _staged(self, staged: Staged, end: Frontier, state: ShardState) -> Staged | None:
         if staged.awaits is None and begins_before(staged.batch, end):
@@ -291,6 +295,7 @@ class _Mending:
             name: lost for name, lost in before.garbage.items() if name not in named and name not in doomed
         }
         read = [*((part.name, 0) for part in all_parts(before) if part.inline is None)]
+        read += [(part.name, 0) for base in before.bases for part in base.parts() if part.inline is None]
         read += [(part.name, NEVER_READ) for parts in before.chunks.values() for part in parts]
         for name, added in read:
             if name in named or name in garbage or name in doomed or name in self._lost:
@@ -310,7 +315,7 @@ class _Mending:
             garbage=pmap(garbage),
             doomed=pmap(doomed),
             rollup=rollup,
-            part_names=indexed(state.spine, state.staged, state.chunks),
+            part_names=indexed(state),
         )
 
 
@@ -347,6 +352,7 @@ def _ended(state: ShardState) -> ShardState:
         retained=end,
         spine=spine,
         staged=Staging(),
+        bases=NO_BASES,
         holds=pmap(),
         critical=pmap(),
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tidelake.model.batch import HollowBatch, Run
+from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.spine import Member, Spine, SpineEdit, SpineId
@@ -50,6 +50,10 @@ class MergeRequest:
         rows: an upper bound on the rows to read.
         size_bytes: an upper bound on the stored bytes to read.
         sources: how many runs are read.
+        times: cut the one member by time: the times at which pieces begin, except for the first.
+        base: make a base instead, which ends where the members end: the time of its rows. Then the rows to
+            read are those of the base before, and of the members.
+        saves: keep that base if it has at least one row in so many less than is read; 0: in any case.
     """
 
     id: SpineId
@@ -58,6 +62,9 @@ class MergeRequest:
     rows: int
     size_bytes: int
     sources: int
+    times: tuple[int, ...] = ()
+    base: int | None = None
+    saves: int = 0
 
 
 def digest(runs: Iterable[Run]) -> str:
@@ -71,7 +78,7 @@ def digest(runs: Iterable[Run]) -> str:
 
 
 def requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Iterator[MergeRequest]:
-    """The merges that are worth their cost, newest members first. Costs O(members).
+    """The merges that are worth their cost, newest members first. Costs O(members that are not merged).
 
     A spine batch with more runs than one merge may read is merged piece by piece: ask again once these
     results are in.
@@ -84,7 +91,14 @@ def requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Ite
     for batch in reversed(spine.batches):
         for members in _apart(spine.range(batch.id), taken):
             if _worthwhile(members, policy):
-                yield _bounded(members, policy)
+                yield bounded(members, policy)
+    # A slice is complete, so it is merged for good, and at once.
+    at_once = replace(policy, inputs_min=2, rows_min=0)
+    for lo in sorted(spine.unmerged, reverse=True):
+        held = spine.holder(spine.members[lo].id)
+        for members in _apart(spine.range(held.id), taken) if held is not None else ():
+            if _worthwhile(members, at_once):
+                yield bounded(members, at_once)
 
 
 def _apart(members: Iterable[Member], taken: Sequence[SpineId]) -> list[list[Member]]:
@@ -111,7 +125,7 @@ def _worthwhile(members: Sequence[Member], policy: Policy) -> bool:
     )
 
 
-def _bounded(members: list[Member], policy: Policy) -> MergeRequest:
+def bounded(members: list[Member], policy: Policy) -> MergeRequest:
     """All members, or as many neighbours as one merge may read, or some runs of a member with too many."""
     if _fits([run for member in members for run in member.batch.runs], policy):
         return request(members)
@@ -160,15 +174,15 @@ def chosen(members: Sequence[Member], positions: tuple[int, ...]) -> list[Run]:
 
 def inline_requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Iterator[MergeRequest]:
     """Merges after which no inline part is left in the state, if their results are stored as objects."""
-    for batch in reversed(spine.batches):
+    for batch in reversed(list(spine.all_batches())):
         for members in _apart(spine.range(batch.id), taken):
             held = [i for i, member in enumerate(members) if member.batch.inline_bytes]
             if held:
-                yield _bounded(members[held[0] : held[-1] + 1], policy)
+                yield bounded(members[held[0] : held[-1] + 1], policy)
 
 
 def everything(spine: Spine, policy: Policy, end: int | None = None) -> MergeRequest | None:
-    """The request to merge the oldest spine batch, or its first part; None if there is nothing to merge.
+    """The request to merge the oldest batch of the levels, or its first part; None if they have no batch.
 
     Args:
         spine: of the shard.
@@ -177,7 +191,7 @@ def everything(spine: Spine, policy: Policy, end: int | None = None) -> MergeReq
     """
     members = list(spine.range(spine.batches[0].id)) if spine.batches else []
     wanted = [member for member in members if end is None or member.id.lo < end]
-    return _bounded(wanted, policy) if wanted else None
+    return bounded(wanted, policy) if wanted else None
 
 
 class Fit(Enum):
@@ -189,10 +203,11 @@ class Fit(Enum):
     NO_MATCH = "no match"
     INVALID_SINCE = "invalid since"
     TOO_MANY_UPDATES = "too many updates"
+    UNPAID = "a read would not cost half"
 
     @property
     def applied(self) -> bool:
-        """Whether the result is in the spine."""
+        """Whether the result is in the state."""
         return self in (Fit.EXACT, Fit.SUBSET, Fit.ALREADY)
 
 
@@ -206,6 +221,8 @@ class MergeResult:
         inputs: digest of the runs that went in.
         since: the frontier to which its times were advanced.
         output: the run that replaces the inputs; None if no row is left.
+        times: the one member was cut at these times.
+        pieces: the runs between them; None for one without rows.
     """
 
     id: SpineId
@@ -213,6 +230,14 @@ class MergeResult:
     inputs: str
     since: Frontier
     output: Run | None
+    times: tuple[int, ...] = ()
+    pieces: tuple[Run | None, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What was written."""
+        runs = (self.output, *self.pieces)
+        return tuple(part for run in runs if run is not None for part in run.parts)
 
 
 def placed(spine: Spine, result: MergeResult, since: Frontier, seqno: int) -> tuple[Fit, SpineEdit | None]:

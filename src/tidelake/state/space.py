@@ -7,43 +7,48 @@ merged into one run. Must not know how or when merges are done.
 INVARIANT: `live_rows_min` is never more than the rows that are live.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from tidelake.model import time as times
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.state.spine import Spine
+from tidelake.state.spine import Member
 
 
-def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> bool:
-    """Whether all members must be merged into one, where the levels alone would not do so.
+def must_merge_all(members: Sequence[Member], since: Frontier, *, thorough: bool = False) -> bool:
+    """Whether these members must be merged into one, where the levels alone would not do so.
 
-    True unless it is one run, or the counts show that at most twice as much is stored as is live.
+    True unless they are one run, or the counts show that at most twice as much is stored as is live.
 
     Args:
-        spine: of the shard.
+        members: all, or neighbours.
         since: of the shard.
         thorough: also if a retraction may be stored that `since` has passed; for idle shards.
     """
-    runs = spine.totals.runs
-    if runs > 1 and spine.totals.rows > 2 * live_rows_min(spine, since):
+    runs = sum(len(member.batch.runs) for member in members)
+    if runs > 1 and _rows(members) > 2 * live_rows_min(members, since):
         return True
     return thorough and any(
         _retracts(run, since) and (runs > 1 or _counts(run, member.batch.bounds.since, since).loose)
-        for member in spine
+        for member in members
         for run in member.batch.runs
     )
 
 
-def has_tail(spine: Spine, share: int) -> bool:
+def has_tail(members: Sequence[Member], share: int) -> bool:
     """Whether more than one in `share` of the rows is outside of the largest run."""
-    largest = max((run.rows for member in spine for run in member.batch.runs), default=0)
-    return (spine.totals.rows - largest) * share > spine.totals.rows
+    rows = _rows(members)
+    largest = max((run.rows for member in members for run in member.batch.runs), default=0)
+    return (rows - largest) * share > rows
 
 
-def live_rows_min(spine: Spine, since: Frontier) -> int:
+def _rows(members: Sequence[Member]) -> int:
+    return sum(member.batch.rows for member in members)
+
+
+def live_rows_min(members: Sequence[Member], since: Frontier) -> int:
     """A lower bound on the live rows: those that remain once everything is consolidated at `since`.
 
     Rows at times that `since` has not reached are *apart*, and none of them cancels another: within a run
@@ -53,12 +58,12 @@ def live_rows_min(spine: Spine, since: Frontier) -> int:
     one of them.
     """
     apart = firm = 0
-    for member in spine:
+    for member in members:
         batch = member.batch
         counts = [(run, _counts(run, batch.bounds.since, since)) for run in batch.runs]
         apart += max((0, *(count.later - (batch.rows - run.rows) for run, count in counts)))
         firm = max((firm, *(count.firm for _, count in counts)))
-    others = spine.totals.rows - apart - firm
+    others = _rows(members) - apart - firm
     return apart + max(0, firm - others)
 
 

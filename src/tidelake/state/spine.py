@@ -5,6 +5,9 @@ the levels treat as one: a merge that is decided, whether or not it has been car
 `SpineId`, the half-open range `[lo, hi)` of the insertions in them. A level holds at most two spine batches;
 if it holds two, a merge of them is under way, and only then.
 
+The oldest spine batches are *slices*: each is an interval of time that is merged within itself, and never
+with its neighbours. They stand before the levels; `tidelake.state.slices` decides where they are cut.
+
 Members, spine batches and merges are stored flat, by id; there is no other form. A step of the spine is a
 `SpineEdit`, which names the few of them that go and come. `tidelake.state.fuel` decides the steps.
 
@@ -12,11 +15,14 @@ INVARIANT: `validate` holds after every edit: ids tile `[0, next_id)` and bounds
 members and of the spine batches alike.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import chain
 from typing import NamedTuple, Protocol, TypeVar
 
-from pyrsistent import PMap, pmap
+from pyrsistent import PMap, PSet, PVector, pmap, pset, pvector
 
 from tidelake.errors import InternalError
 from tidelake.model.batch import HollowBatch
@@ -65,7 +71,7 @@ class SpineBatch:
 
     Attributes:
         id: covers the ids of its members.
-        level: where it stands; each level holds about twice as many updates as the one below.
+        level: where it stands; each level holds about twice as many updates as the one below. 0 for a slice.
         bounds: cover those of its members; `since` is how far a merge of them may fold.
         rows: sum over its members.
     """
@@ -100,8 +106,8 @@ class SpineEdit:
         spent: fuel given in all, after the edit.
         members_gone: ids of members that go.
         members: those that come, ascending.
-        batches_gone: ids of spine batches that go, or change.
-        batches: those that come, ascending.
+        batches_gone: ids of spine batches that go, or change; slices are among them.
+        batches: those that come, ascending; slices are among them.
         merges_gone: ids of merges under way that end.
         merges: those that begin.
     """
@@ -125,22 +131,30 @@ class Totals:
     rows: int = 0
     size_bytes: int = 0
     inline_bytes: int = 0
+    negative_rows: int = 0
+
+    @property
+    def contents(self) -> int:
+        """About how many rows the collection has, if most updates add or take away one row."""
+        return max(0, self.rows - 2 * self.negative_rows)
 
     def plus(self, members: Iterable["_Held"], sign: int = 1) -> "Totals":
         """With these batches added, or taken away (`sign=-1`)."""
-        count, runs, rows, size_bytes, inline_bytes = (0, 0, 0, 0, 0)
+        count, runs, rows, size_bytes, inline_bytes, negative_rows = (0, 0, 0, 0, 0, 0)
         for member in members:
             count += 1
             runs += len(member.batch.runs)
             rows += member.batch.rows
             size_bytes += member.batch.size_bytes
             inline_bytes += member.batch.inline_bytes
+            negative_rows += member.batch.negative_rows
         return Totals(
             self.members + sign * count,
             self.runs + sign * runs,
             self.rows + sign * rows,
             self.size_bytes + sign * size_bytes,
             self.inline_bytes + sign * inline_bytes,
+            self.negative_rows + sign * negative_rows,
         )
 
 
@@ -152,9 +166,11 @@ class Spine:
         next_id: id of the next insertion.
         spent: fuel given in all.
         members: by the first id of their range.
-        batches: oldest first, so from the highest level down.
+        batches: those of the levels, oldest first, so from the highest level down.
         merges: oldest first.
         totals: of the members.
+        slices: oldest first; all are older than `batches`.
+        unmerged: the first ids of the slices that are not one member of at most one run.
     """
 
     next_id: int = 0
@@ -163,6 +179,8 @@ class Spine:
     batches: tuple[SpineBatch, ...] = ()
     merges: tuple[FuelingMerge, ...] = ()
     totals: Totals = Totals()
+    slices: PVector[SpineBatch] = field(default_factory=pvector)
+    unmerged: PSet[int] = field(default_factory=pset)
 
     @classmethod
     def of(
@@ -170,12 +188,22 @@ class Spine:
         next_id: int,
         spent: int,
         members: Iterable[Member],
-        batches: tuple[SpineBatch, ...],
-        merges: tuple[FuelingMerge, ...],
+        batches: Iterable[SpineBatch],
+        merges: tuple[FuelingMerge, ...] = (),
+        *,
+        sliced: int = 0,
     ) -> "Spine":
-        """The spine of values that were stored. Costs O(members)."""
+        """The spine of values that were stored; slices are the batches before `sliced`. Costs O(members)."""
         by_lo = pmap({member.id.lo: member for member in members})
-        return cls(next_id, spent, by_lo, batches, merges, Totals().plus(by_lo.values()))
+        slices, levels = _divided(batches, sliced)
+        found = cls(next_id, spent, by_lo, levels, merges, Totals().plus(by_lo.values()), pvector(slices))
+        return found._noted(slices)
+
+    def with_members(self, members: Iterable[Member]) -> "Spine":
+        """The spine with other members of the same ids and bounds. Costs O(members)."""
+        return Spine.of(
+            self.next_id, self.spent, members, self.all_batches(), self.merges, sliced=self.sliced
+        )
 
     def __iter__(self) -> Iterator[Member]:
         """The members, oldest first."""
@@ -188,9 +216,20 @@ class Spine:
     def __len__(self) -> int:
         return len(self.members)
 
+    @property
+    def sliced(self) -> int:
+        """Insertions before this id are in slices."""
+        return self.slices[-1].id.hi if self.slices else 0
+
+    def all_batches(self) -> Iterator[SpineBatch]:
+        """Slices and the batches of the levels, oldest first."""
+        return chain(self.slices, self.batches)
+
     def end(self, minimum: Frontier) -> Frontier:
         """The frontier at which the last member ends; `minimum` if there is none."""
-        return self.batches[-1].bounds.upper if self.batches else minimum
+        if self.batches:
+            return self.batches[-1].bounds.upper
+        return self.slices[-1].bounds.upper if self.slices else minimum
 
     def range(self, id_: SpineId) -> Iterator[Member]:
         """The members that tile a range of ids, oldest first.
@@ -216,12 +255,28 @@ class Spine:
             lo = found.id.hi
         return lo == id_.hi
 
+    def levels(self, end: int | None = None) -> Iterator[Member]:
+        """The members that are in no slice, oldest first; with `end` those that begin before this id."""
+        lo, stop = self.sliced, self.next_id if end is None else end
+        while lo < stop:
+            yield self.members[lo]
+            lo = self.members[lo].id.hi
+
+    def begins(self, id_: int) -> bool:
+        """Whether no member has insertions on both sides of the start of this one."""
+        return id_ in (0, self.next_id) or id_ in self.members
+
     def holder(self, id_: SpineId) -> SpineBatch | None:
         """The spine batch that a range of members belongs to; None if they belong to none, or to several."""
+        if id_.lo < self.sliced:
+            found = self.slices[bisect_right(self.slices, id_.lo, key=lambda held: held.id.lo) - 1]
+            return found if found.id.covers(id_) else None
         return next((batch for batch in self.batches if batch.id.covers(id_)), None)
 
-    def edited(self, edit: SpineEdit) -> "Spine":
-        """The spine after an edit. Costs O(change) and O(levels).
+    def edited(self, edit: SpineEdit, sliced: int | None = None) -> "Spine":
+        """The spine after an edit; `sliced` is the end of the slices if that moves.
+
+        Costs O(change) and O(levels). An edit that divides or joins slices costs O(slices).
 
         Raises:
             InternalError: the edit does not fit.
@@ -234,19 +289,68 @@ class Spine:
             raise InternalError(f"the members {_listed(edit.members_gone)} are not all there")
         _check_cover("members", edit.members_gone, fresh, [member.id for member in edit.members])
         _check_cover("batches", edit.batches_gone, fresh, [batch.id for batch in edit.batches])
+        end = self.sliced if sliced is None else sliced
+        if end < self.sliced or end > edit.next_id:
+            raise InternalError(f"the slices end at {end}, after {self.sliced}")
         members = self.members.evolver()
         for old in gone:
             del members[old.id.lo]
         for new in edit.members:
             members[new.id.lo] = new
-        return Spine(
+        slices, levels = _divided(edit.batches, end)
+        old_slices = [id_ for id_ in edit.batches_gone if id_.lo < self.sliced]
+        old_levels = [id_ for id_ in edit.batches_gone if id_.lo >= self.sliced]
+        spine = Spine(
             edit.next_id,
             edit.spent,
             members.persistent(),
-            _edited("spine batch", self.batches, edit.batches_gone, edit.batches),
+            _edited("spine batch", self.batches, old_levels, levels),
             _edited("merge", self.merges, edit.merges_gone, edit.merges),
             self.totals.plus(gone, -1).plus(edit.members),
+            self._resliced(old_slices, slices),
+            reduce(PSet.discard, (id_.lo for id_ in old_slices), self.unmerged),
         )
+        if spine.sliced != end:
+            raise InternalError(f"the slices end at {spine.sliced} instead of {end}")
+        merged = (spine.holder(m.id) for m in edit.members if m.id.lo < end)
+        return spine._noted([*slices, *(held for held in merged if held is not None)])
+
+    def _resliced(self, gone: Sequence[SpineId], come: Sequence[SpineBatch]) -> PVector[SpineBatch]:
+        """The slices after an edit."""
+        if not gone:
+            return self.slices.extend(come)
+        ends = [id_.hi for id_ in gone]
+        index = bisect_right(self.slices, gone[0].lo, key=lambda held: held.id.lo) - 1
+        if (
+            [batch.id for batch in come[: len(gone)]]
+            == list(gone)
+            == [held.id for held in self.slices[index : index + len(gone)]]
+        ):
+            changed = self.slices.evolver()
+            for n, batch in enumerate(come[: len(gone)]):
+                changed[index + n] = batch
+            return changed.persistent().extend(come[len(gone) :])
+        kept = [held for held in self.slices if held.id not in gone]
+        if len(self.slices) - len(kept) != len(ends):
+            raise InternalError(f"an edit ends slices {_listed(gone)}, which are not all there")
+        return pvector(sorted((*kept, *come), key=lambda held: held.id))
+
+    def _noted(self, slices: Iterable[SpineBatch]) -> "Spine":
+        """With these slices entered in `unmerged`, or removed from it."""
+        noted = self.unmerged
+        for held in slices:
+            first = self.members.get(held.id.lo)
+            merged = first is not None and first.id == held.id and len(first.batch.runs) <= 1
+            noted = noted.discard(held.id.lo) if merged else noted.add(held.id.lo)
+        return replace(self, unmerged=noted)
+
+
+def _divided(batches: Iterable[SpineBatch], sliced: int) -> tuple[list[SpineBatch], tuple[SpineBatch, ...]]:
+    """The slices, and the batches of the levels."""
+    slices, levels = list[SpineBatch](), list[SpineBatch]()
+    for batch in batches:
+        (slices if batch.id.lo < sliced else levels).append(batch)
+    return slices, tuple(levels)
 
 
 class _Held(Protocol):
@@ -304,10 +408,10 @@ def validate(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) 
         InternalError: naming what breaks the rule.
     """
     tiles = [(member.id, member.batch.bounds) for member in spine]
-    _check_tiling("member", tiles, spine.next_id, Bounds(minimum, upper, since))
+    _check_tiling("member", tiles, SpineId(0, spine.next_id), Bounds(minimum, upper, since))
     if sum(1 for _ in spine) != len(spine):
         raise InternalError("the spine holds members outside the ids that it tiles")
-    for batch in spine.batches:
+    for batch in spine.all_batches():
         members = list(spine.range(batch.id))
         rows = sum(member.batch.rows for member in members)
         if rows != batch.rows:
@@ -319,6 +423,10 @@ def validate(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) 
             raise InternalError(f"spine batch {batch.id} is since {batch.bounds.since}, a member is later")
     if spine.totals != Totals().plus(spine):
         raise InternalError(f"the totals {spine.totals} are not those of the members")
+    if spine.slices:
+        slices = [(held.id, held.bounds) for held in spine.slices]
+        ends = Bounds(minimum, spine.slices[-1].bounds.upper, since)
+        _check_tiling("slice", slices, SpineId(0, spine.sliced), ends)
     validate_levels(spine, minimum, upper, since)
 
 
@@ -329,7 +437,8 @@ def validate_levels(spine: Spine, minimum: Frontier, upper: Frontier, since: Fro
         InternalError: naming what breaks the rule.
     """
     tiles = [(batch.id, batch.bounds) for batch in spine.batches]
-    _check_tiling("spine batch", tiles, spine.next_id, Bounds(minimum, upper, since))
+    start = spine.slices[-1].bounds.upper if spine.slices else minimum
+    _check_tiling("spine batch", tiles, SpineId(spine.sliced, spine.next_id), Bounds(start, upper, since))
     levels = [batch.level for batch in spine.batches]
     if levels != sorted(levels, reverse=True):
         raise InternalError(f"levels {levels} do not fall from old to new")
@@ -351,8 +460,8 @@ def validate_levels(spine: Spine, minimum: Frontier, upper: Frontier, since: Fro
             raise InternalError(f"merge {merge.id} since {merge.since} is after the shard's {since}")
 
 
-def _check_tiling(what: str, tiles: list[tuple[SpineId, Bounds]], next_id: int, whole: Bounds) -> None:
-    lo, at = 0, whole.lower
+def _check_tiling(what: str, tiles: list[tuple[SpineId, Bounds]], ids: SpineId, whole: Bounds) -> None:
+    lo, at = ids.lo, whole.lower
     for id_, bounds in tiles:
         if id_.lo != lo or id_.hi <= lo:
             raise InternalError(f"{what} {id_} does not start at id {lo}")
@@ -361,7 +470,7 @@ def _check_tiling(what: str, tiles: list[tuple[SpineId, Bounds]], next_id: int, 
         if not bounds.since <= whole.since:
             raise InternalError(f"{what} {id_} since {bounds.since} is after the shard's {whole.since}")
         lo, at = id_.hi, bounds.upper
-    if lo != next_id:
-        raise InternalError(f"the ids end at {lo}, expected {next_id}")
+    if lo != ids.hi:
+        raise InternalError(f"the ids end at {lo}, expected {ids.hi}")
     if at != whole.upper:
         raise InternalError(f"the batches end at {at}, the shard at {whole.upper}")

@@ -13,6 +13,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.agreed import AS_MADE, Agreed
+from tidelake.state.bases import NO_BASES, Bases, Unpaid
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import Spine, SpineId
@@ -96,7 +97,9 @@ class MergeClaim:
         since: the times are advanced to it.
         runner: the process.
         expires_ms: from then on others may take over.
-        cuts: the keys between the chunks, encoded and ascending.
+        cuts: the keys between the chunks, encoded and ascending; with `by_time` the times, in decimal digits.
+        base: a base is made instead, whose rows have this time; None: the members are merged.
+        by_time: the one member is cut by time instead.
     """
 
     id: SpineId
@@ -106,6 +109,8 @@ class MergeClaim:
     runner: str
     expires_ms: int
     cuts: tuple[bytes, ...]
+    base: int | None = None
+    by_time: bool = False
 
     @property
     def name(self) -> str:
@@ -219,6 +224,8 @@ class ShardState:
         part_names: of all parts in it. Not stored: it follows from the other fields.
         agreed: settings that all processes of the lake agree on.
         tokens: names of writers that are tokens, by the day on which a write under them last began.
+        bases: contents at boundaries of the spine.
+        unpaid: the last base that was made and not kept.
     """
 
     shard_id: str
@@ -257,6 +264,8 @@ class ShardState:
     part_names: PSet[str] = field(default_factory=pset)
     agreed: Agreed = AS_MADE
     tokens: Tokens = field(default_factory=pmap)
+    bases: Bases = NO_BASES
+    unpaid: Unpaid | None = None
 
     @property
     def minimum(self) -> Frontier:
@@ -274,7 +283,9 @@ class ShardState:
         yield from (staged.batch for staged in self.staged)
 
     def parts(self) -> Iterator[Part]:
-        """The parts of all batches, including staged ones that await a transaction."""
+        """The parts of all batches, including staged ones that await a transaction, and of all bases."""
+        for base in self.bases:
+            yield from base.parts()
         for batch in self.batches():
             yield from batch.parts()
         for staged, _ in self.staged.awaiting():

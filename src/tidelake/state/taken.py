@@ -20,8 +20,6 @@ from tidelake.errors import AlreadyTaken
 from tidelake.model import names
 from tidelake.model.batch import Part
 from tidelake.state.garbage import Change, arriving, going
-from tidelake.state.spine import Spine
-from tidelake.state.staged import Staging
 
 if TYPE_CHECKING:
     from tidelake.state.state import ShardState
@@ -29,19 +27,20 @@ if TYPE_CHECKING:
 Taken = PMap[int, PSet[str]]
 
 
-def indexed(spine: Spine, staged: Staging, chunks: Mapping[str, tuple[Part, ...]]) -> PSet[str]:
+def indexed(state: "ShardState") -> PSet[str]:
     """The names of all parts. Costs O(parts)."""
-    batches = [*(member.batch for member in spine.held()), *(one.batch for one in staged.batches.values())]
-    found = [part.name for batch in batches for part in batch.parts()]
-    found += [part.name for parts in chunks.values() for part in parts]
+    batches = [member.batch for member in state.spine.held()]
+    batches += [staged.batch for staged in state.staged.batches.values()]
+    found = [part.name for held in (*batches, *state.bases) for part in held.parts()]
+    found += [part.name for parts in state.chunks.values() for part in parts]
     return pset(found)
 
 
 def reindexed(state: "ShardState", edits: Change) -> PSet[str]:
     """The names of all parts after a step. Costs O(change)."""
-    if edits.spine is None and not edits.staged and not edits.chunks:
+    if edits.spine is None and not edits.staged and not edits.chunks and not edits.bases:
         return state.part_names
-    gone = {part.name for part, _ in going(state.spine, state.staged, state.chunks, edits)}
+    gone = {part.name for part, _ in going(state, edits)}
     come = {part.name for part in arriving(edits)}
     known = state.part_names.evolver()
     for name in gone - come:
@@ -102,4 +101,6 @@ def _where(state: "ShardState", name: str) -> str:
         if any(part.name == name for part in one.batch.parts()):
             awaits = one.awaits
             return "staged" if awaits is None else f"staged for the transaction {awaits.transaction!r}"
+    if any(part.name == name for base in state.bases for part in base.parts()):
+        return "in a base"
     return "the result of a part of a merge"
