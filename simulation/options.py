@@ -109,6 +109,7 @@ def _config(draw: random.Random) -> Config:
         merge_budget_s=draw.choice((0.0, 0.05, 0.25)),
         merge_whole_rows=draw.choice((0, 20, 4_000_000)),
         merge_claim_rows=draw.choice((0, 4, 16, 262_144)),
+        slice_rows=draw.choice((4, 16, 64, 16_384)),
         lease_s=draw.choice((1.0, 10.0, 60.0)),
         garbage_age_s=draw.choice((2.0, 20.0, 20.0)),
         upload_age_s=draw.choice((20.0, 100.0)),

@@ -12,8 +12,10 @@ import click
 from tidelake.cli import jsonlines, output
 from tidelake.lake.api.collection import Collection
 from tidelake.model import time as times
+from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.upkeep.compactor import MergeShape
+from tidelake.state.bases import needed
 from tidelake.state.forking import borrowed_parts
 from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState, WriterRecord
@@ -58,8 +60,9 @@ def amplification(state: ShardState) -> dict[str, float | None]:
 
     The bound is computed from the counts in the state; None if they give no bound.
     """
-    written, live = state.written, live_rows_min(state.spine, state.since)
-    appended, stored = written.appended_bytes, state.spine.totals.rows
+    written, live = state.written, live_rows_min(list(state.spine), state.since)
+    appended = written.appended_bytes
+    stored = state.spine.totals.rows + sum(run.rows for base in state.bases for run in base.runs)
     return {
         "write amplification": round((appended + written.merged_bytes) / appended, 2) if appended else None,
         "space amplification at most": round(stored / live, 2) if live else None,
@@ -80,6 +83,7 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         # Name in JSON, title of the table, rows.
         ("columns", "columns", _columns(state)),
         ("spine", "batches", _batches(state)),
+        ("bases", "bases", _bases(state)),
         ("staged", "staged batches", _staged(state)),
         ("writers", "writers", _writers(collection.writers())),
         ("holds", "holds", _holds(state)),
@@ -89,12 +93,14 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         ("awaiting", "awaiting transactions", awaited),
     ]
     waits = {"drained": state.drained, "staged updates": state.staged.totals.rows}
+    history = _history(state)
     head = {
         **summary(collection),
         "id": collection.id,
         "seqno": state.seqno,
         # Left out of the table if nothing is staged, which keeps it narrow.
         **(waits if as_json or len(state.staged) else {}),
+        **(history if as_json else {}),
         **amplification(state),
     }
     negative = _negative(collection, state)
@@ -107,6 +113,8 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
     output.table([head], False)
     if state.retention.window is not None:
         click.echo(f"retention: since follows upper at a distance of {state.retention.window:,}")
+    if state.spine.slices:
+        click.echo("history: " + ", ".join(f"{name} {number:,}" for name, number in history.items()))
     if negative:
         click.echo(f"rows with negative multiplicity: {negative:,}")
     for _, title, lines in lists:
@@ -114,6 +122,19 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
     if state.garbage or state.doomed:
         waiting = {"objects that nothing names": len(state.garbage), "being deleted": len(state.doomed)}
         _print_last("garbage", [waiting])
+
+
+def _history(state: ShardState) -> dict[str, int]:
+    """How history is stored, and how many updates a snapshot of the newest closed time reads at most."""
+    newest = None if state.upper.closed else state.upper.elements[0]
+    reads = needed(state, AsOf(newest - 1)).rows if isinstance(newest, int) and newest else 0
+    rows = sum(run.rows for base in state.bases for run in base.runs)
+    return {
+        "slices": len(state.spine.slices),
+        "bases": len(state.bases),
+        "rows of bases": rows,
+        "newest snapshot reads": reads,
+    }
 
 
 def _negative(collection: Collection, state: ShardState) -> int | None:
@@ -154,6 +175,20 @@ def _batches(state: ShardState) -> list[Line]:
             "level": getattr(state.spine.holder(item.id), "level", None),
         }
         for item in state.spine
+    ]
+
+
+def _bases(state: ShardState) -> list[Line]:
+    """One row for each base."""
+    return [
+        {
+            "boundary": base.hi,
+            "at": base.at,
+            "parts": sum(len(run.parts) for run in base.runs),
+            "rows": sum(run.rows for run in base.runs),
+            "bytes": sum(run.size_bytes for run in base.runs),
+        }
+        for base in state.bases
     ]
 
 

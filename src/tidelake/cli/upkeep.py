@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--spark", is_flag=True, help="Run the merge as a Spark job.")
 @JSON
 def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: bool) -> None:
-    """Merge all batches of a collection into one sorted run."""
+    """Merge what a collection stores: each slice of its history into one sorted run."""
     import tidelake
     from tidelake.cli import files, maintenance, output
 

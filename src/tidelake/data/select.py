@@ -8,10 +8,12 @@ bounds); must not know keys, values or order. Invariant: every row is treated as
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.errors import InternalError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.model.schema import DIFF
 from tidelake.model.time import Time, TimeDomain, parts
 
 Ints = npt.NDArray[np.int64]
@@ -74,6 +76,13 @@ def view(
     if upper is not None:
         mask &= ~_at_or_after(times, upper)
     return _kept(batch, mask)
+
+
+def taken_away(batch: pa.RecordBatch, upto: int, domain: TimeDomain) -> pa.RecordBatch:
+    """The updates up to a time with the opposite diffs, in the same order."""
+    kept = _kept(batch, _before(_times(batch, domain), upto))
+    index = kept.schema.get_field_index(DIFF)
+    return kept.set_column(index, kept.schema.field(index), pc.negate_checked(kept.column(index)))
 
 
 def preserves_order(query: Query, domain: TimeDomain) -> bool:

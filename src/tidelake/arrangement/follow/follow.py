@@ -26,12 +26,14 @@ from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.reading.tail import Tail, outgrown
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.state.bases import needed
 from tidelake.state.holds import close_hold
 
 
@@ -214,7 +216,7 @@ class _Rows:
     shard: Shard
     followed: Followed
 
-    def load(self, contents: pa.RecordBatchReader) -> None:
+    def load(self, contents: pa.RecordBatchReader, asked: AsOf) -> None:
         """See `UpdateSink.load`."""
         if self.followed.columns is not None:
             # Without some columns, rows may be in another order and no longer distinct.
@@ -222,7 +224,7 @@ class _Rows:
                 self.spine.append(self._of(batch))
             return
         # An upper bound: it counts staged parts of later times too, which are not loaded.
-        plan = FilterPlan(sum(batch.rows for batch in self.shard.last_version().state.batches()))
+        plan = FilterPlan(needed(self.shard.last_version().state, asked).rows)
         if self.spine.load(map(self._of, contents), plan):
             self.spine.wait()
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidelake.env import Env, Spawned, Stop
 from tidelake.errors import Closed, CollectionNotFound, NotYetClosed
 from tidelake.model.frontier import Frontier
-from tidelake.model.query import Updates
+from tidelake.model.query import AsOf, Updates
 from tidelake.model.time import Time
 from tidelake.shard.reading.tail import Tail
 from tidelake.shard.renewer import LeaseRenewer
@@ -33,8 +33,11 @@ _LIMITS = Limits(rows=262_144)
 class UpdateSink(Protocol):
     """The index that is kept up to date."""
 
-    def load(self, contents: pa.RecordBatchReader) -> None:
-        """Append the initial contents, sorted, of any size. If it raises, the index is discarded."""
+    def load(self, contents: pa.RecordBatchReader, asked: AsOf) -> None:
+        """Append the initial contents, sorted, of any size; `asked` is their time.
+
+        If it raises, the index is discarded.
+        """
 
     def take(self, updates: pa.RecordBatchReader) -> None:
         """Append updates that fit into memory, atomically: if it raises, none of them is visible.
@@ -107,7 +110,7 @@ class Follower:
                 position = self._tail.begin(self._reached(as_of, timeout_s))
             if end_of(position):
                 asked = self._tail.snapshot_of(position)
-                self._sink.load(self._tail.read(asked, position))
+                self._sink.load(self._tail.read(asked, position), asked)
                 self._sink.fold(Frontier.of(asked.time))
             self._position = position
 

@@ -115,7 +115,11 @@ class Maintaining(CollectionHandle):
         return self._shard.advance_since(wanted)
 
     def merge(self, workers: Workers | None = None) -> MergeReport:
-        """Merge all batches into one sorted run, with times advanced to `since`, in bounded memory.
+        """Merge what is stored as far as it may be, with times advanced to `since`, in bounded memory.
+
+        What `since` has passed becomes one sorted run, up to the last end of a slice of history; so does each
+        later slice, and what is newer than the slices. A collection without slices, because it is small or
+        has tuples as times, becomes one run.
 
         Args:
             workers: carry out the merges; default: this process.
@@ -134,9 +138,10 @@ class Maintaining(CollectionHandle):
     ) -> MaintenanceReport:
         """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
-        Ends with `collect`, and with maintenance of its group if it is in one. Afterwards the number of runs
-        is logarithmic in the number of updates, and there are at most twice as many stored updates as live
-        ones, or one run. See docs/correctness.md for the exact promises.
+        Ends with `collect`, and with maintenance of its group if it is in one. Afterwards each slice of
+        history is one run; a base stands wherever a snapshot would read twice what it answers; and of what
+        `since` has passed there are at most twice as many stored updates as live ones, or one run. See
+        docs/correctness.md for the exact promises.
 
         Args:
             thorough: also merge small runs, and remove every retraction that `since` has passed; False: only

@@ -290,7 +290,7 @@ class Catalog:
         state = self._shard.known()
         if (
             state.spine.totals.runs > _MERGE_ABOVE_RUNS
-            or has_tail(state.spine, _TAIL)
-            or must_merge_all(state.spine, state.since)
+            or has_tail(list(state.spine), _TAIL)
+            or must_merge_all(list(state.spine), state.since)
         ):
             maintainer.merge_all()

@@ -22,6 +22,7 @@ from tidelake.model import time as times
 from tidelake.model.batch import Run
 from tidelake.model.query import AsOf
 from tidelake.model.time import TIME_MAX
+from tidelake.shard.checking import bases
 from tidelake.shard.checking.finding import Finding
 from tidelake.shard.checking.leftovers import Leftover, leftovers, pinned, tell_aside, tell_garbage
 from tidelake.shard.checking.mend import Mending, Plan
@@ -30,11 +31,12 @@ from tidelake.shard.checking.replay import Replayed, replay
 from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.machine import Machine
 from tidelake.shard.reading.negatives import may_be_negative, negatives
-from tidelake.shard.runs.read import rows, sources
+from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
-from tidelake.state import commands, forking
+from tidelake.state import basing, commands, forking
+from tidelake.state.bases import Base
 from tidelake.state.mending import all_parts
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobInfo
@@ -96,7 +98,10 @@ class ShardCheck:
         self._found: list[Finding] = []
 
     def run(self, *, repair: bool = False, watch: Watch | None = None) -> Checked:
-        """Check everything. Costs a read of the log and two listings; if deep, also two reads of each part.
+        """Check everything.
+
+        Costs a read of the log and two listings; if deep, also two reads of each part, and one of the updates
+        between two bases, and one more of each base for itself and for the next one.
 
         Args:
             repair: repair what can be repaired safely.
@@ -128,10 +133,18 @@ class ShardCheck:
         if state is None:
             return Checked(tuple(self._found), None)
         parts = self._parts(state, listed, watch)
+        spoilt = self._bases(state)
         lost = frozenset(one.object for one in self._found if one.kind == "part-missing")
-        if lost and replayed.keeps_rules:
+        if lost - {part.name for base in spoilt for part in base.parts()} and replayed.keeps_rules:
+            # A repair of that forgets all bases as well.
             state = self._brought_back(replayed, lost, repair=repair).state or state
             replayed = replace(replayed, state=state)
+        elif spoilt and repair:
+            state = self._forget(state, spoilt)
+            replayed = replace(replayed, state=state)
+        elif spoilt:
+            told = f"--repair would forget {len(spoilt)} bases; nothing is lost, maintenance makes new ones"
+            self._tell("mendable", self._id, told)
         if self._deep and not self._found:
             self._negative(state)
         now_ms = self._env.clock.now_ms()
@@ -209,7 +222,7 @@ class ShardCheck:
 
         sizes = {info.name: info.size_bytes for info in [*listed, *self._origin_parts(state)]}
         check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep, watch=watch)
-        for batch in state.batches():
+        for batch in (*state.batches(), *(base.batch(state.minimum) for base in state.bases)):
             check.batch(batch)
         # Check these too: their group may have committed them, although this shard does not say so yet.
         for staged, _ in state.staged.awaiting():
@@ -221,6 +234,28 @@ class ShardCheck:
         self._found += self._still_needed(found, state)
         return check
 
+    def _bases(self, state: ShardState) -> list[Base]:
+        """Report the bases that differ from what they should be; they, and those with damaged parts."""
+        spoilt = bases.unsound(state, self._found)
+        if self._deep:
+            spoilt += bases.differing(
+                state, self._spec(state), self._stores.blobs, self._tell, without=spoilt
+            )
+        return spoilt
+
+    def _forget(self, state: ShardState, spoilt: list[Base]) -> ShardState:
+        """Forget bases; the state afterwards."""
+        shard = Shard.open(self._stores, self._env, self._url, self._id, self._config)
+        shard.run(partial(basing.forget_bases, his=tuple(base.hi for base in spoilt)))
+        objects = {bases.object_of(state, base) for base in spoilt}
+        objects |= {part.name for base in spoilt for part in base.parts()}
+        self._found = [replace(one, repaired=True) if one.object in objects else one for one in self._found]
+        return shard.known()
+
+    def _spec(self, state: ShardState) -> ShardSpec:
+        schemas = {id_: version.schema for id_, version in state.schemas.items()}
+        return ShardSpec(self._url, self._id, state.domain, state.schema_id, schemas, self._config)
+
     def _negative(self, state: ShardState) -> None:
         """Report rows with a negative multiplicity at the last closed time. Only if all parts are whole.
 
@@ -231,9 +266,8 @@ class ShardCheck:
         last = TIME_MAX if state.upper.closed else times.parts(state.upper.elements[0])[0] - 1
         if last < 0 or not state.since.less_equal(last):
             return
-        schemas = {id_: version.schema for id_, version in state.schemas.items()}
-        spec = ShardSpec(self._url, self._id, state.domain, state.schema_id, schemas, self._config)
-        contents = rows(spec, self._stores.blobs, sources(state.batches(), AsOf(last)), AsOf(last))
+        needed, query = sources_of(state, AsOf(last))
+        contents = rows(self._spec(state), self._stores.blobs, needed, query)
         try:
             found = negatives(contents)
         except BlobNotFound:

@@ -200,8 +200,8 @@ def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> Sh
 
 def _parts(state: ShardState) -> Iterator[Part]:
     """All parts that readers may see."""
-    for batch in state.batches():
-        yield from batch.parts()
+    for held in (*state.batches(), *state.bases):
+        yield from held.parts()
 
 
 def _renamed(
@@ -215,10 +215,13 @@ def _renamed(
 
     spine = state.spine
     members = [replace(member, batch=batch(member.batch)) for member in spine]
-    copied = Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges)
+    copied = Spine.of(
+        spine.next_id, spine.spent, members, spine.all_batches(), spine.merges, sliced=spine.sliced
+    )
     staged = [Staged(batch(old.batch), 0) for old in state.staged]
+    bases = [replace(base, runs=batch(base.batch(state.minimum)).runs) for base in state.bases]
     return replace(
-        started(state, shard_id, now_ms, copied, staged),
+        started(state, shard_id, now_ms, copied, staged=staged, bases=bases),
         writers=state.writers,
         critical=state.critical,
         written=state.written,

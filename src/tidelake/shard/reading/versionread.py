@@ -21,7 +21,7 @@ from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.lease import explained
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_read
-from tidelake.shard.runs.read import rows, shown, sources
+from tidelake.shard.runs.read import rows, shown, sources_of
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.shares import share_keys
 from tidelake.shard.shard import Shard
@@ -82,13 +82,14 @@ class VersionRead:
 
         Each is for a thread of this process; `plan` does the same for other processes. Errors as `stream`.
         """
+        needed, asked = self._sources
         try:
-            cuts = share_keys(self.spec, self._blobs, self._needed, self.query, n, selection=self.selection)
+            cuts = share_keys(self.spec, self._blobs, needed, asked, n, selection=self.selection)
         except BlobNotFound as error:
             raise self._explained(error) from error
         edges = [None, *cuts, None]
         ranges = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
-        readers = [self._reader(self._batches(self._needed, keys)) for keys in ranges]
+        readers = [self._reader(self._batches(needed, keys)) for keys in ranges]
         return readers + [self._reader(self._batches([])) for _ in range(n - len(readers))]
 
     def plan(self, tasks: TaskOptions) -> ReadPlan:
@@ -96,11 +97,12 @@ class VersionRead:
 
         Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.reading.planholds`.
         """
+        needed, asked = self._sources
         try:
-            cut = plan_read(self.spec, self._blobs, self._needed, self.query, tasks, selection=self.selection)
+            cut = plan_read(self.spec, self._blobs, needed, asked, tasks, selection=self.selection)
         except BlobNotFound as error:
             raise self._explained(error) from error
-        if not _any_stored(self._needed):
+        if not _any_stored(needed):
             return cut
         state = self.version.state
         return replace(cut, seqno=state.seqno, version=_digest(state))
@@ -115,16 +117,21 @@ class VersionRead:
         return self.shard.stores.blobs
 
     @cached_property
-    def _needed(self) -> list[Source]:
-        """The runs, without the parts that cannot hold rows of the answer."""
-        found = sources(self.version.state.batches(), self.query)
+    def _sources(self) -> tuple[list[Source], Query]:
+        """The runs, without the parts that cannot hold rows of the answer, and what to ask of them."""
+        found, asked = sources_of(self.version.state, self.query)
         where = self.selection.where
-        return found if where is None else matching(found, Scope(self.spec, where=where))
+        return (found if where is None else matching(found, Scope(self.spec, where=where))), asked
+
+    @property
+    def _needed(self) -> list[Source]:
+        return self._sources[0]
 
     def _batches(
         self, needed: list[Source], keys: KeyRange | None = None, among: KeySet | None = None
     ) -> Generator[pa.RecordBatch]:
-        found = rows(self.spec, self._blobs, needed, self.query, keys, selection=self.selection, among=among)
+        asked = self._sources[1]
+        found = rows(self.spec, self._blobs, needed, asked, keys, selection=self.selection, among=among)
         return self.version.watch(found) if _any_stored(needed) else found
 
     def _reader(self, batches: Generator[pa.RecordBatch]) -> pa.RecordBatchReader:

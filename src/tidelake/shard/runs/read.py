@@ -7,6 +7,7 @@ group for each further run, not by the size of the collection.
 
 from collections.abc import Generator, Iterable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -27,9 +28,11 @@ from tidelake.shard.runs.gather import gathered
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams
 from tidelake.shard.spec import ShardSpec
+from tidelake.state import bases
+from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 
-__all__ = ["KeyRange", "Source", "rows", "shown", "sources"]
+__all__ = ["KeyRange", "Source", "rows", "shown", "sources", "sources_of"]
 
 # Each thread keeps its own memory, so more threads cost more than they gain.
 _READERS_MAX = 2
@@ -39,6 +42,21 @@ _RUNS_MAX = 64
 _SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 _ALL = Selection()
+
+
+def sources_of(state: ShardState, query: Query) -> tuple[list[Source], Query]:
+    """The runs of a state that a query needs, and what to ask of them.
+
+    No more than a base and what came after it is needed for a snapshot, and no more than two snapshots for
+    changes: then the contents at the first time are taken away from those at the last; see
+    `tidelake.state.bases.needed`.
+    """
+    found = bases.needed(state, query)
+    runs = sources(found.batches, found.query)
+    if found.after is not None:
+        taken = sources(found.less, AsOf(found.after))
+        runs += [replace(source, less=found.after) for source in taken]
+    return runs, found.query
 
 
 def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:

@@ -6,7 +6,7 @@ to the read.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,11 +28,14 @@ class Source:
         run: the parts.
         lower: lower of the batch that the run belongs to.
         upper: upper of that batch.
+        less: the rows up to this time are taken away from the answer, and no later ones matter; None: all
+            rows count.
     """
 
     run: Run
     lower: Frontier
     upper: Frontier
+    less: int | None = None
 
     @classmethod
     def of(cls, run: Run, batch: HollowBatch) -> "Source":
@@ -122,7 +125,7 @@ class Scope:
 def matching(needed: Iterable[Source], scope: Scope) -> list[Source]:
     """The given runs, reduced to the parts that may hold rows in scope."""
     return [
-        Source(Run(parts, source.run.truncated), source.lower, source.upper)
+        replace(source, run=Run(parts, source.run.truncated))
         for source in needed
         if (parts := tuple(part for part in source.run.parts if scope.may_hold(part)))
     ]

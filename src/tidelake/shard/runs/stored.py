@@ -90,6 +90,7 @@ def _is_answer(spec: ShardSpec, group: list[tuple[Source, Part]]) -> bool:
     source = group[0][0]
     return (
         not source.run.truncated
+        and source.less is None
         and all(other is source for other, _ in group)
         and all(
             part.inline is None and part.rewrite is None and part.schema_id == spec.schema_id

@@ -16,7 +16,7 @@ from tidelake.data.inline import decode_inline
 from tidelake.data.keyset import KeySet
 from tidelake.data.project import Projection, in_order
 from tidelake.data.scan import read_part, rows_among
-from tidelake.data.select import view
+from tidelake.data.select import taken_away, view
 from tidelake.model.batch import Part
 from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
 from tidelake.shard.runs.scope import Scope, Source
@@ -87,6 +87,8 @@ def seen(
         viewed = map(
             partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded
         )
+        if source.less is not None:
+            viewed = map(partial(taken_away, upto=source.less, domain=spec.domain), viewed)
         kept = filter(_holds_rows, viewed)
         projection = by_schema.get(part.schema_id)
         projected = kept if projection is None else map(projection.rows, kept)

@@ -1,13 +1,14 @@
-"""Carries out one merge, from the request to the result that replaces its inputs.
+"""Carries out one request: a merge, a base, or a cut by time, from reading its inputs to the commit.
 
-A large merge is claimed first and done key range by key range. Each finished key range is recorded in the
-state, so a process that dies loses at most one. A small merge is one key range and needs no claim. Parts that
-were written in vain are deleted if it is certain that no state names them, and left otherwise.
+Large work is claimed first and done chunk by chunk: a chunk is a range of keys, or of times in a cut. Each
+finished chunk is recorded in the state, so a process that dies loses at most one. Small work needs no claim.
+Parts that were written in vain are deleted if it is certain that no state names them, and left otherwise.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -15,16 +16,17 @@ from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.model.query import Fold
-from tidelake.shard.runs.plan import between, cut_keys, decode_run, run_merge_task
-from tidelake.shard.runs.read import Source, rows
+from tidelake.model.query import AsOf, Fold, Updates
+from tidelake.shard.runs.plan import Task, between, cut_keys, decode_run, run_merge_task
+from tidelake.shard.runs.read import KeyRange, Source, rows
 from tidelake.shard.runs.upload import discard, write_rows
 from tidelake.shard.shard import Shard
-from tidelake.state import maintenance
+from tidelake.state import basing, claims, maintenance
 from tidelake.state.codec import encode_record
-from tidelake.state.merging import MergeRequest, MergeResult, chosen
+from tidelake.state.commands import Outcome
+from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen
 from tidelake.state.spine import Member
-from tidelake.state.state import MergeClaim
+from tidelake.state.state import MergeClaim, ShardState
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class MergeReport:
         chunks: number of key ranges that this process merged.
         resumed: number of key ranges that had been recorded before.
         reason: why the result was not applied; empty if it was.
-        unfinished: whether some key ranges are recorded, and the others are left for later.
+        unfinished: whether some chunks are recorded, and the others are left for later.
+        unpaid: whether a base was made and not kept, since reads would not have become much cheaper.
     """
 
     applied: bool
@@ -71,6 +74,7 @@ class MergeReport:
     resumed: int = 0
     reason: str = ""
     unfinished: bool = False
+    unpaid: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,56 @@ class Workers:
     def here(cls, shard: Shard) -> "Workers":
         """This process, one task after the other."""
         return cls(lambda tasks: [run_merge_task(task, shard.stores.blobs, shard.env) for task in tasks])
+
+
+@dataclass(frozen=True)
+class _Output:
+    """What was written for a request.
+
+    Attributes:
+        pieces: the parts of each chunk, in the order of the chunks.
+        claim: under which they were recorded; None if no state names them.
+        chunks: number of chunks that this process did.
+        resumed: number of chunks that had been recorded before.
+    """
+
+    pieces: Sequence[tuple[Part, ...]] = ()
+    claim: MergeClaim | None = None
+    chunks: int = 0
+    resumed: int = 0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts, in order."""
+        return tuple(part for piece in self.pieces for part in piece)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a request needs, and what to do with its output.
+
+    Attributes:
+        request: a merge, a base or a cut by time.
+        needed: the runs to read.
+        since: times of a merge are advanced to it; a base has the contents at its time.
+        apply: commits the result.
+    """
+
+    request: MergeRequest
+    needed: list[Source]
+    since: Frontier
+    apply: Callable[[_Output], MergeReport]
+
+    def tasks(self, shard: Shard, cuts: tuple[bytes, ...], since: Frontier | None = None) -> list[Task]:
+        """The tasks of all chunks."""
+        if self.request.times:
+            edges = [shard.known().minimum, *(Frontier.of(int(cut)) for cut in cuts), Frontier()]
+            return [
+                Task.of(shard.spec, self.needed, KeyRange(), Updates(lower, upper))
+                for lower, upper in pairwise(edges)
+            ]
+        query = Fold(since or self.since) if self.request.base is None else AsOf(self.request.base)
+        return between(shard.spec, self.needed, query, cuts)
 
 
 class Compactor:
@@ -116,13 +170,15 @@ class Compactor:
             InvalidUpdates: a sum does not fit an int64, even without advancing times. Nothing has changed.
         """
         state = self.shard.known()
+        if request.base is not None or request.times:
+            return self._made(state, request, chunk_rows)
         if state.spine.holder(request.id) is None or not state.spine.tiled(request.id):
             return _skipped("its inputs are no longer there")
         members = list(state.spine.range(request.id))
         runs = chosen(members, request.positions)
         if len(runs) == 1 and not rewrite and not runs[0].truncated:
             # One run and empty neighbours: nothing to read or write.
-            return self._apply(request, members, _folded(members), runs[0].parts, None)
+            return self._apply(request, members, _folded(members), _Output([runs[0].parts]))
         try:
             return self._merge(request, members, runs, state.since, inline=not rewrite, chunk_rows=chunk_rows)
         except InvalidUpdates:
@@ -143,36 +199,69 @@ class Compactor:
     ) -> MergeReport:
         needed = [source for source in _sources(members) if source.run in runs]
         if inline and request.rows <= self._tiny_rows and request.size_bytes <= _TINY_BYTES:
-            return self._apply(request, members, since, self._tiny(needed, since), None, chunks=1)
-        cuts = self._cuts(request, needed, chunk_rows)
-        if request.rows <= self._config.merge_claim_rows and not cuts:
-            tasks = between(self.shard.spec, needed, Fold(since), ())
-            (output,) = self._workers.run([encode_record("task", task) for task in tasks])
-            return self._apply(request, members, since, _parts(output), None, chunks=1)
-        claimed = self._claim(request, cuts, since)
+            return self._apply(request, members, since, _Output([self._tiny(needed, Fold(since))], chunks=1))
+
+        def apply(output: _Output) -> MergeReport:
+            folded = since if output.claim is None else output.claim.since
+            return self._apply(request, members, folded, output)
+
+        return self._carry_out(_Work(request, needed, since, apply), chunk_rows)
+
+    def _made(self, state: ShardState, request: MergeRequest, chunk_rows: int | None) -> MergeReport:
+        """Make a base, or cut a slice."""
+        if not maintenance.is_there(state, request):
+            return _skipped("its inputs are no longer there")
+        if request.times:
+            batches = [member.batch for member in state.spine.range(request.id)]
+        else:
+            batches = basing.inputs(state, request)
+        since = state.since if request.base is None else Frontier.of(request.base)
+
+        def apply(output: _Output) -> MergeReport:
+            runs = tuple(Run(parts) if parts else None for parts in output.pieces)
+            command: Callable[[ShardState, int], Outcome[Fit]]
+            if request.times:
+                result = MergeResult(request.id, (), request.inputs, since, None, request.times, runs)
+                command = partial(maintenance.apply_merge, result=result, claim=output.claim)
+            else:
+                made = basing.Made(request, (Run(output.parts),) if output.parts else ())
+                command = partial(basing.add_base, made=made, claim=output.claim)
+            return self._finish(command, MergeShape.of(batches), output.parts, output)
+
+        work = _Work(request, [source for batch in batches for source in _of(batch)], since, apply)
+        return self._carry_out(work, chunk_rows)
+
+    def _carry_out(self, work: "_Work", chunk_rows: int | None) -> MergeReport:
+        request = work.request
+        cuts = self._cuts(request, work.needed, chunk_rows)
+        if request.rows <= self._config.merge_claim_rows and (not cuts or request.times):
+            tasks = work.tasks(self.shard, cuts)
+            outputs = self._workers.run([encode_record("task", task) for task in tasks])
+            return work.apply(_Output([_parts(output) for output in outputs], chunks=len(tasks)))
+        claimed = self._claim(request, cuts, work.since)
         if claimed.claim is None:
             return _skipped("another process is merging it, or its inputs are no longer there")
         try:
-            return self._merge_claimed(
-                request, members, needed, claimed.claim, dict(claimed.chunks), whole=chunk_rows is None
-            )
+            return self._claimed(work, claimed.claim, dict(claimed.chunks), whole=chunk_rows is None)
         except InvalidUpdates:
             # Release the claim: the merge would fail for every process that takes it over.
             self._release(claimed.claim)
             raise
 
-    def _tiny(self, needed: list[Source], since: Frontier) -> tuple[Part, ...]:
+    def _tiny(self, needed: list[Source], query: Fold) -> tuple[Part, ...]:
         """Merge a few rows in memory. Inline rows stay inline if the result takes no more bytes than they."""
         # Use one spec for rows and parts: `shard.spec` changes if another thread sees a new schema.
         spec, blobs = self.shard.spec, self.shard.stores.blobs
         table = pa.Table.from_batches(
-            rows(spec, blobs, needed, Fold(since)), update_schema(spec.schema, spec.domain)
+            rows(spec, blobs, needed, query), update_schema(spec.schema, spec.domain)
         )
         room = sum(len(part.inline or b"") for source in needed for part in source.run.parts)
         run = write_rows(spec, blobs, self.shard.env, table, inline_bytes_max=room)
         return run.parts if run else ()
 
     def _cuts(self, request: MergeRequest, needed: list[Source], chunk_rows: int | None) -> tuple[bytes, ...]:
+        if request.times:
+            return tuple(str(time).encode() for time in request.times)
         held = self.shard.known().claims.get(f"{request.id.lo}-{request.id.hi}")
         if held is not None and (held.positions, held.inputs) == (request.positions, request.inputs):
             return held.cuts
@@ -196,17 +285,10 @@ class Compactor:
     def _lease_ms(self) -> int:
         return int(self._config.merge_claim_s * 1000)
 
-    def _merge_claimed(
-        self,
-        request: MergeRequest,
-        members: list[Member],
-        needed: list[Source],
-        claim: MergeClaim,
-        done: dict[int, tuple[Part, ...]],
-        *,
-        whole: bool,
+    def _claimed(
+        self, work: "_Work", claim: MergeClaim, done: dict[int, tuple[Part, ...]], *, whole: bool
     ) -> MergeReport:
-        tasks = between(self.shard.spec, needed, Fold(claim.since), claim.cuts)
+        tasks = work.tasks(self.shard, claim.cuts, claim.since)
         resumed = len(done)
         todo = [i for i in range(len(tasks)) if i not in done]
         if not whole:
@@ -223,50 +305,55 @@ class Compactor:
                 done[i] = parts
         if len(done) < len(tasks):
             return replace(UNFINISHED, chunks=len(todo), resumed=resumed)
-        output = tuple(part for i in range(len(tasks)) for part in done[i])
-        return self._apply(request, members, claim.since, output, claim, chunks=len(todo), resumed=resumed)
+        return work.apply(_Output([done[i] for i in range(len(tasks))], claim, len(todo), resumed))
 
     def _record(self, claim: MergeClaim, index: int, parts: tuple[Part, ...]) -> bool:
-        command = partial(
-            maintenance.record_chunk, claim=claim, index=index, parts=parts, lease_ms=self._lease_ms
-        )
+        command = partial(claims.record_chunk, claim=claim, index=index, parts=parts, lease_ms=self._lease_ms)
         return self.shard.run(command)
 
     def _apply(
-        self,
-        request: MergeRequest,
-        members: list[Member],
-        since: Frontier,
-        parts: tuple[Part, ...],
-        claim: MergeClaim | None,
-        *,
-        chunks: int = 0,
-        resumed: int = 0,
+        self, request: MergeRequest, members: list[Member], since: Frontier, output: _Output
     ) -> MergeReport:
-        output = Run(parts) if parts else None
-        result = MergeResult(request.id, request.positions, request.inputs, since, output)
-        fit = self.shard.run(partial(maintenance.apply_merge, result=result, claim=claim))
+        merged = Run(output.parts) if output.parts else None
+        result = MergeResult(request.id, request.positions, request.inputs, since, merged)
         runs = chosen(members, request.positions)
+        taken_in = {part.name for run in runs for part in run.parts}
         before = MergeShape(
             len(members), len(runs), sum(len(run.parts) for run in runs), request.rows, request.size_bytes
         )
+        command = partial(maintenance.apply_merge, result=result, claim=output.claim)
+        fresh = [part for part in output.parts if part.name not in taken_in]
+        report = self._finish(command, before, fresh, output)
+        after = _shape(members[:1], [merged] if merged else [])
+        return replace(report, after=after) if report.applied else report
+
+    def _finish(
+        self,
+        command: Callable[[ShardState, int], Outcome[Fit]],
+        before: MergeShape,
+        fresh: Sequence[Part],
+        output: _Output,
+    ) -> MergeReport:
+        """Commit a result, and delete what was written in vain."""
+        fit = self.shard.run(command)
+        chunks, resumed = output.chunks, output.resumed
         if fit.applied:
-            after = _shape(members[:1], [output] if output else [])
-            return MergeReport(True, before, after, chunks, resumed)
-        if claim is not None:
-            self._release(claim)
-        else:
-            taken_in = {part.name for run in runs for part in run.parts}
-            self._discard([part for part in parts if part.name not in taken_in])
-        return MergeReport(False, before, before, chunks, resumed, fit.value)
+            runs = sum(1 for piece in output.pieces if piece)
+            size = sum(part.rows for part in fresh), sum(part.size_bytes for part in fresh)
+            return MergeReport(True, before, MergeShape(runs, runs, len(fresh), *size), chunks, resumed)
+        if output.claim is None:
+            self._discard(fresh)
+        elif fit is not Fit.UNPAID:
+            self._release(output.claim)
+        return MergeReport(False, before, before, chunks, resumed, fit.value, unpaid=fit is Fit.UNPAID)
 
     def end_expired(self) -> None:
         """End claims that have expired, as their processes are gone. No store call if there are no claims."""
         if self.shard.known().claims:
-            self.shard.run(maintenance.end_expired)
+            self.shard.run(claims.end_expired)
 
     def _release(self, claim: MergeClaim) -> None:
-        self.shard.run(partial(maintenance.release_claim, claim=claim))
+        self.shard.run(partial(claims.release_claim, claim=claim))
 
     def _discard(self, parts: Sequence[Part]) -> None:
         """Delete parts that certainly no state names: a command was refused on the newest state."""
@@ -298,7 +385,11 @@ def _shape(members: Sequence[Member], runs: Sequence[Run]) -> MergeShape:
 
 
 def _sources(members: Sequence[Member]) -> list[Source]:
-    return [Source.of(run, member.batch) for member in members for run in member.batch.runs]
+    return [source for member in members for source in _of(member.batch)]
+
+
+def _of(batch: HollowBatch) -> list[Source]:
+    return [Source.of(run, batch) for run in batch.runs]
 
 
 def _parts(output: bytes) -> tuple[Part, ...]:

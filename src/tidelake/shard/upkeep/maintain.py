@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from tidelake.errors import (
@@ -22,6 +23,7 @@ from tidelake.errors import (
     TidelakeError,
     TidelakeWarning,
 )
+from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.requestqueue import Request
 from tidelake.shard.requests import Done
@@ -29,17 +31,19 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.state import applying, holds, maintenance
+from tidelake.state import applying, basing, claims, holds, maintenance, slices
+from tidelake.state.commands import Commit
 from tidelake.state.forking import is_borrowed
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
+    bounded,
     everything,
     inline_requests,
     requests,
 )
 from tidelake.state.space import has_tail, must_merge_all
-from tidelake.state.spine import SpineId
+from tidelake.state.spine import Member, SpineId
 from tidelake.state.state import ShardState
 
 # A merge that raises one of these fails at every try: a sum does not fit, or a part is lost or damaged.
@@ -59,7 +63,9 @@ class MaintenanceReport:
     """What maintenance did.
 
     Attributes:
-        merges: number of merges whose results replaced their inputs.
+        merges: number of merges whose results replaced their inputs, of slices that were cut by time, and of
+            bases that were kept.
+        bases: number of these bases.
         rows_read: updates in the inputs of these merges.
         rows_written: updates in their results.
         bytes_read: stored bytes of the inputs.
@@ -72,6 +78,7 @@ class MaintenanceReport:
     """
 
     merges: int = 0
+    bases: int = 0
     rows_read: int = 0
     rows_written: int = 0
     bytes_read: int = 0
@@ -82,13 +89,16 @@ class MaintenanceReport:
     drained: int = 0
     collected: CollectReport = field(default_factory=CollectReport)
 
-    def plus(self, merge: MergeReport) -> "MaintenanceReport":
-        """This report with one more merge."""
+    def plus(self, merge: MergeReport, *, base: bool = False) -> "MaintenanceReport":
+        """This report with one more merge, or with one more base."""
+        if merge.unpaid:
+            return self
         if not merge.applied:
             return replace(self, refused=self.refused + 1)
         return replace(
             self,
             merges=self.merges + 1,
+            bases=self.bases + base,
             rows_read=self.rows_read + merge.before.rows,
             rows_written=self.rows_written + merge.after.rows,
             bytes_read=self.bytes_read + merge.before.size_bytes,
@@ -156,19 +166,23 @@ class Maintainer:
 
         def find(state: ShardState) -> Iterator[Due]:
             taken = self._taken(state)
-            for request in requests(state.spine, policy, taken):
+            state = self._sliced(state)
+            for request in (*requests(state.spine, policy, taken), *self._history(state, taken)):
                 if request.id.lo < end:
                     yield Due(request)
-            must = not taken and (
-                must_merge_all(state.spine, state.since, thorough=thorough)
-                or (thorough and self._is_scattered(state))
-            )
-            if must and not _is_one(state, end, since):
+            if taken:
+                return
+            yield from self._for_space(state, end, thorough=thorough)
+            levels = list(state.spine.levels(end))
+            must = must_merge_all(levels, state.since, thorough=thorough)
+            if (must or (thorough and self._is_scattered(levels))) and not _is_one(state, levels, since):
                 yield from self._gathered(end)
-            elif thorough and not taken and state.spine.merges and state.spine.next_id == end:
+            elif thorough and state.spine.merges and state.spine.next_id == end:
                 # Without appends, no append brings fuel to the merges.
                 self._shard.run(partial(maintenance.exert_fuel, fuel=state.spine.totals.rows))
                 yield from map(Due, requests(self._shard.known().spine, policy))
+            if thorough and state.spine.next_id == end and (head := basing.due_at_head(state)):
+                yield Due(head)
 
         report = self._merge(find, seconds)
         if thorough and report.complete:
@@ -195,11 +209,28 @@ class Maintainer:
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
 
+        policy = idle_policy(self._shard)
+        self._forget_old_bases()
+
         def find(state: ShardState) -> Iterator[Due]:
-            batches = state.spine.batches
-            apart = any(batch.rows and 0 < batch.id.lo < end for batch in batches)
-            if apart or not _is_one(state, end, since):
+            state = self._sliced(state)
+            spine = state.spine
+            passed = basing.last_passed(state, end)
+            first = list(spine.range(SpineId(0, passed)))
+            folded = Frontier() if not first else first[-1].batch.bounds.upper.just_before().meet(since)
+            if passed and not _is_one(state, first, folded):
+                yield from self._base(state, passed)
+            for held in spine.slices:
+                members = list(spine.range(held.id))
+                if held.id.lo >= passed and held.id.lo < end and not _is_one(state, members):
+                    yield Due(bounded(members, policy), rewrite=True)
+            yield from map(Due, self._history(state, self._taken(state)))
+            levels = list(spine.levels(end))
+            apart = any(batch.rows and spine.sliced < batch.id.lo < end for batch in spine.batches)
+            if apart or not _is_one(state, levels, since):
                 yield from self._gathered(end)
+            if spine.next_id == end and (head := basing.due_at_head(state)):
+                yield Due(head)
 
         return self._merge(find, None)
 
@@ -238,31 +269,80 @@ class Maintainer:
                 if claim.runner == self._shard.runner or claim.expires_ms <= now_ms
                 if (request := maintenance.begun_merge(state, claim))
             }
-            claims = [c.id for c in state.claims.values() if now_ms < c.expires_ms or c.id in begun]
-            found = list(requests(state.spine, policy, claims))
+            held = [c.id for c in state.claims.values() if now_ms < c.expires_ms or c.id in begun]
+            state = self._sliced(state)
+            found = [*requests(state.spine, policy, held), *self._history(state, held)]
             yield from (Due(request) for request in found if request.rows <= left_s * _ROWS_PER_S)
             if left_s < seconds / 2:
                 return
             for request in begun.values():
                 yield Due(request, rewrite=True, chunk_rows=chunk_rows)
             rows_max = _CHUNKS_MAX * chunk_rows
-            if not claims:
+            if not held:
                 yield from (Due(r, chunk_rows=chunk_rows) for r in found if r.rows <= rows_max)
-            if (
-                not claims
-                and policy.rows_min <= state.spine.totals.rows <= rows_max
-                and (must_merge_all(state.spine, state.since) or has_tail(state.spine, _TAIL_BUSY))
+            if held:
+                return
+            for due in self._for_space(state, state.spine.next_id, thorough=False):
+                if due.request.rows <= rows_max:
+                    yield replace(due, chunk_rows=chunk_rows)
+            levels = list(state.spine.levels())
+            rows = sum(member.batch.rows for member in levels)
+            if policy.rows_min <= rows <= rows_max and (
+                must_merge_all(levels, state.since) or has_tail(levels, _TAIL_BUSY)
             ):
                 for due in self._gathered(state.spine.next_id):
                     yield replace(due, chunk_rows=chunk_rows)
 
         return self._merge(find, seconds)
 
-    def _is_scattered(self, state: ShardState) -> bool:
-        """Whether an idle shard has too many updates outside its largest run."""
-        totals = state.spine.totals
-        whole = totals.rows <= self._shard.spec.config.merge_whole_rows
-        return totals.runs > 1 if whole else has_tail(state.spine, _TAIL_AT_REST)
+    def _sliced(self, state: ShardState) -> ShardState:
+        """The state once its slices are cut, and `since` has put a base in the place of what is older."""
+        least = self._shard.spec.config.slice_rows
+        cut = partial(slices.cut_slices, least=least)
+        for command in (cut, basing.begin_with_base):
+            # Asked of the known state first: a command that changes nothing costs a look at the log.
+            if isinstance(command(state, 0), Commit):
+                self._shard.run(command)
+                state = self._shard.known()
+        return state
+
+    def _history(self, state: ShardState, taken: Sequence[SpineId]) -> Iterator[MergeRequest]:
+        """Slices that are to be cut by time, and the next base that is due, but for what others work on."""
+        least = self._shard.spec.config.slice_rows
+        base = basing.due(state)
+        for request in chain(slices.long_slices(state, least), () if base is None else (base,)):
+            if not any(id_.overlaps(request.id) for id_ in taken):
+                yield request
+
+    def _for_space(self, state: ShardState, end: int, *, thorough: bool) -> Iterator[Due]:
+        """The base that takes the place of all that `since` has passed, if too little of that is live."""
+        hi = basing.last_passed(state, end)
+        members = list(state.spine.range(SpineId(0, hi)))
+        whole = hi == state.spine.next_id
+        if must_merge_all(members, state.since, thorough=thorough) or (
+            thorough and whole and self._is_scattered(members)
+        ):
+            yield from self._base(state, hi)
+
+    def _base(self, state: ShardState, hi: int) -> Iterator[Due]:
+        found = basing.request(state, hi, saves=0)
+        if found is not None:
+            yield Due(found)
+
+    def _forget_old_bases(self) -> None:
+        """Forget the bases that are not as they would be made today, and all later ones."""
+        state = self._shard.known()
+        old = [base.hi for base in state.bases if not all(_as_stored(state, run) for run in base.runs)]
+        if old:
+            his = tuple(base.hi for base in state.bases if base.hi >= old[0])
+            self._shard.run(partial(basing.forget_bases, his=his))
+
+    def _is_scattered(self, members: Sequence[Member]) -> bool:
+        """Whether too many updates of an idle shard are outside the largest run of these members."""
+        rows = sum(member.batch.rows for member in members)
+        whole = rows <= self._shard.spec.config.merge_whole_rows
+        runs = sum(len(member.batch.runs) for member in members)
+        return runs > 1 if whole else has_tail(members, _TAIL_AT_REST)
 
     def _gathered(self, end: int) -> Iterator[Due]:
         """Put all members into one spine batch, and request the merge of the members before an id."""
@@ -292,8 +372,10 @@ class Maintainer:
             if merge.unfinished:
                 late = True
                 break
-            report = report.plus(merge)
-            if not merge.applied:
+            report = report.plus(merge, base=due.request.base is not None)
+            if merge.unpaid or (merge.applied and due.request.base is not None):
+                self._shard.env.recorder.count(f"shard.base.{'unpaid' if merge.unpaid else 'made'}")
+            if not merge.applied and not merge.unpaid:
                 refused.add(due.request.inputs)
                 self._shard.state()
             late = seconds is not None and clock.monotonic_s() - started_s > seconds
@@ -306,7 +388,7 @@ class Maintainer:
         return replace(report, seconds=seconds_spent, complete=complete)
 
     def _taken(self, state: ShardState) -> list[SpineId]:
-        return maintenance.taken(state, self._shard.env.clock.now_ms(), self._shard.runner)
+        return claims.taken(state, self._shard.env.clock.now_ms(), self._shard.runner)
 
 
 def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, list[str]]:
@@ -319,23 +401,26 @@ def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, 
     return None, passed
 
 
-def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
-    """Whether all members before an id are at most one run of the newest schema, advanced to `since`.
-
-    A run with parts that a fork has borrowed does not count: a merge makes parts of the fork's own.
-    """
-    members = [member for member in state.spine if member.id.lo < end]
+def _is_one(state: ShardState, members: Sequence[Member], since: Frontier | None = None) -> bool:
+    """Whether members are at most one run, as it would be stored today and, if given, advanced to `since`."""
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
     if len(runs) != 1:
         return not runs
     ((batch, run),) = runs
-    as_stored = not run.truncated and all(
+    return _as_stored(state, run) and (since is None or since <= batch.bounds.since)
+
+
+def _as_stored(state: ShardState, run: Run) -> bool:
+    """Whether a run is of the newest schema, whole, and the shard's own.
+
+    A run with parts that a fork has borrowed is not: a merge makes parts of the fork's own.
+    """
+    return not run.truncated and all(
         part.rewrite is None
         and part.schema_id == state.schema_id
         and (part.inline is not None or not is_borrowed(part.name, state.shard_id))
         for part in run.parts
     )
-    return as_stored and since <= batch.bounds.since
 
 
 def unmerged(state: ShardState) -> int:
@@ -345,8 +430,8 @@ def unmerged(state: ShardState) -> int:
     are merged.
     """
     spine = state.spine
-    runs = spine.totals.runs - sum(1 for batch in spine.batches if batch.rows)
-    return max(runs, len(spine) - len(spine.batches))
+    runs = spine.totals.runs - sum(1 for batch in spine.batches if batch.rows) - len(spine.slices)
+    return max(runs, len(spine) - len(spine.batches) - len(spine.slices))
 
 
 def busy_policy(shard: Shard) -> Policy:
@@ -363,7 +448,8 @@ def idle_policy(shard: Shard) -> Policy:
 def tend_if_due(shard: Shard, done: Done[R]) -> None:
     """`tend` after an append, if the append or the state has work to do."""
     state = shard.known()
-    if done.merges_due or state.claims or state.drained != state.upper:
+    due = done.merges_due or state.claims or state.drained != state.upper
+    if due or slices.may_cut(state, shard.spec.config.slice_rows):
         tend(shard)
 
 

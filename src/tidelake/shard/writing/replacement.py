@@ -16,7 +16,7 @@ from tidelake.shard.lease import explained_by
 from tidelake.shard.records import decoded
 from tidelake.shard.runs.difference import differences
 from tidelake.shard.runs.plan import Task, between, cut_keys
-from tidelake.shard.runs.read import sources
+from tidelake.shard.runs.read import sources_of
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.shard.version import Version
@@ -102,7 +102,7 @@ def plan_replacement(
     check_total(spec)
     check_open(state, at)
     everything = Frontier.of(spec.domain.minimum), Frontier()
-    old = sources(state.batches(), AsOf(at))
+    old, _ = sources_of(state, AsOf(at))
     new = [Source(run, *everything) for data in uploads if data for run in decode_batch(spec, data).runs]
     cuts = cut_keys(spec, blobs, [*old, *new], parallelism)
     pairs = zip(between(spec, old, AsOf(at), cuts), between(spec, new, AsOf(at), cuts), strict=True)

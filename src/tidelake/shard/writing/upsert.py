@@ -23,7 +23,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
 from tidelake.shard.runs.difference import differences
-from tidelake.shard.runs.read import sources
+from tidelake.shard.runs.read import sources_of
 from tidelake.shard.runs.upload import normalized
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -162,7 +162,7 @@ def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attemp
         check_open(state, at)
         table = normalized(spec, given, at)
         new = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
-        old = sources(state.batches(), AsOf(at))
+        old, _ = sources_of(state, AsOf(at))
         updates = differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
         return Difference(Seen(state.seqno, times.parts(at)[0]), updates, time)
 

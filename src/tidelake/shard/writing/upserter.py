@@ -27,7 +27,7 @@ from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import mapped
 from tidelake.shard.records import decoded
 from tidelake.shard.runs.gather import catch_up
-from tidelake.shard.runs.read import rows, sources
+from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
 from tidelake.shard.spec import ShardSpec, env_here, stores_of
@@ -100,8 +100,8 @@ class Upserter:
         made = cls(spec, (), state.upper, columns, time, rows_count, advance)
         end = Frontier.past(made.as_of)
         met = any(begins_before(one.batch, end) for one in state.staged)
-        needed = tuple(sources(state.batches(), AsOf(made.as_of)))
-        return replace(made, needed=needed, meets_staged=met)
+        needed, _ = sources_of(state, AsOf(made.as_of))
+        return replace(made, needed=tuple(needed), meets_staged=met)
 
     @property
     def as_of(self) -> int:

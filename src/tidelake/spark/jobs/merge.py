@@ -49,7 +49,7 @@ class _Merge:
 
 
 def merge(spark: SparkSession, collection: Collection, *, parallelism: int | None = None) -> MergeReport:
-    """Merge all batches of a collection into one sorted run, times advanced to `since`.
+    """Merge what a collection stores, times advanced to `since`; see `Collection.merge`.
 
     Args:
         spark: the session.
