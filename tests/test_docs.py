@@ -21,7 +21,7 @@ from tidelake.shard import spec
 from tidelake.shard.runs import plan
 from tidelake.shard.writing import replacement, uploader, upserter
 from tidelake.shard.writing.batch import SentBatch
-from tidelake.state import codec, edits, garbage, spine, state
+from tidelake.state import bases, codec, edits, garbage, spine, state
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -184,7 +184,16 @@ def test_every_rule_of_the_code_stands_on_the_page_of_promises_and_no_other() ->
 STORED = (
     *(batch.ColumnStats, batch.HollowBatch, batch.Part, batch.Run, bounds.Bounds, time.TimeDomain),
     *(schema.Column, schema.DataType, schema.Schema, schema.SchemaVersion),
-    *(garbage.Garbage, garbage.Sweep, spine.FuelingMerge, spine.Member, spine.SpineBatch, spine.SpineEdit),
+    *(
+        bases.Base,
+        bases.Unpaid,
+        garbage.Garbage,
+        garbage.Sweep,
+        spine.FuelingMerge,
+        spine.Member,
+        spine.SpineBatch,
+        spine.SpineEdit,
+    ),
     *(edits.Delta, edits.Edits, edits.Move, state.CriticalHold, state.Hold, state.MergeClaim),
     *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image),
     *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader, upserter.Upserter),

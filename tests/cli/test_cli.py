@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidelake
-from tidelake import errors
+from tidelake import Config, errors
 from tidelake.cli import main as main_module
 
 USERS = ["--key", "id", "--column", "id:int64", "--column", "name:string"]
@@ -87,6 +87,26 @@ def test_a_first_session_reads_as_it_should(run, tmp_path):
     shown = run("show", "cl", "users").out
     assert re.search(r"name +string +value +yes", shown) and re.search(r"id +int64 +key +no", shown)
     assert re.search(r"\[0, 2\) +\[0\] +\[2\] +\[1\] +1 +1 +2", shown)
+
+
+def test_show_tells_of_slices_and_bases_where_there_are_some(run, tmp_path):
+    with tidelake.open(tmp_path / "cl", config=Config(slice_rows=4)) as lake:
+        counts = lake.create("counts", pa.schema([("id", pa.int64()), ("n", pa.int64())]), key=["id"])
+        for n in range(12):
+            old = [{"id": 1, "n": n - 1, "_diff": -1}] if n else []
+            counts.append(pa.Table.from_pylist([*old, {"id": 1, "n": n, "_diff": 1}]))
+        report = counts.maintain()
+        state = counts.state()
+    assert report.merges >= report.bases > 0
+    shown = run("show", "cl", "counts", "--json").json
+    assert shown["slices"] == len(state.spine.slices) > 1
+    assert [base["rows"] for base in shown["bases"]] == [1] * len(state.bases)
+    assert shown["rows_of_bases"] == len(state.bases)
+    assert shown["newest_snapshot_reads"] == 1
+    text = run("show", "cl", "counts").out
+    assert ", newest snapshot reads 1\n" in text and re.search(r"boundary +at +parts +rows +bytes", text)
+    run("create", "cl", "users", *USERS)
+    assert "history" not in run("show", "cl", "users").out
 
 
 def test_json_says_the_same_to_programs(run, users):

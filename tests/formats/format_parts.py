@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+from pyrsistent import PVector
 
 from tidelake.config import Config
 from tidelake.data.canonical import canonical
@@ -154,6 +155,6 @@ def plain(value):
         return {str(key): plain(item) for key, item in sorted(value.items())}
     if isinstance(value, Set):
         return sorted(value)
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | PVector):
         return [plain(item) for item in value]
     return value

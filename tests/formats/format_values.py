@@ -1,7 +1,8 @@
 """Fixed values of everything that is stored or sent: every field is set in some of them.
 
 After a change of a format these values no longer give the bytes that are kept in `v1`. What
-came later is in the `LATER` ones, whose bytes are kept in `v2`, and in the `NEWEST` ones, in `v3`.
+came later is in the `LATER` ones, whose bytes are kept in `v2`, in the `NEWEST` ones, in `v3`, and in the
+`SLICED` ones, in `v4`.
 """
 
 from dataclasses import replace
@@ -22,6 +23,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.state.agreed import Agreed, Longer
+from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits, Move
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
@@ -282,6 +284,49 @@ NEWEST_STATES["tokens"] = replace(
     NEWEST_STATES["full"],
     writers=NEWEST_STATES["full"].writers.set("token:t", WriterRecord(1, 0, "", F(4))),
     tokens=pmap({19_675: pset(["token:t"])}),
+)
+
+# Fields of format 4, whose bytes are kept in `v4`.
+SLICES = (
+    SpineBatch(SpineId(0, 1), 0, Bounds(F(0), F(5), F(2)), 30),
+    SpineBatch(SpineId(1, 2), 0, Bounds(F(5), F(8), F(0)), 10),
+)
+BASES = (
+    Base(1, 5, 4, (Run((part(0x70, diff_sum=3 * 2**70),)),), 12),
+    Base(2, 8, 9, (Run((part(0x71), part(0x72, diff_sum=3 * 2**70))),), 13),
+)
+UNPAID = Unpaid(2, 12, 2**63)
+CUT_CLAIM = replace(CLAIM, positions=(), cuts=(b"1", b"3"), by_time=True)
+BASE_CLAIM = replace(CLAIM, id=SpineId(1, 2), positions=(), cuts=(b"\x80",), base=7)
+SLICED_DELTAS = {
+    "sliced": Edits(
+        spine=SpineEdit(
+            4,
+            2**64,
+            batches_gone=(SpineId(0, 1), SpineId(1, 2)),
+            batches=SLICES,
+            merges_gone=(SpineId(0, 2),),
+        ),
+        sliced=2,
+    ),
+    "base": Edits(bases={2: BASES[1], 1: None}, claims={BASE_CLAIM.name: None}),
+    "empty-base": Edits(bases={4: Base(4, 8, 7, (), 14)}),
+    "unpaid": Edits(unpaid=UNPAID),
+    "claim-of-base": Edits(claims={BASE_CLAIM.name: BASE_CLAIM}),
+    "claim-by-time": Edits(claims={CUT_CLAIM.name: CUT_CLAIM}),
+}
+SLICED_STATES = {
+    "full": replace(
+        NEWEST_STATES["tokens"],
+        spine=Spine.of(4, 2**64, MEMBERS, (*SLICES, BATCHES[2]), sliced=2),
+        bases=Bases.of(BASES),
+        unpaid=UNPAID,
+        claims=pmap({claim.name: claim for claim in (CUT_CLAIM, BASE_CLAIM)}),
+    ),
+}
+# Slices without a base.
+SLICED_STATES["sliced"] = replace(
+    STATE, spine=Spine.of(4, 2**64, MEMBERS, (SLICES[0], *BATCHES[1:]), sliced=1)
 )
 
 SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(), 13)

@@ -1,11 +1,14 @@
 """What operations cost in store calls and bytes: counted, never timed."""
 
+from collections import Counter
+
 import pyarrow as pa
 import pytest
 from shards import Place
 
 from tables import SCHEMA, rows
 from tidelake.config import Config
+from tidelake.data import scan
 from tidelake.shard.runs import upload
 
 CALLS = ("log.head", "log.scan", "log.compare_and_set", "blob.get", "blob.put", "blob.list", "blob.open")
@@ -179,3 +182,94 @@ def test_a_read_skips_the_parts_that_cannot_hold_its_times():
     before = lake.counts["blob.open"]
     c.changes(17, 18).read_all()
     assert lake.counts["blob.open"] - before == 1
+
+
+# --- Reads of a long history ---
+
+KEYS, CHANGED, PER_APPEND, SLICE = 50, 10, 10, 200
+
+
+def long_history(times):
+    """At rest: of 50 rows, ten are replaced at each time. A slice holds the times of one append."""
+    config = Config(slice_rows=SLICE, inline_part_bytes=0, row_group_rows=64, lookup_cache_bytes=0)
+    lake = Place().lake(config=config)
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(*range(KEYS), v="0"))
+    held = ["0"] * KEYS
+    for first in range(1, times, PER_APPEND):
+        updates = []
+        for time in range(first, first + PER_APPEND):
+            for id_ in ((time * CHANGED + i) * 7 % KEYS for i in range(CHANGED)):
+                updates += [(id_, held[id_], time, -1), (id_, str(time), time, 1)]
+                held[id_] = str(time)
+        columns = zip(("id", "v", "_time", "_diff"), zip(*updates, strict=True), strict=True)
+        c.append(pa.table({name: list(column) for name, column in columns}), upper=first + PER_APPEND)
+    assert c.maintain(thorough=True).complete
+    return lake, c
+
+
+def costs(lake, c, read, monkeypatch):
+    """Rows that a read decodes, and the store calls that it makes."""
+    decoded, found = scan._decoded, []
+
+    def counted(*args, **kwargs):
+        for batch in decoded(*args, **kwargs):
+            found.append(batch.num_rows)
+            yield batch
+
+    before = Counter(lake.counts)
+    with monkeypatch.context() as patch:
+        patch.setattr(scan, "_decoded", counted)
+        read(c)
+    return sum(found), store_calls_of(Counter(lake.counts) - before)
+
+
+@pytest.fixture(scope="module")
+def short():
+    return long_history(101)
+
+
+@pytest.fixture(scope="module")
+def long():
+    return long_history(401)
+
+
+# At a part of the time: what is read, and how many rows it may decode.
+READS = {
+    "latest snapshot": (lambda c, _: c.snapshot().read_all(), KEYS),
+    "old snapshot": (lambda c, at: c.snapshot(at).read_all(), 2 * KEYS + SLICE),
+    "changes": (lambda c, at: c.changes(at, at + 5).read_all(), KEYS + 2 * SLICE),
+    "updates": (lambda c, at: c.updates(at, at + 5).read_all(), KEYS + 2 * SLICE),
+    "look-up": (lambda c, _: c.lookup(pa.table({"id": [3, 7]})), KEYS),
+    "look-up in the past": (
+        lambda c, at: c.lookup(pa.table({"id": [3, 7]}), as_of=at),
+        2 * KEYS + SLICE,
+    ),
+    "first step of a listener": (
+        lambda c, _: next(c.listen(c.last_time() - 6, timeout_s=0)).updates.read_all(),
+        SLICE,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", READS)
+def test_a_read_costs_what_it_answers_however_long_the_history(kind, short, long, monkeypatch):
+    read, decoded_max = READS[kind]
+    assert len(long[1].state().spine.slices) >= 3 * len(short[1].state().spine.slices) > 6
+    worst = []
+    for lake, c in (short, long):
+        last = c.last_time()
+        found = [
+            costs(lake, c, lambda c, at=last * n // 16: read(c, at), monkeypatch) for n in range(1, 16, 2)
+        ]
+        assert max(decoded for decoded, _ in found) <= decoded_max
+        worst.append(max(calls for _, calls in found))
+    assert worst[1] <= worst[0] + 1
+
+
+def test_bases_and_merges_of_a_long_history_write_about_as_many_rows_as_came(long):
+    _, c = long
+    state = c.state()
+    kept = sum(part.rows for base in state.bases for part in base.parts())
+    assert 0 < kept <= state.spine.totals.rows == state.written.appended_rows
+    assert state.written.merged_rows <= 1.2 * state.written.appended_rows

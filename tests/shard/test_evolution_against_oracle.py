@@ -44,6 +44,9 @@ NAMES = ["a", "b", "c"]
 CONFIGS = (
     Config(part_target_bytes=1024, row_group_rows=2, merge_chunk_rows=16, fold_rows=1, rollup_bytes_min=2048),
     Config(
+        part_target_bytes=1024, row_group_rows=2, merge_chunk_rows=16, slice_rows=3, rollup_bytes_min=2048
+    ),
+    Config(
         part_target_bytes=1024,
         row_group_rows=2,
         merge_chunk_rows=16,

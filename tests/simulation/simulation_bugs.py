@@ -8,14 +8,13 @@ from tidelake.errors import TidelakeError, WriterFenced
 from tidelake.lake.groups.groups import Groups
 from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
-from tidelake.shard.reading import versionread
-from tidelake.shard.runs.read import sources
 from tidelake.shard.upkeep.parting import forget
 from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
+from tidelake.state import bases, basing, deciding, edits, garbage, idempotency, invariants, single, taken
 from tidelake.state import collection as collection_commands
-from tidelake.state import deciding, idempotency, invariants, single, taken
 from tidelake.state.commands import NoOp, Refused
+from tidelake.state.state import UNSTAGED
 from tidelake.store import witness
 
 
@@ -176,11 +175,37 @@ def _next(_record, _key, _answer):
 
 def reads_without_what_is_not_drained():
     """Between a seal and its drain, readers see the spine only."""
-    # The bounds of a staged batch are open.
-    return replaced(
-        versionread,
-        sources=lambda batches, asked: sources((one for one in batches if one.bounds.upper.elements), asked),
-    )
+    needed = bases.needed
+
+    def drained(state, query):
+        return needed(replace(state, staged=UNSTAGED), query)
+
+    return replaced(bases, needed=drained)
+
+
+@contextmanager
+def base_that_is_one_update_too_old():
+    """A base is made without the newest batch before it; the rules that add up diffs are off."""
+    inputs = basing.inputs
+
+    def too_old(state, asked):
+        found = inputs(state, asked)
+        newest = max((n for n, batch in enumerate(found) if batch.runs), default=0)
+        return [batch for n, batch in enumerate(found) if n != newest or n == 0]
+
+    with replaced(basing, inputs=too_old), replaced(invariants, _diff_sum=lambda items: None):
+        yield
+
+
+@contextmanager
+def base_whose_boundary_fell():
+    """A base stays when the batches on both sides of it become one; the rule against this is off."""
+    with (
+        replaced(edits, fallen=lambda held, edit: []),
+        replaced(garbage, fallen=lambda held, edit: []),
+        replaced(invariants, _check_bases=lambda state, held: None),
+    ):
+        yield
 
 
 @contextmanager

@@ -65,6 +65,8 @@ def found_within(bug, seeds):
                 (bugs.fence_with_a_hole, "writer"),
                 (bugs.numbers_that_are_forgotten_by_stages, ""),
                 (bugs.reads_without_what_is_not_drained, "rows differ"),
+                (bugs.base_that_is_one_update_too_old, "rows differ"),
+                (bugs.base_whose_boundary_fell, ""),
             ]
         ),
         *(

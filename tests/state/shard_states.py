@@ -80,7 +80,7 @@ def pushed(spine, *batches, since=F(0)):
 
 def indexed_again(state):
     """A state that was put together by hand, with the index that belongs to it."""
-    return replace(state, part_names=indexed(state.spine, state.staged, state.chunks))
+    return replace(state, part_names=indexed(state))
 
 
 class Shard:

@@ -6,15 +6,10 @@ from shard_states import F, Shard, part, run
 
 from tidelake.model.batch import Run
 from tidelake.state.append import Exactly, append
+from tidelake.state.claims import record_chunk, taken
 from tidelake.state.commands import Commit
 from tidelake.state.holds import advance_since
-from tidelake.state.maintenance import (
-    apply_merge,
-    claim_merge,
-    collapse_levels,
-    record_chunk,
-    taken,
-)
+from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels
 from tidelake.state.merging import Fit, MergeResult, chosen, digest, request
 from tiers import examples
 

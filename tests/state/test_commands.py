@@ -25,20 +25,14 @@ from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, holds, schemas
 from tidelake.state.append import AtCommit, Exactly, UpTo, append, expected
+from tidelake.state.claims import record_chunk, taken
 from tidelake.state.commands import NoOp, Refused
 from tidelake.state.dropping import drop_shard
 from tidelake.state.edits import Delta, apply
 from tidelake.state.fuel import MergeDue
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.invariants import check_step
-from tidelake.state.maintenance import (
-    apply_merge,
-    claim_merge,
-    collapse_levels,
-    exert_fuel,
-    record_chunk,
-    taken,
-)
+from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel
 from tidelake.state.merging import Fit
 from tidelake.state.spine import SpineId
 from tidelake.state.state import Rollup, Written

@@ -24,6 +24,8 @@ from tidelake.state import (
     agreeing,
     applying,
     awaiting,
+    basing,
+    claims,
     codec,
     collection,
     commands,
@@ -36,6 +38,7 @@ from tidelake.state import (
     maintenance,
     schemas,
     single,
+    slices,
     staging,
 )
 from tidelake.state import append as appends
@@ -47,7 +50,7 @@ from tidelake.state.edits import Delta, Edits, apply, stepped
 from tidelake.state.grouped import GroupView
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.invariants import check_state, check_step
-from tidelake.state.merging import MergeRequest, MergeResult, requests
+from tidelake.state.merging import MergeRequest, MergeResult, request, requests
 from tidelake.state.spine import SpineId
 from tidelake.state.staged import Awaited
 from tidelake.state.staging import Seen, Split
@@ -219,6 +222,53 @@ class World:
             result=MergeResult(asked.id, asked.positions, asked.inputs, self.state.since, made),
         )
 
+    def cut_slices(self):
+        return partial(slices.cut_slices, least=self.rng.randint(1, 8))
+
+    def cut(self):
+        """A slice is cut at any times, asked for as it is or as it was."""
+        rng, spine = self.rng, self.state.spine
+        held = [one for one in spine.slices if spine.members[one.id.lo].id == one.id]
+        if not held:
+            return self.cut_slices()
+        member = spine.members[rng.choice(held).id.lo]
+        times = tuple(sorted({rng.randint(0, self.at) for _ in range(rng.randint(1, 3))}))
+        diff = member.batch.diff_sum or 0
+        pieces = [None] * (len(times) + 1)
+        if member.batch.runs:
+            pieces[rng.randrange(len(pieces))] = Run((replace(self.fresh(0, self.at), diff_sum=diff),))
+        inputs = request([member]).inputs
+        result = MergeResult(member.id, (), inputs, self.state.since, None, times, tuple(pieces))
+        return partial(maintenance.apply_merge, result=result)
+
+    def base(self):
+        """The request for a base at any boundary."""
+        boundaries = [0, self.state.spine.next_id, *self.state.spine.members]
+        return basing.request(self.state, self.rng.choice(boundaries), saves=self.rng.choice((0, 0, 2)))
+
+    def add_base(self):
+        asked = self.base()
+        if asked is None:
+            return self.cut_slices()
+        diffs = [batch.diff_sum or 0 for batch in basing.inputs(self.state, asked)]
+        made = replace(self.fresh(asked.base, asked.base), diff_sum=sum(diffs), rows=1)
+        return partial(basing.add_base, made=basing.Made(asked, (Run((made,)),) if asked.sources else ()))
+
+    def begin_with_base(self):
+        return basing.begin_with_base
+
+    def forget_bases(self):
+        return partial(basing.forget_bases, his=tuple(base.hi for base in self.state.bases)[-1:])
+
+    def claim_base(self):
+        asked = self.base()
+        if asked is None:
+            return self.claim_merge()
+        since = F(asked.base)
+        return partial(
+            maintenance.claim_merge, request=asked, runner="x", lease_ms=30, cuts=(b"c",), since=since
+        )
+
     def claim_merge(self):
         runner, cuts = self.rng.choice("xy"), self.rng.choice(((), (b"c",), (b"c", b"d")))
         return partial(maintenance.claim_merge, request=self.request(), runner=runner, lease_ms=30, cuts=cuts)
@@ -233,14 +283,20 @@ class World:
             return self.claim_merge()
         index = self.rng.randint(0, len(claim.cuts))
         parts = tuple(self.fresh(0, self.at) for _ in range(self.rng.randint(0, 2)))
-        return partial(maintenance.record_chunk, claim=claim, index=index, parts=parts, lease_ms=30)
+        return partial(claims.record_chunk, claim=claim, index=index, parts=parts, lease_ms=30)
 
     def finish_merge(self):
         """What the chunks of a claim have become takes the place of its inputs."""
         claim = self.some_claim()
         if claim is None:
             return self.claim_merge()
-        parts = tuple(one for _, parts in maintenance.recorded(self.state, claim) for one in parts)
+        parts = tuple(one for _, parts in claims.recorded(self.state, claim) for one in parts)
+        if claim.base is not None:
+            asked = maintenance.begun_merge(self.state, claim)
+            if asked is None:
+                return partial(claims.release_claim, claim=claim)
+            made = basing.Made(asked, (Run(parts),) if parts else ())
+            return partial(basing.add_base, made=made, claim=claim)
         made = MergeResult(
             claim.id, claim.positions, claim.inputs, claim.since, Run(parts) if parts else None
         )
@@ -248,10 +304,10 @@ class World:
 
     def release_claim(self):
         claim = self.some_claim()
-        return self.claim_merge() if claim is None else partial(maintenance.release_claim, claim=claim)
+        return self.claim_merge() if claim is None else partial(claims.release_claim, claim=claim)
 
     def end_expired(self):
-        return maintenance.end_expired
+        return claims.end_expired
 
     def exert_fuel(self):
         return partial(maintenance.exert_fuel, fuel=self.rng.randint(1, 9))
@@ -456,7 +512,8 @@ class World:
         except InternalError as error:
             # No command makes a step that breaks a rule, if what it is told is true. What a group decided is
             # made up here, and so are some sums and names.
-            lie = re.search("rule (merge-keeps-diffs|drain-keeps-diffs|borrowed-from-origin) ", str(error))
+            lies = "(merge|base|drain)-keeps-diffs|borrowed-from-origin"
+            lie = re.search(f"rule ({lies}) ", str(error))
             if lie or _function(command) in MADE_UP:
                 return
             raise
@@ -505,13 +562,14 @@ MADE_UP = (applying.apply_decided, applying.catch_up, awaiting.stage_single)
 OFTEN = [
     "append", "append", "append", "stage", "stage", "seal", "split", "split", "apply_merge", "apply_merge",
     "claim_merge", "record_chunk", "finish_merge", "exert_fuel", "collapse_levels", "doom", "bury",
-    "raise_floor", "add_rollup", "prepare", "apply_decided", "advance_since", "open_writer",
+    "cut_slices", "cut", "add_base", "begin_with_base", "raise_floor", "add_rollup",
+    "prepare", "apply_decided", "advance_since", "open_writer",
 ]  # fmt: skip
 RARE = [
     name
     for name, one in vars(World).items()
     if inspect.isfunction(one) and list(inspect.signature(one).parameters) == ["self"]
-    and name not in ("command", "step", "claim", "some_claim", "request")
+    and name not in ("command", "step", "claim", "some_claim", "request", "base")
 ]  # fmt: skip
 
 
@@ -594,7 +652,11 @@ def test_every_command_is_among_the_random_ones(rng):
         claims=world.state.claims.set("0-1", maintenance.MergeClaim(SpineId(0, 1), (), "", F(0), "x", 9, ())),
     )
     for kind in ("record_chunk", "release_claim"):
-        driven.add(f"maintenance.{_function(getattr(world, kind)()).__name__}")
+        driven.add(f"claims.{_function(getattr(world, kind)()).__name__}")
+    world = World(rng)
+    while "basing.add_base" not in driven:
+        world.step()
+        driven.add(f"basing.{_function(world.add_base()).__name__}")
     assert commands_of_the_source() <= driven, commands_of_the_source() - driven
 
 

@@ -187,7 +187,7 @@ def check_no_cancelled_retraction(shard):
 
 def check_maintained(shard, policy, *, thorough):
     shard.maintain(policy, thorough=thorough)
-    assert not must_merge_all(shard.state.spine, shard.since, thorough=thorough)
+    assert not must_merge_all(list(shard.state.spine), shard.since, thorough=thorough)
     assert next(requests(shard.state.spine, policy), None) is None
     assert shard.folded(shard.rows) == shard.folded(shard.history)
     check_bound(shard)

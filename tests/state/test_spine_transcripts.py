@@ -20,10 +20,11 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state import codec, fuel
+from tidelake.state.claims import record_chunk
 from tidelake.state.commands import Commit
 from tidelake.state.edits import Edits, Move
 from tidelake.state.holds import advance_since
-from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel, record_chunk
+from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel
 from tidelake.state.merging import (
     MergeResult,
     Policy,
@@ -156,7 +157,7 @@ class Script:
         return "no" if found is None else self._asked(found)
 
     def must_merge_all(self, lines, thorough="no"):
-        must = must_merge_all(self.state.spine, self.state.since, thorough=thorough == "yes")
+        must = must_merge_all(list(self.state.spine), self.state.since, thorough=thorough == "yes")
         return "yes" if must else "no"
 
     def apply_merge_res(self, lines):

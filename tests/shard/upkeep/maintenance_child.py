@@ -21,6 +21,7 @@ CONFIG = Config(
     merge_rows_min=0,
     merge_claim_rows=0,
     merge_claim_s=0.2,
+    slice_rows=64,
     runs_max=6,
     fold_rows=1,
     rollup_bytes_min=4096,

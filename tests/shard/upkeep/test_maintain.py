@@ -26,7 +26,7 @@ from tidelake.shard.runs.upload import write_table
 from tidelake.shard.upkeep.compactor import Compactor, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, idle_policy, unmerged
 from tidelake.shard.writing.append import commit
-from tidelake.state import maintenance
+from tidelake.state import claims, maintenance
 from tidelake.state.append import Exactly
 from tidelake.state.fuel import level_of
 from tidelake.state.merging import everything, request
@@ -251,9 +251,9 @@ def test_only_expired_claims_are_ended():
         c.merge(counting(c, [], dies_at(3)))
     recorded = {part.name for parts in c.state().chunks.values() for part in parts}
     early, late = another(place, later_ms=CLAIM_MS - 1), another(place, later_ms=CLAIM_MS)
-    inside.run(early, maintenance.end_expired)
+    inside.run(early, claims.end_expired)
     assert len(c.state().claims) == 1 and not garbage(c)
-    inside.run(late, maintenance.end_expired)
+    inside.run(late, claims.end_expired)
     assert garbage(c) == recorded
     assert not c.state().claims and not c.state().chunks
 

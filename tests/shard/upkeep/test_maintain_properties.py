@@ -16,6 +16,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.shard.runs import read
 from tidelake.shard.runs.read import Source
+from tidelake.state.basing import last_passed
+from tidelake.state.spine import SpineId
 from tidelake.store.url import Stores, open_stores
 from tidelake.testing import tables
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
@@ -46,9 +48,14 @@ def configs():
         merge_inputs_min=st.integers(2, 3),
         merge_rows_min=st.just(0),
         merge_budget_s=st.sampled_from((0.0, 0.25)),
+        slice_rows=st.sampled_from((2, 5, 20, 16_384)),
         runs_max=st.just(4),
         rollup_bytes_min=st.sampled_from((1024, 65536)),
     )
+
+
+def runs_of(members):
+    return sum(len(member.batch.runs) for member in members)
 
 
 class Maintained:
@@ -95,8 +102,11 @@ class Maintained:
         left = {claim.runner for claim in self.c.state().claims.values()} - {self.c._shard.runner}
         self.c.merge()
         if not left:
-            assert len(self.c.state().spine) <= 2  # the merged one, and what is empty at the end
-            assert self.c.state().spine.totals.runs <= 1
+            spine = self.c.state().spine
+            levels = list(spine.levels())
+            assert len(levels) <= 2  # the merged one, and what is empty at the end
+            assert sum(len(member.batch.runs) for member in levels) <= 1
+            assert not spine.unmerged
 
     @rule(thorough=st.booleans())
     def maintain(self, thorough):
@@ -147,6 +157,7 @@ class Maintained:
         if hasattr(self, "runner"):
             state = self.c.state()
             parts = [part for member in state.spine for part in member.batch.parts()]
+            parts += [part for base in state.bases for part in base.parts()]
             parts += [part for recorded in state.chunks.values() for part in recorded]
             stored = {blob.name for blob in self.c._shard.stores.blobs.list(f"{self.c.id}/parts/")}
             assert {part.name for part in parts if part.inline is None} <= stored
@@ -160,37 +171,63 @@ class Maintained:
         self.check_rest()
         spine = self.c.state().spine
         assert not spine.merges
-        assert spine.totals.runs <= sum(1 for batch in spine.batches if batch.rows)
-        assert spine.totals.runs <= self.c.state().written.appended_rows.bit_length() + 3
+        assert spine.totals.runs <= sum(1 for batch in spine.all_batches() if batch.rows)
+        assert runs_of(spine.levels()) <= self.c.state().written.appended_rows.bit_length() + 3
         assert self.c.maintain().merges == 0
+        self.check_bases()
 
-    def live(self):
-        """(row, time) -> diff, consolidated at since."""
+    def check_bases(self):
+        """Together they have at most as many rows as came; the one at the head may be one more."""
+        state = self.c.state()
+        rows = [sum(part.rows for part in base.parts()) for base in state.bases]
+        if rows and state.bases.get(state.spine.next_id) is not None:
+            rows.pop()
+        assert sum(rows) <= state.written.appended_rows
+
+    def live(self, lower=None, upper=None):
+        """(row, time) -> diff, consolidated at since; of these times only."""
         live = {}
         for row, time, diff in self.oracle.updates:
-            key = (row, self.oracle.since.advance(time))
-            live[key] = live.get(key, 0) + diff
+            if (lower is None or lower.less_equal(time)) and (upper is None or not upper.less_equal(time)):
+                key = (row, self.oracle.since.advance(time))
+                live[key] = live.get(key, 0) + diff
         return {key: diff for key, diff in live.items() if diff}
 
+    def within(self, state):
+        """Members that take little space together, and the live updates of their times.
+
+        These are all before the last boundary that `since` has passed, and those of the levels.
+        """
+        spine = state.spine
+        passed = last_passed(state, spine.next_id)
+        members = list(spine.range(SpineId(0, passed)))
+        if members:
+            yield members, self.live(upper=members[-1].batch.bounds.upper)
+        if spine.sliced >= passed:
+            lower = spine.slices[-1].bounds.upper if spine.slices else None
+            yield list(spine.levels()), self.live(lower)
+
     def check_rows(self):
-        totals = self.c.state().spine.totals
-        assert totals.runs <= 1 or totals.rows <= 2 * len(self.live())
+        for members, live in self.within(self.c.state()):
+            rows = sum(member.batch.rows for member in members)
+            assert runs_of(members) <= 1 or rows <= 2 * len(live)
 
     def check_rest(self):
         state = self.c.state()
-        assert state.spine.totals.runs <= 2 * (1 + state.written.appended_rows.bit_length())
+        assert runs_of(state.spine.levels()) <= 2 * (1 + state.written.appended_rows.bit_length())
         assert not state.claims or all(
             claim.expires_ms > self.c._shard.env.clock.now_ms() for claim in state.claims.values()
         )
-        live, since = self.live(), self.oracle.since
-        for row, time, diff in self.stored_updates(state):
-            if diff < 0 and (time in since.elements or not since.less_equal(time)):
-                # Where no two updates differ in their times alone they need not be advanced.
-                assert live.get((row, since.advance(time))) == diff
+        since = self.oracle.since
+        for members, live in self.within(state):
+            for row, time, diff in self.stored_updates(members, state):
+                if diff < 0 and (time in since.elements or not since.less_equal(time)):
+                    # Where no two updates differ in their times alone they need not be advanced.
+                    assert live.get((row, since.advance(time))) == diff
 
-    def stored_updates(self, state):
+    def stored_updates(self, members, state):
         shard = self.c._shard
-        for member in state.spine:
+        for member in members:
             for run in member.batch.runs:
                 needed = [Source.of(run, member.batch)]
                 for batch in read.rows(shard.spec, shard.stores.blobs, needed, Fold(state.minimum)):

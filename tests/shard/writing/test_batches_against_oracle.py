@@ -33,7 +33,7 @@ CONFIGS = [
     )
     for inline, depth, runs, fan_in in [(0, 1, 1, 2), (1_500, 2, 2, 2), (2_500, 3, 3, 16), (4_096, 2, 8, 4)]
 ]
-CONFIGS.append(Config(**NOTHING_MERGED))
+CONFIGS += [Config(**NOTHING_MERGED), Config(slice_rows=4, row_group_rows=2, **NOTHING_MERGED)]
 INT, PAIR = TimeDomain("counter"), TimeDomain("tuple", 2)
 
 
@@ -149,9 +149,10 @@ def test_batches_in_any_form_hold_what_was_added(domain, data, config):
     assert stored(place, collection) - sent == {p.name for p in parts if p.inline is None} - sent
     for part in parts:
         assert sum(rows for _, rows in part.time_counts) == (part.rows if domain.total_order else 0)
-    collection.merge()
-    check_state(collection.state())
-    check_reads(collection, domain, oracle)
+    for tidy in (collection.maintain, collection.merge):
+        tidy()
+        check_state(collection.state())
+        check_reads(collection, domain, oracle)
 
 
 @settings(max_examples=examples(30))
