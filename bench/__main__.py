@@ -25,6 +25,7 @@ MEASURED = (
     "contention",
     "staging",
     "updates",
+    "history",
     "arrangement_reads",
     "arrangement_spine",
     "spark",

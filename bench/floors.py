@@ -10,6 +10,17 @@ _READS = {
     "1 key on disk, compacted": 5.0,
     "100 keys on disk, compacted": 1.0,
 }
+_WORKLOADS = ("upserts, zipfian", "upserts, uniform", "inserts", "growth, mass delete")
+_HISTORIES = [f"{workload}, {rows} rows" for workload in _WORKLOADS for rows in ("1,000", "1,000,000")]
+_HISTORY_READS = (
+    "latest",
+    "then",
+    "last_changes",
+    "random_changes",
+    "lookup_now",
+    "lookup_then",
+    "listener",
+)
 # module, row, number: at least so much.
 FLOORS = {
     ("staging", "processes", "to_limit"): 0.5,
@@ -38,6 +49,19 @@ CEILINGS = {
     ("staging", "calls", "blob_put_each_together"): 1.0,
     ("arrangement_spine", "latency", "p99_to_quiet_median"): 10.0,
     ("arrangement_spine", "budget", "peak_to_budget"): 1.2,
+    **{
+        ("history", f"{row}, growth {how}", f"{read}_ratio"): 2.0
+        for row in _HISTORIES
+        for how in ("as appended", "at rest")
+        for read in _HISTORY_READS
+    },
+    **{("history", f"{row}, 30,000,000 updates", "stored_to_plain"): 2.2 for row in _HISTORIES},
+    **{
+        ("history", f"{row}, 30,000,000 updates, 90 % let go", "written_to_base_and_slice"): 1.0
+        for row in _HISTORIES
+    },
+    **{("history", f"{row}, sliced to unsliced", "rows_written_ratio"): 1.2 for row in _HISTORIES},
+    **{("history", f"{row}, sliced to unsliced", "append_s_ratio"): 1 / 0.95 for row in _HISTORIES},
     ("spark_writes", "micro-batch", "helper_over_empty_ms"): 100.0,
     ("spark_writes", "micro-batch", "format_over_noop_ms"): 100.0,
 }
