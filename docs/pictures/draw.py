@@ -6,14 +6,20 @@ light or dark mode; each picture has a ground of its own, so that it can be read
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Changes, Query
+from tidelake.model.time import TimeDomain
 from tidelake.state import fuel
-from tidelake.state.spine import Spine
+from tidelake.state.bases import Base, Bases, needed
+from tidelake.state.spine import Member, Spine, SpineBatch, SpineId
+from tidelake.state.staged import Staging
 
 HERE = Path(__file__).resolve().parent
 _LIGHT = {
@@ -246,11 +252,96 @@ def spine() -> Picture:
     return picture
 
 
+@dataclass(frozen=True)
+class _Shard:
+    """As much of a state as says which batches a read needs."""
+
+    spine: Spine
+    bases: Bases
+    staged: Staging = Staging()  # noqa: RUF009
+    domain: TimeDomain = TimeDomain.parse("counter")  # noqa: RUF009
+    minimum: Frontier = Frontier.of(0)  # noqa: RUF009
+
+
+def _sliced() -> _Shard:
+    """Seven slices of ten times each, two batches in the levels, and a base after every second slice."""
+    ends = (10, 20, 30, 40, 50, 60, 70, 74, 77)
+    members, held = [], []
+    for number, (lower, upper) in enumerate(pairwise((0, *ends))):
+        id_ = SpineId(number, number + 1)
+        bounds = Bounds(Frontier.of(lower), Frontier.of(upper), Frontier.of(0))
+        batch = HollowBatch(bounds, _batch(lower, 10 * (upper - lower)).runs)
+        members.append(Member(id_, batch, 0))
+        held.append(SpineBatch(id_, max(0, 2 + 7 - number), bounds, batch.rows))
+    bases = [
+        Base(hi, ends[hi - 1], ends[hi - 1] - 1, _batch(1_000 + hi, 100).runs) for hi in (2, 4, 6, len(ends))
+    ]
+    return _Shard(Spine.of(len(ends), 0, members, held, (), sliced=7), Bases.of(bases))
+
+
+def slices() -> Picture:
+    """A time line of slices and bases, and what each read of it touches."""
+    picture = Picture(760, 400, "Slices and bases on a time line, and what each read touches")
+    shard, left, wide = _sliced(), 176, 7.2
+
+    def place(time: float) -> float:
+        return left + wide * time
+
+    def base(at: int, y: float, height: float) -> None:
+        picture.box(place(at) - 5, y, 9, height, "blue")
+
+    def batch(bounds: Bounds, y: float, height: float, text: str = "") -> None:
+        (lower,), (upper,) = bounds.lower.elements, bounds.upper.elements
+        kind = "green" if upper <= 70 else "amber"
+        # A base stands at the end of some: leave room for it.
+        picture.box(place(lower) + 5, y, wide * (upper - lower) - 11, height, kind, text)
+
+    picture.text(20, 31, "times")
+    picture.arrow(left, 27, 745)
+    picture.text(20, 72, "slices and levels")
+    picture.text(20, 108, "bases")
+    for number, member in enumerate(shard.spine, start=1):
+        batch(member.batch.bounds, 54, 28, f"slice {number}" if number <= 7 else "")
+    for held in shard.bases:
+        base(held.at, 90, 28)
+    picture.line(20, 134, 740, 134)
+    picture.text(20, 156, "a read touches only", "soft")
+    reads: tuple[tuple[str, Query, tuple[int, ...]], ...] = (
+        ("snapshot, newest", AsOf(76), (77,)),
+        ("snapshot(33)", AsOf(33), (33,)),
+        ("snapshot(66)", AsOf(66), (66,)),
+        ("changes(43, 48)", Changes(43, 48), (43, 48)),
+        ("changes(14, 76)", Changes(14, 76), (14, 77)),
+    )
+    at = {parts.name: held.at for held in shard.bases for parts in held.parts()}
+    for number, (name, query, marks) in enumerate(reads):
+        y = 172 + 40 * number
+        picture.text(20, y + 17, name)
+        picture.line(left, y + 12, place(77), y + 12)
+        found = needed(shard, query)
+        for one in (*found.batches, *found.less):
+            (part,) = one.parts()
+            if part.name in at:
+                base(at[part.name], y, 24)
+            else:
+                batch(one.bounds, y, 24)
+        for time in marks:
+            picture.line(place(time), y - 5, place(time), y + 29, "mark")
+    picture.text(
+        20,
+        384,
+        "green: slices; amber: batches of the levels; blue: bases; lines: the times that are asked for",
+        "soft",
+    )
+    return picture
+
+
 PICTURES: dict[str, Callable[[], Picture]] = {
     "overview.svg": overview,
     "frontiers.svg": frontiers,
     "spine.svg": spine,
     "stage-and-seal.svg": stage_and_seal,
+    "slices.svg": slices,
 }
 
 
