@@ -136,7 +136,7 @@ def due(state: ShardState) -> MergeRequest | None:
             continue
         if bases.get(slice_.id.hi) is not None:
             continue
-        if read >= max(_PAYS * answer, least) or read >= _TRIED * max(known, slice_.rows, 1):
+        if read >= max(_PAYS * answer, least) or read >= _TRIED * max(known, 1):
             return request(state, slice_.id.hi, lo=_end(last))
     return None
 
