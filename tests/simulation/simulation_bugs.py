@@ -72,8 +72,8 @@ def fence_with_a_hole():
     """An older epoch of a writer goes on writing."""
     answered = idempotency.answer_of_record
 
-    def unfenced(record, idempotency):
-        outcome = answered(record, idempotency)
+    def unfenced(record, key, answer):
+        outcome = answered(record, key, answer)
         fenced = isinstance(outcome, Refused) and isinstance(outcome.error, WriterFenced)
         return None if fenced else outcome
 

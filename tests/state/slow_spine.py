@@ -86,8 +86,10 @@ class SlowSpine:
 
     def _new(self, upper, rows, since):
         lower, self.upper = self.upper, upper
-        self.next_id += 1
-        return Batch(since, [Hollow(self.next_id - 1, self.next_id, lower, upper, since, rows)])
+        first = self.next_id
+        # A long batch has several ids, for the pieces that it may be cut into.
+        self.next_id += 1 + rows // 4096
+        return Batch(since, [Hollow(first, self.next_id, lower, upper, since, rows)])
 
     def _introduce(self, batch, target):
         while len(self.levels) <= target:

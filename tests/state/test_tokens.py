@@ -15,7 +15,7 @@ from tidelake.state.codec import decode_state, encode_delta, encode_state
 from tidelake.state.commands import Commit, NoOp, Refused, open_writer
 from tidelake.state.edits import Delta, Edits, stepped
 from tidelake.state.grouped import Decision, GroupView, Membership
-from tidelake.state.idempotency import IdempotencyKey
+from tidelake.state.idempotency import IdempotencyKey, advanced
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.mending import mended
 from tidelake.state.state import WriterRecord
@@ -191,7 +191,7 @@ def test_a_named_writer_has_one_record_however_often_it_writes():
     shard = Large()
     shard.do(open_writer, name="w")
     for sequence in range(MANY):
-        record = appends.advanced(shard.state.writers["w"], IdempotencyKey("w", 0, sequence), F(sequence + 1))
+        record = advanced(shard.state.writers["w"], IdempotencyKey("w", 0, sequence), F(sequence + 1))
         shard.commit(Edits(writers={"w": record}))
     assert set(shard.state.writers) == {"w"} and not shard.state.tokens
     assert len(encode_state(shard.state)) < 3_000

@@ -456,8 +456,8 @@ def test_a_hundred_thousand_names_that_were_dropped_are_a_short_row_each(harbour
         lake.create(f"x{n}", SCHEMA, key=["id"])
         lake.drop(f"x{n}")
     state = catalog._shard.state()
-    # At most what came, went, and is there now; the shards' random ids take most of it.
-    assert sum(part.rows for part in state.parts()) <= 3 * 100_000 + 200
+    # At most what came, went, and is there now, and a base; the shards' random ids take most of it.
+    assert sum(part.rows for part in state.parts()) <= 4 * 100_000 + 200
     assert sum(part.size_bytes for part in state.parts()) <= 60 * 100_000
     catalog._shard.advance_since(state.upper.just_before())
     Maintainer(catalog._shard).merge_all()

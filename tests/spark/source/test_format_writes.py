@@ -38,7 +38,7 @@ def test_frames_are_written_once_per_token_and_read_back(spark: Any, c: tidelake
     assert sorted(r.id for r in read.collect()) == [1, 1, 2, 2]
     changes = spark.read.format("tidelake").option("after", 0).load(path_of(c)).drop("_time")
     changes = changes.selectExpr("id", "v", "5L AS at")
-    changes.write.format("tidelake").mode("append").options(time="at", envelope="append").save(path_of(c))
+    changes.write.format("tidelake").mode("append").options(time="at", envelope="updates").save(path_of(c))
     assert [time for (_, time), _ in written(c).items()].count(5) == 2
 
 
@@ -50,7 +50,7 @@ def test_options_that_a_write_does_not_take_are_refused(spark: Any, c: tidelake.
         ({"tokn": "3"}, "unknown option 'tokn': did you mean token"),
         ({"writer": "w"}, "options writer and takeOver are of streams"),
         ({"takeOver": "maybe"}, "takeOver='maybe' is neither true nor false"),
-        ({"orderBy": "v"}, "'append' takes no order_by"),
+        ({"orderBy": "v"}, "'updates' takes no order_by"),
     ):
         with pytest.raises(AnalysisException, match=reason):
             frame.write.format("tidelake").mode("append").options(**options).save(path_of(c))
