@@ -468,6 +468,19 @@ def test_the_last_base_that_since_has_passed_takes_the_place_of_all_that_is_olde
     assert isinstance(shard.do(begin_with_base), NoOp)
 
 
+def test_a_base_that_is_offered_again_after_it_became_a_batch_or_went_is_not_taken_again():
+    shard = shard_of(1, 1, 1, 1, 1, 1, cut=2)
+    first = shard.made(2)
+    assert shard.do(add_base, first).result is Fit.EXACT
+    shard.do(advance_since, F(1))
+    assert shard.do(begin_with_base).result is True and not shard.bases
+    assert shard.do(add_base, first).result is Fit.ALREADY and not shard.bases
+    second = shard.made(4)
+    assert shard.do(add_base, second).result is Fit.EXACT
+    shard.do(forget_bases, his=(4,))
+    assert shard.do(add_base, second).result is Fit.ALREADY and not shard.bases
+
+
 def test_a_base_that_since_has_not_passed_stays_one():
     shard = six()
     shard.do(advance_since, F(2))

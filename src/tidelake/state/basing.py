@@ -231,9 +231,12 @@ def add_base(state: ShardState, _now_ms: int, made: Made, *, claim: MergeClaim |
     known = state.bases.get(hi)
     if known is not None and known.runs == made.runs:
         return NoOp(Fit.ALREADY)
+    parts = tuple(part for run in made.runs for part in run.parts)
+    if claim is None and any(_was_in(state, part.name) for part in parts):
+        # A late repetition: the base may be a batch by now, or gone.
+        return NoOp(Fit.ALREADY)
     if at is None or time is None or known is not None or not _in_order(state, hi, time):
         return NoOp(Fit.NO_MATCH)
-    parts = tuple(part for run in made.runs for part in run.parts)
     if claim is not None and not still_recorded(state, claim, parts):
         return NoOp(Fit.NO_MATCH)
     if claim is None and too_late(state, parts):
@@ -253,6 +256,10 @@ def add_base(state: ShardState, _now_ms: int, made: Made, *, claim: MergeClaim |
         merged_bytes=before.merged_bytes + made.size_bytes,
     )
     return Commit(replace(edits, written=written), Fit.EXACT)
+
+
+def _was_in(state: ShardState, name: str) -> bool:
+    return name in state.part_names or name in state.garbage or name in state.doomed
 
 
 def _in_order(state: ShardState, hi: int, time: int) -> bool:
