@@ -4,8 +4,8 @@ from data_reference import data_times, frontiers, queries, rows_of, selected, up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data.select import preserves_order, select, view
-from tidelake.errors import InternalError
+from tidelake.data.select import preserves_order, select, taken_away, view
+from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.query import AsOf, Changes, Fold
 from tidelake.model.time import TimeDomain
 from tiers import examples
@@ -55,3 +55,18 @@ def test_only_folding_tuples_breaks_the_order():
     batch = pa.record_batch({"k": [1], "_time_0": [0], "_time_1": [0], "_diff": [1]})
     with pytest.raises(InternalError, match="cannot be rewritten"):
         view(batch, pair, rewrite=(1, 1))
+
+
+def test_what_is_taken_away_has_the_opposite_diffs_up_to_a_time():
+    columns = {"k": [1, 2, 3], "_time": [4, 5, 6], "_diff": [2, -1, 7]}
+    batch = pa.RecordBatch.from_pydict(columns)
+    found = taken_away(batch, 5, TimeDomain("counter"))
+    assert found.to_pydict() == {"k": [1, 2], "_time": [4, 5], "_diff": [-2, 1]}
+    assert found.schema == batch.schema
+
+
+def test_a_diff_without_an_opposite_is_refused_unless_it_comes_later():
+    batch = pa.RecordBatch.from_pydict({"k": [1], "_time": [4], "_diff": [-(2**63)]})
+    with pytest.raises(InvalidUpdates, match="read the snapshots at both times"):
+        taken_away(batch, 4, TimeDomain("counter"))
+    assert not taken_away(batch, 3, TimeDomain("counter")).num_rows

@@ -30,7 +30,7 @@ LEFT_TO_THE_SOAK = {
         ("test_write.py", "test_columns_for_times_are_checked_before_anything_runs", "tasks"),
         ("test_write.py", "test_envelopes_are_known_by_name_and_take_only_their_options", "tasks"),
     ),
-    "files are read the same way whoever stores their rows: the fast tier reads them in the driver": (
+    "the driver and the tasks read files in the same way: the fast tier reads them in the driver": (
         ("test_debezium_samples.py", "test_samples_are_read", "tasks-*"),
         ("test_ingest.py", "test_a_directory_is_read_by_its_very_name", "tasks"),
         ("test_ingest.py", "test_changes_can_be_parsed_as_a_frame", "tasks"),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.errors import InternalError
+from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
@@ -79,10 +79,21 @@ def view(
 
 
 def taken_away(batch: pa.RecordBatch, upto: int, domain: TimeDomain) -> pa.RecordBatch:
-    """The updates up to a time with the opposite diffs, in the same order."""
+    """The updates up to a time with the opposite diffs, in the same order.
+
+    Raises:
+        InvalidUpdates: a diff is the least int64, which has no opposite.
+    """
     kept = _kept(batch, _before(_times(batch, domain), upto))
     index = kept.schema.get_field_index(DIFF)
-    return kept.set_column(index, kept.schema.field(index), pc.negate_checked(kept.column(index)))
+    try:
+        opposite = pc.negate_checked(kept.column(index))
+    except pa.ArrowInvalid as error:
+        raise InvalidUpdates(
+            f"a row has the {DIFF} {-(2**63)}, which has no opposite in int64: "
+            "read the snapshots at both times instead of the changes between them"
+        ) from error
+    return kept.set_column(index, kept.schema.field(index), opposite)
 
 
 def preserves_order(query: Query, domain: TimeDomain) -> bool:

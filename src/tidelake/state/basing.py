@@ -300,6 +300,6 @@ def begin_with_base(state: ShardState, _now_ms: int) -> Outcome[bool]:
 
 
 def forget_bases(state: ShardState, _now_ms: int, *, his: tuple[int, ...]) -> Outcome[int]:
-    """Forget bases by their boundaries; the number of those that were there. Maintenance makes new ones."""
+    """Remove the bases at some boundaries; returns how many there were. Maintenance makes new ones."""
     edits = Edits(bases={hi: None for hi in his if state.bases.get(hi) is not None})
     return Commit(edits, len(edits.bases)) if edits.bases else NoOp(0)

@@ -201,7 +201,7 @@ class Maintainer:
             self._shard.run(partial(applying.catch_up, view=view))
 
     def merge_all(self) -> MaintenanceReport:
-        """Merge everything into one run, with times advanced to `since`."""
+        """Merge each slice into one run, and the levels into one, with times advanced to `since`."""
         if self._shard.state().dropped:
             return MaintenanceReport()
         self._apply_decided()
@@ -278,10 +278,9 @@ class Maintainer:
             for request in begun.values():
                 yield Due(request, rewrite=True, chunk_rows=chunk_rows)
             rows_max = _CHUNKS_MAX * chunk_rows
-            if not held:
-                yield from (Due(r, chunk_rows=chunk_rows) for r in found if r.rows <= rows_max)
             if held:
                 return
+            yield from (Due(r, chunk_rows=chunk_rows) for r in found if r.rows <= rows_max)
             for due in self._for_space(state, state.spine.next_id, thorough=False):
                 if due.request.rows <= rows_max:
                     yield replace(due, chunk_rows=chunk_rows)
