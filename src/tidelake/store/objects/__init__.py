@@ -1,0 +1,1 @@
+"""Stores on an object store: objects, and the version log that lies beside them."""
