@@ -36,7 +36,7 @@ class Bucket(Protocol):
     """Objects by key, below one prefix of an object store. Safe to use from several threads."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Read the bytes `[start, start + length)` of an object; a range past its end gives fewer. One request.
+        """Read the bytes `[start, start + length)` of an object, fewer past its end. One request.
 
         Raises:
             BlobNotFound: there is no such object.
@@ -65,7 +65,7 @@ class Bucket(Protocol):
         """Store an object, in the place of one of this key. One request; several if it is large."""
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that do not exist are passed over. One request for up to 1,000, if possible."""
+        """Delete objects; missing ones are passed over. One request for up to 1,000, if possible."""
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size and time of an object; None if there is no such object. One request."""
@@ -77,7 +77,7 @@ class Bucket(Protocol):
         """
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """The different segments that come after `prefix`, which ends in `/`, up to the next `/`; ascending."""
+        """The different segments between `prefix`, which ends in `/`, and the next `/`; ascending."""
 
     def close(self) -> None:
         """Release handles. May be repeated. The bucket must not be used afterwards."""
