@@ -31,8 +31,18 @@ class TestBlobs:
         blobs.put("a", b"0123456789")
         assert blobs.get("a", start, length) == expected
 
+    def test_several_ranges_give_what_each_of_them_gives(self, blobs: BlobStore) -> None:
+        blobs.put("a", b"0123456789")
+        ranges = [(7, 9), (0, 2), (1, 4), (4, 0), (10, 1), (99, 5), (0, 10)]
+        assert blobs.get_ranges("a", ranges) == [blobs.get("a", *each) for each in ranges]
+        assert blobs.get_ranges("a", []) == []
+        with pytest.raises(BlobNotFound, match="missing"):
+            blobs.get_ranges("missing", [(0, 1)])
+
     def test_a_negative_range_is_refused(self, blobs: BlobStore) -> None:
         blobs.put("a", b"0123456789")
+        with pytest.raises(UsageError, match="start=-1"):
+            blobs.get_ranges("a", [(0, 1), (-1, 1)])
         with pytest.raises(UsageError, match="start=-1"):
             blobs.get("a", -1)
         with pytest.raises(UsageError, match="length=-2"):

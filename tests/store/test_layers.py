@@ -23,6 +23,7 @@ from tidelake.store.readonly import refusing_writes
 T = TypeVar("T")
 
 ARGUMENTS = {
+    "blob.get_ranges": ("a/b", ((0, 2), (3, 1))),
     "blob.put": ("a/b", b"data"),
     "log.scan": ("key", 0),
     "log.compare_and_set": ("key", None, b"data"),

@@ -16,6 +16,7 @@ def test_blob_calls_and_bytes_are_counted() -> None:
     store = MeteredBlobStore(MemoryBlobStore(SystemClock()), counters)
     store.put("a", b"0123456789")
     store.get("a", 2, 3)
+    assert store.get_ranges("a", [(0, 2), (8, 9)]) == [b"01", b"89"]
     list(store.list())
     store.delete("a")
     with pytest.raises(BlobNotFound):
@@ -24,7 +25,8 @@ def test_blob_calls_and_bytes_are_counted() -> None:
         "blob.put": 1,
         "blob.put.bytes": 10,
         "blob.get": 2,
-        "blob.get.bytes": 3,
+        "blob.get_ranges": 1,
+        "blob.get.bytes": 7,
         "blob.list": 1,
         "blob.delete": 1,
     }

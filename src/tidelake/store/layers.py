@@ -9,7 +9,7 @@ INVARIANT: every call reaches the inner store through the `Around`, except `clos
 object. A layer that must see these reads overrides `open`.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeVar
 
 from tidelake.store.protocols import BlobInfo, BlobStore, Entry, MendedLog, VersionLog
@@ -17,7 +17,14 @@ from tidelake.store.protocols import BlobInfo, BlobStore, Entry, MendedLog, Vers
 T = TypeVar("T")
 
 BlobOperation: TypeAlias = Literal[
-    "blob.get", "blob.put", "blob.delete", "blob.prune", "blob.list", "blob.open", "blob.read"
+    "blob.get",
+    "blob.get_ranges",
+    "blob.put",
+    "blob.delete",
+    "blob.prune",
+    "blob.list",
+    "blob.open",
+    "blob.read",
 ]
 LogOperation: TypeAlias = Literal[
     "log.head", "log.scan", "log.compare_and_set", "log.truncate", "log.delete", "log.mend", "log.keys"
@@ -53,9 +60,18 @@ class BlobLayer:
         self._inner = inner
         self._around = around
 
+    @property
+    def is_far(self) -> bool:
+        """Whether calls take a round trip; see `BlobStore.is_far`."""
+        return self._inner.is_far
+
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Read a range of bytes; see `BlobStore.get`."""
         return self._around("blob.get", lambda: self._inner.get(name, start, length))
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read ranges at once; see `BlobStore.get_ranges`."""
+        return self._around("blob.get_ranges", lambda: self._inner.get_ranges(name, ranges))
 
     def put(self, name: str, data: bytes) -> None:
         """Store a new object; see `BlobStore.put`."""

@@ -11,7 +11,7 @@ through a symbolic link below the directory.
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -38,6 +38,8 @@ class LocalBlobStore:
         base: calls that change or list objects follow no symbolic link below it; default: the root.
     """
 
+    is_far = False
+
     def __init__(self, root: str, files: Files = SYSTEM_FILES, base: str | None = None) -> None:
         self.root = os.path.abspath(root)
         self._base = self.root if base is None else os.path.abspath(base)
@@ -54,6 +56,20 @@ class LocalBlobStore:
                 size = self._files.fstat(descriptor).st_size
                 end = size if length is None else min(size, start + length)
                 return self._read_range(descriptor, start, end)
+            finally:
+                self._files.close(descriptor)
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read ranges of an object; see `BlobStore.get_ranges`."""
+        for start, length in ranges:
+            check_range(check_name(name), start, length)
+        with _reading(check_name(name)):
+            descriptor = self._descriptor(name)
+            try:
+                size = self._files.fstat(descriptor).st_size
+                return [
+                    self._read_range(descriptor, start, min(size, start + length)) for start, length in ranges
+                ]
             finally:
                 self._files.close(descriptor)
 

@@ -8,7 +8,7 @@ INVARIANT: every operation takes effect atomically, under one lock.
 import io
 import threading
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import BinaryIO
 
 from tidelake.env import Clock
@@ -27,6 +27,8 @@ from tidelake.store.protocols import BlobInfo, Entry, MendedLog
 class MemoryBlobStore:
     """A `BlobStore` in a dictionary."""
 
+    is_far = False
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
@@ -37,6 +39,13 @@ class MemoryBlobStore:
         check_range(check_name(name), start, length)
         data = self._find(name)
         return data[start:] if length is None else data[start : start + length]
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read ranges of an object; see `BlobStore.get_ranges`."""
+        for start, length in ranges:
+            check_range(check_name(name), start, length)
+        data = self._find(check_name(name))
+        return [data[start : start + length] for start, length in ranges]
 
     def put(self, name: str, data: bytes) -> None:
         """Store a new object; see `BlobStore.put`."""

@@ -6,7 +6,7 @@ INVARIANT: a call is counted when it is made, also if it fails, since it costs t
 counted after a call has succeeded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, TypeVar
 
 from tidelake.env import Recorder
@@ -29,6 +29,12 @@ class MeteredBlobStore(BlobLayer):
         data = super().get(name, start, length)
         self._count("blob.get.bytes", len(data))
         return data
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Count the bytes; see `BlobStore.get_ranges`."""
+        found = super().get_ranges(name, ranges)
+        self._count("blob.get.bytes", sum(map(len, found)))
+        return found
 
     def put(self, name: str, data: bytes) -> None:
         """Count the bytes; see `BlobStore.put`."""

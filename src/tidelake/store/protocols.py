@@ -15,7 +15,7 @@ docstring, every operation may raise:
 - `CorruptionError`: the store found that stored bytes are damaged.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -38,10 +38,23 @@ class BlobInfo:
 class BlobStore(Protocol):
     """Immutable objects by name. Safe to use from several threads and processes at once."""
 
+    @property
+    def is_far(self) -> bool:
+        """Whether a call takes a round trip over a network, so that fewer calls matter most."""
+
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Read the bytes `[start, start + length)` of an object, or all from `start` on.
 
         A range past the end of the object gives fewer bytes, or none. One store call.
+
+        Raises:
+            BlobNotFound: there is no such object.
+        """
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read ranges `(start, length)` of an object, each as `get` does, in one round trip.
+
+        A store may fetch near ranges together, and others at once.
 
         Raises:
             BlobNotFound: there is no such object.
