@@ -33,6 +33,7 @@ fix: venv   ## fix what lint and format can fix
 	@$(RUN) ruff format .
 
 full: venv   ## the slow tests that CI runs after the fast ones
+	@setup/servers.sh >/dev/null
 	@$(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
 
 bench: venv   ## the measurements of docs/benchmarks.md
@@ -42,6 +43,7 @@ bench-spark: venv   ## the measurements with Spark: make bench-spark SCALE=0.1 f
 	@$(WITH_JAVA) $(RUN) bench --only spark --only spark_writes --scale $(or $(SCALE),1) $(ARGS)
 
 soak: venv   ## the tests that run for hours, with fresh random choices
+	@setup/servers.sh >/dev/null
 	@$(PYTEST) $(PARALLEL) -m "soak or grows" --hypothesis-profile soak --timeout 0 $(ARGS)
 
 sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=1000

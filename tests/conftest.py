@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from simulation.figures import Figures
+from tests.store import servers
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEED = "TIDELAKE_TEST_SEED"
@@ -104,6 +105,34 @@ def spark() -> Iterator[object]:
     session = quick.session(**{"spark.ui.enabled": "true"} if os.environ.get("TIDELAKE_SPARK_UI") else {})
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[servers.S3Server]:
+    """moto, an S3 server of this process. A test takes a bucket of its own: `s3_server.new_bucket()`."""
+    with servers.s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[servers.S3Server]:
+    """versitygw, an S3 server on a folder, for tests of the slow tiers."""
+    with servers.versitygw() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[servers.AzureServer]:
+    """azurite, an Azure blob server, for tests of the slow tiers."""
+    with servers.azurite() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[servers.PostgresServer]:
+    """PostgreSQL, for tests of the slow tiers. A test takes a database: `postgres.new_database()`."""
+    with servers.postgres() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Installs the servers that the slow tests of stores run: versitygw (S3), azurite (Azure) and PostgreSQL.
+# Prints the folder of their programs, which tests/store/servers.py looks into: $TIDELAKE_SERVERS, or the
+# user's cache. What is there already is kept, so this returns at once the next time. What cannot be
+# installed is said, and its tests are skipped: this script never fails.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+VERSITYGW=v1.8.0
+AZURITE=3.35.0 # 3.36 and newer need Node 22
+
+home="${TIDELAKE_SERVERS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tidelake/servers}"
+limit_s=600
+log="$home/install.log"
+
+say() { printf '%s\n' "$*" >&2; }
+# Runs a command with its output in the log, and a limit in seconds.
+quietly() { timeout "$limit_s" "$@" >>"$log" 2>&1; }
+is_root() { command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; }
+
+# Installs Debian packages; the lists of packages are fetched once.
+updated=
+apt_install() {
+  is_root || return 1
+  if [ -z "$updated" ]; then
+    quietly apt-get update -qq || return 1
+    updated=yes
+  fi
+  DEBIAN_FRONTEND=noninteractive quietly apt-get install -y -qq --no-install-recommends "$@"
+}
+
+install_versitygw() {
+  command -v go >/dev/null || apt_install golang-go || return 1
+  # An older Go fetches the one that the module asks for as a module.
+  mkdir -p "$home/versitygw-$VERSITYGW.new" &&
+    GOTOOLCHAIN=auto GOFLAGS=-buildvcs=false GOBIN="$home/versitygw-$VERSITYGW.new" \
+      quietly go install "github.com/versity/versitygw/cmd/versitygw@$VERSITYGW" &&
+    mv "$home/versitygw-$VERSITYGW.new" "$home/versitygw-$VERSITYGW"
+}
+
+install_azurite() {
+  command -v node >/dev/null && command -v npm >/dev/null || apt_install nodejs npm || return 1
+  mkdir -p "$home/azurite-$AZURITE.new" &&
+    quietly npm install --prefix "$home/azurite-$AZURITE.new" --no-audit --no-fund --omit=optional "azurite@$AZURITE" &&
+    mv "$home/azurite-$AZURITE.new" "$home/azurite-$AZURITE"
+}
+
+# Debian makes and starts a cluster with the package, which nobody here needs.
+install_postgresql() {
+  apt_install postgresql-common || return 1
+  sed -i 's/^#*create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf 2>>"$log"
+  apt_install postgresql
+}
+
+# The folder of initdb and postgres, which Debian keeps out of the PATH.
+postgres_programs() {
+  local folder
+  folder="$(dirname "$(readlink -f "$(command -v postgres || true)")")"
+  for folder in "$folder" $(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -rV); do
+    if [ -x "$folder/postgres" ] && [ -x "$folder/initdb" ]; then
+      printf '%s\n' "$folder"
+      return
+    fi
+  done
+  return 1
+}
+
+# Installs the server $1 with the command $2 if $3 does not exist, and says how it went.
+ensure() {
+  local name="$1" began="$SECONDS"
+  [ -e "$3" ] && return
+  say "setup: installing $name"
+  if "$2"; then
+    say "setup: installed $name in $((SECONDS - began)) s"
+  else
+    say "setup: could not install $name, so its tests are skipped; see $log"
+  fi
+}
+
+if ! mkdir -p "$home/bin" 2>/dev/null; then
+  say "setup: no servers: $home cannot be made"
+  exit 0
+fi
+exec 9>"$home/lock"
+flock 9 2>/dev/null
+ensure versitygw install_versitygw "$home/versitygw-$VERSITYGW/versitygw"
+ensure azurite install_azurite "$home/azurite-$AZURITE/node_modules/.bin/azurite-blob"
+if ! postgres="$(postgres_programs)"; then
+  ensure PostgreSQL install_postgresql "$home/bin/postgres"
+  postgres="$(postgres_programs)"
+fi
+
+link() { [ -x "$1" ] && ln -sfn "$1" "$home/bin/$(basename "$1")"; }
+link "$home/versitygw-$VERSITYGW/versitygw"
+link "$home/azurite-$AZURITE/node_modules/.bin/azurite-blob"
+if [ -n "$postgres" ]; then
+  link "$postgres/postgres"
+  link "$postgres/initdb"
+fi
+printf '%s\n' "$home/bin"
