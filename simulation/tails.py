@@ -33,6 +33,11 @@ class LosingLog(MemoryVersionLog):
         self._believe(key)
         return super().scan(key, start, limit)
 
+    def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
+        """Entries after `seqno`; see `VersionLog.newer`."""
+        self._believe(key)
+        return super().newer(key, seqno, through)
+
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""
         self._believe(key)

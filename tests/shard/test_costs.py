@@ -11,7 +11,7 @@ from tidelake.config import Config
 from tidelake.data import scan
 from tidelake.shard.runs import upload
 
-CALLS = ("log.head", "log.scan", "log.compare_and_set", "blob.get", "blob.put", "blob.list", "blob.open")
+CALLS = ("log.head", "log.newer", "log.compare_and_set", "blob.get", "blob.put", "blob.list", "blob.open")
 
 
 def filled(appends):
@@ -113,7 +113,7 @@ def test_after_a_full_merge_opening_reads_no_more_bytes_than_a_small_shard(hundr
 
 
 def read_bytes_of(counts):
-    return counts.get("log.scan.bytes", 0) + counts.get("blob.get.bytes", 0)
+    return counts.get("log.newer.bytes", 0) + counts.get("blob.get.bytes", 0)
 
 
 @pytest.mark.parametrize("inline", [True, False])
@@ -126,7 +126,7 @@ def test_a_small_append_is_one_log_write_and_one_upload_where_parts_are_not_inli
     cost = {name: lake.counts[name] - before.get(name, 0) for name in CALLS}
     assert cost["log.compare_and_set"] == 1 and cost["blob.put"] == (0 if inline else 1)
     assert cost["blob.list"] == cost["blob.get"] == cost["blob.open"] == cost["log.head"] == 0
-    assert cost["log.scan"] <= 1
+    assert cost["log.newer"] <= 1
     assert c.snapshot().read_all()["id"].to_pylist() == [1, 2]
     assert lake.counts["blob.open"] == (0 if inline else 2)
 
@@ -158,7 +158,7 @@ def test_an_empty_append_uploads_nothing():
     assert lake.counts["blob.put"] == before
 
 
-def test_following_costs_one_scan_a_step_and_no_other_call_of_the_log():
+def test_following_costs_one_store_call_a_step_and_no_other_call_of_the_log():
     lake = Place().lake()
     c = lake.create("c", SCHEMA, key=["id"])
     c.append(rows(1))
@@ -170,7 +170,7 @@ def test_following_costs_one_scan_a_step_and_no_other_call_of_the_log():
         before = dict(lake.counts)
         assert next(steps).updates.read_all()["id"].to_pylist() == [n]
         cost = {name: lake.counts[name] - before.get(name, 0) for name in CALLS}
-        assert cost["log.scan"] == 1
+        assert cost["log.newer"] == 1
         assert cost["log.compare_and_set"] == cost["log.head"] == cost["blob.list"] == 0
 
 

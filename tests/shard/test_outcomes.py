@@ -406,7 +406,7 @@ def test_a_store_that_fails_right_after_a_lost_reply_leaves_the_outcome_unknown_
     plan = FaultPlan()
     c = place.lake(plan, Config(retry_deadline_s=0)).collection("c")
     c.append(rows(1))
-    plan.rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}, "log.scan": {then: 1.0}}
+    plan.rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}, "log.newer": {then: 1.0}}
     known = c._shard._machine.known().state
     c._shard.state = lambda: known  # no look at the log before the commit
     with pytest.raises(OutcomeUnknown):
@@ -508,7 +508,7 @@ def test_a_writer_that_does_not_know_its_last_outcome_gives_the_number_to_no_oth
     look, c._shard.state = c._shard.state, lambda: known
     plan.rates_by_operation = {
         "log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0},
-        "log.scan": {Fault.UNAVAILABLE: 1.0},
+        "log.newer": {Fault.UNAVAILABLE: 1.0},
     }
     with pytest.raises(OutcomeUnknown):
         writer.append(rows(2))

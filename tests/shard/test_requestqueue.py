@@ -474,7 +474,7 @@ def test_a_lone_thread_pays_nothing_for_it():
     before, slept_ms = dict(lake.counts), lake.clock.ms
     c.append(rows(1))
     spent = {name: n - before.get(name, 0) for name, n in lake.counts.items()}
-    assert spent["log.compare_and_set"] == 1 and spent["log.scan"] == 1
+    assert spent["log.compare_and_set"] == 1 and spent["log.newer"] == 1
     assert not any(spent.get(name) for name in ("log.keys", "log.head", "blob.list", "blob.put"))
     assert lake.clock.ms == slept_ms
     # Nor does its entry say anything of rounds.
@@ -508,22 +508,22 @@ def test_32_threads_make_at_most_one_log_write_for_8_appends(tmp_path):
         assert sorted(stored["_time"].to_pylist()) == list(range(32 * 20))
 
 
-def test_threads_that_look_at_once_share_a_scan():
+def test_threads_that_look_at_once_share_a_store_call():
     place = Place()
     lake = place.lake()
     lake.create("c", SCHEMA, key=["id"]).append(rows(0))
     handles = [lake.collection("c") for _ in range(9)]
     looks = handles[0]._shard.group_commit.looks
-    whole, stopped, go_on = place.stores.log.scan, threading.Event(), threading.Event()
+    whole, stopped, go_on = place.stores.log.newer, threading.Event(), threading.Event()
 
-    def scan(*args):
+    def newer(*args):
         if not stopped.is_set():
             stopped.set()
             assert go_on.wait(60)
         return whole(*args)
 
-    place.stores.log.scan = scan
-    before, seen = lake.counts["log.scan"], []
+    place.stores.log.newer = newer
+    before, seen = lake.counts["log.newer"], []
     threads = [threading.Thread(target=lambda c=c: seen.append(c.state().seqno)) for c in handles]
     threads[0].start()
     assert stopped.wait(60)
@@ -536,7 +536,7 @@ def test_threads_that_look_at_once_share_a_scan():
     newest.append(rows(1))
     for thread in threads:
         thread.join()
-    assert lake.counts["log.scan"] == before + 2
+    assert lake.counts["log.newer"] == before + 2
     assert len(seen) == 9
 
 

@@ -27,6 +27,7 @@ ARGUMENTS = {
     "blob.put": ("a/b", b"data"),
     "log.scan": ("key", 0),
     "log.compare_and_set": ("key", None, b"data"),
+    "log.newer": ("key", 0),
     "log.truncate": ("key", 0),
     "log.mend": ("key", ()),
 }

@@ -49,6 +49,27 @@ class TestLog:
         assert log.scan("a", 2**70, 2**70) == []
         assert log.scan("a", -5, 2**70) == entries
 
+    def test_newer_entries_follow_one_that_was_read(self, log: VersionLog) -> None:
+        entries = fill(log, "a", 6)
+        assert log.newer("a", -1) == entries
+        assert log.newer("a", 2) == entries[3:]
+        assert log.newer("a", 2, 4) == entries[3:5]
+        assert log.newer("a", 4, 4) == log.newer("a", 5) == []
+        assert log.newer("a", 2, 5) == entries[3:]
+
+    def test_nobody_goes_on_from_what_was_truncated(self, log: VersionLog) -> None:
+        entries = fill(log, "a", 6)
+        log.truncate("a", 3)
+        assert log.newer("a", 1) in (None, entries[2:])  # the store may remove them later
+        assert log.newer("a", 2) == entries[3:]
+        assert log.newer("a", 5) == []
+
+    def test_nobody_goes_on_from_a_deleted_key(self, log: VersionLog) -> None:
+        fill(log, "a", 6)
+        log.delete("a")
+        assert log.newer("a", 2) is None
+        assert log.newer("a", 5) is None
+
     def test_truncation_removes_what_is_older(self, log: VersionLog) -> None:
         entries = fill(log, "a", 6)
         assert log.truncate("a", 0) == 0

@@ -54,6 +54,7 @@ def test_log_calls_entries_and_bytes_are_counted() -> None:
     assert not log.compare_and_set("k", 0, b"6")
     log.head("k")
     log.scan("k", 0)
+    log.newer("k", 0)
     log.truncate("k", 1)
     list(log.keys())
     log.delete("k")
@@ -64,6 +65,9 @@ def test_log_calls_entries_and_bytes_are_counted() -> None:
         "log.scan": 1,
         "log.scan.entries": 2,
         "log.scan.bytes": 5,
+        "log.newer": 1,
+        "log.newer.entries": 1,
+        "log.newer.bytes": 3,
         "log.truncate": 1,
         "log.keys": 1,
         "log.delete": 1,

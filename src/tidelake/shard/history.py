@@ -2,7 +2,7 @@
 
 The first entry of a log is a whole state; every later entry is a delta. A rollup is a whole state in a blob,
 and each delta names the newest rollup as of its state. To open a shard, read the head of the log, the rollup
-that it names, and one scan of the entries since: three store calls, however long the history.
+that it names, and the entries since: three store calls, however long the history.
 
 Meanwhile other processes may write a newer rollup, delete the old one and truncate the log up to it. Then
 `open` starts over, and `refresh` opens anew. A log that has vanished was that of a dropped shard.
@@ -71,7 +71,7 @@ class History:
                 raise CorruptionError(name, f"named by the log but missing: {missing}")
             tried = newest.base
             try:
-                opened = self._open_from(newest.base)
+                opened = self._open_from(newest.base, head.seqno)
             except BlobNotFound as error:
                 if newest.dropped:
                     raise CollectionDropped(self.shard_id) from error
@@ -100,23 +100,20 @@ class History:
         newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
         return newest.committed_ms if newest.dropped else None
 
-    def _open_from(self, base: Rollup) -> LoadedVersion | None:
-        """The newest state, read from a rollup on; None if the log was truncated past it or deleted since."""
-        first = 0 if base == FIRST else base.seqno + 1
+    def _open_from(self, base: Rollup, through: int) -> LoadedVersion | None:
+        """The state as of entry `through`, from a rollup on; None if the log is gone from there on."""
         if base == FIRST:
-            entries = self._stores.log.scan(self.shard_id, first)
-            if not entries or entries[0].seqno != first:
+            entries = self._stores.log.newer(self.shard_id, -1, through)
+            if not entries or entries[0].seqno != 0:
                 return None
             return self._followed(self._first(entries[0]), entries[1:])
         name = names.rollup(self.shard_id, base.seqno, base.id)
         state = codec.decode_state(self._stores.blobs.get(name), name)
         if (state.shard_id, state.seqno) != (self.shard_id, base.seqno):
             raise CorruptionError(name, f"holds {state.shard_id}@{state.seqno}, expected seqno {base.seqno}")
-        entries = self._stores.log.scan(self.shard_id, first)
+        entries = self._stores.log.newer(self.shard_id, base.seqno, through)
         # There is at least the entry that added the rollup, as it comes after the state in the rollup.
-        if not entries or entries[0].seqno != first:
-            return None
-        return self._followed(LoadedVersion(state, 0), entries)
+        return self._followed(LoadedVersion(state, 0), entries) if entries else None
 
     def _first(self, entry: Entry) -> LoadedVersion:
         state = codec.decode_state(entry.data, self._entry_name(entry.seqno))
@@ -125,46 +122,38 @@ class History:
         return LoadedVersion(state, len(entry.data))
 
     def refresh(self, known: LoadedVersion) -> LoadedVersion:
-        """The newest state, starting from an older one. One scan.
+        """The newest state, starting from an older one. One store call.
 
         A shard whose log has vanished is a tombstone. A tombstone changes only while it has forks to forget,
         so refreshing a tombstone without forks costs no call.
         """
         if known.state.dropped and not known.state.forks:
             return known
-        seqno = known.state.seqno
-        # Scan from the known entry, not after it: an empty scan then means that the shard is gone, since the
-        # newest entry is never removed while the shard exists.
-        entries = self._stores.log.scan(self.shard_id, seqno)
-        if not entries:
-            self._check_vanished(seqno)
-            return replace(known, state=vanished(known.state))
-        if entries[0].seqno > seqno + 1:
+        newer = self._stores.log.newer(self.shard_id, known.state.seqno)
+        if newer is None:
             return self._reopened(known)
-        newer = [entry for entry in entries if entry.seqno > seqno]
         deltas = [codec.decode_delta(entry.data, self._entry_name(entry.seqno)) for entry in newer]
         if any(delta.mended for delta in deltas):
             return self._reopened(known)
         return self._extended(known, newer, deltas)
 
-    def _check_vanished(self, seqno: int) -> None:
-        """Check that a log which lacks a known entry is gone as a whole. One store call.
+    def _reopened(self, known: LoadedVersion) -> LoadedVersion:
+        """The newest state, after the log was truncated past what this process knew, deleted, or repaired.
 
         Raises:
-            CorruptionError: the log still exists, and has lost its newest entries.
+            CorruptionError: the log has lost its newest entries.
         """
-        head = self._stores.log.head(self.shard_id)
-        if head is not None and head.seqno < seqno:
-            message = f"its log ends at entry {head.seqno}, but entry {seqno} was there: the rest is lost"
-            raise CorruptionError(self.shard_id, message)
-
-    def _reopened(self, known: LoadedVersion) -> LoadedVersion:
-        """The newest state, after the log was truncated past what this process knew, or repaired."""
         try:
             opened = self.open()
         except CollectionDropped:
             opened = None
-        return replace(known, state=vanished(known.state)) if opened is None else opened
+        if opened is None:
+            return replace(known, state=vanished(known.state))
+        head, seqno = opened.state.seqno, known.state.seqno
+        if head < seqno:
+            message = f"its log ends at entry {head}, but entry {seqno} was there: the rest is lost"
+            raise CorruptionError(self.shard_id, message)
+        return opened
 
     def _followed(self, known: LoadedVersion, entries: list[Entry]) -> LoadedVersion:
         deltas = [codec.decode_delta(entry.data, self._entry_name(entry.seqno)) for entry in entries]
@@ -244,23 +233,20 @@ class History:
     def _is_ours(self, seqno: int, data: bytes) -> bool | None:
         """Whether the entry of a seqno has exactly these bytes; None if the seqno is free.
 
-        SUBTLE: the seqno is free only if the entry before it is the newest one. A deleted log has no entry at
-        all; treating that as free would retry for ever.
+        SUBTLE: the seqno is free only if the entry before it is the newest one. A log that was deleted or
+        truncated since has no such entry; treating that as free would retry for ever.
         """
-        found = self._stores.log.scan(self.shard_id, seqno - 1, 2)
-        here = next((entry for entry in found if entry.seqno == seqno), None)
-        if here is not None:
-            return here.data == data
-        if not found:
+        newer = self._stores.log.newer(self.shard_id, seqno - 1)
+        if newer is not None:
+            return newer[0].data == data if newer else None
+        if self._stores.log.head(self.shard_id) is None:
             raise OutcomeUnknown(
                 f"entry {seqno} of shard {self.shard_id} may have been in: the collection was dropped since"
             )
-        if found[0].seqno > seqno:
-            raise OutcomeUnknown(
-                f"entry {seqno} of shard {self.shard_id} was collected before it could be read: "
-                "append with a named writer to learn such outcomes"
-            )
-        return None
+        raise OutcomeUnknown(
+            f"entry {seqno} of shard {self.shard_id} was collected before it could be read: "
+            "append with a named writer to learn such outcomes"
+        )
 
     def write_rollup(self, state: ShardState) -> Rollup:
         """Store a whole state as a blob, which the log does not name yet. One `put`.

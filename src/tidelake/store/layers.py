@@ -27,7 +27,14 @@ BlobOperation: TypeAlias = Literal[
     "blob.read",
 ]
 LogOperation: TypeAlias = Literal[
-    "log.head", "log.scan", "log.compare_and_set", "log.truncate", "log.delete", "log.mend", "log.keys"
+    "log.head",
+    "log.scan",
+    "log.newer",
+    "log.compare_and_set",
+    "log.truncate",
+    "log.delete",
+    "log.mend",
+    "log.keys",
 ]
 Operation: TypeAlias = BlobOperation | LogOperation
 """The methods of the Protocols, and `blob.read`: a read of an object that `blob.open` has opened."""
@@ -113,12 +120,16 @@ class LogLayer:
         """Entries from `start` on; see `VersionLog.scan`."""
         return self._around("log.scan", lambda: self._inner.scan(key, start, limit))
 
+    def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
+        """Entries after `seqno`; see `VersionLog.newer`."""
+        return self._around("log.newer", lambda: self._inner.newer(key, seqno, through))
+
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""
         return self._around("log.compare_and_set", lambda: self._inner.compare_and_set(key, expected, data))
 
     def truncate(self, key: str, seqno: int) -> int:
-        """Remove entries before `seqno`; see `VersionLog.truncate`."""
+        """Give up entries before `seqno`; see `VersionLog.truncate`."""
         return self._around("log.truncate", lambda: self._inner.truncate(key, seqno))
 
     def delete(self, key: str) -> bool:

@@ -21,7 +21,7 @@ from tidelake.store.names import (
     check_range,
     check_truncation,
 )
-from tidelake.store.protocols import BlobInfo, Entry, MendedLog
+from tidelake.store.protocols import BlobInfo, Entry, MendedLog, following
 
 
 class MemoryBlobStore:
@@ -115,6 +115,11 @@ class MemoryVersionLog:
             entries = self._entries.get(key, [])
             first = bisect_left(entries, start, key=lambda entry: entry.seqno)
             return entries[first:] if limit is None else entries[first : first + limit]
+
+    def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
+        """Entries after `seqno`; see `VersionLog.newer`."""
+        # From the known entry on: the newest entry is always there while the key exists.
+        return following(self.scan(key, seqno), seqno, through)
 
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO, TypeVar
 
 from tidelake.env import Recorder
-from tidelake.store.layers import Around, BlobLayer, LogLayer, Operation
+from tidelake.store.layers import Around, BlobLayer, LogLayer, LogOperation, Operation
 from tidelake.store.protocols import BlobStore, Entry, VersionLog
 from tidelake.store.reader import read_through
 
@@ -62,8 +62,13 @@ class MeteredVersionLog(LogLayer):
     def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
         """Count the entries and their bytes; see `VersionLog.scan`."""
         entries = super().scan(key, start, limit)
-        self._count("log.scan.entries", len(entries))
-        self._count("log.scan.bytes", sum(len(entry.data) for entry in entries))
+        self._tell("log.scan", entries)
+        return entries
+
+    def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
+        """Count the entries and their bytes; see `VersionLog.newer`."""
+        entries = super().newer(key, seqno, through)
+        self._tell("log.newer", entries or [])
         return entries
 
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
@@ -72,6 +77,10 @@ class MeteredVersionLog(LogLayer):
         if is_set:
             self._count("log.compare_and_set.bytes", len(data))
         return is_set
+
+    def _tell(self, operation: LogOperation, entries: list[Entry]) -> None:
+        self._count(f"{operation}.entries", len(entries))
+        self._count(f"{operation}.bytes", sum(len(entry.data) for entry in entries))
 
 
 def _counting(recorder: Recorder) -> Around:

@@ -131,6 +131,13 @@ class MendedLog:
         return self.head + 1, self.acknowledged
 
 
+def following(found: list[Entry], seqno: int, through: int | None = None) -> list[Entry] | None:
+    """The answer of `VersionLog.newer`, from a scan that began with entry `seqno`."""
+    if not found or found[0].seqno > seqno + 1:
+        return None
+    return [entry for entry in found if seqno < entry.seqno and (through is None or entry.seqno <= through)]
+
+
 class VersionLog(Protocol):
     """A list of entries per key, appended to by compare-and-set. Safe for threads and processes.
 
@@ -147,22 +154,44 @@ class VersionLog(Protocol):
         The list is empty if the key does not exist.
         """
 
+    def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
+        """Entries after entry `seqno`, ascending: all, or those up to entry `through`. One store call.
+
+        None if a reader cannot go on from entry `seqno`: entry `seqno + 1` was removed, the key was deleted,
+        or the log has lost its newest entries. Such a reader looks at `head` and begins anew.
+
+        Args:
+            key: the key.
+            seqno: of an entry that the caller has read; -1 to begin with entry 0.
+            through: of an entry that the caller has read. Its log may have newer ones.
+        """
+
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append `data` iff the newest seqno is `expected`; durable on return. One store call.
 
         The new entry has seqno `expected + 1`. `expected=None` means that the key must not exist; its
-        first entry has seqno 0. Returns False, and writes nothing, if the newest seqno is another one.
+        first entry has seqno 0. Returns False, and writes nothing, if the newest seqno is another one. A
+        store may also return False for a key that was deleted: it is not created again.
         """
 
     def truncate(self, key: str, seqno: int) -> int:
-        """Remove all entries before `seqno`; return how many. The newest entry always stays.
+        """Give up all entries before `seqno`; return how many entries were removed.
+
+        `scan` shows them no more. A store may remove them later, in a later call, so that others that are
+        reading them can go on.
 
         Raises:
             UsageError: there is no such key, or `seqno` is greater than that of its newest entry.
         """
 
     def delete(self, key: str) -> bool:
-        """Delete the key and all its entries; return whether it existed."""
+        """Delete the key and all its entries; return whether it did.
+
+        False if there is no such key, or if its newest entry is so young that others may not have seen it
+        yet: then nothing was done, and the key can be deleted later.
+
+        REQUIRES: no process appends to the key from now on.
+        """
 
     def mend(self, key: str, starts: Collection[int]) -> MendedLog | None:
         """Repair a damaged key from those of its entries that are intact.

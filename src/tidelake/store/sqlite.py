@@ -40,7 +40,7 @@ from tidelake.store.names import (
     check_truncation,
     is_name,
 )
-from tidelake.store.protocols import Entry, MendedLog
+from tidelake.store.protocols import Entry, MendedLog, following
 from tidelake.store.salvage import salvage
 from tidelake.store.sqlite_database import (
     Database,
@@ -103,6 +103,11 @@ class SqliteVersionLog:
         check_limit(check_name(key), limit)
         with self._reading(key) as database:
             return [] if database is None else database.entries(start, limit)
+
+    def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
+        """Entries after `seqno`; see `VersionLog.newer`."""
+        # From the known entry on: the newest entry is always there while the key exists.
+        return following(self.scan(key, seqno), seqno, through)
 
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append iff the head is `expected`, with one flush; see `VersionLog.compare_and_set`."""

@@ -94,13 +94,13 @@ def test_a_transaction_costs_a_log_write_for_each_collection_and_one_that_decide
     assert places.counts["blob.put"] == 0
 
 
-def test_a_read_of_a_collection_in_a_group_costs_two_log_scans(places, lake):
+def test_a_read_of_a_collection_in_a_group_costs_two_store_calls(places, lake):
     lake.write({"a": rows(1), "b": rows(1)})
     collection = lake.collection("a")
     collection.snapshot(0).read_all()
     places.counts.clear()
     collection.snapshot(0).read_all()
-    assert places.counts["log.scan"] == 2
+    assert places.counts["log.newer"] == 2
     assert places.counts["log.compare_and_set"] == 0
 
 

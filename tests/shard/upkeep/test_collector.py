@@ -86,9 +86,9 @@ def test_maintenance_of_an_idle_shard_comes_to_rest_and_writes_nothing_more():
         assert not c.maintain().collected.total
     counts = c._shard.env.recorder.counts
     assert {name for name in counts if counts[name] != costs.get(name, 0)} <= {
-        "log.scan",
-        "log.scan.entries",
-        "log.scan.bytes",
+        "log.newer",
+        "log.newer.entries",
+        "log.newer.bytes",
     }
     for _ in range(20):
         world.later(UPLOAD_S)

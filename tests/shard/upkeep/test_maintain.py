@@ -421,7 +421,7 @@ def test_a_lost_reply_of_the_applying_commit_never_costs_a_part_that_is_in(confi
         # The very commit that is under way went through a plan without faults.
         plan.rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
         if silent:
-            plan.rates_by_operation["log.scan"] = {Fault.UNAVAILABLE: 1.0}
+            plan.rates_by_operation["log.newer"] = {Fault.UNAVAILABLE: 1.0}
 
     if config is CHUNKED:
         after_commits(place, commits - 1, go_silent)
@@ -809,11 +809,11 @@ def test_upkeep_brings_an_idle_collection_to_rest_without_any_append():
     rounds.go(4)
     assert (upkeep.failures, c.state().spine.totals.runs, c.state().spine.totals.rows) == (0, 1, len(held))
     at_rest, calls = c.state().seqno, lake.counts["log.compare_and_set"]
-    scans = lake.counts["log.scan"]
+    scans = lake.counts["log.newer"]
     rounds.go(5)
     # A look at a collection at rest costs one scan, and one for the list of names.
     assert (c.state().seqno, lake.counts["log.compare_and_set"]) == (at_rest, calls)
-    assert lake.counts["log.scan"] - scans <= 5 * 3
+    assert lake.counts["log.newer"] - scans <= 5 * 3
     assert ids(c) == held
 
 
@@ -853,9 +853,9 @@ def test_upkeep_collects_an_idle_collection_when_its_garbage_has_grown_old():
     state = c.state()
     assert upkeep.merges and state.garbage and not upkeep.collected.total
     # At rest: no look for garbage before it is old enough.
-    scans = lake.counts["log.scan"]
+    scans = lake.counts["log.newer"]
     rounds.go(5)
-    assert c.state().seqno == state.seqno and lake.counts["log.scan"] - scans <= 5 * 3
+    assert c.state().seqno == state.seqno and lake.counts["log.newer"] - scans <= 5 * 3
     lake.clock.ms += int(SIMPLE.garbage_age_s * 1000)
     rounds.go(3)
     assert upkeep.collected.blobs == len(state.garbage) and not c.state().garbage
@@ -906,7 +906,7 @@ def test_upkeep_counts_its_failures_and_goes_on():
     assert unmerged(other.state()) == 0
     place.stores.blobs.delete(name)
     place.stores.blobs.put(name, whole)
-    plan.rates_by_operation = {"log.scan": {Fault.UNAVAILABLE: 1.0}}
+    plan.rates_by_operation = {"log.newer": {Fault.UNAVAILABLE: 1.0}}
     rounds.go(3)
     # Not even the names can be listed.
     assert upkeep.failures == failed + 3 and isinstance(upkeep.last_error, StoreUnavailable)

@@ -482,7 +482,7 @@ def test_after_an_unknown_outcome_a_batch_counts_as_used():
     batch = built(c, many(0))
     faults.rates_by_operation = {
         "log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0},
-        "log.scan": {Fault.UNAVAILABLE: 1.0},
+        "log.newer": {Fault.UNAVAILABLE: 1.0},
     }
     c._shard.preview = lambda command: None
     with pytest.raises(OutcomeUnknown):
@@ -518,7 +518,7 @@ def test_a_failure_before_anything_was_tried_leaves_the_batch_as_it_was():
     place, c = made(faults=faults)
     c.append(at(0, 1))
     batch = built(c, many(0))
-    faults.rates_by_operation = {"log.scan": {Fault.UNAVAILABLE: 1.0}}
+    faults.rates_by_operation = {"log.newer": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(StoreUnavailable):
         c.distributed.append_batches([batch], lower=0, upper=10)  # not the upper: it would look again
     batch.delete()

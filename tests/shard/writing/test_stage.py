@@ -29,7 +29,7 @@ from tiers import some
 
 # Nothing is drained or merged but by maintenance, and every part is an object.
 QUIET = Config(inline_part_bytes=0, merge_budget_s=0)
-CALLS = ("log.head", "log.scan", "log.compare_and_set", "blob.get", "blob.put", "blob.list", "blob.open")
+CALLS = ("log.head", "log.newer", "log.compare_and_set", "blob.get", "blob.put", "blob.list", "blob.open")
 INT64_MAX = 2**63 - 1
 
 
@@ -565,21 +565,25 @@ def test_a_stage_costs_one_scan_one_put_and_one_log_write():
     place = Place()
     lake = place.lake(config=QUIET)
     c = lake.create("c", SCHEMA, key=["id"])
-    assert cost_of(lake, lambda: c.stage(at([3]))) == {"log.scan": 1, "blob.put": 1, "log.compare_and_set": 1}
+    assert cost_of(lake, lambda: c.stage(at([3]))) == {
+        "log.newer": 1,
+        "blob.put": 1,
+        "log.compare_and_set": 1,
+    }
     assert cost_of(lake, lambda: c.seal(2)) == {"log.compare_and_set": 1}
     assert cost_of(lake, lambda: c.seal(9)) == {"log.compare_and_set": 1}
     writer = c.writer("w")
     known = cost_of(lake, lambda: writer.stage(at([9]), sequence=0))
-    assert known == {"log.scan": 1, "blob.put": 1, "log.compare_and_set": 1}
+    assert known == {"log.newer": 1, "blob.put": 1, "log.compare_and_set": 1}
 
 
 def test_a_tiny_stage_puts_nothing_and_a_token_costs_one_scan_and_one_log_write_more():
     place = Place()
     lake = place.lake(config=Config(merge_budget_s=0))
     c = lake.create("c", SCHEMA, key=["id"])
-    assert cost_of(lake, lambda: c.stage(at([3]))) == {"log.scan": 1, "log.compare_and_set": 1}
-    assert cost_of(lake, lambda: c.stage(at([3]), token="t")) == {"log.scan": 2, "log.compare_and_set": 2}
-    assert cost_of(lake, lambda: c.stage(at([3]), token="t")) == {"log.scan": 1}
+    assert cost_of(lake, lambda: c.stage(at([3]))) == {"log.newer": 1, "log.compare_and_set": 1}
+    assert cost_of(lake, lambda: c.stage(at([3]), token="t")) == {"log.newer": 2, "log.compare_and_set": 2}
+    assert cost_of(lake, lambda: c.stage(at([3]), token="t")) == {"log.newer": 1}
     assert contents(c, 3, staged=True) == [(3, "x", 2)]
 
 
