@@ -59,7 +59,11 @@ def read_index(file: File | str, part: Part) -> PartIndex:
     if isinstance(file, str):
         with open(file, "rb") as opened:
             return read_index(opened, part)
-    footer = read_footer(file, part)
+    return index_of(read_footer(file, part))
+
+
+def index_of(footer: Footer) -> PartIndex:
+    """The sparse index that a footer has."""
     groups = range(len(footer.ends))
     return PartIndex(
         footer.first_keys,
@@ -68,11 +72,29 @@ def read_index(file: File | str, part: Part) -> PartIndex:
     )
 
 
-def rows_among(file: File, part: Part, schema: Schema, among: KeySet) -> int:
-    """The rows of all row groups that may hold one of the keys. Reads and errors as `read_index`."""
-    footer = read_footer(file, part)
+def rows_among(footer: Footer, part: Part, schema: Schema, among: KeySet) -> int:
+    """The rows of all row groups that may hold one of the keys."""
     groups = range(len(footer.ends))
     return sum(footer.rows(i) for i in groups if _meets(among, footer, part, schema, i))
+
+
+def wanted_ranges(
+    file: File,
+    part: Part,
+    schema: Schema,
+    *,
+    key_from: bytes | None = None,
+    key_below: bytes | None = None,
+    among: KeySet | None = None,
+    row_groups: Callable[[pq.FileMetaData], list[bool]] | None = None,
+) -> tuple[Footer, list[tuple[int, int]]]:
+    """The footer of a part, and the ranges of bytes that `read_part` will read after it.
+
+    Args and errors as of `read_part`. A range has a start and an end, and is a row group. They ascend.
+    """
+    footer = read_footer(file, part)
+    groups = _wanted_groups(footer, part, schema, key_from, key_below, among, row_groups)
+    return footer, [(footer.start(group), footer.ends[group]) for group in groups]
 
 
 def read_part(
@@ -89,6 +111,7 @@ def read_part(
     row_groups: Callable[[pq.FileMetaData], list[bool]] | None = None,
     columns: Collection[str] | None = None,
     watch: Callable[[int, int], None] = lambda _rows, _size_bytes: None,
+    footer: Footer | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the updates of a part: of all keys, or of a range or a set of them.
 
@@ -107,6 +130,7 @@ def read_part(
         columns: names of the columns to decode, including all key columns if a range or a set of keys is
             given; default: all.
         watch: called with the number of rows that were decoded, wanted or not, and their size in bytes.
+        footer: of the part; default: it is read.
 
     Yields:
         Batches of `update_schema(schema, domain)`, or some of its columns, in the stored order, none empty.
@@ -116,11 +140,10 @@ def read_part(
         FormatTooNew: written by a newer version.
     """
     with open(file, "rb") if isinstance(file, str) else nullcontext(file) as opened:
-        footer = read_footer(opened, part)
+        if footer is None:
+            footer = read_footer(opened, part)
         fields = _fields(footer, part, schema, domain, columns)
-        groups = _groups(footer, key_from, key_below, row_groups)
-        if among is not None:
-            groups = [group for group in groups if _meets(among, footer, part, schema, group)]
+        groups = _wanted_groups(footer, part, schema, key_from, key_below, among, row_groups)
         size = _BatchSize(batch_rows, batch_bytes, footer.metadata.row_group(0))
         at_once = 1
         while groups:
@@ -190,21 +213,26 @@ def _fields(
     return every if columns is None else pa.schema([field for field in every if field.name in columns])
 
 
-def _groups(
+def _wanted_groups(  # noqa: PLR0917 - the arguments of `read_part`, in its order
     footer: Footer,
+    part: Part,
+    schema: Schema,
     key_from: bytes | None,
     key_below: bytes | None,
+    among: KeySet | None,
     row_groups: Callable[[pq.FileMetaData], list[bool]] | None,
 ) -> list[int]:
-    """The row groups to read: those that `row_groups` wants and that may hold keys of the range."""
+    """The row groups to read: `row_groups` wants them, and they may hold keys of the range and the set."""
     keys = footer.first_keys
     # The group before may end with rows of the same key with which a group begins.
     first = 0 if key_from is None else max(0, bisect_left(keys, key_from) - 1)
     end = len(keys) if key_below is None else bisect_left(keys, key_below)
-    if row_groups is None:
-        return list(range(first, end))
-    wanted = row_groups(footer.metadata)
-    return [group for group in range(first, end) if wanted[group]]
+    wanted = None if row_groups is None else row_groups(footer.metadata)
+    return [
+        group
+        for group in range(first, end)
+        if (wanted is None or wanted[group]) and (among is None or _meets(among, footer, part, schema, group))
+    ]
 
 
 def _meets(among: KeySet, footer: Footer, part: Part, schema: Schema, group: int) -> bool:

@@ -15,12 +15,12 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.merge import merge
 from tidelake.data.select import select
 from tidelake.data.types import update_schema
-from tidelake.model.batch import Part
 from tidelake.model.query import Query
 from tidelake.shard.overlap import prefetch_all
-from tidelake.shard.runs.cache import cache_of, identity, worth_keeping
+from tidelake.shard.runs.cache import cache_of, worth_keeping
+from tidelake.shard.runs.far import readers
 from tidelake.shard.runs.scope import Scope, Source
-from tidelake.shard.runs.stream import chunk_limits, streams, whole
+from tidelake.shard.runs.stream import chunk_limits, is_here, streams, whole
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -33,19 +33,15 @@ def gathered(
     spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope
 ) -> Generator[pa.RecordBatch]:
     """The answer to a query over the keys of a scope."""
-    cache = cache_of(spec)
-
-    def is_here(part: Part) -> bool:
-        return part.inline is not None or (cache is not None and cache.has(identity(spec, part)))
-
     here: list[Source] = []
     others: list[Source] = []
     for source in runs:
-        (here if all(map(is_here, source.run.parts)) else others).append(source)
+        is_all_here = all(is_here(spec, part, lookup=True) for part in source.run.parts)
+        (here if is_all_here else others).append(source)
     with ExitStack() as stack:
         # Read ahead, except for runs that are inline or in the cache.
         ahead = stack.enter_context(
-            prefetch_all(streams(spec, blobs, others, scope, len(runs)), _READERS_MAX)
+            prefetch_all(streams(spec, blobs, others, scope, len(runs)), readers(blobs, _READERS_MAX))
         )
         found: list[Iterator[pa.RecordBatch]] = [
             stack.enter_context(closing(one)) for one in streams(spec, blobs, here, scope, len(runs))

@@ -177,7 +177,7 @@ def _as_stored(
         return None, needed
     # Check size and footer here: other readers do not know Tidelake's checksum of the footer.
     for part in parts:
-        group_sizes(blobs, part)
+        group_sizes(spec, blobs, part)
     schema = update_schema(spec.schema, spec.domain)
     return AsStored(tuple(parts), tuple(files), schema, query.time), left
 
@@ -262,7 +262,7 @@ def cut_keys(
     """
     total = sum(source.run.size_bytes for source in needed)
     count = max(1, min(parallelism, total // min(_TASK_BYTES_MIN, spec.config.part_target_bytes)))
-    return tuple(quantiles(group_keys(blobs, needed, within or KeyRange()), count)) if count > 1 else ()
+    return tuple(quantiles(group_keys(spec, blobs, needed, within or KeyRange()), count)) if count > 1 else ()
 
 
 def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
 from tidelake.shard.overlap import prefetch, prefetch_all
+from tidelake.shard.runs.far import readers
 from tidelake.shard.runs.gather import gathered
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams
@@ -173,13 +175,14 @@ def _merged(
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     several = partial(streams, spec, blobs, scope=scope, runs=len(runs))
     # Fetch and decode ahead of the merge, while the small runs are folded.
-    with prefetch_all(several(large), _READERS_MAX) as ahead:
+    threads = readers(blobs, _READERS_MAX)
+    with prefetch_all(several(large), threads) as ahead:
         folded = _folded(spec, blobs, small, query, scope)
         if folded is not None and not large:
             # There is nothing to merge it with, so it is the answer.
             yield from folded
             return
-        with prefetch_all(several(small if folded is None else []), _READERS_MAX) as others:
+        with prefetch_all(several(small if folded is None else []), threads) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
             # With many runs, let the chunk grow, since otherwise the slice of each run gets tiny.
             grown = chunk_bytes * max(1, min(len(runs_), _RUNS_MAX) // SHARES_MAX)
@@ -213,10 +216,11 @@ def _folded(
     """
     held: list[pa.RecordBatch] = []
     held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])
-    for source in small:
-        for batch in stream(
-            spec, blobs, source, scope, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max
-        ):
+    one_of = partial(stream, spec, blobs, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max)
+    found = [one_of(source=source, scope=scope, runs=len(small)) for source in small]
+    # Runs that are far are fetched at the same time.
+    with prefetch_all(found, readers(blobs, 0)) as ahead:
+        for batch in chain.from_iterable(ahead):
             held.append(select(batch, query, spec.domain))
             held_bytes += held[-1].nbytes
             if held_bytes > bytes_max:

@@ -9,15 +9,18 @@ INVARIANT: cuts ascend, and no cut is the least key, so that no share is empty i
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.encode import encode_key
-from tidelake.data.scan import read_index
+from tidelake.data.scan import index_of
 from tidelake.model.batch import Part
 from tidelake.model.query import Query
 from tidelake.model.schema import Schema
 from tidelake.model.selection import Selection
+from tidelake.shard.overlap import mapped
+from tidelake.shard.runs.far import footer_of, readers
 from tidelake.shard.runs.read import rows
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.spec import ShardSpec
@@ -29,18 +32,20 @@ _GROUPS_MIN = 4
 _SAMPLES = 64
 
 
-def group_keys(blobs: BlobStore, needed: Iterable[Source], within: KeyRange) -> list[tuple[bytes, int]]:
+def group_keys(
+    spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source], within: KeyRange
+) -> list[tuple[bytes, int]]:
     """First keys of the runs' row groups, ascending, with their stored bytes. Reads each part's index."""
     parts = (part for source in needed for part in source.run.parts)
-    return sorted(group for part in parts for group in group_sizes(blobs, part) if within.holds(group[0]))
+    with closing(mapped(partial(group_sizes, spec, blobs), parts, readers(blobs, 1))) as found:
+        return sorted(group for groups in found for group in groups if within.holds(group[0]))
 
 
-def group_sizes(blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
+def group_sizes(spec: ShardSpec, blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
     """First keys of the row groups of a part, with their sizes in bytes. Reads its index."""
     if part.inline is not None:
         return [(part.key_lower, part.size_bytes)]
-    with blobs.open(part.name) as file:
-        index = read_index(file, part)
+    index = index_of(footer_of(spec, blobs, part))
     return list(zip(index.first_keys, index.size_bytes, strict=True))
 
 
@@ -76,7 +81,7 @@ def share_keys(
     """
     if count == 1 or not needed:
         return []
-    groups = group_keys(blobs, needed, Scope(spec, where=selection.where).keys)
+    groups = group_keys(spec, blobs, needed, Scope(spec, where=selection.where).keys)
     if len(groups) >= _GROUPS_MIN * count:
         return quantiles(groups, count)
     keys_only = Selection(tuple(column.name for column in spec.schema.key), selection.where)

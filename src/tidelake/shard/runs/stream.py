@@ -19,6 +19,8 @@ from tidelake.data.scan import read_part, rows_among
 from tidelake.data.select import taken_away, view
 from tidelake.model.batch import Part
 from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
+from tidelake.shard.runs.far import FarPart, Open, footer_of, opener
+from tidelake.shard.runs.rangecache import rest_bytes
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
@@ -42,13 +44,21 @@ def streams(
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     shares = max(1, min(runs, SHARES_MAX))
     batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
-    return [stream(spec, blobs, one, scope, batch_rows=batch_rows, batch_bytes=batch_bytes) for one in of]
+    one_of = partial(stream, spec, blobs, scope=scope, batch_rows=batch_rows, batch_bytes=batch_bytes)
+    return [one_of(source=one, runs=runs) for one in of]
 
 
 def stream(
-    spec: ShardSpec, blobs: BlobStore, source: Source, scope: Scope, *, batch_rows: int, batch_bytes: int
+    spec: ShardSpec,
+    blobs: BlobStore,
+    source: Source,
+    scope: Scope,
+    *,
+    batch_rows: int,
+    batch_bytes: int,
+    runs: int = 1,
 ) -> Generator[pa.RecordBatch]:
-    """The rows of one run, in order: rewritten, truncated, and under the schema to read under."""
+    """The rows of one run of several, in order: rewritten, truncated, and under the schema to read under."""
     by_schema = {
         id_: Projection.of(spec.written_under(id_), spec.schema, spec.domain, spec.live)
         for id_ in {part.schema_id for part in source.run.parts}
@@ -57,7 +67,7 @@ def stream(
     }
     prefixes = [projection.prefix for projection in by_schema.values() if projection.prefix is not None]
     with closing(
-        seen(spec, blobs, source, scope, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes)
+        seen(spec, blobs, source, scope, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes, runs=runs)
     ) as found:
         # Parts of one run that differ in schema have no key in common, and every prefix includes the key.
         yield from in_order(found, min(prefixes)) if prefixes else found
@@ -72,27 +82,36 @@ def seen(
     *,
     batch_rows: int,
     batch_bytes: int,
+    runs: int = 1,
     columns: Collection[str] | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """The rows of one run in stored order: rewritten, truncated, with the columns to read.
+    """The rows of one run of several in stored order: rewritten, truncated, with the columns to read.
 
     Rows out of scope are dropped here, before equal rows are summed: no row out of scope equals one in scope.
     """
-    for part in source.run.parts:
-        lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-        decoded = _decoded(
-            spec, blobs, part, scope, batch_rows=batch_rows, batch_bytes=batch_bytes, columns=columns
-        )
-        # Not a loop: its variables would hold a batch of every run while the run waits to be read further.
-        viewed = map(
-            partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded
-        )
-        if source.less is not None:
-            viewed = map(partial(taken_away, upto=source.less, domain=spec.domain), viewed)
-        kept = filter(_holds_rows, viewed)
-        projection = by_schema.get(part.schema_id)
-        projected = kept if projection is None else map(projection.rows, kept)
-        yield from projected if scope.where is None else filter(_holds_rows, map(scope.rows, projected))
+    lookup = scope.only_keys and columns is None
+    fetched = [part for part in source.run.parts if not is_here(spec, part, lookup=lookup)]
+    size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
+    with opener(spec, blobs, fetched, scope, runs) as open_:
+        for part in source.run.parts:
+            lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
+            decoded = _decoded(spec, blobs, part, scope, open_, **size, columns=columns)
+            # Not a loop: its variables would hold a batch of every run while the run waits to be read on.
+            viewed = map(
+                partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded
+            )
+            if source.less is not None:
+                viewed = map(partial(taken_away, upto=source.less, domain=spec.domain), viewed)
+            kept = filter(_holds_rows, viewed)
+            projection = by_schema.get(part.schema_id)
+            projected = kept if projection is None else map(projection.rows, kept)
+            yield from projected if scope.where is None else filter(_holds_rows, map(scope.rows, projected))
+
+
+def is_here(spec: ShardSpec, part: Part, *, lookup: bool) -> bool:
+    """Whether a part needs no store: it is in the state, or a look-up finds it unpacked."""
+    cache = cache_of(spec) if lookup else None
+    return part.inline is not None or (cache is not None and cache.has(identity(spec, part)))
 
 
 def _holds_rows(batch: pa.RecordBatch) -> bool:
@@ -104,6 +123,7 @@ def _decoded(
     blobs: BlobStore,
     part: Part,
     scope: Scope,
+    open_: Open,
     *,
     batch_rows: int,
     batch_bytes: int,
@@ -120,8 +140,8 @@ def _decoded(
     asked = partial(
         _read,
         spec,
-        blobs,
         part,
+        open_,
         key_from=keys.start,
         key_below=keys.stop,
         among=scope.among,
@@ -138,24 +158,33 @@ def _decoded(
         yield from asked(**size)
 
 
-def _read(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generator[pa.RecordBatch]:
+def _read(spec: ShardSpec, part: Part, open_: Open, **what: Any) -> Generator[pa.RecordBatch]:
     """As `read_part`."""
-    with blobs.open(part.name) as file:
-        yield from read_part(file, part, spec.written_under(part.schema_id), spec.domain, **what)
+    with open_(part) as file:
+        footer = file.footer if isinstance(file, FarPart) else None
+        schema = spec.written_under(part.schema_id)
+        yield from read_part(file, part, schema, spec.domain, footer=footer, **what)
 
 
-def _rows_among(spec: ShardSpec, blobs: BlobStore, part: Part, among: KeySet) -> int:
-    with blobs.open(part.name) as file:
-        return rows_among(file, part, spec.written_under(part.schema_id), among)
+def _read_whole(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generator[pa.RecordBatch]:
+    """All rows of a part, as `read_part`."""
+    with opener(spec, blobs, [part], Scope(spec)) as open_:
+        yield from _read(spec, part, open_, **what)
 
 
 def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
     """A part with the functions that a cache needs to unpack it."""
+    schema = spec.written_under(part.schema_id)
+
+    def among_rows(among: KeySet) -> int:
+        return rows_among(footer_of(spec, blobs, part), part, schema, among)
+
+    config = spec.config
     return Whole(
         identity(spec, part),
         part,
-        spec.written_under(part.schema_id),
-        partial(_read, spec, blobs, part),
-        partial(_rows_among, spec, blobs, part),
-        spec.config.lookup_cache_bytes,
+        schema,
+        partial(_read_whole, spec, blobs, part),
+        among_rows,
+        rest_bytes(config) if blobs.is_far else config.lookup_cache_bytes,
     )
