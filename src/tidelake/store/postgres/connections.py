@@ -86,7 +86,7 @@ def _watched(gen: PQGen[T], clock: Clock) -> PQGen[T]:
 
 
 class _Idle:
-    """The connections of one process that nobody uses, and how many more it may have."""
+    """The connections of one process that are not in use, and how many it may have."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -141,7 +141,7 @@ class Connections:
         raise problem
 
     def drop_unused(self) -> None:
-        """Close the connections of this process that nobody uses."""
+        """Close the connections of this process that are not in use."""
         idle = self._idle.get()
         with idle.lock:
             unused, idle.unused = idle.unused, []
