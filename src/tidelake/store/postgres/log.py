@@ -188,7 +188,7 @@ class PostgresVersionLog:
                 _deleted_before(connection, log, newest.seqno)
             with connection.transaction():
                 is_there = connection.execute(_DELETE, {**self._of(key), "log": Int8(log)}).rowcount == 1
-                # That locks the row, so nobody adds an entry between the two statements.
+                # That locks the row, so no entry is added between the two statements.
                 connection.execute("DELETE FROM tidelake.entry WHERE log = %s", (Int8(log),))
             return is_there
 

@@ -116,11 +116,11 @@ def create_lake(connection: Connection, address: Address, lake: str, place: str)
         FormatTooNew: a newer Tidelake made the tables.
     """
     with connection.transaction():
-        found: Any = connection.execute("SELECT to_regclass('tidelake.schema_version')").fetchone()
-        if found[0] is None:
+        has_tables = _has_tables(connection)
+        if not has_tables:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            found = connection.execute("SELECT to_regclass('tidelake.schema_version')").fetchone()
-        if found[0] is None:
+            has_tables = _has_tables(connection)
+        if not has_tables:
             connection.execute(_TABLES)
             connection.execute("INSERT INTO tidelake.schema_version (version) VALUES (%s)", (VERSION,))
         made: Any = connection.execute("SELECT version FROM tidelake.schema_version").fetchone()
@@ -136,6 +136,14 @@ def create_lake(connection: Connection, address: Address, lake: str, place: str)
             "gone: restore them; or remove that log from the database, and make a new lake"
         )
     return id_
+
+
+def _has_tables(connection: Connection) -> bool:
+    # SUBTLE: from the catalog and not by `to_regclass`, which may remember that there was no such table.
+    statement = (
+        "SELECT FROM pg_catalog.pg_tables WHERE (schemaname, tablename) = ('tidelake', 'schema_version')"
+    )
+    return connection.execute(statement).rowcount == 1
 
 
 def _lake_at(connection: Connection, place: str) -> tuple[str, bool]:
