@@ -14,6 +14,8 @@ from typing import Protocol
 
 from tidelake.errors import OutOfThreads
 
+_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # Linux
+
 
 class Clock(Protocol):
     """Wall clock and pauses. Data times never come from here unless a collection counts in `ms` or `us`."""
@@ -71,8 +73,8 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back."""
-        return time.monotonic()
+        """Seconds that never go back. On Linux they go on while the machine is suspended."""
+        return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
     def sleep(self, seconds: float) -> None:
         """Wait."""

@@ -8,9 +8,11 @@ from tidelake.env import Counters, SystemClock
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.sqlite import SqliteVersionLog
+from tidelake.testing.buckets import MemoryBucket
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tidelake.testing.files import SimulatedDisk
 
@@ -44,10 +46,21 @@ BLOB_STORES: dict[str, Callable[[str], BlobStore]] = {
         MeteredBlobStore(LocalBlobStore(root), Counters())
     ),
 }
+
+
+def object_log(page: int = 1_000) -> VersionLog:
+    """A log on objects whose removed entries do not stay: each answer is checked by the floor."""
+    clock = RecordingClock()
+    return ObjectVersionLog(MemoryBucket(clock, page), clock, grace_s=0)
+
+
 VERSION_LOGS: dict[str, Callable[[str], VersionLog]] = {
     "memory": lambda root: MemoryVersionLog(),
     "sqlite": SqliteVersionLog,
     "sqlite-two-connections": lambda root: SqliteVersionLog(root, connections_max=2),
+    "objects-in-memory": lambda root: object_log(),
+    "objects-in-memory-small-pages": lambda root: object_log(page=2),
+    "retrying-faulty-objects-in-memory": lambda root: retrying_log(object_log()),
     "metered": lambda root: MeteredVersionLog(SqliteVersionLog(root), Counters()),
     "retrying-faulty-memory": lambda root: retrying_log(MemoryVersionLog()),
     "retrying-faulty-metered-sqlite": lambda root: retrying_log(
