@@ -53,7 +53,7 @@ BANS = (
     Ban("threading.Thread", POOL, ("env.py", "shard/overlap.py")),
     Ban("threading.Timer", POOL),
     Ban("concurrent.futures", POOL, ("store/",)),
-    Ban("asyncio", POOL),
+    Ban("asyncio", POOL, ("store/objects/",)),  # its loop has a thread of `env.ThreadSpawner`
     Ban("multiprocessing", POOL),
     Ban("os.fork", COMMANDS),
     Ban("os.system", COMMANDS),
@@ -137,6 +137,7 @@ WORLDS = {
     "lake/api/lake.py": {"Env"},
     "arrangement/arrangement.py": {"Env"},
     "shard/spec.py": {"Env"},
+    "store/objects/driver.py": {"ThreadSpawner"},  # the one thread of the loop of a process
     "testing/files.py": {"SystemClock"},
 }
 

@@ -15,6 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+MULTIPART_BYTES = 32 << 20
+"""A larger object is put in parts."""
+
 
 @dataclass(frozen=True)
 class ObjectInfo:
