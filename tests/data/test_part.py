@@ -15,6 +15,7 @@ from tidelake.data import part as part_module
 from tidelake.data.consolidate import consolidate
 from tidelake.data.encode import encode, encode_key
 from tidelake.data.ingest import normalize
+from tidelake.data.keyset import KeySet
 from tidelake.data.part import PartWriter, checksum, read_index, read_part, verify, write_parts
 from tidelake.data.stats import StatsSettings, Tally, summary
 from tidelake.data.types import schema_from_arrow, update_schema
@@ -25,8 +26,9 @@ from tiers import examples
 INT = TimeDomain("counter")
 
 
-def written(table, schema, domain, *, group=16, budget=10_000, bound=64, name="p1"):
-    writer = PartWriter(schema, domain, 3, row_group_rows=group, stats=StatsSettings(budget, bound))
+def written(table, schema, domain, *, group=16, budget=10_000, bound=64, name="p1", filtered=True):
+    stats = StatsSettings(budget, bound)
+    writer = PartWriter(schema, domain, 3, row_group_rows=group, stats=stats, filtered=filtered)
     for batch in table.to_batches(max_chunksize=7):
         writer.write(batch)
     assert writer.rows == table.num_rows
@@ -103,6 +105,11 @@ def test_round_trip_description_and_key_ranges(drawn, group, batch_rows, bound, 
     inside = [(low is None or k >= low) and (high is None or k < high) for k in keys]
     found = back(blob, part, schema, domain, batch_rows, key_from=low, key_below=high)
     assert same(found, table.filter(pa.array(inside)))
+    asked = sorted(data.draw(st.sets(st.sampled_from(keys), min_size=1)))
+    among, read = KeySet(pa.array(asked, pa.binary())), []
+    found = back(blob, part, schema, domain, batch_rows, among=among, filtered=read.append)
+    assert same(found, table.filter(pa.array([k in asked for k in keys])))
+    assert len(read) <= 1
 
 
 def check_stats(part, schema, table):
@@ -166,11 +173,14 @@ def test_write_parts_cuts_at_the_target_and_loses_nothing():
 
 
 def damage_is_noticed(data, part, schema, table):
+    keys = KeySet.of(table.slice(0, 1), schema)
     try:
         found = back(bytes(data), part, schema, INT)
+        of_key = back(bytes(data), part, schema, INT, among=keys, filtered=lambda _: None)
     except CorruptionError:
         return True
     assert same(found, table)
+    assert of_key.num_rows
     return False
 
 

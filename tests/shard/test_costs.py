@@ -267,6 +267,43 @@ def test_a_read_costs_what_it_answers_however_long_the_history(kind, short, long
     assert worst[1] <= worst[0] + 1
 
 
+GROUP = 64
+
+
+def inserted(times):
+    """At rest: 50 rows at first, then 200 more at each time. So there is no base, and slices are many."""
+    config = Config(slice_rows=SLICE, inline_part_bytes=0, row_group_rows=GROUP, lookup_cache_bytes=0)
+    lake = Place().lake(config=config)
+    c = lake.create("c", SCHEMA, key=["id"])
+    # Neighbouring times bring keys from all over, so that each slice has its share of every range of keys.
+    ids = [2 * (n * 7919 % 100_003) for n in range(KEYS + 20 * times)]
+    c.append(rows(*ids[:KEYS], v="0"))
+    for first in range(1, times, PER_APPEND):
+        there = ids[KEYS + 20 * (first - 1) : KEYS + 20 * (first - 1 + PER_APPEND)]
+        c.append(rows(*there, v=str(first)))
+    assert c.maintain(thorough=True).complete
+    return lake, c, ids
+
+
+def test_a_lookup_decodes_what_it_finds_however_many_slices_have_no_such_key(monkeypatch):
+    # A slice has at least a sixteenth of the contents, so the number of slices grows slowly.
+    found = []
+    for times in (101, 801):
+        lake, c, ids = inserted(times)
+        asked = pa.table({"id": [*ids[3:8], 60_001, 100_001]})
+        old = {"as_of": 0}
+        assert c.lookup(asked, **old).num_rows == c.lookup(asked).num_rows == 5
+        found.append(
+            (len(c.state().spine.slices), *costs(lake, c, lambda c, a=asked: c.lookup(a), monkeypatch))
+        )
+    (few, _, _), (many, decoded, calls) = found
+    assert many > few > 4
+    # Five keys, of which each is in one row group of the first slice; and about one key in ninety passes.
+    assert decoded <= (5 + 2) * GROUP
+    # The filters are known by now, so slices without the keys are not opened.
+    assert calls <= found[0][2] + 4
+
+
 def test_bases_and_merges_of_a_long_history_write_about_as_many_rows_as_came(long):
     _, c = long
     state = c.state()

@@ -3,17 +3,18 @@
 Owns the layout around Parquet's own pages; must not know rows, order or types. Invariant: the bytes that are
 returned are the ones that were written, or there is a `CorruptionError`.
 
-    "PAR1" | row group ... | seal | footer | footer length (4, little-endian) | "PAR1"
+    "PAR1" | row group ... | filter | seal | footer | footer length (4, little-endian) | "PAR1"
 
 Page checksums cover neither page headers nor the footer. So the footer's key-value metadata hold a CRC-32 of
 every row group's bytes, headers included. The *seal*, 24 bytes in the gap that Parquet allows before the
-footer, is `tidelake` and the blake2b-128 of everything after it. A reader checks the seal, and then each row
-group against the footer. The four magic bytes at the start carry no data. A part's description repeats the
-digest of the footer, so another part in its place is noticed too.
+footer, is `tidelake` and the blake2b-128 of everything after it. A reader checks the seal, and then what it
+reads of row groups and the filter against the footer. The four magic bytes at the start carry no data. A
+part's description repeats the digest of the footer, so another part in its place is noticed too.
 
 Key-value metadata: `tidelake.format` = "1"; `tidelake.index` = JSON, three arrays with an item for
 each row group: `keys` (base64 of its first key as `encode_key` makes it), `ends` (offset of the byte
-after it), `crcs`.
+after it), `crcs`. A part with a filter of its keys has `tidelake.filter` = JSON: `size_bytes` and `crc` of
+the filter, which begins where the last row group ends.
 """
 
 import base64
@@ -32,7 +33,7 @@ from tidelake.model.batch import Part
 
 FORMAT = 1
 MAGIC = b"PAR1"
-FORMAT_KEY, INDEX_KEY = "tidelake.format", "tidelake.index"
+FORMAT_KEY, INDEX_KEY, FILTER_KEY = "tidelake.format", "tidelake.index", "tidelake.filter"
 _SEAL = b"tidelake"
 _SEAL_BYTES = len(_SEAL) + 16
 _TAIL_BYTES = 8
@@ -61,12 +62,16 @@ class Footer:
         first_keys: of every row group, encoded.
         ends: of every row group, the offset of the byte after it.
         crcs: of every row group's bytes.
+        filter_bytes: size of the filter of the keys; 0: the part has none.
+        filter_crc: of the filter's bytes.
     """
 
     metadata: pq.FileMetaData
     first_keys: tuple[bytes, ...]
     ends: tuple[int, ...]
     crcs: tuple[int, ...]
+    filter_bytes: int = 0
+    filter_crc: int = 0
 
     def start(self, group: int) -> int:
         """The offset of a row group's first byte."""
@@ -92,6 +97,12 @@ def index_metadata(first_keys: list[bytes], ends: list[int], crcs: list[int]) ->
     keys = [base64.b64encode(key).decode() for key in first_keys]
     index = json.dumps({"keys": keys, "ends": ends, "crcs": crcs}, separators=(",", ":"))
     return {FORMAT_KEY: str(FORMAT), INDEX_KEY: index}
+
+
+def filter_metadata(data: bytes) -> dict[str, str]:
+    """The key-value metadata of a part with a filter of these bytes."""
+    found = {"size_bytes": len(data), "crc": zlib.crc32(data)}
+    return {FILTER_KEY: json.dumps(found, separators=(",", ":"))}
 
 
 def sealed(file: io.BytesIO) -> tuple[bytes, str]:
@@ -175,6 +186,19 @@ def read_group_bytes(file: File, part: Part, footer: Footer, first: int, last: i
     return data
 
 
+def read_filter_bytes(file: File, part: Part, footer: Footer) -> bytes:
+    """The checked bytes of the filter of a part that has one: one read.
+
+    Raises:
+        CorruptionError: they are not what was written.
+    """
+    start = footer.ends[-1]
+    data = read_range(file, part, start, start + footer.filter_bytes)
+    if zlib.crc32(data) != footer.filter_crc:
+        raise CorruptionError(part.name, "the checksum of its filter does not match")
+    return data
+
+
 def read_range(file: File, part: Part, start: int, end: int) -> bytes:
     """The bytes [start, end); errors of the file itself pass through.
 
@@ -204,7 +228,15 @@ def _parsed(footer: bytes, part: Part) -> Footer:
         raise CorruptionError(part.name, "it is a Parquet file, but not a part")
     index: dict[str, list[Any]] = json.loads(found[INDEX_KEY.encode()])
     keys = tuple(base64.b64decode(key) for key in index["keys"])
-    result = Footer(metadata, keys, tuple(index["ends"]), tuple(index["crcs"]))
+    of_filter: dict[str, int] = json.loads(found.get(FILTER_KEY.encode(), b"{}"))
+    result = Footer(
+        metadata,
+        keys,
+        tuple(index["ends"]),
+        tuple(index["crcs"]),
+        of_filter.get("size_bytes", 0),
+        of_filter.get("crc", 0),
+    )
     if metadata.num_rows != part.rows:
         raise CorruptionError(part.name, f"it has {metadata.num_rows} rows instead of {part.rows}")
     if not metadata.num_row_groups == len(keys) == len(result.ends) == len(result.crcs) > 0:

@@ -78,6 +78,12 @@ class KeySet:
         at = bisect_left(range(len(self)), low, key=self._key)
         return at < len(self) and (high is None or self._key(at) <= high)
 
+    def count(self, low: bytes, high: bytes | None) -> int:
+        """How many keys lie between two bounds, both inclusive; None: no upper bound."""
+        first = bisect_left(range(len(self)), low, key=self._key)
+        end = len(self) if high is None else bisect_right(range(len(self)), high, first, key=self._key)
+        return end - first
+
     def rows(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
         """The rows that have one of the keys, in their order; the batch itself if all do.
 
@@ -111,7 +117,7 @@ class KeySet:
         """`places` for keys that are numbers: searches for each wanted key instead of looking at each row."""
         nulls = keys.null_count
         known = raw(keys, np.dtype(np.uint64))[: len(keys) - nulls]
-        wanted = self._numbers
+        wanted = self.numbers
         if len(known):
             wanted = wanted[np.searchsorted(wanted, known[0]) : np.searchsorted(wanted, known[-1], "right")]
         first, end = equal_ranges(known, wanted)
@@ -120,7 +126,7 @@ class KeySet:
         return _places(len(keys), first, end)
 
     @cached_property
-    def _numbers(self) -> Words:
+    def numbers(self) -> Words:
         """The keys except null, if all are encoded in 8 bytes."""
         count = len(self) - (self.last == NULL)
         start = _WORD_BYTES * self.keys.offset

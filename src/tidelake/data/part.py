@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from tidelake.data.canonical import filled
 from tidelake.data.consolidate import pieces
-from tidelake.data.container import MAGIC, checksum, hasher, index_metadata, sealed, verify
+from tidelake.data.container import MAGIC, checksum, filter_metadata, hasher, index_metadata, sealed, verify
 from tidelake.data.encode import encode_key
+from tidelake.data.partfilter import PartFilterBuilder
 from tidelake.data.scan import PartIndex, read_index, read_part
 from tidelake.data.stats import StatsSettings, Summary, Tally, summary
 from tidelake.data.types import update_schema
@@ -34,6 +35,8 @@ __all__ = ["Ahead", "PartIndex", "PartWriter", "checksum", "read_index", "read_p
 _DICTIONARY_SHARE = 4
 # A row group of wide rows ends at this size: merges hold one of every run, and parts are cut between groups.
 _GROUP_BYTES = 2 * 1024 * 1024
+# Of fewer rows, as a fraction of a row group, a filter would cost more than it spares.
+_FILTERED_SHARE = 8
 # Iterates over what it is given, the summaries of the pieces of each batch; may do so in another thread.
 Ahead: TypeAlias = Callable[[Iterator[list[Summary]]], Iterator[list[Summary]]]
 
@@ -50,6 +53,7 @@ class PartWriter:
         row_group_rows: int,
         stats: StatsSettings,
         group_bytes: int | None = None,
+        filtered: bool = False,
     ) -> None:
         """Start a part.
 
@@ -60,6 +64,7 @@ class PartWriter:
             row_group_rows: rows of a row group; the last one, and one of wide rows, has fewer.
             stats: what of the statistics is kept.
             group_bytes: size in memory at which a row group of wide rows ends.
+            filtered: whether to store a filter of the keys, if there are enough rows.
         """
         self._schema, self._domain, self._schema_id = schema, domain, schema_id
         self._row_group_rows = row_group_rows
@@ -70,6 +75,7 @@ class PartWriter:
         self._sink = io.BytesIO()
         self._writer: pq.ParquetWriter | None = None
         self._tally = Tally(schema, domain)
+        self._filter = PartFilterBuilder(schema) if filtered else None
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
         # For each row group its first and its last row's keys.
@@ -123,6 +129,11 @@ class PartWriter:
         # All keys in one call, because a call costs far more than a key.
         keys = encode_key(pa.concat_batches(self._keys), self._schema).to_pylist()
         self._writer.add_key_value_metadata(index_metadata(keys[::2], self._ends, self._crcs))
+        if self._filter is not None and self.rows * _FILTERED_SHARE >= self._row_group_rows:
+            # Parquet allows a gap before the footer, which is written when the writer is closed.
+            found = self._filter.finish().to_bytes()
+            self._sink.write(found)
+            self._writer.add_key_value_metadata(filter_metadata(found))
         self._writer.close()
         data, of_footer = sealed(self._sink)
         self._checksum.update(memoryview(data)[self._ends[-1] :])
@@ -155,6 +166,8 @@ class PartWriter:
         end = self._sink.tell()
         self._keys.append(group.select(self._key_names).take(pa.array([0, group.num_rows - 1])))
         self._ends.append(end)
+        if self._filter is not None:
+            self._filter.add(group)
         written = self._sink.getbuffer()[start:end]
         self._crcs.append(zlib.crc32(written))
         # Hash now, while the bytes are in the cache, so that little is left to do after the last row.
@@ -188,6 +201,7 @@ def write_parts(
     target_bytes: int,
     name: Callable[[], str],
     group_bytes: int | None = None,
+    filtered: bool = False,
     ahead: Ahead = iter,
 ) -> Generator[tuple[Part, bytes]]:
     """Cut a sorted stream into parts.
@@ -202,6 +216,7 @@ def write_parts(
         target_bytes: a part ends with the row group that reaches this size.
         name: gives a fresh name for each part.
         group_bytes: as for `PartWriter`.
+        filtered: as for `PartWriter`.
         ahead: iterates over summaries, perhaps in a thread that runs ahead: batches are then made and
             summarized there, and encoded in the caller's thread.
 
@@ -217,7 +232,13 @@ def write_parts(
     for piece in chain.from_iterable(ahead(map(summaries, batches))):
         if writer is None:
             writer = PartWriter(
-                schema, domain, schema_id, row_group_rows=row_group_rows, stats=stats, group_bytes=group_bytes
+                schema,
+                domain,
+                schema_id,
+                row_group_rows=row_group_rows,
+                stats=stats,
+                group_bytes=group_bytes,
+                filtered=filtered,
             )
         writer.write_counted(piece)
         del piece

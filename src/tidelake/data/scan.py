@@ -13,13 +13,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelake.data.container import File, Footer, read_footer, read_group_bytes
+from tidelake.data.container import File, Footer, read_filter_bytes, read_footer, read_group_bytes
 from tidelake.data.encode import encode_key
 from tidelake.data.keyset import KeySet, searchable
+from tidelake.data.partfilter import PartFilter
 from tidelake.data.prune import key_upper
 from tidelake.data.types import stored_type, update_schema
 from tidelake.errors import CorruptionError
@@ -32,6 +34,10 @@ _WINDOW_BYTES = 2 * 1024 * 1024
 _BATCH_BYTES = 32 * 1024 * 1024
 # At most so many bytes are decoded at once to find a few rows in them.
 _SPARSE_BYTES = 8 * 1024 * 1024
+# With more keys for each row group, a row group without any is unlikely, and filters spare nothing.
+_FILTERED_KEYS = 32
+# What is done with the filter of a part once it was read.
+Keep: TypeAlias = Callable[[PartFilter], None]
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,7 @@ def wanted_ranges(
     key_below: bytes | None = None,
     among: KeySet | None = None,
     row_groups: Callable[[pq.FileMetaData], list[bool]] | None = None,
+    filtered: Keep | None = None,
 ) -> tuple[Footer, list[tuple[int, int]]]:
     """The footer of a part, and the ranges of bytes that `read_part` will read after it.
 
@@ -94,6 +101,8 @@ def wanted_ranges(
     """
     footer = read_footer(file, part)
     groups = _wanted_groups(footer, part, schema, key_from, key_below, among, row_groups)
+    if among is not None and filtered is not None:
+        groups, _ = _undenied(file, groups, among, footer, part, schema, filtered)
     return footer, [(footer.start(group), footer.ends[group]) for group in groups]
 
 
@@ -112,6 +121,7 @@ def read_part(
     columns: Collection[str] | None = None,
     watch: Callable[[int, int], None] = lambda _rows, _size_bytes: None,
     footer: Footer | None = None,
+    filtered: Keep | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the updates of a part: of all keys, or of a range or a set of them.
 
@@ -131,6 +141,8 @@ def read_part(
             given; default: all.
         watch: called with the number of rows that were decoded, wanted or not, and their size in bytes.
         footer: of the part; default: it is read.
+        filtered: where a set of few keys is given, ask the part's filter which of them it may have; called
+            with the filter. None: do not.
 
     Yields:
         Batches of `update_schema(schema, domain)`, or some of its columns, in the stored order, none empty.
@@ -144,6 +156,8 @@ def read_part(
             footer = read_footer(opened, part)
         fields = _fields(footer, part, schema, domain, columns)
         groups = _wanted_groups(footer, part, schema, key_from, key_below, among, row_groups)
+        if among is not None and filtered is not None:
+            groups, among = _undenied(opened, groups, among, footer, part, schema, filtered)
         size = _BatchSize(batch_rows, batch_bytes, footer.metadata.row_group(0))
         at_once = 1
         while groups:
@@ -233,6 +247,31 @@ def _wanted_groups(  # noqa: PLR0917 - the arguments of `read_part`, in its orde
         for group in range(first, end)
         if (wanted is None or wanted[group]) and (among is None or _meets(among, footer, part, schema, group))
     ]
+
+
+def _undenied(  # noqa: PLR0917 - as many as there are
+    file: File,
+    groups: list[int],
+    among: KeySet,
+    footer: Footer,
+    part: Part,
+    schema: Schema,
+    filtered: Keep,
+) -> tuple[list[int], KeySet]:
+    """Those of some row groups, and of some keys, that the filter of the part does not deny.
+
+    All of them, and nothing is read, if there is no filter, or if it would hardly spare a row group.
+    """
+    size_bytes = sum(footer.ends[group] - footer.start(group) for group in groups)
+    asked = among.count(part.key_lower, part.key_upper)
+    if not 0 < footer.filter_bytes <= size_bytes or asked > _FILTERED_KEYS * len(groups):
+        return groups, among
+    found = PartFilter.from_bytes(read_filter_bytes(file, part, footer))
+    filtered(found)
+    left = found.among(among, schema)
+    if left is None:
+        return [], among
+    return [group for group in groups if _meets(left, footer, part, schema, group)], left
 
 
 def _meets(among: KeySet, footer: Footer, part: Part, schema: Schema, group: int) -> bool:

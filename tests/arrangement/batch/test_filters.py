@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from tidelake.arrangement.batch.batch import FilterPlan
 from tidelake.arrangement.batch.cache import BlockCache
 from tidelake.arrangement.batch.filters import Filter, filter_builder, filter_of
-from tidelake.arrangement.batch.hashing import hash_encoded, hash_rows
+from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import Layout
+from tidelake.data.keyhash import hash_encoded
 from tiers import examples
 
 GOLDEN_ENCODED = [

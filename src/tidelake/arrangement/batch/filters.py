@@ -3,9 +3,8 @@
 Owns two kinds and the choice between them; their bytes are a stored format. Must not know batches.
 Invariant: no false negatives.
 
-- *bloom*: 64-bit words, 16 bits for each planned key. The upper half of a hash picks one word, its lowest 24
-  bits pick four bits in that word, so that a probe reads one word; the false positive rate is about 1 in 150.
-  If there are far fewer keys than planned, neighbouring words are combined by OR, which halves the filter.
+- *bloom*: see `tidelake.data.bloom`; 16 bits for each planned key. If there are far fewer keys than planned,
+  neighbouring words are combined by OR, which halves the filter.
 - *bitmap*: one bit for each whole number from the least to the greatest key; exact. Used where it is no
   larger than the bloom filter.
 """
@@ -14,26 +13,19 @@ import math
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidelake.arrangement.batch.batch import FilterPlan, Mask
-from tidelake.arrangement.batch.hashing import Hashes, hash_rows
+from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import NULL_KEY, Layout
+from tidelake.data.bloom import WORD_BITS, bits_of, may_hold, may_hold_one, places
 from tidelake.data.encode import words
+from tidelake.data.keyhash import Hashes
 
 _BITS_PER_KEY = 16
-_WORD_BITS = 64
 _SIX_BITS = np.uint64(63)
 _ONE = np.uint64(1)
-_HALF = np.uint64(32)
-_TWELVE_BITS = np.uint64(4095)
-# Maps twelve bits, two bit positions of six bits each, to a word with these one or two bits set.
-_PAIRS = (_ONE << (np.arange(4096, dtype=np.uint64) & _SIX_BITS)) | (
-    _ONE << (np.arange(4096, dtype=np.uint64) >> np.uint64(6))
-)
-_PAIR_LIST: list[int] = _PAIRS.tolist()
 # How often a filter may be halved.
 _FOLDS_MAX = 10
 _FOLD_UNIT = 1 << _FOLDS_MAX
@@ -106,25 +98,20 @@ class Bloom:
 
     def __init__(self, words_: Hashes) -> None:
         self.words = words_
-        self._view, self._count = words_.data, len(words_)
+        self._view = words_.data
 
     def may_hold(self, keys: Keys, first: int, end: int) -> Mask:
         """See `Filter`."""
-        found = self.words[_places(keys.hashes[first:end], len(self.words))]
-        bits = _bits(keys)[first:end]
-        mask: Mask = (found & bits) == bits
-        return mask
+        return may_hold(self.words, keys.hashes[first:end], _bits(keys)[first:end])
 
     def may_hold_one(self, keys: Keys) -> bool:
         """See `Filter`."""
-        hash_ = keys.one_hash
-        bits = _PAIR_LIST[hash_ & 4095] | _PAIR_LIST[hash_ >> 12 & 4095]
-        return self._view[((hash_ >> 32) * self._count) >> 32] & bits == bits
+        return may_hold_one(self._view, keys.one_hash)
 
 
 class _BloomBuilder:
     def __init__(self, layout: Layout, rows: int) -> None:
-        count = max(1, math.ceil(rows * _BITS_PER_KEY / _WORD_BITS))
+        count = max(1, math.ceil(rows * _BITS_PER_KEY / WORD_BITS))
         # A multiple of a power of two, so that the filter can be halved.
         unit = min(_FOLD_UNIT, 1 << count.bit_length())
         self._words = np.zeros(math.ceil(count / unit) * unit, np.uint64)
@@ -134,11 +121,11 @@ class _BloomBuilder:
     def add(self, rows: pa.RecordBatch) -> None:
         hashes = hash_rows(rows, self._layout)
         self._keys += 1 + int(np.count_nonzero(hashes[1:] != hashes[:-1]))
-        np.bitwise_or.at(self._words, _places(hashes, len(self._words)), _bits_of(hashes))
+        np.bitwise_or.at(self._words, places(hashes, len(self._words)), bits_of(hashes))
 
     def finish(self) -> Filter:
         words_ = self._words
-        wanted = max(1, math.ceil(self._keys * _BITS_PER_KEY / _WORD_BITS))
+        wanted = max(1, math.ceil(self._keys * _BITS_PER_KEY / WORD_BITS))
         while len(words_) % 2 == 0 and len(words_) // 2 >= wanted:
             words_ = words_[0::2] | words_[1::2]
         return Bloom(words_)
@@ -158,7 +145,7 @@ class Bitmap:
         """See `Filter`."""
         offsets = _offsets(keys.rows.slice(first, end - first), self.base)
         # A key below the base wraps around to a number past the end.
-        inside = offsets < np.uint64(len(self.words) * _WORD_BITS)
+        inside = offsets < np.uint64(len(self.words) * WORD_BITS)
         at = np.where(inside, offsets, np.uint64(0))
         bits = self.words[at >> np.uint64(6)] >> (at & _SIX_BITS)
         mask: Mask = inside & ((bits & _ONE) == _ONE)
@@ -169,14 +156,14 @@ class Bitmap:
     def may_hold_one(self, keys: Keys) -> bool:
         """See `Filter`."""
         offset = -1 if keys.nulls else _number(keys.first) - self.base
-        return 0 <= offset < len(self._view) * _WORD_BITS and bool(
+        return 0 <= offset < len(self._view) * WORD_BITS and bool(
             self._view[offset >> 6] >> (offset & 63) & 1
         )
 
 
 class _BitmapBuilder:
     def __init__(self, base: int, span: int) -> None:
-        self._words = np.zeros(math.ceil(span / _WORD_BITS), np.uint64)
+        self._words = np.zeros(math.ceil(span / WORD_BITS), np.uint64)
         self._base = base
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -194,17 +181,6 @@ def _offsets(rows: pa.RecordBatch, base: int) -> Hashes:
     return found - np.uint64(base)
 
 
-def _places(hashes: Hashes, count: int) -> npt.NDArray[np.uint64]:
-    places: npt.NDArray[np.uint64] = ((hashes >> _HALF) * np.uint64(count)) >> _HALF
-    return places
-
-
-def _bits_of(hashes: Hashes) -> Hashes:
-    """The word of each hash: its lowest 24 bits are four bit positions of six bits each."""
-    pairs: Hashes = _PAIRS[hashes & _TWELVE_BITS] | _PAIRS[(hashes >> np.uint64(12)) & _TWELVE_BITS]
-    return pairs
-
-
 def _bits(keys: Keys) -> Hashes:
     """The word of each key, computed once for all filters."""
-    return keys.once("bloom bits", lambda: _bits_of(keys.hashes))
+    return keys.once("bloom bits", lambda: bits_of(keys.hashes))

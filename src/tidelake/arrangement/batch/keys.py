@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.arrangement.batch.hashing import Hashes, hash_rows
+from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.layout import Layout, Numbers
 from tidelake.data.encode import encode_key
 from tidelake.data.ingest import as_table, normalize
+from tidelake.data.keyhash import Hashes
 from tidelake.data.order import Comparable, row_tuple
 from tidelake.data.types import arrow_type, row_schema
 from tidelake.errors import InvalidUpdates

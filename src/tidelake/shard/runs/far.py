@@ -23,6 +23,7 @@ from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.shard.overlap import Background, Job
 from tidelake.shard.runs.cache import identity
+from tidelake.shard.runs.filters import PART_FILTERS
 from tidelake.shard.runs.rangecache import range_cache
 from tidelake.shard.runs.scope import Scope
 from tidelake.shard.spec import ShardSpec
@@ -293,6 +294,8 @@ def opener(
         yield lambda part: blobs.open(part.name)
         return
 
+    filters = PART_FILTERS.get()
+
     def find(file: File, part: Part) -> tuple[Footer, list[Range]]:
         return wanted_ranges(
             file,
@@ -300,8 +303,9 @@ def opener(
             spec.written_under(part.schema_id),
             key_from=scope.keys.start,
             key_below=scope.keys.stop,
-            among=scope.among,
+            among=scope.among and (filters.among(spec, part, scope.among) or scope.among),
             row_groups=scope.row_groups(part),
+            filtered=partial(filters.keep, identity(spec, part)) if runs > 1 else None,
         )
 
     with closing(PartsAhead(spec, blobs, parts, find, few=scope.among is not None, runs=runs)) as ahead:

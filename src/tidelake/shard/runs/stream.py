@@ -20,6 +20,7 @@ from tidelake.data.select import taken_away, view
 from tidelake.model.batch import Part
 from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
 from tidelake.shard.runs.far import FarPart, Open, footer_of, opener
+from tidelake.shard.runs.filters import PART_FILTERS
 from tidelake.shard.runs.rangecache import rest_bytes
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
@@ -90,12 +91,14 @@ def seen(
     Rows out of scope are dropped here, before equal rows are summed: no row out of scope equals one in scope.
     """
     lookup = scope.only_keys and columns is None
-    fetched = [part for part in source.run.parts if not is_here(spec, part, lookup=lookup)]
+    parts = [part for part in source.run.parts if PART_FILTERS.get().may_hold(spec, part, scope.among)]
+    fetched = [part for part in parts if not is_here(spec, part, lookup=lookup)]
     size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
     with opener(spec, blobs, fetched, scope, runs) as open_:
-        for part in source.run.parts:
+        for part in parts:
             lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-            decoded = _decoded(spec, blobs, part, scope, open_, **size, columns=columns)
+            # The only run mostly has the keys, so its filters would spare nothing.
+            decoded = _decoded(spec, blobs, part, scope, open_, **size, filtered=runs > 1, columns=columns)
             # Not a loop: its variables would hold a batch of every run while the run waits to be read on.
             viewed = map(
                 partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded
@@ -127,6 +130,7 @@ def _decoded(
     *,
     batch_rows: int,
     batch_bytes: int,
+    filtered: bool,
     columns: Collection[str] | None,
 ) -> Generator[pa.RecordBatch]:
     """The rows of a part as written, in the range of keys, without the row groups that the scope skips."""
@@ -145,6 +149,7 @@ def _decoded(
         key_from=keys.start,
         key_below=keys.stop,
         among=scope.among,
+        filtered=filtered,
         row_groups=scope.row_groups(part),
         columns=columns,
     )
@@ -155,15 +160,30 @@ def _decoded(
     if cache is not None and scope.among is not None:
         yield from cache.rows(whole(spec, blobs, part), scope.among, asked, **size)
     else:
-        yield from asked(**size)
+        yield from asked(batch_rows=batch_rows, batch_bytes=batch_bytes)
 
 
-def _read(spec: ShardSpec, part: Part, open_: Open, **what: Any) -> Generator[pa.RecordBatch]:
-    """As `read_part`."""
+def _read(
+    spec: ShardSpec,
+    part: Part,
+    open_: Open,
+    *,
+    among: KeySet | None = None,
+    filtered: bool = False,
+    **what: Any,
+) -> Generator[pa.RecordBatch]:
+    """As `read_part`; with `filtered`, the part's filter is read, and kept by this process."""
+    filters = PART_FILTERS.get()
     with open_(part) as file:
         footer = file.footer if isinstance(file, FarPart) else None
+        if among is not None and (among := filters.among(spec, part, among)) is None:
+            return
+        # Of a part that is far it was read with the footer.
+        keep = partial(filters.keep, identity(spec, part)) if filtered and footer is None else None
         schema = spec.written_under(part.schema_id)
-        yield from read_part(file, part, schema, spec.domain, footer=footer, **what)
+        yield from read_part(
+            file, part, schema, spec.domain, among=among, footer=footer, filtered=keep, **what
+        )
 
 
 def _read_whole(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generator[pa.RecordBatch]:

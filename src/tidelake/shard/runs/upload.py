@@ -71,6 +71,7 @@ def write_run(
         stats=StatsSettings.of(spec.config),
         # Bounded, since a merge that reads these parts holds several copies of a row group of every run.
         group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
+        filtered=True,
         name=lambda: names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
         ahead=ahead,
     )

@@ -1,0 +1,56 @@
+"""Blocked bloom filters: which hashes may be in a set.
+
+Owns how the bits are chosen, which is part of stored formats; must not know keys. Invariant: a hash that is
+in the set is never denied.
+
+A filter has words of 64 bits. The upper half of a hash picks one word, its lowest 24 bits pick four bits in
+that word, so that a probe reads one word. With 16 bits for each hash about 1 in 150 others passes, with 12
+about 1 in 60.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from tidelake.data.keyhash import Hashes
+
+WORD_BITS = 64
+_ONE = np.uint64(1)
+_SIX_BITS = np.uint64(63)
+_HALF = np.uint64(32)
+_TWELVE_BITS = np.uint64(4095)
+# Maps twelve bits, two bit positions of six bits each, to a word with these one or two bits set.
+_PAIRS = (_ONE << (np.arange(4096, dtype=np.uint64) & _SIX_BITS)) | (
+    _ONE << (np.arange(4096, dtype=np.uint64) >> np.uint64(6))
+)
+_PAIR_LIST: list[int] = _PAIRS.tolist()
+
+
+def places(hashes: Hashes, count: int) -> Hashes:
+    """The word of each hash in a filter of `count` words."""
+    found: Hashes = ((hashes >> _HALF) * np.uint64(count)) >> _HALF
+    return found
+
+
+def bits_of(hashes: Hashes) -> Hashes:
+    """The bits of each hash in its word."""
+    pairs: Hashes = _PAIRS[hashes & _TWELVE_BITS] | _PAIRS[(hashes >> np.uint64(12)) & _TWELVE_BITS]
+    return pairs
+
+
+def made(hashes: Hashes, bits_each: int) -> Hashes:
+    """The words of a filter of some hashes, with so many bits for each of them."""
+    words: Hashes = np.zeros(max(1, -(-len(hashes) * bits_each // WORD_BITS)), np.uint64)
+    np.bitwise_or.at(words, places(hashes, len(words)), bits_of(hashes))
+    return words
+
+
+def may_hold(words: Hashes, hashes: Hashes, bits: Hashes) -> npt.NDArray[np.bool_]:
+    """For each hash, whether it may be in the set; `bits` are those that `bits_of` gives."""
+    mask: npt.NDArray[np.bool_] = (words[places(hashes, len(words))] & bits) == bits
+    return mask
+
+
+def may_hold_one(words: memoryview, hash_: int) -> bool:
+    """The same for one hash; ten times as fast."""
+    bits = _PAIR_LIST[hash_ & 4095] | _PAIR_LIST[hash_ >> 12 & 4095]
+    return bool(words[((hash_ >> 32) * len(words)) >> 32] & bits == bits)

@@ -1,0 +1,100 @@
+"""The filter of a part: which keys are certainly not in it.
+
+Owns its bytes; must not know where they lie. Invariant: no key that a part has is denied. It is a blocked
+bloom filter (`tidelake.data.bloom`) over the hashes of the part's distinct keys: a key of one column that is
+encoded in 8 bytes is hashed as that number, any other key as its encoding.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tidelake.data.bloom import bits_of, made, may_hold
+from tidelake.data.encode import encode_key, words
+from tidelake.data.keyhash import Hashes, hash_encoded, hash_words
+from tidelake.data.keyset import KeySet
+from tidelake.data.types import arrow_type
+from tidelake.model.schema import Schema
+
+# About one absent key in ninety passes.
+_BITS_PER_KEY = 12
+
+
+@dataclass(frozen=True)
+class PartFilter:
+    """A filter, as it lies in a part.
+
+    Attributes:
+        words: 64 bits each.
+    """
+
+    words: Hashes = field(repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size, stored and in memory."""
+        return int(self.words.nbytes)
+
+    def among(self, keys: KeySet, schema: Schema) -> KeySet | None:
+        """Those of some keys that the part may have; None: it has none of them.
+
+        Args:
+            keys: asked for.
+            schema: that the part was written under.
+        """
+        hashes = _hashes_of(keys, schema)
+        mask = may_hold(self.words, hashes, bits_of(hashes))
+        if mask.all():
+            return keys
+        return KeySet(keys.keys.filter(pa.array(mask))) if mask.any() else None
+
+    def to_bytes(self) -> bytes:
+        """As stored: the words, little-endian."""
+        return self.words.astype("<u8").tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "PartFilter":
+        """From what `to_bytes` made."""
+        return cls(np.frombuffer(data, "<u8"))
+
+
+class PartFilterBuilder:
+    """Makes the filter of rows that come sorted by key."""
+
+    def __init__(self, schema: Schema) -> None:
+        """Start with no keys; `schema` says which columns are the key."""
+        self._schema = schema
+        self._held: list[Hashes] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add the keys of some rows."""
+        hashes = _hashes(rows, self._schema)
+        fresh = np.ones(len(hashes), np.bool_)
+        fresh[1:] = hashes[1:] != hashes[:-1]
+        self._held.append(hashes[fresh])
+
+    def finish(self) -> PartFilter:
+        """The filter of all keys that were added."""
+        return PartFilter(made(np.concatenate(self._held), _BITS_PER_KEY))
+
+
+def _hashes(rows: pa.RecordBatch, schema: Schema) -> Hashes:
+    if len(schema.key) == 1:
+        column = rows.column(schema.key[0].name)
+        found = words(column)
+        if found is not None:
+            nulls = np.asarray(column.is_null()) if column.null_count else None
+            return hash_words(found, nulls)
+    return hash_encoded(encode_key(rows, schema))
+
+
+def _hashes_of(keys: KeySet, schema: Schema) -> Hashes:
+    if len(schema.key) == 1 and words(pa.array([], arrow_type(schema.key[0].type))) is not None:
+        found = keys.numbers
+        hashes = hash_words(found)
+        if len(found) == len(keys):
+            return hashes
+        # Null is the last key.
+        return np.append(hashes, hash_words(np.zeros(1, np.uint64), np.ones(1, np.bool_)))
+    return hash_encoded(keys.keys)

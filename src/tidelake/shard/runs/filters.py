@@ -1,0 +1,58 @@
+"""Filters of parts that look-ups have read, kept in memory: a part without the keys is not opened again.
+
+Owns which filters are kept; must not know how parts are read.
+
+INVARIANT: a part never changes, and neither does its filter. The filters of all lakes together take at most
+`_BYTES_MAX`. They are optional: a look-up without them reads the filter, or the rows.
+"""
+
+import threading
+from collections import OrderedDict
+
+from tidelake.config import MIB
+from tidelake.data.keyset import KeySet
+from tidelake.data.partfilter import PartFilter
+from tidelake.model.batch import Part
+from tidelake.process import PerProcess
+from tidelake.shard.runs.cache import Identity, identity
+from tidelake.shard.spec import ShardSpec
+
+# Filters of 40 million keys.
+_BYTES_MAX = 64 * MIB
+
+
+class PartFilters:
+    """The filters that a process keeps, of all lakes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Least recently used first.
+        self._kept: OrderedDict[Identity, PartFilter] = OrderedDict()
+        self._size_bytes = 0
+
+    def may_hold(self, spec: ShardSpec, part: Part, keys: KeySet | None) -> bool:
+        """Whether a part may have one of some keys, as far as is known here."""
+        return keys is None or self.among(spec, part, keys) is not None
+
+    def among(self, spec: ShardSpec, part: Part, keys: KeySet) -> KeySet | None:
+        """Those of some keys that a part may have, as far as is known here; None: it has none of them."""
+        id_ = identity(spec, part)
+        with self._lock:
+            found = self._kept.get(id_)
+            if found is None:
+                return keys
+            self._kept.move_to_end(id_)
+        return found.among(keys, spec.written_under(part.schema_id))
+
+    def keep(self, id_: Identity, found: PartFilter) -> None:
+        """Keep a filter that was read, and drop those that were not used for longest."""
+        with self._lock:
+            if id_ in self._kept:
+                return
+            self._kept[id_] = found
+            self._size_bytes += found.size_bytes
+            while self._size_bytes > _BYTES_MAX:
+                self._size_bytes -= self._kept.popitem(last=False)[1].size_bytes
+
+
+PART_FILTERS = PerProcess(PartFilters)

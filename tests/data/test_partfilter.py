@@ -1,0 +1,91 @@
+"""Filters of parts: no key that is there is denied, and few others pass."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from data_reference import updates
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelake.data.container import read_footer
+from tidelake.data.encode import encode_key
+from tidelake.data.keyset import KeySet
+from tidelake.data.part import PartWriter
+from tidelake.data.partfilter import PartFilter, PartFilterBuilder
+from tidelake.data.scan import read_part
+from tidelake.data.stats import StatsSettings
+from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.model.time import TimeDomain
+from tiers import examples
+
+INT = TimeDomain("counter")
+STATS = StatsSettings(500, 32)
+
+
+@settings(max_examples=examples(60))
+@given(updates(columns=2), st.integers(0, 20))
+def test_no_key_that_is_there_is_denied(drawn, cut):
+    schema, _, table = drawn
+    if not table.num_rows:
+        return
+    rows = table.combine_chunks().to_batches()[0].take(pa.array(np.argsort(encode_key(table, schema))))
+    builder = PartFilterBuilder(schema)
+    for piece in (rows.slice(0, cut), rows.slice(cut)):
+        if piece.num_rows:
+            builder.add(piece)
+    keys = KeySet.of(table, schema)
+    found = PartFilter.from_bytes(builder.finish().to_bytes())
+    assert found.among(keys, schema) is keys
+    for key in keys.keys:
+        assert found.among(KeySet(pa.array([key])), schema) is not None
+
+
+@pytest.mark.parametrize("make", [np.asarray, lambda ids: [f"key {i}" for i in ids]], ids=["int", "text"])
+def test_few_keys_that_are_not_there_pass(make):
+    there, others = np.arange(0, 40_000, 2), np.arange(1, 40_000, 2)
+    tables = [pa.table({"k": make(ids)}) for ids in (there, others)]
+    schema = schema_from_arrow(tables[0].schema, ["k"])
+    builder = PartFilterBuilder(schema)
+    for batch in tables[0].to_batches(max_chunksize=7_000):
+        builder.add(batch)
+    found = builder.finish()
+    assert found.size_bytes <= 20_000 * 1.5 + 8
+    passed = found.among(KeySet.of(tables[1], schema), schema)
+    assert passed is not None and 0 < len(passed) < 20_000 / 50
+
+
+def part_of(rows, *, filtered, group=16):
+    ids = np.arange(0, 4 * rows, 4)
+    columns = {"k": ids, "v": ids, "_time": np.zeros(rows, np.int64), "_diff": np.ones(rows, np.int64)}
+    schema = schema_from_arrow(pa.table(columns).select(["k", "v"]).schema, ["k"])
+    writer = PartWriter(schema, INT, 0, row_group_rows=group, stats=STATS, filtered=filtered)
+    writer.write(pa.table(columns).cast(update_schema(schema, INT)).to_batches()[0])
+    return schema, *writer.finish("p")
+
+
+def read_of(schema, part, data, ids):
+    """The rows of some ids, how many rows were decoded, and how many filters were read."""
+    decoded, filters = [], []
+    keys = KeySet.of(pa.table({"k": pa.array(ids)}), schema)
+    watch = {"watch": lambda rows, _: decoded.append(rows), "filtered": filters.append}
+    found = list(read_part(io.BytesIO(data), part, schema, INT, batch_rows=100, among=keys, **watch))
+    return sorted(i for batch in found for i in batch["k"].to_pylist()), sum(decoded), len(filters)
+
+
+def test_row_groups_are_read_for_keys_that_the_filter_does_not_deny():
+    schema, part, data = part_of(1_000, filtered=True)
+    absent = list(range(101, 4_000, 400))
+    assert read_of(schema, part, data, absent) == ([], 0, 1)
+    assert read_of(schema, part, data, [100, *absent[1:]]) == ([100], 16, 1)
+    # So many keys in a row group that one of them is there.
+    assert read_of(schema, part, data, list(range(1_000)))[2] == 0
+    # A filter that is larger than the row group.
+    assert read_of(schema, part, data, [101]) == ([], 16, 0)
+
+
+def test_a_part_without_a_filter_is_read_as_one_with_it():
+    for made in (part_of(1_000, filtered=False), part_of(9, filtered=True, group=100)):
+        assert read_footer(io.BytesIO(made[2]), made[1]).filter_bytes == 0
+        assert read_of(*made, [0, 3, 8])[0] == [0, 8]
