@@ -30,10 +30,6 @@ class PartFilters:
         self._kept: OrderedDict[Identity, PartFilter] = OrderedDict()
         self._size_bytes = 0
 
-    def may_hold(self, spec: ShardSpec, part: Part, keys: KeySet | None) -> bool:
-        """Whether a part may have one of some keys, as far as is known here."""
-        return keys is None or self.among(spec, part, keys) is not None
-
     def among(self, spec: ShardSpec, part: Part, keys: KeySet) -> KeySet | None:
         """Those of some keys that a part may have, as far as is known here; None: it has none of them."""
         id_ = identity(spec, part)

@@ -17,6 +17,7 @@ from tidelake.data.prune import Pruning
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.predicate import Predicate, earlier, key_bounds, later
+from tidelake.shard.runs.filters import PART_FILTERS
 from tidelake.shard.spec import ShardSpec
 
 
@@ -95,12 +96,16 @@ class Scope:
             self._filter = RowFilter(where, spec.schema)
 
     def may_hold(self, part: Part) -> bool:
-        """Whether the part may hold rows in scope, judged by the key bounds and statistics in the state."""
+        """Whether the part may hold rows in scope, judged by the key bounds and statistics in the state.
+
+        Its filter counts as well if this process has read it.
+        """
         pruning = self._pruning(part)
         return (
             self.keys.may_hold(part)
             and (self.among is None or self.among.meets(part.key_lower, part.key_upper))
             and (pruning is None or pruning.part(part))
+            and (self.among is None or PART_FILTERS.get().among(self._spec, part, self.among) is not None)
         )
 
     def row_groups(self, part: Part) -> Callable[[pq.FileMetaData], list[bool]] | None:

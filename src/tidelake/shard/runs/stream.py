@@ -91,11 +91,10 @@ def seen(
     Rows out of scope are dropped here, before equal rows are summed: no row out of scope equals one in scope.
     """
     lookup = scope.only_keys and columns is None
-    parts = [part for part in source.run.parts if PART_FILTERS.get().may_hold(spec, part, scope.among)]
-    fetched = [part for part in parts if not is_here(spec, part, lookup=lookup)]
+    fetched = [part for part in source.run.parts if not is_here(spec, part, lookup=lookup)]
     size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
     with opener(spec, blobs, fetched, scope, runs) as open_:
-        for part in parts:
+        for part in source.run.parts:
             lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
             # The only run mostly has the keys, so its filters would spare nothing.
             decoded = _decoded(spec, blobs, part, scope, open_, **size, filtered=runs > 1, columns=columns)
