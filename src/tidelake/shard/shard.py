@@ -341,11 +341,18 @@ class Shard:
         return self.version_of(self.known())
 
     def last_version(self) -> Version:
-        """The newest version that this handle has seen. No store call, except for the first."""
+        """The newest version that this handle has seen. No store call, except for the first in a group."""
         known, last = self.known(), self._version
         if last is None:
-            return self.version()
+            return self.version() if known.group or known.dropped else self.version_of(known)
         return self.version_of(known) if not known.group and known.seqno > last.state.seqno else last
+
+    def version_to_write(self) -> Version:
+        """A version to prepare a write on: the newest; if that costs a round trip, the newest that is known.
+
+        Its upper is not past that of the newest version, on which the write is decided.
+        """
+        return self.last_version() if self.stores.blobs.is_far else self.version()
 
     def grouped(self) -> ShardState | None:
         """The newest state of its group; None if it is in none. Two log scans."""

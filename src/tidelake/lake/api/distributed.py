@@ -4,7 +4,7 @@ Owns the arguments; `tidelake.shard` uploads and reads. A process that works alo
 jobs in `tidelake.spark` are built on it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -13,18 +13,19 @@ import pyarrow as pa
 from tidelake.data.events import EventColumns
 from tidelake.env import Env
 from tidelake.errors import UsageError
-from tidelake.lake.api.intervals import R, SplitReads
+from tidelake.lake.api.intervals import R, ReadAt, SplitReads
 from tidelake.lake.api.reading import Reading
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.arguments.tokens import written
-from tidelake.model.query import AsOf, Query
+from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading import planholds, query
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
+from tidelake.shard.version import Version
 from tidelake.shard.writing import batches, stage
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.replacement import Replacement, plan_replacement
@@ -235,8 +236,8 @@ class Distributed(SplitReads):
         """
         tasks = TaskOptions(parallelism, task_bytes_max, as_stored)
 
-        def plan(of: Query, options: ReadOptions) -> ReadPlan:
-            return query.read(self._shard, of, options).plan(tasks)
+        def plan(of: Query, options: ReadOptions, seen: Version | None = None) -> ReadPlan:
+            return query.read(self._shard, of, options, seen).plan(tasks)
 
         return self._at(None, options, plan) if asked is None else plan(asked, options)
 
@@ -284,8 +285,10 @@ class Distributed(SplitReads):
         """Release a hold. May be repeated; at most one log write."""
         planholds.release_plan_hold(self._shard, hold)
 
-    def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
+    def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
         return self._reads._at(as_of, options, read)
 
-    def _split(self, n: int, asked: Query, options: ReadOptions) -> list[pa.RecordBatchReader]:
-        return query.read(self._shard, asked, options).split(n)
+    def _split(
+        self, n: int, asked: Query, options: ReadOptions, seen: Version | None = None
+    ) -> list[pa.RecordBatchReader]:
+        return query.read(self._shard, asked, options, seen).split(n)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -12,8 +12,11 @@ from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.version import Version
 
 R = TypeVar("R")
+ReadAt: TypeAlias = Callable[[AsOf, ReadOptions, Version | None], R]
+"""Reads the contents at a time; the version, if any, was just read and told the time."""
 
 
 class Timed(ABC):
@@ -73,12 +76,14 @@ class SplitReads(Timed):
     """Reads in several streams."""
 
     @abstractmethod
-    def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
+    def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
         """Read the contents at a time; None: the last closed one or, if `staged`, `last_staged`."""
 
     @abstractmethod
-    def _split(self, n: int, asked: Query, options: ReadOptions) -> list[pa.RecordBatchReader]:
-        """Answer a query as `n` streams."""
+    def _split(
+        self, n: int, asked: Query, options: ReadOptions, seen: Version | None = None
+    ) -> list[pa.RecordBatchReader]:
+        """Answer a query as `n` streams; `seen` is a version that was just read."""
 
     def split_snapshot(
         self,

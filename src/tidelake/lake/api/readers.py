@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TypeVar
 
 import pyarrow as pa
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.following import following
-from tidelake.lake.api.intervals import IntervalReads, SplitReads
+from tidelake.lake.api.intervals import IntervalReads, R, ReadAt, SplitReads
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.lake.arguments.names import check_token
 from tidelake.model.frontier import Frontier
@@ -17,9 +16,8 @@ from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading.critical import CriticalHold, Moved
 from tidelake.shard.reading.reader import Reader, Step
+from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
-
-R = TypeVar("R")
 
 
 class CollectionReader(IntervalReads, SplitReads):
@@ -75,16 +73,27 @@ class CollectionReader(IntervalReads, SplitReads):
         """
         return self._at(as_of, ReadOptions(columns, where, timeout_s, staged), self._read)
 
-    def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
+    def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
         if as_of is not None:
-            return read(AsOf(self._domain.check(as_of, "as_of")), options)
+            return read(AsOf(self._domain.check(as_of, "as_of")), options, None)
         last = self._last_staged(self._reader.ahead()) if options.staged else self._last_time()
-        return read(AsOf(last), options)
+        return read(AsOf(last), options, None)
 
-    def _read(self, asked: Query, options: ReadOptions) -> pa.RecordBatchReader:
+    def _read(
+        self,
+        asked: Query,
+        options: ReadOptions,
+        seen: Version | None = None,  # noqa: ARG002 - a reader reads what it has pinned
+    ) -> pa.RecordBatchReader:
         return self._reader.stream(asked, options)
 
-    def _split(self, n: int, asked: Query, options: ReadOptions) -> list[pa.RecordBatchReader]:
+    def _split(
+        self,
+        n: int,
+        asked: Query,
+        options: ReadOptions,
+        seen: Version | None = None,  # noqa: ARG002 - as above
+    ) -> list[pa.RecordBatchReader]:
         return self._reader.split(asked, n, options)
 
     def listen(

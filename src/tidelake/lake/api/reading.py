@@ -3,16 +3,15 @@
 Owns the arguments; `tidelake.shard.reading` finds the rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
-from tidelake.lake.api.intervals import IntervalReads
+from tidelake.lake.api.intervals import IntervalReads, R, ReadAt
 from tidelake.lake.api.readers import CollectionReader
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
@@ -23,8 +22,7 @@ from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import lookup
 from tidelake.shard.reading.negatives import may_be_negative, negatives
 from tidelake.shard.reading.reader import Reader
-
-R = TypeVar("R")
+from tidelake.shard.version import Version
 
 
 class Reading(CollectionHandle, IntervalReads):
@@ -116,18 +114,20 @@ class Reading(CollectionHandle, IntervalReads):
         options = ReadOptions(columns, where, timeout_s, staged)
         return self._at(as_of, options, partial(lookup, self._shard, as_table(keys)))
 
-    def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
+    def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
         if as_of is not None:
-            return read(AsOf(self.domain.check(as_of, "as_of")), options)
+            return read(AsOf(self.domain.check(as_of, "as_of")), options, None)
         while True:
+            seen = self._shard.version()
+            last = self._last_staged_in(seen.state) if options.staged else self._last_before(seen.upper)
             try:
-                return read(AsOf(self.last_staged() if options.staged else self.last_time()), options)
+                return read(AsOf(last), options, seen)
             except HistoryCompacted:
                 # Others appended and moved `since` in between: the last closed time is a later one now.
                 continue
 
-    def _read(self, asked: Query, options: ReadOptions) -> pa.RecordBatchReader:
-        return query.read(self._shard, asked, options).stream()
+    def _read(self, asked: Query, options: ReadOptions, seen: Version | None = None) -> pa.RecordBatchReader:
+        return query.read(self._shard, asked, options, seen).stream()
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Open a reader. It holds history from `since` on (default: the current one) until it is closed.

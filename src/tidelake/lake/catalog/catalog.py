@@ -34,7 +34,7 @@ from tidelake.lake.catalog.settings import check_agreed
 from tidelake.model.frontier import Frontier
 from tidelake.model.predicate import PAST, leaf
 from tidelake.model.query import AsOf
-from tidelake.model.selection import ReadOptions, Selection
+from tidelake.model.selection import Selection
 from tidelake.model.time import TimeDomain
 from tidelake.shard.lease import explained
 from tidelake.shard.machine import GroupCommit
@@ -45,6 +45,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import Maintainer
+from tidelake.shard.version import Version
 from tidelake.shard.writing.append import compare_and_append
 from tidelake.state import agreeing
 from tidelake.state.agreed import Agreed
@@ -149,13 +150,14 @@ class Catalog:
     def _listing(self, selection: Selection) -> Listing:
         while True:
             try:
-                upper = self._shard.state().upper.elements[0]
+                version = self._shard.version() if self._opened else self._shard.last_version()
             except ReadOnlyLake:
-                upper = 0  # There is no catalog yet, and a read-only lake cannot make one.
+                return Listing(0, {})  # There is no catalog yet, and a read-only lake cannot make one.
+            upper = version.upper.elements[0]
             if not isinstance(upper, int) or upper == 0:
                 return Listing(0, {})
             try:
-                rows = self._rows(AsOf(upper - 1), selection)
+                rows = self._rows(version, AsOf(upper - 1), selection)
             except HistoryCompacted:
                 continue  # Others changed and compacted the catalog in between: read it as it is now.
             except BlobNotFound as error:
@@ -167,9 +169,9 @@ class Catalog:
             intents = {key: found.pop(key) for key in [*found] if key.startswith(_INTENT)}
             return Listing(upper, found, intents)
 
-    def _rows(self, asked: AsOf, selection: Selection) -> pa.Table:
-        """Some rows at a closed time, read at once: nothing keeps their parts."""
-        version = query.ready(self._shard, asked, ReadOptions(timeout_s=0))
+    def _rows(self, version: Version, asked: AsOf, selection: Selection) -> pa.Table:
+        """Some rows at a closed time of a version, read at once: nothing keeps their parts."""
+        query.check_since(asked, version.state)
         return VersionRead(self._shard, version, asked, version.spec, selection).stream().read_all()
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:

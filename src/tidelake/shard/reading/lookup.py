@@ -13,9 +13,12 @@ from tidelake.model.selection import ReadOptions
 from tidelake.shard.reading.query import read
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.version import Version
 
 
-def lookup(shard: Shard, keys: pa.Table, query: AsOf, options: ReadOptions) -> pa.Table:
+def lookup(
+    shard: Shard, keys: pa.Table, query: AsOf, options: ReadOptions, seen: Version | None = None
+) -> pa.Table:
     """The rows of some keys at a time: sorted by (key, value), consolidated.
 
     Args:
@@ -23,11 +26,12 @@ def lookup(shard: Shard, keys: pa.Table, query: AsOf, options: ReadOptions) -> p
         keys: with the key columns, in any order, each key as often as it comes.
         query: the time.
         options: as for `tidelake.shard.reading.query.read`, whose errors it has as well.
+        seen: likewise.
 
     Raises:
         InvalidUpdates: the table is none of keys; names the column and the row.
     """
-    asked = read(shard, query, options)
+    asked = read(shard, query, options, seen)
     given = _keys(keys, asked.spec)
     return asked.among(KeySet.of(given, asked.spec.schema)) if given.num_rows else asked.schema.empty_table()
 

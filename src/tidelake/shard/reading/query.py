@@ -19,22 +19,24 @@ from tidelake.state.state import ShardState
 _ALL = ReadOptions()
 
 
-def read(shard: Shard, query: Query, options: ReadOptions = _ALL) -> VersionRead:
+def read(shard: Shard, query: Query, options: ReadOptions = _ALL, seen: Version | None = None) -> VersionRead:
     """A read of the first version seen that knows the whole answer; that is kept for as long as it takes.
 
-    Waits for the times asked for to be closed.
+    Waits for the times asked for to be closed. `seen` is a version that the caller has just read, of which it
+    has the times; then the log is not asked again.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
         IncompatibleSchema, UsageError: as `VersionRead.of`.
     """
-    return VersionRead.of(shard, ready(shard, query, options).kept_by(Lease(shard)), query, options)
+    version = ready(shard, query, options, seen)
+    return VersionRead.of(shard, version.kept_by(Lease(shard)), query, options)
 
 
-def ready(shard: Shard, query: Query, options: ReadOptions = _ALL) -> Version:
-    """The first version seen that knows the whole answer, or with `staged` the newest. Errors as `read`."""
-    version = shard.version()
+def ready(shard: Shard, query: Query, options: ReadOptions = _ALL, seen: Version | None = None) -> Version:
+    """The first version seen that knows the whole answer, or with `staged` the newest. As `read`."""
+    version = shard.version() if seen is None else seen
     check_since(query, version.state)
     closed, asked = _closed(query)
     if not options.staged and not closed(version.state):

@@ -120,7 +120,7 @@ def append_rows(
         )
 
     def attempt(spec: ShardSpec) -> Appended:
-        floor = commit_floor(shard, shard.version().state)
+        floor = commit_floor(shard, shard.version_to_write().state)
         return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), idempotency)
 
     return under_newest_schema(shard, attempt)
@@ -131,7 +131,7 @@ def _append_timed(
 ) -> Appended:
     table = normalized(spec, given)
     idempotency = _with_fingerprint(idempotency, table)
-    lower = shard.version().upper
+    lower = shard.version_to_write().upper
     # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
     known = (
         single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
@@ -170,15 +170,16 @@ def _append_at_upper(
         # Without rows all times before `end` may be closed; an empty append still records the claim.
         return Exactly(lower, lower if end <= lower and not table.num_rows else end)
 
+    version = shard.version_to_write()
     while True:
-        at_upper = within(shard.version().upper)
+        at_upper = within(version.upper)
         limit = shard.spec.config.inline_total_bytes
         write = single.an_append(runs, at_upper, idempotency, inline_bytes_max=limit, as_now=True)
         try:
             # In a group it is recomputed at the newest upper, without a refusal in between.
             return single.carry_out(shard, single.at_any_upper(write, within))
         except UpperMismatch:
-            continue
+            version = shard.version()
 
 
 def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
