@@ -23,7 +23,7 @@ from tidelake.data.stats import StatsSettings
 from tidelake.data.types import data_type, schema_from_arrow
 from tidelake.data.where import predicate
 from tidelake.errors import UsageError
-from tidelake.model.predicate import key_bounds
+from tidelake.model.predicate import key_bounds, keys_asked
 from tidelake.model.schema import Column, Schema
 from tidelake.model.time import TimeDomain
 from where_reference import FIELDS, MORE, condition, random_rows
@@ -71,6 +71,39 @@ def test_rows_that_satisfy_a_condition_lie_between_its_key_bounds(rng):
     start, stop = key_bounds(bound, [column.id for column in SCHEMA.key])
     for key in encode_key(RowFilter(bound, SCHEMA)(rows), SCHEMA).to_pylist():
         assert (start is None or start <= key) and (stop is None or key < stop), sql
+
+
+@given(st.integers(0, 2**32).map(random.Random))
+def test_rows_that_satisfy_a_condition_have_the_keys_that_it_fixes(rng):
+    field = rng.choice([f for f in ALL if not pa.types.is_nested(f[0].type)])
+    schema = schema_from_arrow(pa.schema([f[0] for f in ALL]), [field[0].name])
+    rows = batch_of(updates(rng, 20))
+    sql, _ = condition(rng, [field], depth=rng.randrange(3))
+    bound = predicate(ours(sql), schema)
+    fixed = keys_asked(bound, [column.id for column in schema.key], 5)
+    assert fixed is None or (0 < len(fixed) <= 5 and fixed == sorted(set(fixed)))
+    for key in encode_key(RowFilter(bound, schema)(rows), schema).to_pylist():
+        assert fixed is None or key in fixed, sql
+
+
+@pytest.mark.parametrize(
+    ("sql", "keys"),
+    [
+        ("s = 'a' AND k = 1 AND b", 1),
+        ("s IN ('a', 'b') AND k = 1 AND b = TRUE AND f > 0", 2),
+        ("s IN ('a', 'b') AND k IN (1, 2) AND b", 4),
+        ("s = 'a' AND k = 1 AND b OR s = 'b' AND k = 2 AND b IS NULL", 2),
+        ("s = 'a' AND k = 1 AND b OR s = 'b' AND k = 2", None),
+        ("s = 'a' AND k = 1", None),
+        ("s LIKE 'a%' AND k = 1 AND b", None),
+        ("s = 'a' AND k IN (1, 2, 3, 4, 5) AND b", None),
+        ("f > 0", None),
+    ],
+)
+def test_a_condition_fixes_keys(sql, keys):
+    bound = predicate(sql, SCHEMA)
+    fixed = keys_asked(bound, [column.id for column in SCHEMA.key], 4)
+    assert (None if fixed is None else len(fixed)) == keys
 
 
 def written(rows, settings, row_group_rows):

@@ -304,6 +304,20 @@ def test_a_lookup_decodes_what_it_finds_however_many_slices_have_no_such_key(mon
     assert calls < many
 
 
+def test_the_history_of_a_key_opens_what_has_the_key_however_many_slices_have_not(monkeypatch):
+    lake, c, ids = inserted(801)
+    slices = len(c.state().spine.slices)
+
+    def history(c):
+        return c.updates(0, c.upper.elements[0], where=f"id = {ids[3]}").read_all()
+
+    assert history(c).num_rows == 1
+    decoded, calls = costs(lake, c, history, monkeypatch)
+    # By now the filters are known: one slice has the key, and in about one of ninety it is not denied.
+    assert decoded <= 2 * GROUP
+    assert calls <= 8 < slices
+
+
 def test_bases_and_merges_of_a_long_history_write_about_as_many_rows_as_came(long):
     _, c = long
     state = c.state()

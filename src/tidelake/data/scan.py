@@ -36,6 +36,8 @@ _BATCH_BYTES = 32 * 1024 * 1024
 _SPARSE_BYTES = 8 * 1024 * 1024
 # With more keys for each row group, a row group without any is unlikely, and filters spare nothing.
 _FILTERED_KEYS = 32
+# A filter of so many times the bytes of the row groups is read all the same: they would have to be decoded.
+_FILTER_SHARE = 4
 # What is done with the filter of a part once it was read.
 Keep: TypeAlias = Callable[[PartFilter], None]
 
@@ -264,7 +266,7 @@ def _undenied(  # noqa: PLR0917 - as many as there are
     """
     size_bytes = sum(footer.ends[group] - footer.start(group) for group in groups)
     asked = among.count(part.key_lower, part.key_upper)
-    if not 0 < footer.filter_bytes <= size_bytes or asked > _FILTERED_KEYS * len(groups):
+    if not 0 < footer.filter_bytes <= _FILTER_SHARE * size_bytes or asked > _FILTERED_KEYS * len(groups):
         return groups, among
     found = PartFilter.from_bytes(read_filter_bytes(file, part, footer))
     filtered(found)

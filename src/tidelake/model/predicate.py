@@ -12,8 +12,10 @@ Encodings of non-null values begin with 01, that of null is 02. None is a proper
 follows a value in a key begins with 01 or 02; so `value + FF` is past that value, alone and in a key.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, TypeAlias
 
 from tidelake.model.batch import ColumnStats
@@ -145,6 +147,32 @@ def key_bounds(predicate: Predicate, key: Sequence[int]) -> tuple[bytes | None, 
             start, stop = key_bounds(part, key)
             low, high = later(low, start), earlier(high, stop)
     return low, high
+
+
+def keys_asked(predicate: Predicate, key: Sequence[int], most: int) -> list[bytes] | None:
+    """The only keys that rows that satisfy the predicate can have, encoded, ascending, distinct.
+
+    None: it does not fix all key columns, or there are more than `most` keys, or none.
+
+    Args:
+        predicate: for the rows.
+        key: ids of the key columns, in order.
+        most: keys to return.
+    """
+    if predicate.op == "or":
+        found = [keys_asked(part, key, most) for part in predicate.of]
+        if None in found:
+            return None
+        keys = {one for part in found if part is not None for one in part}
+        return sorted(keys) if 0 < len(keys) <= most else None
+    parts = predicate.of if predicate.op == "and" else (predicate,)
+    leaves = {part.column: part.intervals for part in parts if part.op == "in"}
+    values = [leaves.get(column, ()) for column in key]
+    if not all(values) or any(stop != start + PAST for column in values for start, stop in column):
+        return None
+    if math.prod(map(len, values)) > most:
+        return None
+    return [b"".join(start for start, _ in chosen) for chosen in product(*values)]
 
 
 def later(a: bytes | None, b: bytes | None) -> bytes | None:

@@ -16,9 +16,12 @@ from tidelake.data.keyset import KeySet
 from tidelake.data.prune import Pruning
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.model.predicate import Predicate, earlier, key_bounds, later
+from tidelake.model.predicate import Predicate, earlier, key_bounds, keys_asked, later
 from tidelake.shard.runs.filters import PART_FILTERS
 from tidelake.shard.spec import ShardSpec
+
+# So many keys of a predicate are looked up; the rows of more of them are found by a scan of their range.
+_KEYS_MAX = 1000
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Scope:
 
     Attributes:
         keys: the range of the keys that are in `among` and may satisfy the predicate.
-        among: the keys that are asked for; None: all keys.
+        among: the keys that are asked for, or the only ones that may satisfy the predicate; None: all keys.
         where: the predicate; None: every row satisfies it.
         only_keys: whether exactly the rows of the keys in `among` are in scope.
     """
@@ -81,8 +84,12 @@ class Scope:
         where: Predicate | None = None,
         among: KeySet | None = None,
     ) -> None:
-        self.where, self.among = where, among
+        self.where = where
         self.only_keys = among is not None and where is None and keys in (None, KeyRange())
+        ids = [column.id for column in spec.schema.key]
+        if among is None and where is not None and (fixed := keys_asked(where, ids, _KEYS_MAX)):
+            among = KeySet(pa.array(fixed, pa.binary()))
+        self.among = among
         self.keys = keys or KeyRange()
         if among is not None:
             # The least bytes after the last key, since no key is a prefix of another.
@@ -91,7 +98,7 @@ class Scope:
         self._spec = spec
         self._prunings: dict[int, Pruning] = {}
         if where is not None:
-            start, stop = key_bounds(where, [column.id for column in spec.schema.key])
+            start, stop = key_bounds(where, ids)
             self.keys = KeyRange(later(self.keys.start, start), earlier(self.keys.stop, stop))
             self._filter = RowFilter(where, spec.schema)
 
