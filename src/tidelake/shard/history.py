@@ -11,10 +11,12 @@ INVARIANT: entries are contiguous, and each fits the state before it; anything e
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CollectionDropped, CorruptionError, OutcomeUnknown, TidelakeError
 from tidelake.model import names
+from tidelake.shard.overlap import beside
 from tidelake.state import codec
 from tidelake.state.dropping import vanished
 from tidelake.state.edits import Delta, apply
@@ -108,12 +110,22 @@ class History:
                 return None
             return self._followed(self._first(entries[0]), entries[1:])
         name = names.rollup(self.shard_id, base.seqno, base.id)
-        state = codec.decode_state(self._stores.blobs.get(name), name)
+        stored, entries = self._fetched(name, base.seqno, through)
+        state = codec.decode_state(stored, name)
         if (state.shard_id, state.seqno) != (self.shard_id, base.seqno):
             raise CorruptionError(name, f"holds {state.shard_id}@{state.seqno}, expected seqno {base.seqno}")
-        entries = self._stores.log.newer(self.shard_id, base.seqno, through)
         # There is at least the entry that added the rollup, as it comes after the state in the rollup.
         return self._followed(LoadedVersion(state, 0), entries) if entries else None
+
+    def _fetched(self, rollup: str, seqno: int, through: int) -> tuple[bytes, list[Entry] | None]:
+        """The bytes of a rollup, and the entries after it; from stores that are far at the same time."""
+        blobs, entries = self._stores.blobs, partial(self._stores.log.newer, self.shard_id, seqno, through)
+        if not blobs.is_far:
+            return blobs.get(rollup), entries()
+        found: list[list[Entry] | None] = []
+        with beside(lambda: found.append(entries())):
+            stored = blobs.get(rollup)
+        return stored, found[0]
 
     def _first(self, entry: Entry) -> LoadedVersion:
         state = codec.decode_state(entry.data, self._entry_name(entry.seqno))

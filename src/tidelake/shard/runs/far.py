@@ -95,6 +95,7 @@ class FarPart:
             data = self._here(size)
         if not data:
             [data] = self._fetched([(self._at, self._at + size)], keep=True)
+            self._held = [(self._at, data)]
         self._at += len(data)
         return data
 
