@@ -62,7 +62,8 @@ BANS = (
         "os.getpid", PROCESS, ("process.py", "cli/output.py", "spark/writing/rejects.py", "store/scratch.py")
     ),
     Ban("subprocess", COMMANDS, ("cli/", "spark/session.py")),  # the session asks Java for its version
-    Ban("os.environ", SETTINGS, ("cli/", "spark/session.py")),
+    # The address of a log may be secret, so workers find it in their environment.
+    Ban("os.environ", SETTINGS, ("cli/", "spark/session.py", "store/access.py")),
     Ban("os.getenv", SETTINGS, ("cli/", "spark/session.py")),
     Ban("logging", REPORT, ("spark/session.py",)),  # which quiets Py4J
     *(Ban(x, PLAIN) for x in ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")),

@@ -48,7 +48,7 @@ from tidelake.state import codec
 from tidelake.state.agreed import AS_MADE
 from tidelake.state.edits import Edits
 from tidelake.state.state import ShardState
-from tidelake.store.url import check_marker
+from tidelake.store.marker import decode_marker
 
 V1, V2, V3, V4 = (Path(__file__).parent / name for name in ("v1", "v2", "v3", "v4"))
 MADE = {V1: make_v1.records(), V2: make_v2.records(), V3: make_v3.records(), V4: make_v4.records()}
@@ -299,9 +299,9 @@ def test_a_log_of_a_newer_format_is_refused(lake):
 
 def test_a_marker_of_a_newer_format_is_refused(lake):
     marker = lake / "tidelake.json"
-    newer = json.loads(marker.read_bytes()) | {"format": 2}
+    newer = json.loads(marker.read_bytes()) | {"format": 3}
     with pytest.raises(FormatTooNew):
-        check_marker("x", json.dumps(newer).encode())
+        decode_marker("x", json.dumps(newer).encode())
     marker.chmod(0o644)
     marker.write_text(json.dumps(newer))
     with pytest.raises(FormatTooNew):

@@ -80,8 +80,8 @@ def test_a_damaged_marker_is_corruption(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_newer_marker_is_too_new(tmp_path: Path) -> None:
-    (tmp_path / "tidelake.json").write_bytes(b'{"format": 2, "lakes": ["who knows"]}')
-    with pytest.raises(FormatTooNew, match="format 2"):
+    (tmp_path / "tidelake.json").write_bytes(b'{"format": 3, "lakes": ["who knows"]}')
+    with pytest.raises(FormatTooNew, match="format 3"):
         opened(tmp_path)
 
 

@@ -368,7 +368,8 @@ def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> Ti
 def explained_by(spec: ShardSpec, name: str) -> TidelakeError:
     """As `explained`, in a process that only has the spec."""
     try:
-        shard = Shard.open(stores_of(spec), env_here(), spec.url, spec.shard_id, spec.config)
+        stores = stores_of(spec)
+        shard = Shard.open(stores, stores.env(env_here()), spec.url, spec.shard_id, spec.config)
     except CollectionNotFound:
         return CollectionDropped(spec.shard_id)
     return explained(shard, name)

@@ -120,5 +120,5 @@ def stores_of(spec: ShardSpec) -> Stores:
     """The stores of a spec, opened once per process (a forked child opens its own)."""
     opened, key = _OPENED.get(), (spec.url, spec.config)
     if key not in opened:
-        opened[key] = open_stores(spec.url, spec.config, env_here(), create=False)
+        opened[key] = open_stores(spec.url, spec.config, env_here(), create=False, for_parts=True)
     return opened[key]

@@ -3,48 +3,51 @@
 Owns the kinds of URLs, the marker file that makes a directory a lake, and the order of the layers. Must not
 know what is kept in the stores.
 
-    <root>/tidelake.json    the marker: {"format": 1, "lake": "<id>"}
+    <root>/tidelake.json    the marker: see `tidelake.store.marker`
     <root>/blobs/           objects
-    <root>/log/             version log
+    <root>/log/             version log, if it is not in a database; advisory locks
     <root>/~tmp/            the marker while it is being written
 
 INVARIANT: the marker is written before anything else, and at most once. Where it is missing, nothing of a
 lake was ever written.
 """
 
-import json
 import os
 import re
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from tidelake.config import Config
-from tidelake.env import Clock, Env, IdSource
+from tidelake.env import Clock, Env
 from tidelake.errors import (
     BlobExists,
     BlobNotFound,
-    CorruptionError,
-    FormatTooNew,
     NotALake,
     UsageError,
 )
+from tidelake.store.access import LOG_VARIABLE, StoreAccess, known_access, remember_access
 from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, NoAdvisoryLocks
+from tidelake.store.clock import StoreClock
 from tidelake.store.disk import unavailable
-from tidelake.store.layers import BlobLayer, LogLayer
+from tidelake.store.layers import Around, BlobLayer, LogLayer, Operation
 from tidelake.store.local import LocalBlobStore
+from tidelake.store.marker import MARKER, Marker, decode_marker
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.names import check_name
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.readonly import CopiedVersionLog, refusing_writes
-from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog, draw_from
+from tidelake.store.retrying import Retry, RetryingBlobStore, RetryingVersionLog, draw_from
 from tidelake.store.scratch import FOLDER as SCRATCH_FOLDER
 from tidelake.store.sqlite import SqliteVersionLog
 
-FORMAT = 1
-MARKER = "tidelake.json"
+T = TypeVar("T")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -59,14 +62,20 @@ class Stores:
     Attributes:
         blobs: the objects.
         log: the version log, with a key for each shard.
-        turns: advisory locks between the processes of a machine.
+        locks: advisory locks between the processes of a machine.
         read_only: whether all writes are refused.
+        clock: the clock that all processes on these stores share; None: that of each machine.
     """
 
     blobs: BlobStore
     log: VersionLog
     locks: AdvisoryLocks = field(default_factory=NoAdvisoryLocks)
     read_only: bool = False
+    clock: Clock | None = None
+
+    def env(self, env: Env) -> Env:
+        """The environment of work on these stores: its wall clock is the one that is shared."""
+        return env if self.clock is None else replace(env, clock=self.clock)
 
     def close(self) -> None:
         """Close both stores; may be repeated."""
@@ -103,37 +112,118 @@ def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
 
 
 def open_stores(
-    url: "str | os.PathLike[str]", config: Config, env: Env, *, create: bool, read_only: bool = False
+    url: "str | os.PathLike[str]",
+    config: Config,
+    env: Env,
+    *,
+    create: bool,
+    read_only: bool = False,
+    access: StoreAccess | None = None,
+    for_parts: bool = False,
 ) -> Stores:
     """Open the stores of the lake at `url`, with all layers. With `create`, a missing lake is created.
 
     With `read_only`, or if this user may not write there, all writes are refused and nothing is written.
 
-    Cost: one or two store calls.
+    Cost: one or two store calls, and a connection to the database of the log if it has one.
+
+    Args:
+        url: path or url of the lake.
+        config: settings of this process.
+        env: clock, ids and recorder.
+        create: make the lake if there is none. A log that `access` gives is where its log will be.
+        read_only: refuse all writes.
+        access: how this process reaches the stores; default: as it reached them last.
+        for_parts: the caller works on objects, and may have no access to a log that is elsewhere: the log is
+            not contacted before it is used.
 
     Raises:
-        NotALake: there is no lake, and none was or could be created.
+        NotALake: there is no lake, and none was or could be created; or the database that was given does not
+            have its log.
+        UsageError: the lake needs the address of its log, or has its log elsewhere than in what was given.
         FormatTooNew: a newer Tidelake created the lake.
         CorruptionError: its marker is damaged.
-        StoreUnavailable: the directory cannot be read or written.
+        StoreUnavailable: the directory or the database cannot be read or written.
     """
     url = normalize_url(url)
+    gives_log = access is not None and access.gives_log
+    access = access or known_access(url)
     if url.startswith("memory://"):
+        if gives_log:
+            raise UsageError(f"lake {url!r} lives in this process, and so does its log: leave out log=")
         local = _open_memory(url, env.clock, create=create and not read_only)
         return _layered(_read_only(local, url) if read_only else local, config, env)
     root = unquote(urlsplit(url).path)
     blobs, log = os.path.join(root, "blobs"), os.path.join(root, "log")
     marked = _layered_blobs(LocalBlobStore(root), config, env)
-    _check_directory(root, marked, env.ids, create=create and not read_only)
-    if read_only or not all(map(_is_writable, (root, blobs, log))):
-        found = Stores(LocalBlobStore(blobs, base=root), CopiedVersionLog(log, base=root))
+    may_create = create and not read_only
+    new = access if gives_log else StoreAccess()
+    marker = _marker_of(root, marked, lambda: _new_marker(url, new, env) if may_create else None)
+    read_only = read_only or not all(map(_is_writable, (root, blobs, log)))
+    objects = LocalBlobStore(blobs, base=root)
+    locks = FileAdvisoryLocks(log, base=root)
+    if marker.log == "postgres":
+        elsewhere, clock = _postgres_log(url, marker, access, config, env, for_parts=for_parts)
+        found = Stores(objects, elsewhere, locks, clock=clock)
+        return _layered(_read_only(found, url) if read_only else found, config, env)
+    if gives_log:
+        raise UsageError(
+            f"lake {url!r} has its log in its directory: leave out log=, which is for lakes made with it"
+        )
+    if read_only:
+        found = Stores(objects, CopiedVersionLog(log, base=root))
         return _layered(_read_only(found, url), config, env)
-    local = Stores(
-        LocalBlobStore(blobs, base=root),
-        SqliteVersionLog(log, env.ids, base=root),
-        FileAdvisoryLocks(log, base=root),
-    )
-    return _layered(local, config, env)
+    return _layered(Stores(objects, SqliteVersionLog(log, env.ids, base=root), locks), config, env)
+
+
+def _new_marker(url: str, access: StoreAccess, env: Env) -> Marker:
+    """The marker of a lake that is being made. The log in a database is made before it."""
+    if not access.gives_log:
+        return Marker(env.ids.fresh())
+    postgres = _postgres(url)
+    address = postgres.Address(access.log_address() or "")
+    return Marker(postgres.create_log(address, env.ids.fresh(), url, env.clock), "postgres")
+
+
+def _postgres_log(
+    url: str, marker: Marker, access: StoreAccess, config: Config, env: Env, *, for_parts: bool
+) -> tuple[VersionLog, Clock | None]:
+    """The log of a lake in a PostgreSQL database, and the clock of the server."""
+    address = access.log_address()
+    if address is None:
+        missing = UsageError(
+            f"the log of lake {url!r} is in a PostgreSQL database: give its address as log='postgresql://…' "
+            f"to tidelake.open, or in the environment variable {LOG_VARIABLE}, also to workers of Spark"
+        )
+        if for_parts:
+            return LogLayer(MemoryVersionLog(), _raising(missing)), None
+        raise missing
+    postgres = _postgres(url)
+    log = postgres.PostgresVersionLog(postgres.Address(address), marker.lake, url, env.clock)
+    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
+    if not for_parts:
+        retry.read(log.check)
+        remember_access(url, access)
+    return log, StoreClock(lambda: retry.read(log.now_ms), env.clock)
+
+
+def _postgres(url: str) -> ModuleType:
+    """The module of the log in PostgreSQL, which loads the driver."""
+    try:
+        from tidelake.store.postgres import log
+    except ImportError as error:
+        raise UsageError(
+            f"the log of lake {url!r} is in a PostgreSQL database, and psycopg cannot be loaded ({error}): "
+            "install tidelake[postgres]"
+        ) from error
+    return log
+
+
+def _raising(error: UsageError) -> Around:
+    def around(_operation: Operation, _call: Callable[[], T]) -> T:
+        raise error
+
+    return around
 
 
 def _is_writable(folder: str) -> bool:
@@ -143,7 +233,13 @@ def _is_writable(folder: str) -> bool:
 
 def _read_only(stores: Stores, url: str) -> Stores:
     around = refusing_writes(url)
-    return Stores(BlobLayer(stores.blobs, around), LogLayer(stores.log, around), read_only=True)
+    return replace(
+        stores,
+        blobs=BlobLayer(stores.blobs, around),
+        log=LogLayer(stores.log, around),
+        locks=NoAdvisoryLocks(),
+        read_only=True,
+    )
 
 
 def file_url(url: str, name: str) -> str | None:
@@ -164,11 +260,10 @@ def _layered(stores: Stores, config: Config, env: Env) -> Stores:
     the store, not calls of the caller. There is no cache; it would go outside both.
     """
     log = MeteredVersionLog(stores.log, env.recorder)
-    return Stores(
-        _layered_blobs(stores.blobs, config, env),
-        RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids)),
-        stores.locks,
-        stores.read_only,
+    return replace(
+        stores,
+        blobs=_layered_blobs(stores.blobs, config, env),
+        log=RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids)),
     )
 
 
@@ -187,60 +282,48 @@ def _open_memory(url: str, clock: Clock, *, create: bool) -> Stores:
         return stores
 
 
-def _check_directory(root: str, store: BlobStore, ids: IdSource, *, create: bool) -> None:
-    """Check that `root` is a lake; with `create`, make it one."""
+def _marker_of(root: str, store: BlobStore, create: Callable[[], Marker | None]) -> Marker:
+    """The marker of the lake in a directory.
+
+    Args:
+        root: the directory.
+        store: the objects in the directory.
+        create: called if there is no lake: makes what comes before the marker; None: make no lake.
+    """
     try:
         names = set(os.listdir(root))
     except FileNotFoundError:
-        names = set()
-        if not create:
-            raise NotALake(f"there is no directory {root!r}: check the path, or create the lake") from None
+        names = None
     except NotADirectoryError as error:
         raise NotALake(f"{root!r} is a file, not a directory: choose an empty directory") from error
     except OSError as error:
         raise unavailable("open lake", root, error) from error
-    if MARKER not in names and not _has_marker(store):
-        # SUBTLE: the marker is looked for again, since another process may just have created the lake.
-        if names - {SCRATCH_FOLDER}:
-            raise NotALake(f"{root!r} holds other files and no lake: choose an empty directory")
-        if not create:
-            raise NotALake(f"{root!r} is empty: create the lake first")
-        _put_marker(store, ids.fresh())
-    check_marker(os.path.join(root, MARKER), store.get(MARKER))
-
-
-def _has_marker(store: BlobStore) -> bool:
+    path = os.path.join(root, MARKER)
+    # SUBTLE: the marker is looked for again, since another process may just have created the lake.
+    found = _read_marker(path, store) if names else None
+    if found is not None:
+        return found
+    if names and names - {SCRATCH_FOLDER}:
+        raise NotALake(f"{root!r} holds other files and no lake: choose an empty directory")
     try:
-        store.get(MARKER)
+        marker = create()
+    except NotALake:
+        # Another process may have made the lake, and its log, since we looked.
+        found = _read_marker(path, store)
+        if found is not None:
+            return found
+        raise
+    if marker is None and names is None:
+        raise NotALake(f"there is no directory {root!r}: check the path, or create the lake")
+    if marker is None:
+        raise NotALake(f"{root!r} is empty: create the lake first")
+    with suppress(BlobExists):  # another process created the lake first; it is the same lake
+        store.put(MARKER, marker.encode())
+    return decode_marker(path, store.get(MARKER))
+
+
+def _read_marker(path: str, store: BlobStore) -> Marker | None:
+    try:
+        return decode_marker(path, store.get(MARKER))
     except BlobNotFound:
-        return False
-    return True
-
-
-def _put_marker(store: BlobStore, lake: str) -> None:
-    try:
-        store.put(MARKER, json.dumps({"format": FORMAT, "lake": lake}).encode())
-    except BlobExists:
-        return  # another process created the lake first; it is the same lake
-
-
-def check_marker(path: str, data: bytes) -> str:
-    """Check the marker of a lake; return the id of the lake.
-
-    Raises:
-        FormatTooNew: a newer Tidelake wrote the marker.
-        CorruptionError: the marker is damaged.
-    """
-    try:
-        marker = json.loads(data)
-    except ValueError as error:
-        raise CorruptionError(path, "it is not JSON") from error
-    found = marker.get("format") if isinstance(marker, dict) else None
-    if type(found) is not int or found < 1:
-        raise CorruptionError(path, "it has no format number")
-    if found > FORMAT:
-        raise FormatTooNew(path, found, FORMAT)
-    lake = marker.get("lake")
-    if not isinstance(lake, str) or not lake:
-        raise CorruptionError(path, "it names no lake")
-    return lake
+        return None

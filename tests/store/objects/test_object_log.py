@@ -7,7 +7,8 @@ import pytest
 
 from clocks import MovedClock
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
-from tidelake.store.objects.clock import StoreClock
+from tidelake.store.clock import StoreClock
+from tidelake.store.objects.clock import store_ms
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import Entry
 from tidelake.testing.buckets import MemoryBucket
@@ -363,7 +364,7 @@ def test_a_log_that_ends_below_its_floor_has_lost_its_newest_entries(place: Plac
 
 def test_the_clock_of_a_store_is_never_ahead_of_it_and_is_asked_once_an_hour(place: Place) -> None:
     local = MovedClock()
-    clock = StoreClock(place.bucket, local)
+    clock = StoreClock(lambda: store_ms(place.bucket), local)
     asked = []
     whole, place.bucket.put = place.bucket.put, lambda key, data: asked.append(key) or whole(key, data)
     place.clock.ms += 7_000_000
@@ -375,7 +376,7 @@ def test_the_clock_of_a_store_is_never_ahead_of_it_and_is_asked_once_an_hour(pla
 
 
 def test_a_clock_that_knows_the_time_survives_a_store_that_is_away(place: Place) -> None:
-    clock = StoreClock(place.bucket, place.clock)
+    clock = StoreClock(lambda: store_ms(place.bucket), place.clock)
 
     def away(key: str, data: bytes) -> None:
         raise StoreUnavailable("away")

@@ -19,6 +19,7 @@ from tidelake.lake.arguments.names import check_list, check_name
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.settings import for_another_lake
 from tidelake.shard.copying.copy import Watch
+from tidelake.store.access import StoreAccess
 from tidelake.store.url import Stores, normalize_url, open_stores
 
 
@@ -29,6 +30,7 @@ def open_lake(
     config: Config | None = None,
     env: Env | None = None,
     read_only: bool = False,
+    log: str | None = None,
 ) -> "Lake":
     """Open the lake at a directory or URL. If the place is empty, make a lake there.
 
@@ -42,9 +44,12 @@ def open_lake(
         read_only: write nothing at all, not even holds of readers: a long read then fails with an error if
             what it reads was collected meanwhile. Every write is refused with `ReadOnlyLake`. Reads see what
             was acknowledged before they began. Reading the state of a collection reads its whole log.
+        log: where the log of the lake is, if it is in a PostgreSQL database: `postgresql://user@host/database`,
+            or `"module:function"`, a function that returns this in every process. A lake that is made gets
+            its log there. Default: the environment variable `TIDELAKE_LOG`, for lakes that need it.
 
     Raises:
-        NotALake: the place holds something else.
+        NotALake: the place holds something else, or the database does not have the log of this lake.
         FormatTooNew: a newer Tidelake wrote it.
         UsageError: `url` names no place where a lake can be.
     """
@@ -53,7 +58,9 @@ def open_lake(
     where = normalize_url(os.fspath(url))
     if not isinstance(read_only, bool):
         raise UsageError(f"read_only={read_only!r} must be True or False")
-    return Lake(where, open_stores(where, config, env, create=create, read_only=read_only), config, env)
+    access = None if log is None else StoreAccess(log)
+    stores = open_stores(where, config, env, create=create, read_only=read_only, access=access)
+    return Lake(where, stores, config, stores.env(env))
 
 
 # Upkeep calls `Lake.collect` four times per `upload_age_s`.

@@ -1,5 +1,7 @@
 """The base of a lake's handle: its stores, its catalog, and what opens and removes its shards."""
 
+from dataclasses import replace
+
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.admin.agreeing import Agreeing
@@ -26,11 +28,10 @@ class LakeHandle:
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         self.url = url
         self._guard = guard = CloseGuard(url)
-        self._stores = Stores(
-            BlobLayer(stores.blobs, guard.around),
-            LogLayer(stores.log, guard.around),
-            stores.locks,
-            stores.read_only,
+        self._stores = replace(
+            stores,
+            blobs=BlobLayer(stores.blobs, guard.around),
+            log=LogLayer(stores.log, guard.around),
         )
         self._config = config
         self.env = env

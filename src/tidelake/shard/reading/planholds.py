@@ -101,7 +101,7 @@ def shard_by_id(url: str, shard_id: str) -> Iterator[Shard]:
     """
     stores = open_stores(url, Config(), env_here(), create=False)
     try:
-        yield Shard.open(stores, env_here(), url, shard_id, Config())
+        yield Shard.open(stores, stores.env(env_here()), url, shard_id, Config())
     finally:
         stores.close()
 
