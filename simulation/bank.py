@@ -45,7 +45,8 @@ def teller(client: Client) -> None:
 
 def _account(lake: Lake, name: str) -> Collection:
     """Open an account; create it if it does not exist."""
-    return lake.create(name, SCHEMA, key=["transfer"])
+    # Others may have taken it for a leftover while its creator slept: then it comes back.
+    return lake.create(name, SCHEMA, key=["transfer"], allow_recreate=True)
 
 
 def _transfer(client: Client, lake: Lake) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tidelake.config import Config
-from tidelake.env import Clock, Env
+from tidelake.env import Env
 from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
@@ -29,6 +29,7 @@ from tidelake.errors import (
     TidelakeError,
 )
 from tidelake.process import PerProcess
+from tidelake.shard.fairshare import FairShare
 from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.requestqueue import Request, RequestQueue
 from tidelake.shard.requests import CommitRequest, Decided, Done, Failed, RefreshRequest
@@ -37,6 +38,7 @@ from tidelake.state.edits import Delta, Edits, stepped
 from tidelake.state.holds import settle
 from tidelake.state.invariants import check_step
 from tidelake.state.state import ShardState
+from tidelake.store.retrying import draw_from
 
 R = TypeVar("R")
 
@@ -52,12 +54,12 @@ class GroupCommit:
         newest: a state that a handle has seen; no handle has committed a newer one.
         command: a context manager around each command, from its first call to its answer. A lake that is
             closed refuses commands here.
+        share: leaves the log to other processes that want it.
     """
 
-    def __init__(
-        self, clock: Clock, command: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
-        self.commits, self.looks = RequestQueue(clock), RequestQueue()
+    def __init__(self, env: Env, command: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self.share = FairShare(env.clock, draw_from(env.ids))
+        self.commits, self.looks = RequestQueue(env.clock, before=self.share.give_way), RequestQueue()
         self.reliefs, self.gathers = RequestQueue(), RequestQueue()
         self.newest: LoadedVersion | None = None
         self.command = command
@@ -98,7 +100,7 @@ class Machine:
         self, history: History, config: Config, env: Env, group_commit: GroupCommit | None = None
     ) -> None:
         self.title = history.shard_id
-        self.group_commit = group_commit or GroupCommit(env.clock)
+        self.group_commit = group_commit or GroupCommit(env)
         self._history = history
         self._config = config
         self._env = env
@@ -182,20 +184,25 @@ class Machine:
             self._answer(attempt, committed)
 
     def _decide(self, waiting: Sequence[CommitRequest[Any]]) -> None:
-        fresh = self._newest(waiting) is None
+        share, fresh = self.group_commit.share, self._newest(waiting) is None
         while waiting:
             attempt = self._attempt(self.known(), waiting)
+            began_s = self._env.clock.monotonic_s()
             if attempt.delta is not None:
                 for asked in waiting:
                     asked.attempt = attempt
                 committed = self._history.commit(attempt.known, attempt.delta, attempt.after)
                 self._answer(attempt, committed)
                 if committed is not None:
+                    share.won()
                     return
+                self.refresh()
+                share.lost(began_s)
             elif fresh:
                 self._answer(attempt, attempt.known)
                 return
-            self.refresh()
+            else:
+                self.refresh()
             fresh = True
 
     def _attempt(self, known: LoadedVersion, waiting: Sequence[CommitRequest[Any]]) -> _Attempt:

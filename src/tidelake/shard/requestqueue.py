@@ -65,10 +65,13 @@ class RequestQueue:
     Args:
         clock: lets a leader wait for other threads; None: it does not wait.
         size_max: at most this many requests are carried out together.
+        before: called by each leader before it takes the requests to carry out; it may wait.
     """
 
-    def __init__(self, clock: Clock | None = None, size_max: int = 256) -> None:
-        self._clock, self._size_max = clock, size_max
+    def __init__(
+        self, clock: Clock | None = None, size_max: int = 256, before: Callable[[], None] = lambda: None
+    ) -> None:
+        self._clock, self._size_max, self._before = clock, size_max, before
         self._lines = PerProcess(_Line)
         self._usual, self._took_s = 1, 0.0
 
@@ -91,6 +94,7 @@ class RequestQueue:
             if guard is not None:
                 guard.acquire()
             if not request.answered:
+                self._before()
                 self._gather(line, request)
                 taken = line.take(request, self._size_max)
                 self._timed(taken, carry_out)

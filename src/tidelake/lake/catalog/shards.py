@@ -138,4 +138,4 @@ class Shards:
 
     def _group_commit_of(self, shard_id: str) -> GroupCommit:
         # Two threads at once may get different ones, which only means more log writes.
-        return self._group_commits.setdefault(shard_id, GroupCommit(self._env.clock, self._guard.command))
+        return self._group_commits.setdefault(shard_id, GroupCommit(self._env, self._guard.command))
