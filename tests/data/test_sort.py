@@ -8,8 +8,9 @@ from data_reference import ALL, ORDER, PRIMITIVES, array, compare, numbers, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data import codes
+from tidelake.data import codes, sort
 from tidelake.data.canonical import canonical
+from tidelake.data.codes import Code
 from tidelake.data.order import ascends, group_starts, precede
 from tidelake.data.sort import sorted_groups
 from tiers import examples
@@ -119,3 +120,16 @@ def test_strings_that_differ_only_after_the_prefix_are_ordered_and_kept_apart(ta
     found = batch.column(0).take(pa.array(order)).to_pylist()
     assert found == ["x" + tail, "x" + tail + "a", "x" + tail + "b", "x" + tail + "b", "y", None]
     assert starts.tolist() == [True, True, True, False, True, True]
+
+
+@pytest.mark.parametrize("rows", [3, 5_000])
+@pytest.mark.parametrize("low", [0, 1, 8, 40, 63])
+def test_words_that_leave_no_room_for_the_row_are_sorted(rows, low):
+    rng = np.random.default_rng(low)
+    # Of some words only the lowest bits differ, and some are equal.
+    values = rng.integers(0, 2**63, rows).astype(np.uint64)
+    near = rng.integers(0, rows, rows // 2)
+    values[near] = values[near[0]] ^ rng.integers(0, 2**low, len(near)).astype(np.uint64)
+    order, found = sort._argsort(Code(values, 64, True), few_runs=False)
+    assert sorted(order.tolist()) == list(range(rows))
+    assert (values[order] == found).all() and (found == np.sort(values)).all()
