@@ -193,7 +193,11 @@ def _merged(
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
-    """Divide runs into the smallest, at least two with at most `rows_max` rows in all, and the others."""
+    """Divide runs into the smallest, at least two with at most `rows_max` rows in all, and the others.
+
+    If not all of them are that small, only short ones are: sorting longer ones twice takes longer than
+    merging them.
+    """
     by_rows = sorted(runs, key=lambda source: source.run.rows)
     total = count = 0
     while count < len(by_rows) and total + by_rows[count].run.rows <= rows_max:
@@ -202,6 +206,8 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
     if count == len(by_rows) and by_rows and by_rows[-1].run.rows * _SHORT_SHARE > rows_max:
         # The largest run is sorted already: merging the others into it is cheaper than sorting all again.
         count -= 1
+    if count < len(by_rows):
+        count = sum(source.run.rows * _SHORT_SHARE <= rows_max for source in by_rows[:count])
     count = count if count > 1 else 0
     return by_rows[:count], by_rows[count:]
 
