@@ -4,7 +4,7 @@ Owns the ranges of the random choices. Must not know how they are carried out.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tidelake.config import Config
@@ -36,6 +36,8 @@ class Options:
         skew_ms_max: the most by which a wall clock is off, either way.
         on_disk: blobs are files on a disk that loses in a power cut what was not flushed.
         skipped_flush: a defect of that disk, for tests of the simulation.
+        grace_s: how long removed entries stay, if the log lies in an object store; None: it lies in memory.
+        refused: the probability that an object store refuses a put for no visible reason.
         loses_tail: at some step the machine crashes, and a log has lost its newest entries. The run ends when
             a client is told so.
     """
@@ -47,6 +49,8 @@ class Options:
     on_disk: bool = False
     skipped_flush: Literal["file", "folder"] | None = None
     loses_tail: bool = False
+    grace_s: float | None = None
+    refused: float = 0.0
 
     @classmethod
     def drawn(cls, draw: random.Random) -> "Options":
@@ -92,7 +96,13 @@ class Options:
             roles += ["teller"] * draw.randint(1, 3)
         if draw.random() < 0.4:
             roles += ["uploader"] * draw.randint(1, 2)
-        return cls(config, rates, tuple(roles), skew_ms, on_disk, loses_tail=draw.random() < 0.05)
+        options = cls(config, rates, tuple(roles), skew_ms, on_disk, loses_tail=draw.random() < 0.05)
+        return options.on_objects(draw) if draw.random() < 0.4 else options
+
+    def on_objects(self, draw: random.Random) -> "Options":
+        """The same with a log in an object store, and clocks that are up to an hour off."""
+        grace_s, refused = draw.choice((0.2, 1.0, 5.0)), draw.choice((0.0, 0.02, 0.1))
+        return replace(self, skew_ms_max=3_600_000, loses_tail=False, grace_s=grace_s, refused=refused)
 
 
 def _config(draw: random.Random) -> Config:

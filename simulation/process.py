@@ -9,12 +9,16 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from simulation.objects import WeakBucket
 from simulation.scheduler import Process, Strand
 from simulation.witness import Observer, WitnessedBlobs
 from simulation.world import CLOCK_JUMP_MS, URL, World
-from tidelake.env import Counters, Env, Spawned, Stop
+from tidelake.env import Clock, Counters, Env, Spawned, Stop
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.api.lake import Lake
+from tidelake.store.objects.clock import StoreClock
+from tidelake.store.objects.log import ObjectVersionLog
+from tidelake.store.protocols import VersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
@@ -22,12 +26,13 @@ from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, Simulated
 T = TypeVar("T")
 
 _SWITCH_AT_CLOCK = 0.05
-_COMMIT = "log.compare_and_set"
+_COMMITS = ("log.compare_and_set", "log.put_new")
 # Commits get more faults than other calls: what happens around a commit matters most.
 _COMMITS_WORSE = 4
-_LOG_WRITES = frozenset((_COMMIT, "log.truncate", "log.delete"))
+_LOG_WRITES = frozenset((*_COMMITS, "log.put", "log.truncate", "log.delete"))
 _WRITES = _LOG_WRITES | {"blob.put", "blob.delete"}
 _FILE_WRITES = frozenset(f"file.{name}" for name in ("create", "write", "fsync", "link", "unlink"))
+_LATER_S = (0.02, 0.2, 2.0, 20.0)
 _OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))
 
 
@@ -50,16 +55,36 @@ class SimulatedProcess(Process):
 
     def lake(self) -> Lake:
         """Open the lake in this process."""
-        env = Env(self, self, self.recorder, self)
+        clock, log = self.clock_and_log()
+        env = Env(clock, self, self.recorder, self)
         deadline_s = self.world.options.config.retry_deadline_s
         draw = self.world.draw.random
         blobs = WitnessedBlobs(self.world.blobs(self._files), self._observer)
-        log = self.world.log(self._observer)
         stores = Stores(
             RetryingBlobStore(FaultyBlobStore(blobs, self), self, deadline_s, draw),
-            RetryingVersionLog(FaultyVersionLog(log, self), self, deadline_s, draw),
+            RetryingVersionLog(log, self, deadline_s, draw),
         )
         return Lake(URL, stores, self.world.options.config, env)
+
+    def clock_and_log(self) -> tuple[Clock, VersionLog]:
+        """The clock that tells ages, and the log, with the faults of this process."""
+        world = self.world
+        if world.options.grace_s is None:
+            return self, FaultyVersionLog(world.log(self._observer), self)
+        true = world.bucket(self._observer)
+        weak = WeakBucket(true, self, world.draw, world.options.refused, self._put_later)
+        return StoreClock(true, self), ObjectVersionLog(weak, self, world.options.grace_s)
+
+    def _put_later(self, put: Callable[[], object]) -> None:
+        """Let a put that was refused arrive later."""
+        world, actor = self.world, self.world.acting
+        world.inject("refused, and later there")
+
+        def arrive() -> None:
+            with world.acts(actor):
+                put()
+
+        self._later("log.put_new", arrive)
 
     def fresh(self) -> str:
         """A fresh id; see `IdSource`."""
@@ -110,14 +135,13 @@ class SimulatedProcess(Process):
             with world.acts(actor):
                 return call()
 
-        if fault.startswith("unknown") and operation == _COMMIT and draw.random() < 0.3:
+        if fault.startswith("unknown") and operation in _COMMITS and draw.random() < 0.3:
             # A commit stays undecided only if the calls that follow, which ask for its outcome, fail as well.
             self._begin_outage("log.")
         if fault == "unavailable":
             raise StoreUnavailable(f"injected: {operation} is unavailable")
         if fault == "unknown, effect later":
-            later_us = int(draw.choice((0.02, 0.2, 2.0, 20.0)) * 1e6)
-            world.scheduler.at(world.scheduler.now_us + later_us, lambda: self._late(operation, effect))
+            self._later(operation, effect)
         if fault in ("unknown, without effect", "unknown, effect later"):
             raise OutcomeUnknown(f"injected: {operation} did not answer")
         if fault == "crash" and draw.random() < 0.5:
@@ -151,6 +175,11 @@ class SimulatedProcess(Process):
             return ""
         return self.world.draw.choice(("unavailable", "unavailable", "unknown, without effect", ""))
 
+    def _later(self, operation: str, effect: Callable[[], object]) -> None:
+        """Carry out a call at a later time, even if the process has died by then."""
+        later_us = int(self.world.draw.choice(_LATER_S) * 1e6)
+        self.world.scheduler.at(self.world.scheduler.now_us + later_us, lambda: self._late(operation, effect))
+
     def _late(self, operation: str, effect: Callable[[], T]) -> None:
         """Carry out a call whose caller was told that the outcome is unknown; drop its answer."""
         self.world.note(f"late {operation} of {self.name}")
@@ -162,7 +191,7 @@ class SimulatedProcess(Process):
     def _drawn(self, operation: str) -> str:
         """Draw the fault of a call. Faults of the whole process take effect here."""
         world, draw = self.world, self.world.draw
-        kind, point = "", draw.random() / (_COMMITS_WORSE if operation == _COMMIT else 1)
+        kind, point = "", draw.random() / (_COMMITS_WORSE if operation in _COMMITS else 1)
         for name, rate in world.options.rates.items():
             point -= rate
             if point < 0:

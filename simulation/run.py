@@ -62,7 +62,7 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
         world.named_by,
     )
     error: BaseException | None = None
-    with _repeatable(world):
+    with repeatable(world):
         try:
             judge = checker.judges[world.calm_lake(checker).create(NAME, SCHEMA, key=["k"]).id]
             for i, role in enumerate(world.options.roles):
@@ -100,7 +100,7 @@ def _start(world: World, checker: Checker, judge: Judge, client: tuple[str, str]
 
 
 @contextmanager
-def _repeatable(world: World) -> Iterator[None]:
+def repeatable(world: World) -> Iterator[None]:
     """Make the block repeatable: locks hand the turn on, no real threads start, no cycle collector runs."""
 
     def lock() -> SchedulerLock:

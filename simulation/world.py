@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from simulation.objects import TrueBucket, WitnessedBucket
 from simulation.options import Options
 from simulation.scheduler import Process, Scheduler, Strand
 from simulation.tails import LosingLog
@@ -22,6 +23,7 @@ from tidelake.shard.overlap import sequential
 from tidelake.store.files import Files
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore
+from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.files import SimulatedDisk
@@ -71,13 +73,20 @@ class World:
         self._drawn: dict[str, object] = {}
         self._id_draw = random.Random(f"{seed} ids")  # noqa: S311
         self._true_log, self._memory_blobs = LosingLog(), MemoryBlobStore(self)
+        self._objects = TrueBucket(self, page=random.Random(f"{seed} page").choice((2, 5, 1000)))  # noqa: S311
         self._tails = random.Random(f"{seed} tails")  # noqa: S311
         self._loss_at = self._tails.randrange(steps // 8, steps) if self.options.loses_tail else None
         self.lost: str | None = None
         self.disk = SimulatedDisk(self, self.options.skipped_flush) if self.options.on_disk else None
 
+    def bucket(self, observer: Observer) -> WitnessedBucket:
+        """The true objects of the log; `observer` sees every effect on it."""
+        return WitnessedBucket(self._objects, observer, lambda: self.acting, lambda: self.inject("ghost"))
+
     def log(self, observer: Observer) -> VersionLog:
         """The true log; `observer` sees every effect on it."""
+        if self.options.grace_s is not None:
+            return ObjectVersionLog(self.bucket(observer), self, self.options.grace_s)
         return WitnessedLog(self._true_log, observer, lambda: self.acting)
 
     def blobs(self, files: Files | None) -> BlobStore:
@@ -93,6 +102,9 @@ class World:
     def short_read_us(self) -> int:
         """How long a read without a hold may take and still find all parts, however wrong the clocks are."""
         options = self.options
+        if options.grace_s is not None:
+            # All processes tell ages by the clock of the store.
+            return max(0, int(options.config.garbage_age_s * 1e6) - 10_000)
         wrong_ms = 2 * options.skew_ms_max + (CLOCK_JUMP_MS * 1000 if options.rates.get("clock jump") else 0)
         return max(0, int(options.config.garbage_age_s * 1e6) - wrong_ms * 1000)
 

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
+from simulation.logs import LogClient
 from simulation.options import Options
 from tidelake.errors import TidelakeError, WriterFenced
 from tidelake.lake.groups.groups import Groups
@@ -16,6 +17,7 @@ from tidelake.state import collection as collection_commands
 from tidelake.state.commands import NoOp, Refused
 from tidelake.state.state import UNSTAGED
 from tidelake.store import witness
+from tidelake.store.objects.log import ObjectVersionLog
 
 
 @contextmanager
@@ -227,3 +229,93 @@ def numbers_that_are_forgotten_by_stages():
 
     append_command_stage = append_command.stage
     return replaced(append_command, stage=stage, already_in=lambda state, now_ms, idempotency: NoOp(None))
+
+
+# Bugs of the log in an object store
+
+
+def writer_that_does_not_look_at_the_floor():
+    """A put that made its object has won, however long the process stalled."""
+    judged = ObjectVersionLog._judged
+
+    def believing(self, key, seqno, data, *, is_new):
+        return True if is_new else judged(self, key, seqno, data, is_new=is_new)
+
+    return replaced(ObjectVersionLog, _judged=believing)
+
+
+def refresh_that_does_not_look_at_the_floor():
+    """A reader believes what it finds, however long it stalled."""
+    newer = ObjectVersionLog.newer
+
+    def believing(self, *args):
+        self._stayed = lambda key, seqno: True
+        try:
+            return newer(self, *args)
+        finally:
+            del self._stayed
+
+    return replaced(ObjectVersionLog, newer=believing)
+
+
+def believed_free_seqno():
+    """After an unclear answer a seqno that is free decides that the commit is not in."""
+    return replaced(LogClient, occupied=lambda self, seqno, expected, data: False)
+
+
+def believed_refusal():
+    """A put that is refused has lost."""
+    judged = ObjectVersionLog._judged
+
+    def believing(self, key, seqno, data, *, is_new):
+        return judged(self, key, seqno, data, is_new=is_new) if is_new else False
+
+    return replaced(ObjectVersionLog, _judged=believing)
+
+
+def removal_by_the_clock_of_a_process():
+    """How old a floor is, is told by the process that removes what is below it."""
+    removed = ObjectVersionLog._removed
+
+    class Late:
+        def __init__(self, bucket, now_ms):
+            self._bucket, self._now_ms = bucket, now_ms
+
+        def __getattr__(self, name):
+            return getattr(self._bucket, name)
+
+        def list(self, prefix):
+            pages = [*self._bucket.list(prefix)]
+            if pages and "floors" in prefix:
+                # The newest of these times is taken for the time of the store.
+                pages[0][0] = replace(pages[0][0], modified_ms=max(self._now_ms, pages[0][0].modified_ms))
+            return iter(pages)
+
+    def by_own_clock(self, key):
+        bucket, self._bucket = self._bucket, None
+        self._bucket = Late(bucket, self._clock.now_ms())
+        try:
+            return removed(self, key)
+        finally:
+            self._bucket = bucket
+
+    return replaced(ObjectVersionLog, _removed=by_own_clock)
+
+
+def age_of_a_look_by_the_wall_clock():
+    """How long a process stalled is told by a clock that may be set back."""
+    return replaced(ObjectVersionLog, _since=lambda self, at: self._now()[1] - at[1])
+
+
+def error_after_a_put_that_says_that_nothing_happened():
+    """A commit that was put, and could not be judged, is tried anew as if it had had no effect."""
+    return replaced(ObjectVersionLog, _after_write=lambda self, work: work())
+
+
+def refused_floor_taken_for_raised():
+    """A floor that was refused counts as raised."""
+
+    def hasty(self, key, seqno):
+        self._bucket.put_new(self._floor(key, seqno), b"")
+
+    return replaced(ObjectVersionLog, _raise_floor=hasty)

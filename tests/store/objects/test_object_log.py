@@ -1,4 +1,4 @@
-"""The log in an object store: what it costs, and what processes believe that stalled or did not get a reply."""
+"""The log in an object store: its costs, and what processes believe that stalled or lost a reply."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -354,8 +354,8 @@ def test_a_log_that_ends_below_its_floor_has_lost_its_newest_entries(place: Plac
     for seqno in (8, 9):
         del place.bucket._objects[log._entry("k", seqno)]
     for call in (lambda: log.head("k"), lambda: log.scan("k", 0), lambda: log.compare_and_set("k", 7, b"8")):
+        place.later(1)
         with pytest.raises(CorruptionError, match="the rest is lost"):
-            place.later(1)
             call()
 
 

@@ -216,7 +216,7 @@ class ObjectVersionLog:
         check_truncation(key, survey.head if survey.is_there else None, seqno)
         if seqno <= 0:
             return 0
-        self._bucket.put_new(self._floor(key, seqno), b"")
+        self._raise_floor(key, seqno)
         return self._after_write(lambda: self._removed(key))
 
     def delete(self, key: str) -> bool:
@@ -229,7 +229,7 @@ class ObjectVersionLog:
             return False
         if survey.newest is None or store_ms(self._bucket) - survey.newest.modified_ms < self._grace_s * 1000:
             return False
-        self._bucket.put_new(self._floor(key, _LAST), b"")
+        self._raise_floor(key, _LAST)
         self._after_write(lambda: self._clear(key))
         return True
 
@@ -253,7 +253,7 @@ class ObjectVersionLog:
         )
         if first is None:
             raise damage
-        self._bucket.put_new(self._floor(key, first), b"")
+        self._raise_floor(key, first)
         return MendedLog(damage.reason, first, survey.head, survey.head, self._folder(key))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
@@ -391,14 +391,27 @@ class ObjectVersionLog:
     def _entries(self, key: str, seqnos: Sequence[int]) -> list[bytes | None]:
         return self._bucket.get_all([self._entry(key, seqno) for seqno in seqnos])
 
+    def _raise_floor(self, key: str, seqno: int) -> None:
+        """Raise the floor, unless it is as great. SUBTLE: a put may be refused though nothing is there."""
+        if self._bucket.put_new(self._floor(key, seqno), b""):
+            return
+        for attempt in range(_TRIES):
+            if self._after_write(lambda: self._read_floor(key)) >= seqno:
+                return
+            self._clock.sleep(_PAUSE_S * 2**attempt)
+            if self._after_write(lambda: self._bucket.put_new(self._floor(key, seqno), b"")):
+                return
+        raise OutcomeUnknown(f"floor {seqno} of {key!r} was refused {_TRIES} times, and is not there")
+
     def _removed(self, key: str) -> int:
         """Remove entries below a floor that is older than the grace, and the floors below it."""
         floors = {
             self._parsed(key, info.key)[1]: info.modified_ms
             for info in self._listed(self._folder(key) + _FLOORS)
         }
-        # When the newest floor was raised: it cannot be earlier now. All by the clock of the store.
-        now_ms = max(floors.values())
+        # When the newest floor was raised: it cannot be earlier now. All by the clock of the store. A listing
+        # that takes longer than the grace may show no floor at all.
+        now_ms = max(floors.values(), default=0)
         old = [floor for floor, raised_ms in floors.items() if now_ms - raised_ms >= self._grace_s * 1000]
         safe = max(old, default=0)
         removed = 0
