@@ -1,8 +1,8 @@
 """Fixed values of everything that is stored or sent: every field is set in some of them.
 
 After a change of a format these values no longer give the bytes that are kept in `v1`. What
-came later is in the `LATER` ones, whose bytes are kept in `v2`, in the `NEWEST` ones, in `v3`, and in the
-`SLICED` ones, in `v4`.
+came later is in the `LATER` ones, whose bytes are kept in `v2`, in the `NEWEST` ones, in `v3`, in the `SLICED`
+ones, in `v4`, and in the `UPGRADED` ones, in `v5`.
 """
 
 from dataclasses import replace
@@ -370,4 +370,12 @@ RECORDS = {
 
 NEWEST_RECORDS = {
     "arrangement-with-id": ("arrangement", replace(RECORDS["arrangement-alone"][1], arrangement="9a" * 16)),
+}
+
+# The field of format 5, whose bytes are kept in `v5`.
+UPGRADED = replace(AGREED, revision=4, format=5)
+UPGRADED_DELTAS = {"upgraded": Edits(agreed=UPGRADED)}
+UPGRADED_STATES = {
+    "upgraded": replace(SLICED_STATES["full"], agreed=UPGRADED),
+    "upgraded-only": replace(FIRST_STATE, agreed=Agreed(format=5)),
 }

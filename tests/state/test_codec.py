@@ -157,7 +157,7 @@ def test_a_stored_state_that_breaks_a_rule_is_corruption():
         .replace(b'"upper":{"elements":[3]}', b'"upper":{"elements":[9]}', 1)
     )
     with pytest.raises(CorruptionError, match="drained-up-to-upper"):
-        codec.decode_state(framed("state", 1, body), "x")
+        codec.decode_state(framed("state", codec.FORMAT, body), "x")
 
 
 def misfit(next_id, members=(), batches=None, merges_gone=()):

@@ -42,11 +42,12 @@ from tidelake.state import (
     staging,
 )
 from tidelake.state import append as appends
-from tidelake.state.agreed import NAMES, Agreed
+from tidelake.state.agreed import BEFORE_SLICES, NAMES, NEWEST, Agreed
 from tidelake.state.append import Addition, AtCommit, Exactly, UpTo
 from tidelake.state.commands import Commit
 from tidelake.state.deciding import Intent, Share
 from tidelake.state.edits import Delta, Edits, apply, stepped
+from tidelake.state.formats import check_format
 from tidelake.state.grouped import GroupView
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.invariants import check_state, check_step
@@ -74,12 +75,19 @@ def commands_of_the_source():
     return {name for name in found if not name.partition(".")[2].startswith("_")}
 
 
+def format_of(record):
+    """The format that the head of a record tells."""
+    return int(record.split(b" ", 2)[1])
+
+
 class World:
     """A shard that is its own group, and all that was ever asked of it."""
 
     def __init__(self, rng):
         self.rng = rng
-        agreed = Agreed(garbage_age_ms=10, upload_age_ms=30, token_age_ms=0)
+        # A lake of an earlier version, now and then, which may be upgraded.
+        format_ = BEFORE_SLICES if rng.random() < 0.3 else NEWEST
+        agreed = Agreed(garbage_age_ms=10, upload_age_ms=30, token_age_ms=0, format=format_)
         self.state = commands.initial("s", TimeDomain("counter"), SCHEMA, 5, agreed)
         self.now_ms, self.made = 10, 0
         self.asked, self.edits, self.parts, self.splits = [], [Edits()], [], []
@@ -367,6 +375,9 @@ class World:
         later = replace(agreed, revision=agreed.revision + self.rng.randint(-1, 2), garbage_age_ms=7)
         return partial(agreeing.adopt, agreed=later)
 
+    def upgrade(self):
+        return agreeing.upgrade
+
     def told_agreed(self):
         return partial(agreeing.told, revision=self.state.agreed.revision)
 
@@ -518,6 +529,7 @@ class World:
                 return
             raise
         after = self.taken(edits)
+        check_format(self.state, after, edits)
         if not (after.dropped and self.rng.random() < 0.97):
             self.state = after
 
@@ -531,9 +543,10 @@ class World:
         after = apply(self.state, delta)
         check_step(self.state, after, edits)
         check_state(after)
-        sent = codec.decode_delta(codec.encode_delta(delta), "s")
-        assert apply(self.state, sent) == after
-        assert codec.decode_state(codec.encode_state(after), "s") == after
+        stored, whole = codec.encode_delta(delta), codec.encode_state(after)
+        assert apply(self.state, codec.decode_delta(stored, "s")) == after
+        assert codec.decode_state(whole, "s") == after
+        assert format_of(stored) <= max(self.state.format, after.format) and format_of(whole) <= after.format
         return after
 
     def mutant(self, edits):

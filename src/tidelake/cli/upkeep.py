@@ -361,6 +361,24 @@ def settings(lake: str, changes: tuple[str, ...], as_json: bool) -> None:
     output.table([asdict(found)], as_json)
 
 
+@cli.command()
+@LAKE
+@JSON
+def upgrade(lake: str, as_json: bool) -> None:
+    """Let this version write all that it can; versions before it can no longer open the lake.
+
+    First upgrade all processes that use the lake. Shows the format before and after. There is no way back.
+    """
+    from dataclasses import asdict
+
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        report = opened.upgrade()
+    output.table([asdict(report)], as_json)
+
+
 def _setting(change: str) -> tuple[str, float]:
     name, _, value = change.partition("=")
     try:

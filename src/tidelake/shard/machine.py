@@ -35,6 +35,7 @@ from tidelake.shard.requestqueue import Request, RequestQueue
 from tidelake.shard.requests import CommitRequest, Decided, Done, Failed, RefreshRequest
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.edits import Delta, Edits, stepped
+from tidelake.state.formats import check_format
 from tidelake.state.holds import settle
 from tidelake.state.invariants import check_step
 from tidelake.state.state import ShardState
@@ -307,6 +308,7 @@ def _step(
         edits = settle(state, outcome.edits, now_ms)
         after = _after(state, edits, now_ms)
         check_step(state, after, edits)
+        check_format(state, after, edits)
     except Exception as error:
         # Fails this command only, not the others of the round.
         return Failed(error), None, state

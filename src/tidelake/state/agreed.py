@@ -7,7 +7,10 @@ them.
 When an age becomes shorter, the longer one stays in force for as long as it was, so that what was begun under
 it is still safe. When an age becomes longer, it holds from that commit on.
 
-INVARIANT: no step makes an age that is in force shorter.
+The format of the lake is one of them: no process writes a record of a later format, so that processes of the
+version before can work on the same lake until all of them are replaced. `upgrade` raises it.
+
+INVARIANT: no step makes an age that is in force shorter, or the format lower.
 """
 
 from collections.abc import Mapping
@@ -17,6 +20,13 @@ from tidelake.config import Config
 
 AGES = ("garbage_age_ms", "upload_age_ms", "token_age_ms")
 """Settings after which something ends that others may need."""
+
+BEFORE_SLICES = 3
+"""The format of a lake that does not tell its format: an earlier version made it."""
+SLICES = 4
+"""The format that has slices and bases."""
+NEWEST = 5
+"""The format of new lakes, and of those that this version has upgraded."""
 
 _DAY_MS = 86_400_000
 
@@ -47,6 +57,7 @@ class Agreed:
         longer: by name, ages that were longer before and are still in force.
         told: in the catalog: whether every shard of the lake has this revision.
         token_age_ms: how long a token is remembered after a write under it began.
+        format: the latest format of records that is written.
     """
 
     revision: int = 0
@@ -57,6 +68,7 @@ class Agreed:
     longer: dict[str, Longer] = field(default_factory=dict)
     told: bool = True
     token_age_ms: int = 30 * _DAY_MS
+    format: int = BEFORE_SLICES
 
     @classmethod
     def of(cls, config: Config) -> "Agreed":
@@ -65,6 +77,7 @@ class Agreed:
             lease_ms=int(config.lease_s * 1000),
             garbage_age_ms=int(config.garbage_age_s * 1000),
             upload_age_ms=int(config.upload_age_s * 1000),
+            format=NEWEST,
         )
 
     @property
@@ -103,8 +116,12 @@ class Agreed:
             mine["max_ahead_ms"],
             longer,
             token_age_ms=mine["token_age_ms"],
+            format=self.format,
         )
 
 
 NAMES = ("lease_ms", "garbage_age_ms", "upload_age_ms", "max_ahead_ms", "token_age_ms")
 AS_MADE = Agreed()
+"""Those of a shard that does not tell any."""
+NEW = Agreed(format=NEWEST)
+"""Those of a new lake, unless its process says otherwise."""

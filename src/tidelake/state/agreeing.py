@@ -7,7 +7,7 @@ Each shard is correct at any moment between, because its readers, uploaders and 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tidelake.state.agreed import Agreed
+from tidelake.state.agreed import NEWEST, Agreed
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.edits import Edits
 from tidelake.state.state import ShardState
@@ -22,6 +22,18 @@ def change(state: ShardState, now_ms: int, values: Mapping[str, int]) -> Outcome
     return Commit(Edits(agreed=changed), changed)
 
 
+def upgrade(state: ShardState, _now_ms: int) -> Outcome[Agreed]:
+    """Raise the format of the lake to the newest one, in its catalog. The result is the settings before.
+
+    The other shards still have to `adopt` it.
+    """
+    agreed = state.agreed
+    if agreed.format >= NEWEST:
+        return NoOp(agreed)
+    raised = replace(agreed, revision=agreed.revision + 1, format=NEWEST, told=False)
+    return Commit(Edits(agreed=raised), agreed)
+
+
 def adopt(state: ShardState, now_ms: int, agreed: Agreed) -> Outcome[None]:
     """Take over the settings of the catalog, unless the shard has them or later ones.
 
@@ -29,7 +41,8 @@ def adopt(state: ShardState, now_ms: int, agreed: Agreed) -> Outcome[None]:
     """
     if state.dropped or state.agreed.revision >= agreed.revision:
         return NoOp(None)
-    return Commit(Edits(agreed=state.agreed.changed(now_ms, agreed.revision, agreed.values)), None)
+    mine = state.agreed.changed(now_ms, agreed.revision, agreed.values)
+    return Commit(Edits(agreed=replace(mine, format=max(mine.format, agreed.format))), None)
 
 
 def told(state: ShardState, _now_ms: int, revision: int) -> Outcome[None]:

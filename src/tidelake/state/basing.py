@@ -15,6 +15,7 @@ from itertools import islice
 
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.frontier import Frontier
+from tidelake.state.agreed import SLICES
 from tidelake.state.append import too_late
 from tidelake.state.bases import Base, Unpaid
 from tidelake.state.claims import ending, still_recorded
@@ -37,9 +38,11 @@ _RUNS_AT_HEAD = 4
 
 
 def boundary(state: ShardState, hi: int) -> int | None:
-    """The time of a boundary between members; None: there is none, or no time is before or after it."""
+    """The time of a boundary between members; None: no base can be there, or no time is before or after."""
     spine = state.spine
-    if not state.domain.total_order or not 0 < hi <= spine.next_id or not spine.begins(hi):
+    if state.format < SLICES or not state.domain.total_order:
+        return None
+    if not 0 < hi <= spine.next_id or not spine.begins(hi):
         return None
     end = spine.members[hi].batch.bounds.lower if hi < spine.next_id else state.drained
     return None if end.closed or end == state.minimum else _int(end)

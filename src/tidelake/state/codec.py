@@ -9,7 +9,7 @@ by people.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, Agreed
+from tidelake.state.agreed import AS_MADE, NEWEST, Agreed
 from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits
 from tidelake.state.garbage import Garbage, Sweep
@@ -114,8 +114,14 @@ SINCE = (
         3,
     )
     | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
+    | {"format": 5}
 )
-FORMAT = max(SINCE.values())
+FORMAT = NEWEST
+# Fields of tasks that came with format 4, and that the version of that format always wrote. They are left out
+# where they are as usual, so that an earlier one can read the task.
+_TASKS_LATER = ("slice_rows", "less")
+# Fields whose values are stored as maps of their own, of which later fields may be left out.
+_NESTED = ("agreed", "task", "old", "new", "spec", "config")
 
 
 def learn(type_: type) -> None:
@@ -158,13 +164,16 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
         value = msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
         raise CorruptionError(name, f"not a valid {kind}: {error}") from error
-    if _record(value) != (int(words[1]), body):
+    if not any(_record(value, whole=whole) == (int(words[1]), body) for whole in (False, True)):
         raise CorruptionError(name, f"the {kind} holds fields that this version does not know")
     return value
 
 
-def _record(value: object) -> tuple[int, bytes]:
-    """The format and the JSON of a value. Of edits only the fields that change: mostly two of many."""
+def _record(value: object, *, whole: bool = False) -> tuple[int, bytes]:
+    """The format and the JSON of a value. Of edits only the fields that change: mostly two of many.
+
+    With `whole` as the version of format 4 wrote tasks.
+    """
     match value:
         case Delta():
             body = {name: getattr(value, name) for name in _names(Delta) if name != "more"}
@@ -178,9 +187,8 @@ def _record(value: object) -> tuple[int, bytes]:
             image = {name: part for name, part in image.items() if part or name not in SINCE}
             return _format(_fields(image)), msgspec.json.encode(image)
         case _:
-            record = {name: getattr(value, name) for name in _names(type(value))}
-            record = {name: part for name, part in record.items() if part or name not in SINCE}
-            return _format(record), msgspec.json.encode(record)
+            record = _sent(value, whole=whole)
+            return _format(_fields(record)), msgspec.json.encode(record)
 
 
 def _format(names: Iterable[str]) -> int:
@@ -196,11 +204,32 @@ def _changed(edits: Edits) -> dict[str, object]:
 
 
 def _fields(record: Mapping[str, object]) -> Iterator[str]:
-    """The names of the fields of a record, and of the claims in it."""
+    """The names of the fields of a record, and of the settings, claims and tasks in it."""
     yield from record
     claims = record.get("claims")
     for claim in claims.values() if isinstance(claims, dict) else ():
         yield from claim or ()
+    for name in _NESTED:
+        nested = record.get(name)
+        if isinstance(nested, dict):
+            yield from _fields(nested)
+
+
+def _sent(value: object, *, whole: bool) -> dict[str, object]:
+    """The fields of what processes send each other, without later ones that have their default."""
+    record: dict[str, object] = {}
+    for name in _names(type(value)):
+        part = getattr(value, name)
+        # The class has the defaults.
+        if (name in SINCE or (name in _TASKS_LATER and not whole)) and part == getattr(type(value), name):
+            continue
+        if name in _NESTED and is_dataclass(part):
+            record[name] = _sent(part, whole=whole)
+        elif name == "needed":
+            record[name] = [_sent(one, whole=whole) for one in part]
+        else:
+            record[name] = part
+    return record
 
 
 def _stored(value: object) -> object:

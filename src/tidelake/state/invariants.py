@@ -176,6 +176,7 @@ def _check_agreed(before: ShardState, after: ShardState) -> None:
         return
     later = old.revision < new.revision or (old.revision == new.revision and old.values == new.values)
     _require(later, "agreed-never-goes-back", f"from revision {old.revision} to {new.revision}")
+    _require(old.format <= new.format, "format-never-goes-back", f"from {old.format} to {new.format}")
     for name in AGES:
         kept = new.in_force(name, now_ms) >= old.in_force(name, now_ms)
         _require(kept, "ages-stay-in-force", name, "at", now_ms)

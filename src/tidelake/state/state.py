@@ -12,7 +12,7 @@ from tidelake.model.batch import HollowBatch, Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, Agreed
+from tidelake.state.agreed import AS_MADE, SLICES, Agreed
 from tidelake.state.bases import NO_BASES, Bases, Unpaid
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
@@ -266,6 +266,16 @@ class ShardState:
     tokens: Tokens = field(default_factory=pmap)
     bases: Bases = NO_BASES
     unpaid: Unpaid | None = None
+
+    @property
+    def format(self) -> int:
+        """The latest format of records that may be written: that of the lake, or of what is there already."""
+        return max(self.agreed.format, SLICES) if self.has_slices else self.agreed.format
+
+    @property
+    def has_slices(self) -> bool:
+        """Whether records of this state have slices or bases, which only the format `SLICES` knows."""
+        return self.spine.sliced > 0 or bool(self.bases) or self.unpaid is not None
 
     @property
     def minimum(self) -> Frontier:

@@ -6,6 +6,7 @@ writes the settings to it (`Shards.agree`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from tidelake.errors import (
     CollectionNotFound,
@@ -17,6 +18,20 @@ from tidelake.errors import (
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
 from tidelake.lake.catalog.settings import LakeSettings, asked
 from tidelake.shard.shard import Shard
+from tidelake.state.agreed import NEWEST
+
+
+@dataclass(frozen=True)
+class UpgradeReport:
+    """What an upgrade of a lake did.
+
+    Attributes:
+        before: the format that the lake had.
+        after: the format that it has; equal to `before` if there was nothing to do.
+    """
+
+    before: int
+    after: int
 
 
 class Agreeing:
@@ -36,14 +51,25 @@ class Agreeing:
     def settings(self, wanted: Mapping[str, object]) -> LakeSettings:
         """Change the given settings, if any, and return all of them. See `Lake.settings`."""
         values = asked(wanted)
-        agreed = self._catalog.change_agreed(values) if values else self._catalog.agreed()
-        untold = self.finish() if values else []
+        if not values:
+            return LakeSettings.of(self._catalog.agreed())
+        agreed = self._catalog.change_agreed(values)
+        self._finish("the settings of the lake are changed")
+        return LakeSettings.of(agreed)
+
+    def upgrade(self) -> UpgradeReport:
+        """Raise the format of the lake to the newest one. See `Lake.upgrade`."""
+        before = self._catalog.upgrade()
+        self._finish(f"the lake has format {NEWEST}")
+        return UpgradeReport(before.format, max(before.format, NEWEST))
+
+    def _finish(self, what: str) -> None:
+        untold = self.finish()
         if untold:
             raise OutcomeUnknown(
-                f"the settings of the lake are changed, but {len(untold)} collections could not be updated: "
-                f"they use the old ones until they are opened again, or until the next call: {untold[0]}"
+                f"{what}, but {len(untold)} collections could not be updated: they use the old ones until "
+                f"they are opened again, or until the next call: {untold[0]}"
             )
-        return LakeSettings.of(agreed)
 
     def finish(self) -> list[TidelakeError]:
         """Write the newest settings to all shards, if that is not done yet.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from tidelake.errors import CorruptionError, ReadOnlyLake
+from tidelake.lake.admin.agreeing import UpgradeReport
 from tidelake.lake.admin.fsck import FsckReport, LakeCheck, Watch
 from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.frontiers import FrontierLike
@@ -63,10 +64,27 @@ class Administering(LakeHandle):
         self._guard.check()
         return self._agreeing.settings(changes)
 
+    def upgrade(self) -> UpgradeReport:
+        """Let this version write all that it can, in every collection; versions before it are locked out.
+
+        A lake that an earlier version made is written so that processes of that version can go on working
+        on it. Once all processes that use the lake are of this version, upgrade it. An earlier version then
+        gets `FormatTooNew`, and nothing that it has committed is lost. There is no way back.
+
+        Safe beside readers and writers of any version, and harmless to repeat. Costs a log write of the
+        catalog and of each collection, and moves no data.
+
+        Raises:
+            OutcomeUnknown: the lake is upgraded, but some collections could not be updated. These stay as
+                they were until a process opens them or calls `collect`, or this call is repeated.
+        """
+        self._guard.check()
+        return self._agreeing.upgrade()
+
     def collect(self) -> Removed:
         """Remove what drops and failed creations have left: tombstones, shards and objects without a name.
 
-        Also finishes an interrupted `advance_since` or `settings`.
+        Also finishes an interrupted `advance_since`, `settings` or `upgrade`.
 
         Whatever may still be in progress stays until it is older than the setting `upload_age_s`. Safe to
         repeat, to stop at any point, and to run in several processes at once. Lists the whole store. A

@@ -231,6 +231,10 @@ class Catalog:
         """Change settings of the lake; see `tidelake.state.agreeing`. One log write."""
         return self._shard.run(partial(agreeing.change, values=values))
 
+    def upgrade(self) -> Agreed:
+        """Raise the format of the lake to the newest one. One log write. Returns the settings before."""
+        return self._shard.run(agreeing.upgrade)
+
     def told(self, revision: int) -> None:
         """Note that all shards have adopted a revision of the settings. One log write, the first time."""
         self._shard.run(partial(agreeing.told, revision=revision))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tidelake.data.container import verify
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, LeaseExpired, TidelakeError
+from tidelake.errors import BlobNotFound, LeaseExpired, TidelakeError, UsageError
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
@@ -21,7 +21,7 @@ from tidelake.shard.history import History
 from tidelake.shard.lease import Lease
 from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
-from tidelake.state.agreed import Agreed
+from tidelake.state.agreed import SLICES, Agreed
 from tidelake.state.forking import started
 from tidelake.state.spine import Spine
 from tidelake.state.staged import Staged
@@ -79,11 +79,13 @@ class ShardCopy:
             CorruptionError: a part of the source is damaged; names it. The copy was removed.
             LeaseExpired: this process slept for longer than its lease, and parts were collected meanwhile.
             CollectionDropped: the source was dropped.
+            UsageError: the source has slices, and the lake of the copy is not upgraded.
         """
         lease = Lease(self._source, purpose, reader=True)
         version = lease.pin(Frontier(), with_writers=True)
         state = version.state
         try:
+            self._check_format(state)
             parts = self._copied(lease, state, shard_id, watch)
             copy = _renamed(state, shard_id, parts, self._env.clock.now_ms(), self._agreed)
             lease.renew()
@@ -97,6 +99,14 @@ class ShardCopy:
             self._release(version)
         stored = [part for part in parts.values() if part.inline is None]
         return Copied(copy, state.seqno, len(stored), sum(part.size_bytes for part in stored))
+
+    def _check_format(self, state: ShardState) -> None:
+        """Check that processes of earlier versions which use the lake of the copy could read the copy."""
+        if state.has_slices and self._agreed.format < SLICES:
+            raise UsageError(
+                f"the collection has slices, which need format {SLICES}, and the lake of the copy has format "
+                f"{self._agreed.format}: upgrade that lake with lake.upgrade() or `tidelake upgrade LAKE`"
+            )
 
     def _check_stored(self, shard_id: str) -> None:
         """Check that all copies still exist: old objects of a shard without a log are removed."""

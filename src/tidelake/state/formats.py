@@ -1,0 +1,31 @@
+"""What may be written into a lake that processes of an earlier version use as well.
+
+A lake has a format (`Agreed.format`), and a record has the least format that knows its fields. No process
+writes a record of a later format than the lake's, until `agreeing.upgrade` has raised that. The one exception
+is a shard that has slices already: the version which made format 4 wrote them into lakes that tell no format.
+"""
+
+from tidelake.errors import InternalError
+from tidelake.state.agreed import SLICES
+from tidelake.state.edits import Edits
+from tidelake.state.state import ShardState
+
+
+def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """Check that the version before can read a step, unless the lake is upgraded. Costs O(change).
+
+    Only the process that writes a step checks this, and earlier versions did not.
+
+    Raises:
+        InternalError: they could not.
+    """
+    claims = [claim for claim in edits.claims.values() if claim is not None]
+    sliced = (
+        edits.sliced is not None
+        or bool(edits.bases)
+        or edits.unpaid is not None
+        or any(claim.base is not None or claim.by_time for claim in claims)
+    )
+    allowed = max(before.format, after.agreed.format)
+    if sliced and allowed < SLICES:
+        raise InternalError(f"a step of {before.shard_id} has slices or bases, and the format is {allowed}")
