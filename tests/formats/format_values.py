@@ -1,8 +1,8 @@
 """Fixed values of everything that is stored or sent: every field is set in some of them.
 
 After a change of a format these values no longer give the bytes that are kept in `v1`. What
-came later is in the `LATER` ones, whose bytes are kept in `v2`, in the `NEWEST` ones, in `v3`, in the `SLICED`
-ones, in `v4`, and in the `UPGRADED` ones, in `v5`.
+came later is in the `LATER` ones, whose bytes are kept in `v2`, in the `NEWEST` ones, in `v3`, in the
+`SLICED` ones, in `v4`, and in the `UPGRADED` ones, in `v5`.
 """
 
 from dataclasses import replace

@@ -1,0 +1,16 @@
+"""Earlier versions, built once."""
+
+import pytest
+from wheels import COMMITS, installed
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    """Where versions are installed."""
+    return tmp_path_factory.mktemp("versions")
+
+
+@pytest.fixture(params=COMMITS)
+def old(request, kept):
+    """The folder of an earlier version."""
+    return installed(request.param, kept)

@@ -1,0 +1,54 @@
+"""Spark with a driver of one version and executors of another: what the matrix takes is the truth."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import quick
+from matrix_data import small_history
+from wheels import HERE, NEW, environment
+
+SPARK = HERE.parent / "spark"
+PATHS = ("helper append", "helper changes", "helper merge", "helper upsert", "format snapshot", "stream sink")
+pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("newer", ["driver", "executors"])
+def test_driver_and_executors_are_of_two_versions(old, newer, tmp_path):
+    driver, executors = (NEW, old) if newer == "driver" else (old, NEW)
+    history = small_history(tmp_path / "history")
+    (tmp_path / "work").mkdir()
+    conf = {
+        **quick.CONF,
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (executors, HERE / "seen"))),
+    }
+    conf["spark.executorEnv.TIDELAKE_TEST_SEEN"] = str(tmp_path)
+    asked = {"engine": "local", "master": "local", "conf": conf, "looks": 3, "paths": PATHS}
+    asked |= {"data": str(history.folder), "work": str(tmp_path / "work")}
+    command = [sys.executable, str(SPARK / "matrix_driver.py"), json.dumps(asked)]
+    done = subprocess.run(
+        command,
+        env=environment(driver, SPARK) | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    wrong = [
+        (path, claims)
+        for path in PATHS
+        for claims in ([found[path]] if isinstance(found[path], str) else found[path])
+        if isinstance(claims, str) or tuple(claims[2:]) != history.truth.of(*claims[:2])
+    ]
+    assert not wrong, done.stderr[-3000:]
+    # The workers did have the other version.
+    seen = {line for path in tmp_path.glob("seen-*") for line in path.read_text().splitlines()}
+    assert seen == {str(executors)}
