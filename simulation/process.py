@@ -16,7 +16,8 @@ from simulation.world import CLOCK_JUMP_MS, URL, World
 from tidelake.env import Clock, Counters, Env, Spawned, Stop
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.api.lake import Lake
-from tidelake.store.objects.clock import StoreClock
+from tidelake.store.clock import StoreClock
+from tidelake.store.objects.clock import store_ms
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import VersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
@@ -73,7 +74,7 @@ class SimulatedProcess(Process):
             return self, FaultyVersionLog(world.log(self._observer), self)
         true = world.bucket(self._observer)
         weak = WeakBucket(true, self, world.draw, world.options.refused, self._put_later)
-        return StoreClock(true, self), ObjectVersionLog(weak, self, world.options.grace_s)
+        return StoreClock(lambda: store_ms(true), self), ObjectVersionLog(weak, self, world.options.grace_s)
 
     def _put_later(self, put: Callable[[], object]) -> None:
         """Let a put that was refused arrive later."""
