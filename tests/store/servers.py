@@ -40,6 +40,13 @@ _MOTO = """
 import sys, threading
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from moto.server import MotoRequestHandler
+from moto.s3.responses import S3Response
+# moto looks whether there is an object, and stores it later: of puts at once, several could win.
+one_at_a_time, put_object = threading.Lock(), S3Response.put_object
+def put_object_alone(response):
+    with one_at_a_time:
+        return put_object(response)
+S3Response.put_object = put_object_alone
 MotoRequestHandler.protocol_version = "HTTP/1.1"
 server = ThreadedMotoServer(sys.argv[1], int(sys.argv[2]), verbose=False)
 server.start()

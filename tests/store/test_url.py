@@ -147,8 +147,12 @@ def test_a_reference_is_absolute_and_stable(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("url", "reason"),
-    [("s3://bucket/x", "s3:// is not supported yet"), ("postgres://h/db", "postgres:// is not supported yet"),
-     ("gs://b", "gs://"), ("file://host/x", "absolute"), ("file://", "absolute"), ("file:///x?y", "absolute"),
+    [("http://bucket/x", "http:// is no place of a lake"), ("postgres://h/db", "postgres:// is no place"),
+     ("s3://", "bad url"), ("s3://key:secret@bucket/x", "takes no name or key"),
+     ("gs://b/a//c", "may be empty"), ("s3://bucket/x?region=eu", "takes no '.'"),
+     ("abfss://c/x", "abfss://container@account"), ("s3://b/x#options", "after # it takes"),
+     ("s3://b--x-s3/x", "in no order"), ("az://c/a/../b", "no segment"),
+     ("file://host/x", "absolute"), ("file://", "absolute"), ("file:///x?y", "absolute"),
      ("", "bad path"), ("memory://", "bad name"), ("memory://../x", "bad name"), ("a\0b", "bad path")],
 )  # fmt: skip
 def test_another_reference_is_refused(url: str, reason: str) -> None:

@@ -16,6 +16,9 @@ from tidelake.errors import UsageError
 LOG_VARIABLE = "TIDELAKE_LOG"
 """The environment variable that holds the address of the log, or the name of its provider."""
 
+OPTIONS_VARIABLE = "TIDELAKE_STORE_OPTIONS"
+"""The environment variable that holds the name of the provider of options of object stores."""
+
 T = TypeVar("T")
 
 
@@ -41,6 +44,8 @@ class StoreAccess:
             raise UsageError(
                 f"store_options are a dict or 'module:function', not {type(store_options).__name__}"
             )
+        if isinstance(store_options, str) and not is_provider(store_options):
+            raise UsageError(_OPTIONS_FORMS)
         self._log = log
         self._options = dict(store_options) if isinstance(store_options, Mapping) else store_options
 
@@ -48,6 +53,20 @@ class StoreAccess:
     def gives_log(self) -> bool:
         """Whether a user gave a log. The environment does not count: it is for lakes that need one."""
         return self._log is not None
+
+    @property
+    def gives_options(self) -> bool:
+        """Whether a user gave options of an object store. The environment does not count."""
+        return self._options is not None
+
+    @property
+    def provider(self) -> str | None:
+        """The provider of the options, if a user gave one."""
+        return self._options if isinstance(self._options, str) else None
+
+    def with_options(self, provider: str) -> "StoreAccess":
+        """This access with a provider of options."""
+        return StoreAccess(self._log, provider)
 
     def log_address(self) -> str | None:
         """The address of the log: as given, or from the provider, or from the environment; None if nowhere.
@@ -58,21 +77,22 @@ class StoreAccess:
         given = self._log if self._log is not None else os.environ.get(LOG_VARIABLE) or None
         if given is None or "://" in given:
             return given
-        if not _is_provider(given):
+        if not is_provider(given):
             raise UsageError(f"the log that was given is neither an address nor a provider: {_LOG_FORMS}")
         return _provided(given, str)
 
     def options(self) -> dict[str, object]:
-        """The options of the object store; empty if none were given.
+        """The options of the object store: as given, or from the provider or that of the environment.
 
         Raises:
             UsageError: the provider cannot be called, or gives no dict.
         """
-        if isinstance(self._options, str):
-            if not _is_provider(self._options):
-                raise UsageError("store_options are a dict, or the name of a provider 'module:function'")
-            return _provided(self._options, dict)
-        return dict(self._options or {})
+        given = self._options if self._options is not None else os.environ.get(OPTIONS_VARIABLE) or None
+        if isinstance(given, str):
+            if not is_provider(given):
+                raise UsageError(_OPTIONS_FORMS)
+            return _provided(given, dict)
+        return dict(given or {})
 
     def __repr__(self) -> str:
         """Say what was given, and no value of it."""
@@ -112,16 +132,18 @@ def remember_access(url: str, access: StoreAccess) -> None:
     _known[url] = access
 
 
+_OPTIONS_FORMS = "store_options are a dict, or the name of a provider 'module:function'"
 _LOG_FORMS = "give postgresql://user@host:port/database, or a provider 'module:function' that returns it"
 
 
-def _is_provider(text: str) -> bool:
+def is_provider(text: str) -> bool:
+    """Whether a text has the form of a provider, "module:function"."""
     module, _, function = text.partition(":")
     return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 def _portable(value: object) -> str | None:
-    return value if isinstance(value, str) and _is_provider(value) else None
+    return value if isinstance(value, str) and is_provider(value) else None
 
 
 def _told(value: object) -> str:
@@ -131,11 +153,16 @@ def _told(value: object) -> str:
 def _provided(name: str, kind: type[T]) -> T:
     """What a provider returns, which must be of this type."""
     module, _, function = name.partition(":")
+    problem = ""
     try:
-        provider = getattr(import_module(module), function)
+        value = getattr(import_module(module), function)()
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"the provider {name!r} cannot be imported here: {error}") from error
-    value = provider()
+        problem = f"cannot be imported here: {error}"
+    except Exception as error:
+        # Only the class: the message, and the error as a cause, may hold what was to be given.
+        problem = f"raises {type(error).__name__}"
+    if problem:
+        raise UsageError(f"the provider {name!r} {problem}")
     if not isinstance(value, kind):
         raise UsageError(f"the provider {name!r} gives {type(value).__name__}, not {kind.__name__}")
     return value

@@ -4,6 +4,10 @@ Owns its bytes. Must not know where it lies.
 
     {"format": 1, "lake": "<id>"}                       a lake in a directory, with its log there
     {"format": 2, "lake": "<id>", "log": "postgres"}    a lake whose log is in a PostgreSQL database
+    {"format": 2, "lake": "<id>", "log": "postgres", "place": "<url>"}
+                                                        the same, with its objects in an object store
+    {"format": 2, "lake": "<id>", "log": "objects", "place": "<url>", "grace_s": 600}
+                                                        a lake in an object store, with its log there
 
 INVARIANT: a marker holds no address of a server, and no credential.
 """
@@ -12,13 +16,16 @@ import json
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tidelake.errors import CorruptionError, FormatTooNew
+from tidelake.errors import CorruptionError, FormatTooNew, NotALake
 
 FORMAT = 2
 MARKER = "tidelake.json"
 
-LogKind: TypeAlias = Literal["sqlite", "postgres"]
-"""Where the log of a lake is: in its directory, or in a PostgreSQL database."""
+GRACE_S = 600
+"""How long a log in an object store keeps what it has removed, in new lakes."""
+
+LogKind: TypeAlias = Literal["sqlite", "postgres", "objects"]
+"""Where the log of a lake is: in its directory, in a PostgreSQL database, or in its object store."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +35,22 @@ class Marker:
     Attributes:
         lake: the id of the lake.
         log: where its log is.
+        place: url of the objects in an object store, by which a copy of them is known; else empty.
+        grace_s: of a log in an object store: how long it keeps what it has removed; else 0.
     """
 
     lake: str
     log: LogKind = "sqlite"
+    place: str = ""
+    grace_s: int = 0
 
     def encode(self) -> bytes:
         """The bytes of the marker. A lake that older versions can open has the format that they know."""
         if self.log == "sqlite":
             return json.dumps({"format": 1, "lake": self.lake}).encode()
-        return json.dumps({"format": FORMAT, "lake": self.lake, "log": self.log}).encode()
+        more = {"place": self.place} if self.place else {}
+        waits = {"grace_s": self.grace_s} if self.grace_s else {}
+        return json.dumps({"format": FORMAT, "lake": self.lake, "log": self.log} | more | waits).encode()
 
 
 def decode_marker(path: str, data: bytes) -> Marker:
@@ -61,6 +74,25 @@ def decode_marker(path: str, data: bytes) -> Marker:
         raise CorruptionError(path, "it names no lake")
     if found == 1:
         return Marker(lake)
-    if fields.get("log") != "postgres":
+    log, place, grace_s = fields.get("log"), fields.get("place", ""), fields.get("grace_s", 0)
+    if log not in ("postgres", "objects"):
         raise CorruptionError(path, "it does not say where the log is")
-    return Marker(lake, "postgres")
+    if not isinstance(place, str) or type(grace_s) is not int:
+        raise CorruptionError(path, "its place or its grace_s is of another type")
+    if log == "objects" and (not place or grace_s <= 0):
+        raise CorruptionError(path, "it does not say where the objects are, or how long entries are kept")
+    return Marker(lake, log, place, grace_s)
+
+
+def check_place(marker: Marker, place: str) -> None:
+    """Check that the marker of a lake in an object store was written for the place where it was found.
+
+    Raises:
+        NotALake: it belongs to a lake elsewhere, of which this is a copy.
+    """
+    if marker.place != place:
+        raise NotALake(
+            f"{place!r} holds a copy of the objects of the lake at {marker.place!r}, and a copy made object "
+            "by object is no lake of its own: open the original, or copy it with `tidelake backup`; if you "
+            f'have moved it, and the original is gone for good, correct "place" in {MARKER}'
+        )

@@ -31,16 +31,29 @@ from tidelake.errors import (
     NotALake,
     UsageError,
 )
-from tidelake.store.access import LOG_VARIABLE, StoreAccess, known_access, remember_access
+from tidelake.store.access import (
+    LOG_VARIABLE,
+    StoreAccess,
+    is_provider,
+    known_access,
+    remember_access,
+)
 from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, NoAdvisoryLocks
 from tidelake.store.clock import StoreClock
 from tidelake.store.disk import unavailable
 from tidelake.store.layers import Around, BlobLayer, LogLayer, Operation
 from tidelake.store.local import LocalBlobStore
-from tidelake.store.marker import MARKER, Marker, decode_marker
+from tidelake.store.marker import GRACE_S, MARKER, Marker, decode_marker
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.names import check_name
+from tidelake.store.objects.address import SCHEMES, BucketAddress, parse_address
+from tidelake.store.objects.blobs import ObjectBlobStore
+from tidelake.store.objects.clock import store_ms
+from tidelake.store.objects.cloud import CloudBucket
+from tidelake.store.objects.folder import FolderBucket
+from tidelake.store.objects.lake import find_marker, make_lake
+from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.readonly import CopiedVersionLog, refusing_writes
 from tidelake.store.retrying import Retry, RetryingBlobStore, RetryingVersionLog, draw_from
@@ -50,6 +63,9 @@ from tidelake.store.sqlite import SqliteVersionLog
 T = TypeVar("T")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+_PLACES = "give a directory, file:///…, s3://…, gs://…, az://…, abfss://… or memory://name"
+_PROVIDER = "store_options="
 
 _memory_lakes: "dict[str, Stores]" = {}  # shared by the whole process: the same name gives the same lake
 _memory_lock = threading.Lock()
@@ -84,9 +100,10 @@ class Stores:
 
 
 def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
-    """The absolute URL of a lake, the same for all processes: `file:///…` or `memory://name`.
+    """The absolute URL of a lake, the same for all processes: `file:///…`, `s3://…`, `memory://name`, ….
 
-    A path is relative to the current directory; symbolic links are kept.
+    A path is relative to the current directory; symbolic links are kept. The URL of an object store may end
+    in `#store_options=module:function`: this names the function that gives its options.
 
     Raises:
         UsageError: the path or URL is malformed, or its scheme is not supported.
@@ -95,20 +112,37 @@ def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
     found = _SCHEME.match(text)
     if found is None:
         if not text or "\0" in text:
-            raise UsageError(f"bad path of a lake {text!r}: give a directory, file:///… or memory://name")
+            raise UsageError(f"bad path of a lake {text!r}: {_PLACES}")
         return Path(os.path.abspath(text)).as_uri()
     scheme = found[1].lower()
     if scheme == "memory":
         return f"memory://{check_name(text[found.end() :])}"
+    if scheme in SCHEMES:
+        address, provider = _objects(text)
+        return with_provider(address.url, provider)
     if scheme != "file":
-        raise UsageError(
-            f"{text!r}: {scheme}:// is not supported yet; give a directory, file:///… or memory://name"
-        )
+        raise UsageError(f"{scheme}:// is no place of a lake: {_PLACES}")
     parts = urlsplit(text)
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not path or "\0" in path:
         raise UsageError(f"bad url of a lake {text!r}: file:// takes an absolute path and nothing else")
     return Path(os.path.abspath(path)).as_uri()
+
+
+def with_provider(url: str, provider: str | None) -> str:
+    """The URL of a lake in an object store, with the function that gives its options in every process."""
+    return url if provider is None or "#" in url else f"{url}#{_PROVIDER}{provider}"
+
+
+def _objects(url: str) -> tuple[BucketAddress, str | None]:
+    """Where a lake in an object store is, and the provider of its options that the URL names."""
+    place, separator, more = url.partition("#")
+    provider = more.removeprefix(_PROVIDER)
+    if separator and (provider == more or not is_provider(provider)):
+        raise UsageError(
+            "bad url of a lake: after # it takes store_options=module:function, and nothing else"
+        )
+    return parse_address(place), provider or None
 
 
 def open_stores(
@@ -148,6 +182,18 @@ def open_stores(
     url = normalize_url(url)
     gives_log = access is not None and access.gives_log
     access = access or known_access(url)
+    if url.partition("://")[0] in SCHEMES:
+        address, provider = _objects(url)
+        if provider is not None and not access.gives_options:
+            access = access.with_options(provider)
+        stores = _open_objects(
+            address, access, config, env, create=create, read_only=read_only, for_parts=for_parts
+        )
+        if not for_parts:
+            remember_access(url, access)
+        return stores
+    if access.gives_options:
+        raise UsageError(f"lake {url!r} is in no object store: leave out store_options=")
     if url.startswith("memory://"):
         if gives_log:
             raise UsageError(f"lake {url!r} lives in this process, and so does its log: leave out log=")
@@ -176,13 +222,60 @@ def open_stores(
     return _layered(Stores(objects, SqliteVersionLog(log, env.ids, base=root), locks), config, env)
 
 
+def _open_objects(
+    address: BucketAddress,
+    access: StoreAccess,
+    config: Config,
+    env: Env,
+    *,
+    create: bool,
+    read_only: bool,
+    for_parts: bool,
+) -> Stores:
+    """Open a lake in an object store: one request; some thirty to make one."""
+    url, retry = address.url, Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
+    bucket = CloudBucket(address, access.options)
+    try:
+        marker = find_marker(bucket, url, retry)
+        if marker is None:
+            if read_only or not create:
+                raise NotALake(f"there is no lake at {url!r}: check the url, or create the lake")
+            new = access if access.gives_log else StoreAccess()
+            top = CloudBucket(replace(address, prefix=""), access.options)
+            try:
+                marker = make_lake(
+                    bucket, top, address, lambda: _new_marker(url, new, env), ids=env.ids, retry=retry
+                )
+            finally:
+                top.close()
+        if marker.log == "objects" and access.gives_log:
+            raise UsageError(
+                f"lake {url!r} has its log beside its objects: leave out log=, which is for lakes made "
+                "with it"
+            )
+        inside = FolderBucket(bucket, marker.lake)
+        log: VersionLog
+        clock: Clock | None
+        if marker.log == "postgres":
+            log, clock = _postgres_log(url, marker, access, config, env, for_parts=for_parts)
+        else:
+            log = ObjectVersionLog(inside, env.clock, marker.grace_s)
+            clock = None if read_only else StoreClock(lambda: store_ms(inside), env.clock)
+        found = Stores(ObjectBlobStore(FolderBucket(inside, "blobs")), log, clock=clock)
+        return _layered(_read_only(found, url) if read_only else found, config, env)
+    except BaseException:
+        bucket.close()
+        raise
+
+
 def _new_marker(url: str, access: StoreAccess, env: Env) -> Marker:
     """The marker of a lake that is being made. The log in a database is made before it."""
+    place = "" if url.startswith("file://") else url
     if not access.gives_log:
-        return Marker(env.ids.fresh())
+        return Marker(env.ids.fresh(), "objects", place, GRACE_S) if place else Marker(env.ids.fresh())
     postgres = _postgres(url)
     address = postgres.Address(access.log_address() or "")
-    return Marker(postgres.create_log(address, env.ids.fresh(), url, env.clock), "postgres")
+    return Marker(postgres.create_log(address, env.ids.fresh(), url, env.clock), "postgres", place)
 
 
 def _postgres_log(

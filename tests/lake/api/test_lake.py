@@ -271,7 +271,7 @@ def test_a_lake_of_a_newer_version_and_a_damaged_one_are_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["", "s3://bucket/x", "memory://", "memory://a b", "file://host/x", "\0", None, 5, b"x", ["x"]]
+    "place", ["", "http://bucket/x", "memory://", "memory://a b", "file://host/x", "\0", None, 5, b"x", ["x"]]
 )
 def test_a_place_where_no_lake_can_be_is_refused_with_the_forms_that_can(place):
     with pytest.raises(UsageError, match=r"memory://name|bad name|takes an absolute path"):

@@ -4,7 +4,7 @@ The other methods are in parts, by what a caller wants; ARCHITECTURE.md lists wh
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from tidelake.config import Config
@@ -20,7 +20,7 @@ from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.settings import for_another_lake
 from tidelake.shard.copying.copy import Watch
 from tidelake.store.access import StoreAccess
-from tidelake.store.url import Stores, normalize_url, open_stores
+from tidelake.store.url import Stores, normalize_url, open_stores, with_provider
 
 
 def open_lake(
@@ -31,13 +31,16 @@ def open_lake(
     env: Env | None = None,
     read_only: bool = False,
     log: str | None = None,
+    store_options: Mapping[str, object] | str | None = None,
 ) -> "Lake":
     """Open the lake at a directory or URL. If the place is empty, make a lake there.
 
     On a read-only mount, or without write permission, the lake is opened for reading only.
 
     Args:
-        url: a path, `file:///...`, or `memory://name` (lives as long as the process).
+        url: a path, `file:///...`, `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`,
+            `abfss://container@account.dfs.core.windows.net/prefix`, or `memory://name` (lives as long as the
+            process).
         create: make the lake if there is none; False: raise `NotALake` instead.
         config: settings of this process.
         env: clock, ids and recorder; for tests.
@@ -47,6 +50,10 @@ def open_lake(
         log: where the log of the lake is, if it is in a PostgreSQL database: `postgresql://user@host/database`,
             or `"module:function"`, a function that returns this in every process. A lake that is made gets
             its log there. Default: the environment variable `TIDELAKE_LOG`, for lakes that need it.
+        store_options: how the object store is reached, where its usual environment variables do not say it:
+            names and values as obstore takes them (`endpoint`, `region`, `access_key_id`, ...), which stay in
+            this process; or `"module:function"`, a function that returns them in every process. Default: the
+            environment variable `TIDELAKE_STORE_OPTIONS`, which names such a function.
 
     Raises:
         NotALake: the place holds something else, or the database does not have the log of this lake.
@@ -58,7 +65,8 @@ def open_lake(
     where = normalize_url(os.fspath(url))
     if not isinstance(read_only, bool):
         raise UsageError(f"read_only={read_only!r} must be True or False")
-    access = None if log is None else StoreAccess(log)
+    access = None if log is None and store_options is None else StoreAccess(log, store_options)
+    where = with_provider(where, None if access is None else access.provider)
     stores = open_stores(where, config, env, create=create, read_only=read_only, access=access)
     return Lake(where, stores, config, stores.env(env))
 

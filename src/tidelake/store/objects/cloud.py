@@ -118,7 +118,7 @@ class CloudBucket:
         client = self._client.get()
         pages = client.pages(prefix)
         last = ""
-        while page := self._run(client.page(pages, prefix, self._deadline_s)):
+        while (page := self._run(client.page(pages, prefix, self._deadline_s))) is not None:
             found = [info for info in page if info.key.startswith(prefix)]
             for info in found:
                 if info.key <= last:
@@ -127,7 +127,7 @@ class CloudBucket:
                 last = info.key
             if found:
                 yield found
-            if page[-1].key > prefix and not page[-1].key.startswith(prefix):
+            if page and page[-1].key > prefix and not page[-1].key.startswith(prefix):
                 return
 
     def folders(self, prefix: str) -> Iterator[str]:
@@ -283,17 +283,20 @@ class _Client:
         within = self._prefix + (f"{folder}/" if folder else "")
         return self._driver.api.list(self._store, within.rstrip("/") or None, chunk_size=_PAGE, **offset)
 
-    async def page(self, pages: Any, prefix: str, deadline_s: float) -> list[ObjectInfo]:
-        """The next page of a listing; empty at its end."""
+    async def page(self, pages: Any, prefix: str, deadline_s: float) -> list[ObjectInfo] | None:
+        """The next page of a listing; None at its end."""
 
         async def step(_limit: asyncio.Timeout) -> Any:
-            return await anext(pages, [])
+            return await anext(pages, None)
 
         try:
             found = await self._ask(step, f"list objects {prefix!r}", deadline_s)
         except _Missing:
-            return []
-        return [self._info(meta) for meta in found]
+            return None
+        if found is None:
+            return None
+        # Some tools mark a folder by an object of its name, which is none of its objects.
+        return [self._info(meta) for meta in found if meta["path"].startswith(self._prefix)]
 
     async def folders(self, prefix: str) -> list[str]:
         api, store, within = self._driver.api, self._store, self._path(prefix).rstrip("/") or None
