@@ -2,10 +2,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_kit import BLOB_STORES, VERSION_LOGS
+from store_kit import BLOB_STORES, OBJECT_STORES, VERSION_LOGS, cloud_bucket
 
 from clocks import RecordingClock
+from tidelake.env import SystemClock
+from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.protocols import BlobStore, VersionLog
+from tidelake.testing.buckets import MemoryBucket
 
 
 @pytest.fixture
@@ -13,9 +16,14 @@ def clock() -> RecordingClock:
     return RecordingClock()
 
 
-@pytest.fixture(params=BLOB_STORES)
+@pytest.fixture(params=[*BLOB_STORES, "objects-in-memory", *OBJECT_STORES])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
-    store = BLOB_STORES[request.param](str(tmp_path / "new" / "blobs"))
+    if request.param in BLOB_STORES:
+        store = BLOB_STORES[request.param](str(tmp_path / "new" / "blobs"))
+    elif request.param == "objects-in-memory":
+        store = ObjectBlobStore(MemoryBucket(SystemClock()))
+    else:
+        store = ObjectBlobStore(cloud_bucket(request.getfixturevalue(request.param)))
     yield store
     store.close()
 

@@ -3,11 +3,16 @@
 import random
 from collections.abc import Callable
 
+import pytest
+
 from clocks import RecordingClock
+from tests.store.servers import AzureServer, S3Server
 from tidelake.env import Counters, SystemClock
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.objects.address import parse_address
+from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
@@ -15,6 +20,10 @@ from tidelake.store.sqlite import SqliteVersionLog
 from tidelake.testing.buckets import MemoryBucket
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tidelake.testing.files import SimulatedDisk
+
+# The servers of the full tier are those that setup/servers.sh installs. No server here can check GCS.
+FULL_STORES = ("versitygw", "azurite")
+OBJECT_STORES = ["s3_server", *(pytest.param(one, marks=pytest.mark.full) for one in FULL_STORES)]
 
 FLAKY = {Fault.UNAVAILABLE: 0.1, Fault.UNKNOWN_BEFORE: 0.1, Fault.UNKNOWN_AFTER: 0.1}
 REFUSING = {Fault.UNAVAILABLE: 0.3}
@@ -52,6 +61,12 @@ def object_log(page: int = 1_000) -> VersionLog:
     """A log on objects whose removed entries do not stay: each answer is checked by the floor."""
     clock = RecordingClock()
     return ObjectVersionLog(MemoryBucket(clock, page), clock, grace_s=0)
+
+
+def cloud_bucket(server: AzureServer | S3Server, prefix: str = "") -> CloudBucket:
+    """A new bucket of a server, or a prefix in it."""
+    made = f"s3://{server.new_bucket()}" if isinstance(server, S3Server) else f"az://{server.new_container()}"
+    return CloudBucket(parse_address(made + prefix), server.options)
 
 
 VERSION_LOGS: dict[str, Callable[[str], VersionLog]] = {

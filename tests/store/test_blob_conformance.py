@@ -110,6 +110,8 @@ class TestBlobs:
         assert [len(info.name) for info in blobs.list()] == [240, 240]
 
     def test_a_name_below_an_object_is_refused(self, blobs: BlobStore) -> None:
+        if blobs.is_far:
+            pytest.skip("an object store has no folders that could be in the way")
         blobs.put("a/b", b"x")
         with pytest.raises(UsageError, match="a/b/c"):
             blobs.put("a/b/c", b"x")

@@ -1,22 +1,23 @@
-"""What every `Bucket` must do: in memory, and on a server that speaks S3."""
+"""What every `Bucket` must do: in memory, and on servers."""
 
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from store_kit import FULL_STORES, OBJECT_STORES, cloud_bucket
 
-from tests.store.servers import S3Server
 from tidelake.env import SystemClock
 from tidelake.errors import BlobNotFound
-from tidelake.store.objects.address import parse_address
 from tidelake.store.objects.bucket import Bucket
-from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.folder import FolderBucket
 from tidelake.testing.buckets import MemoryBucket
 
+ODD_PREFIX = "/My lakes/ünï%20cøde 日本/+&=;,@~"
+ODD_PREFIXES = ["s3_server odd", *(pytest.param(f"{one} odd", marks=pytest.mark.full) for one in FULL_STORES)]
 
-@pytest.fixture(params=["memory", "folder", "s3", "s3-odd-prefix"])
+
+@pytest.fixture(params=["memory", "folder", *OBJECT_STORES, *ODD_PREFIXES])
 def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
     made = made_bucket(request)
     yield made
@@ -28,10 +29,8 @@ def made_bucket(request: pytest.FixtureRequest) -> Bucket:
         return MemoryBucket(SystemClock())
     if request.param == "folder":
         return FolderBucket(MemoryBucket(SystemClock()), "a/b")
-    server: S3Server = request.getfixturevalue("s3_server")
-    prefix = {"s3": "", "s3-odd-prefix": "/My lakes/ünï%20cøde 日本/+&=;,@~"}[request.param]
-    url = f"s3://{server.new_bucket()}{prefix}"
-    return CloudBucket(parse_address(url), server.options)
+    name, _, odd = request.param.partition(" ")
+    return cloud_bucket(request.getfixturevalue(name), ODD_PREFIX if odd else "")
 
 
 def test_what_was_put_is_read_back(bucket: Bucket) -> None:

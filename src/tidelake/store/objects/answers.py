@@ -24,13 +24,17 @@ _NO_BUCKET = (
 )
 _TEXT_CHARS_MAX = 300
 
-OUT_OF_RANGE = 416
-
 
 def status_of(error: BaseException) -> int | None:
     """The status of the answer of the store; None if there was none."""
     found = _STATUS.search(str(error))
     return None if found is None else int(found[1])
+
+
+def is_out_of_range(error: BaseException) -> bool:
+    """Whether a range begins at or behind the end of the object."""
+    # The driver itself finds this out where a service gives what there is.
+    return status_of(error) == 416 or "Wanted range starting at" in str(error)
 
 
 def is_without_bucket(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from tidelake.errors import BlobNotFound, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.process import PerProcess
 from tidelake.store.objects.address import BucketAddress
-from tidelake.store.objects.answers import OUT_OF_RANGE, is_without_bucket, meaning, status_of, told
+from tidelake.store.objects.answers import is_out_of_range, is_without_bucket, meaning, told
 from tidelake.store.objects.bucket import MULTIPART_BYTES, ObjectInfo
 from tidelake.store.objects.driver import driver, loop
 from tidelake.store.objects.options import StoreOptions
@@ -347,7 +347,7 @@ class _Client:
             return _Missing()
         if isinstance(error, self._errors.AlreadyExistsError | self._errors.PreconditionError):
             return _Refused()
-        if status_of(error) == OUT_OF_RANGE:
+        if is_out_of_range(error):
             return _OutOfRange()
         return meaning(error, what, self._secrets, has_effect=has_effect)
 
