@@ -524,6 +524,26 @@ def test_a_role_that_may_only_read_reads(own: Made, postgres: PostgresServer) ->
         assert not caught.value.retryable
 
 
+def test_a_role_with_the_rights_of_the_page_does_everything(own: Made, postgres: PostgresServer) -> None:
+    role = f"writer{fresh()}"
+    own.execute(f"CREATE ROLE {role} LOGIN")
+    page = (Path(__file__).parents[2] / "docs" / "postgresql-log.md").read_text(encoding="utf-8")
+    grants = [line for line in page.splitlines() if line.startswith("GRANT ")]
+    assert len(grants) == 5
+    for grant in grants:
+        own.execute(grant.replace("TO writer;", f"TO {role}"))
+    url = own.url.replace(f"//{postgres.user}@", f"//{role}@")
+    log = own.log(url)
+    entries = test_log_conformance.fill(log, "k", 5)
+    assert log.truncate("k", 2) == 2
+    assert log.scan("k", 0) == entries[2:]
+    assert log.delete("k")
+    test_log_conformance.fill(log, "k", 5)
+    own.execute("DELETE FROM tidelake.entry WHERE seqno = 3")
+    assert log.mend("k", []) is not None
+    Made(url).log().check()
+
+
 def test_the_clock_is_that_of_the_server(made: Made) -> None:
     before_ms = time.time_ns() // 1_000_000
     assert before_ms - 1 <= made.log().now_ms() <= time.time_ns() // 1_000_000 + 1
