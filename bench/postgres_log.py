@@ -8,31 +8,30 @@ those of appends. *Appends*: all append to one collection, ten updates each. Wha
 the median of the rounds counts. Makes a database of its own on the server, and drops it.
 """
 
+import multiprocessing
+import statistics
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import TypeAlias
 
 import psycopg
 
 import tidelake
 from bench.appends import SCHEMA, Numbers, inserts
-from bench.contention import (
-    PROCESSES,
-    ROUNDS,
-    Work,
-    check_rows,
-    entry_bytes,
-    least_to_mean,
-    median_rates,
-    together,
-)
+from bench.contention import PROCESSES, ROUNDS, Work, check_rows, entry_bytes, least_to_mean
 from tidelake.env import SystemClock
 from tidelake.store.postgres.address import Address
 from tidelake.store.postgres.log import PostgresVersionLog, create_log
 
 PLACE = "memory://bench"
+Turns: TypeAlias = tuple[Barrier, float, int]
+Count: TypeAlias = tuple[str, int, int]
 
 
 def raising(_place: Path, url: str) -> Iterator[Work]:
@@ -84,8 +83,32 @@ def appending(place: Path, url: str) -> Iterator[Work]:
         yield append
 
 
+def taking_turns(
+    number: int, place: Path, log: tuple[str, str, int], turns: Turns, counts: "Queue[Count]"
+) -> None:
+    """A process: each kind of work for some seconds, in turn with the others; then what it did alone."""
+    (url, lake, size_bytes), (start, seconds, rounds) = log, turns
+    loads = {
+        "bare": raising(place, url),
+        "commits": committing(place, url, lake, size_bytes),
+        "appends": appending(place, url),
+    }
+    works = {name: next(load) for name, load in loads.items()}
+    for _ in range(rounds):
+        for name, work in works.items():
+            for alone in (False, True):
+                start.wait()
+                end_s, count = time.monotonic() + seconds, 0
+                while time.monotonic() < end_s and (number == 0 or not alone):
+                    work()
+                    count += 1
+                counts.put((f"{name}, alone" if alone else name, number, count))
+    for load in loads.values():
+        next(load, None)
+
+
 def one_key(url: str, seconds: float, processes: int, rounds: int) -> Numbers:
-    """All on one key, beside one process alone."""
+    """All on one key, and one process alone, in turn. The smallest share is of the worst round of appends."""
     size_bytes = entry_bytes()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE bare (v bigint) WITH (fillfactor = 50)")
@@ -98,32 +121,34 @@ def one_key(url: str, seconds: float, processes: int, rounds: int) -> Numbers:
         place = Path(name)
         with tidelake.open(place / "lake", log=url) as lake:
             lake.create("c", SCHEMA, key=["key"])
-
-        def load(kind: object, count: int, *given: object) -> object:
-            return lambda: together(kind, place, [given] * count, seconds)  # type: ignore[arg-type]
-
-        rates, shares = median_rates(
-            {
-                "appends": load(appending, processes, url),
-                "commits": load(committing, processes, url, lake_id, size_bytes),
-                "bare": load(raising, processes, url),
-                "append_alone": load(appending, 1, url),
-                "commit_alone": load(committing, 1, url, lake_id, size_bytes),
-                "bare_alone": load(raising, 1, url),
-            },  # type: ignore[arg-type]
-            seconds,
-            rounds,
-        )
+        spawn = multiprocessing.get_context("spawn")
+        turns, counts = (spawn.Barrier(processes), seconds, rounds), spawn.Queue()
+        children = [
+            spawn.Process(
+                target=taking_turns, args=(n, place, (url, lake_id, size_bytes), turns, counts), daemon=True
+            )
+            for n in range(processes)
+        ]
+        for child in children:
+            child.start()
+        told = [counts.get(timeout=600) for _ in range(6 * rounds * processes)]
+        for child in children:
+            child.join()
         with tidelake.open(place / "lake", log=url) as lake:
             collection = lake.collection("c")
             check_rows(collection, collection.state().written.appended_rows)
+    done: dict[str, list[list[int]]] = {}
+    for load, number, count in told:
+        done.setdefault(load, [[] for _ in range(processes)])[number].append(count)
+    sums = {load: [sum(of_round) for of_round in zip(*found, strict=True)] for load, found in done.items()}
+    rates = {load: statistics.median(found) / seconds for load, found in sums.items()}
     return {
         "entry_bytes": float(size_bytes),
-        **{f"{name}_s": rate for name, rate in rates.items()},
+        **{f"{load}_s": rate for load, rate in rates.items()},
         "commits_to_bare": rates["commits"] / rates["bare"],
         "appends_to_bare": rates["appends"] / rates["bare"],
-        "commit_alone_to_bare": rates["commit_alone"] / rates["bare_alone"],
-        "least_to_mean": least_to_mean(shares),
+        "commit_alone_to_bare": rates["commits, alone"] / rates["bare, alone"],
+        "least_to_mean": least_to_mean([list(shares) for shares in zip(*done["appends"], strict=True)]),
     }
 
 
