@@ -1,6 +1,6 @@
 """A process that does one kind of work on one lake until it is killed.
 
-Usage: kills_child.py LAKE WORK NAME. It tells `ready` when it has opened the lake (a writer also the number
+Usage: kills_child.py PLACE WORK NAME. It tells `ready` when it has opened the lake (a writer also the number
 of its last append that is in), and what it has done: `in N` when append N is in, `gone N` when it has deleted
 N objects and log entries, `dropped`, `copied` and `forked`; and `error CLASS RETRYABLE MESSAGE` when the
 store refused something; then it tries again.
@@ -9,11 +9,11 @@ store refused something; then it tries again.
 import itertools
 import sys
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import pyarrow as pa
+from places import Place
 
-import tidelake
 from tidelake.config import Config
 from tidelake.errors import (
     BlobNotFound,
@@ -47,6 +47,10 @@ CONFIG = Config(
     upload_age_s=1.0,
     rollup_bytes_min=4096,
     retry_deadline_s=1.0,
+)
+# Where a call takes milliseconds, and faults cost seconds.
+FAR = replace(
+    CONFIG, lease_s=20.0, garbage_age_s=2.0, upload_age_s=20.0, merge_claim_s=2.0, retry_deadline_s=4.0
 )
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 ROWS = 12
@@ -82,11 +86,6 @@ def table_of(name, number):
     )
 
 
-def copies_of(place):
-    """Where copies of the collection of a lake are made."""
-    return Path(f"{place}-copies")
-
-
 def tell(*words):
     print(*words, flush=True)
 
@@ -104,7 +103,7 @@ def again(work):
         time.sleep(0.01)
 
 
-def appending(lake, name):
+def appending(lake, name, place):
     collection = again(lambda: lake.collection("c"))
     writer = again(lambda: collection.writer(name))
     last = -1 if writer.last_sequence is None else writer.last_sequence
@@ -117,14 +116,14 @@ def appending(lake, name):
             again(lambda: collection.advance_since(collection.last_time()))
 
 
-def maintaining(lake, name):
+def maintaining(lake, name, place):
     collection = again(lambda: lake.collection("c"))
     tell("ready")
     while True:
         again(collection.maintain)
 
 
-def collecting(lake, name):
+def collecting(lake, name, place):
     collection = again(lambda: lake.collection("c"))
     tell("ready")
     while True:
@@ -133,7 +132,7 @@ def collecting(lake, name):
             tell("gone", number)
 
 
-def dropping(lake, name):
+def dropping(lake, name, place):
     """Collections that come and go; one that a killed process left is dropped by its successor."""
     drop_others(lake, name)
     tell("ready")
@@ -150,9 +149,9 @@ def dropping(lake, name):
             drop_others(lake, name)
 
 
-def backing_up(lake, name):
+def backing_up(lake, name, place):
     """Copies into another lake, of which the newest is kept."""
-    with again(lambda: tidelake.open(copies_of(lake.url.removeprefix("file://")), config=CONFIG)) as other:
+    with again(lambda: place.copies.open(CONFIG)) as other:
         tell("ready")
         while True:
             copy = f"{name} {time.time_ns()}"
@@ -166,7 +165,7 @@ def backing_up(lake, name):
             again(other.collect)
 
 
-def forking(lake, name):
+def forking(lake, name, place):
     """Forks of the collection and of its forks; the newest is kept, every third is merged."""
     tell("ready")
     source = "c"
@@ -203,6 +202,7 @@ WORKS = {
 
 
 if __name__ == "__main__":
-    place, kind, own_name = sys.argv[1:]
-    with again(lambda: tidelake.open(place, config=CONFIG)) as opened:
-        WORKS[kind](opened, own_name)
+    where, kind, own_name = sys.argv[1:]
+    config = CONFIG if Place.of(where).is_local else FAR
+    with again(lambda: Place.of(where).open(config)) as opened:
+        WORKS[kind](opened, own_name, Place.of(where))

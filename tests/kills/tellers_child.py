@@ -1,16 +1,17 @@
 """A process that transfers between accounts of one lake until it is killed.
 
-Usage: tellers_child.py LAKE KIND NAME. It tells `ready`, and `in N TIME` when transfer N is in at a time.
+Usage: tellers_child.py PLACE KIND NAME. It tells `ready`, and `in N TIME` when transfer N is in at a time.
 """
 
 import itertools
 import sys
 import time
+from dataclasses import replace
 
 import pyarrow as pa
 from kills_child import again, tell
+from places import Place
 
-import tidelake
 from tidelake.config import Config
 
 ACCOUNTS = ("a", "b", "c")
@@ -27,6 +28,13 @@ CONFIG = Config(
     rollup_bytes_min=4096,
     retry_deadline_s=1.0,
 )
+
+FAR = replace(CONFIG, lease_s=20.0, garbage_age_s=2.0, upload_age_s=10.0, retry_deadline_s=4.0)
+
+
+def config_at(place):
+    """The settings for a lake at a place."""
+    return CONFIG if place.is_local else FAR
 
 
 def row(who, amount):
@@ -59,5 +67,5 @@ WORKS = {"transfer": transferring, "tend": tending}
 
 if __name__ == "__main__":
     place, kind, own_name = sys.argv[1:]
-    with again(lambda: tidelake.open(place, config=CONFIG)) as opened:
+    with again(lambda: Place.of(place).open(config_at(Place.of(place)))) as opened:
         WORKS[kind](opened, own_name)

@@ -1,5 +1,6 @@
 """Transfers between collections by processes that are killed: the total is the same at every time."""
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -8,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 import tellers_child
-from tellers_child import ACCOUNTS, CONFIG, SCHEMA, row
+from places import Place
+from tellers_child import ACCOUNTS, CONFIG, SCHEMA, config_at, row
 
-import tidelake
 from tidelake.errors import LeaseExpired
 from tied_process import tied
 from tiers import rounds
@@ -27,7 +28,9 @@ class Teller:
         self.kind, self.name = kind, name
         self.told = []
         self._process = subprocess.Popen(
-            tied(sys.executable, tellers_child.__file__, place, kind, name), stdout=subprocess.PIPE, text=True
+            tied(sys.executable, tellers_child.__file__, place.text, kind, name),
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -77,19 +80,32 @@ def check_at(lake, at):
     return found
 
 
-@pytest.mark.full
-@pytest.mark.grows
-def test_transfers_under_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
-    place = tmp_path / "lake"
-    with tidelake.open(place, config=CONFIG) as lake:
+def opened(place):
+    return place.open(config_at(place))
+
+
+def transfer_under_kills(place, places, turns, rng):
+    """Transfers by processes that are killed, one in each turn.
+
+    Args:
+        place: where the lake is made, and looked at by this process.
+        places: how the processes reach it, in turn.
+        turns: as many as there are kills.
+        rng: says which process is killed, and when.
+
+    Returns:
+        Transfers that were acknowledged, looks at all accounts, and kills.
+    """
+    with opened(place) as lake:
         for name in ACCOUNTS:
             lake.create(name, SCHEMA, key=["who"])
         lake.write({name: row("opening", OPENING) for name in ACCOUNTS})
-    tellers = [Teller(place, kind, f"{kind}{n}") for n, kind in enumerate(WORKS)]
+    places = itertools.cycle(places)
+    tellers = [Teller(next(places), kind, f"{kind}{n}") for n, kind in enumerate(WORKS)]
     told, looks, kills = [], 0, 0
     try:
-        with tidelake.open(place, config=CONFIG) as lake:
-            for _ in rounds(full=12, soak=1200, least=4):
+        with opened(place) as lake:
+            for _ in turns:
                 victim = rng.choice(tellers)
                 victim.await_ready()
                 time.sleep(rng.random() * 0.3)
@@ -102,19 +118,27 @@ def test_transfers_under_kills_keep_the_total_at_every_time(tmp_path, rng, recor
                 victim.kill()
                 told += victim.transfers()
                 kills += 1
-                tellers.append(Teller(place, victim.kind, victim.name))
+                tellers.append(Teller(next(places), victim.kind, victim.name))
     finally:
         for teller in tellers:
             teller.kill()
             told += teller.transfers()
-    with tidelake.open(place, config=CONFIG) as lake:
-        check_at_rest(lake, told)
     assert told and looks
+    return told, looks, kills
+
+
+@pytest.mark.full
+@pytest.mark.grows
+def test_transfers_under_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
+    place = Place.of(tmp_path / "lake")
+    told, looks, kills = transfer_under_kills(place, [place], rounds(full=12, soak=1200, least=4), rng)
+    with opened(place) as lake:
+        check_at_rest(lake, told, CONFIG)
     done = f"{kills} processes killed, {len(told):,} transfers acknowledged"
     record_property("figures", f"{done}, {looks} looks at all accounts")
 
 
-def check_at_rest(lake, told):
+def check_at_rest(lake, told, config):
     """Acknowledged writes are in once; maintenance leaves nothing that awaits a decision."""
     last = last_time(lake)
     found = check_at(lake, last)
@@ -123,7 +147,7 @@ def check_at_rest(lake, told):
         assert (found[source][who], found[target][who]) == (-int(amount), int(amount)), who
     for at in range(0, last, max(1, last // 20)):
         check_at(lake, at)
-    time.sleep(CONFIG.upload_age_s)
+    time.sleep(config.upload_age_s)
     lake.collect()
     for name in ACCOUNTS:
         lake.collection(name).maintain()

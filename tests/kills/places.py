@@ -1,0 +1,85 @@
+"""Where a lake of these tests is, and how a process opens it, with the clock that the process has."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import tidelake
+from tidelake.env import Counters, Env, SystemClock
+from tidelake.lake.api.lake import Lake
+
+
+class WrongClock(SystemClock):
+    """A clock whose time of day is wrong."""
+
+    def __init__(self, ahead_s):
+        self._ahead_ms = round(ahead_s * 1000)
+
+    def now_ms(self):
+        return super().now_ms() + self._ahead_ms
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a lake is.
+
+    Attributes:
+        url: its path or url.
+        options: options of its object store.
+        grace_s: how long its log keeps entries that were removed.
+        ahead_s: how far ahead the clock of a process is that opens it there.
+    """
+
+    url: str
+    options: dict[str, str] | None = None
+    grace_s: float = 2.0
+    ahead_s: float = 0.0
+
+    @property
+    def text(self):
+        """All of it, as an argument of a process."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def of(cls, place):
+        """A place from what `text` gave, or from a path."""
+        if isinstance(place, cls):
+            return place
+        return cls(**json.loads(place)) if str(place).startswith("{") else cls(str(place))
+
+    @property
+    def is_local(self):
+        return "://" not in self.url
+
+    @property
+    def copies(self):
+        """Where copies of collections of the lake are made."""
+        return dataclasses.replace(self, url=f"{self.url}-copies")
+
+    def has_copies(self):
+        """Whether any were made."""
+        return self.is_local and Path(self.copies.url).exists()
+
+    def open(self, config):
+        """Open the lake; make it if there is none."""
+        env = Env(clock=WrongClock(self.ahead_s), recorder=Counters())
+        if self.is_local:
+            return tidelake.open(self.url, config=config, env=env)
+        from tidelake.store.clock import StoreClock
+        from tidelake.store.objects.address import parse_address
+        from tidelake.store.objects.blobs import ObjectBlobStore
+        from tidelake.store.objects.clock import store_ms
+        from tidelake.store.objects.cloud import CloudBucket
+        from tidelake.store.objects.log import ObjectVersionLog
+        from tidelake.store.retrying import Retry, draw_from
+        from tidelake.store.url import Stores, _layered
+
+        address = parse_address(self.url)
+        blobs, bucket = (
+            CloudBucket(address.below("id", folder), lambda: self.options, 2.0) for folder in ("blobs", "log")
+        )
+        retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
+        clock = StoreClock(lambda: retry.read(lambda: store_ms(bucket)), env.clock)
+        log = ObjectVersionLog(bucket, env.clock, self.grace_s)
+        found = Stores(ObjectBlobStore(blobs), log, clock=clock)
+        return Lake(self.url, _layered(found, config, env), config, found.env(env))
