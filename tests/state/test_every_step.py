@@ -317,6 +317,9 @@ class World:
     def end_expired(self):
         return claims.end_expired
 
+    def hand_over(self):
+        return partial(claims.hand_over, runner=self.rng.choice("xy"))
+
     def exert_fuel(self):
         return partial(maintenance.exert_fuel, fuel=self.rng.randint(1, 9))
 

@@ -1050,6 +1050,23 @@ def test_appends_go_on_with_a_large_merge_that_another_process_left_behind():
     assert ids(heir) == dict.fromkeys(range(n + 40), 1)
 
 
+def test_a_large_merge_of_a_lake_that_was_closed_is_gone_on_with_at_once():
+    place = Place()
+    collection_of(place, SIMPLE, each=1000)
+    lake = place.lake(config=PATIENT)
+    c, n = lake.collection("c"), 4000
+    while not c.state().chunks:
+        c.append(rows(n))
+        n += 1
+    (left,) = c.state().claims.values()
+    lake.close()
+    heir = another(place, PATIENT)
+    assert [claim.id for claim in heir.state().claims.values()] == [left.id]
+    report = heir.maintain()
+    assert report.complete and not heir.state().claims
+    assert ids(heir) == dict.fromkeys(range(n), 1)
+
+
 def test_upkeep_rewrites_a_large_collection_only_after_it_was_idle_for_long():
     place = Place()
     c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])

@@ -113,6 +113,7 @@ class Lake(Naming, Transacting, Administering):
         self._guard.shut()
         with self._guard.closing():
             self._renewer.give_up()
+            self._shards.hand_over()
         self._stores.close()
 
     def upkeep(

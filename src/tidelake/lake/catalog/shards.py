@@ -4,11 +4,11 @@ Owns the errors for names that lead to no shard, or no longer do. Must not know 
 """
 
 from functools import partial
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import CollectionDropped, CollectionNotFound, CorruptionError
+from tidelake.errors import CollectionDropped, CollectionNotFound, CorruptionError, TidelakeError
 from tidelake.lake.arguments.names import check_text, not_found
 from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.closeguard import CloseGuard
@@ -16,7 +16,7 @@ from tidelake.shard.machine import GroupCommit
 from tidelake.shard.renewer import LeaseRenewer
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import agreeing
+from tidelake.state import agreeing, claims
 from tidelake.store.url import Stores
 
 
@@ -46,6 +46,7 @@ class Shards:
     ) -> None:
         self._stores, self._env, self._url, self._config = stores, env, url, config
         self._catalog, self._guard, self._renewer = catalog, guard, renewer
+        self._opened = WeakSet[Shard]()
         self._group_commits: WeakValueDictionary[str, GroupCommit] = WeakValueDictionary()
 
     def id_of(self, name: str) -> str:
@@ -103,6 +104,7 @@ class Shards:
             group_commit=self._group_commit_of(shard_id),
         )
         self.agree(shard)
+        self._opened.add(shard)
         return shard
 
     def agree(self, shard: Shard) -> None:
@@ -119,7 +121,7 @@ class Shards:
     def make(self, spec: ShardSpec) -> Shard:
         """Make a shard. It has no name yet."""
         group_commit = self._group_commit_of(spec.shard_id)
-        return Shard.create(
+        shard = Shard.create(
             self._stores,
             self._env,
             spec,
@@ -127,6 +129,19 @@ class Shards:
             group_commit=group_commit,
             agreed=self._catalog.known_agreed(),
         )
+        self._opened.add(shard)
+        return shard
+
+    def hand_over(self) -> None:
+        """Let others go on with merges that were begun here. If the store fails, the claims expire."""
+        for shard in list(self._opened):
+            if any(claim.runner == shard.runner for claim in shard.known().claims.values()):
+                try:
+                    shard.run(partial(claims.hand_over, runner=shard.runner))
+                except TidelakeError:
+                    # The others would wait for the same store.
+                    self._env.recorder.count("shard.hand_over.failed")
+                    break
 
     def unmake(self, shard_id: str) -> None:
         """Delete an empty shard that was made for a name which another shard got first."""

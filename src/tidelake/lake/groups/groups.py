@@ -33,8 +33,8 @@ from tidelake.model.schema import Column, DataType, Schema
 from tidelake.shard.shard import Shard, check_group
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
-from tidelake.shard.upkeep.maintain import tend
 from tidelake.shard.upkeep.parting import forget, free, part
+from tidelake.shard.upkeep.tending import tend
 from tidelake.state import applying, awaiting, deciding, joining
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores

@@ -36,7 +36,7 @@ from tidelake.shard.requests import Done
 from tidelake.shard.runs.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upkeep.maintain import admit, make_room, tend_if_due
+from tidelake.shard.upkeep.tending import admit, make_room, tend_if_due
 from tidelake.shard.writing import single
 from tidelake.state.append import Appended, AtCommit, Exactly, UpTo, When, already_in, expected
 from tidelake.state.idempotency import IdempotencyKey

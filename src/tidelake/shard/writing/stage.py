@@ -19,7 +19,7 @@ from tidelake.shard.runs.upload import check_times, discard, normalized, stored,
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.shard.upkeep.maintain import make_room, tend_if_due
+from tidelake.shard.upkeep.tending import make_room, tend_if_due
 from tidelake.shard.writing import single
 from tidelake.shard.writing.append import REFUSALS, UPLOADS_MAX, under_newest_schema
 from tidelake.shard.writing.batches import uploaded

@@ -26,7 +26,7 @@ from tidelake.shard.runs.upload import check_times, discard, normalized, write_t
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.shard.upkeep.maintain import admit
+from tidelake.shard.upkeep.tending import admit
 from tidelake.shard.version import Version
 from tidelake.shard.writing.append import commit_floor, past_last, under_newest_schema
 from tidelake.shard.writing.batch import Batch

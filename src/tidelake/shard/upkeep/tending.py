@@ -1,0 +1,119 @@
+"""What appends do for a shard: merge a little after their commit, and merge before it if too much waits.
+
+Owns when and how long; `tidelake.shard.upkeep.maintain` finds and does the work. Invariant: an append that is
+in stays in, whatever happens here.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from tidelake.errors import (
+    Closed,
+    CollectionDropped,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    TidelakeWarning,
+)
+from tidelake.shard.requestqueue import Request
+from tidelake.shard.requests import Done
+from tidelake.shard.shard import Shard
+from tidelake.shard.upkeep.collector import Collector
+from tidelake.shard.upkeep.drainer import Drainer
+from tidelake.shard.upkeep.maintain import SET_ASIDE, Maintainer, unmerged
+from tidelake.state import slices
+from tidelake.state.state import ShardState
+
+R = TypeVar("R")
+_TURN = "merge"
+
+
+def tend_if_due(shard: Shard, done: Done[R]) -> None:
+    """`tend` after an append, if the append or the state has work to do."""
+    state = shard.known()
+    due = done.merges_due or state.claims or state.drained != state.upper
+    if due or slices.may_cut(state, shard.spec.config.slice_rows):
+        tend(shard)
+
+
+def tend(shard: Shard) -> None:
+    """Merge after an append, for as long as the setting `merge_budget_s` allows, and collect garbage.
+
+    The append is in whatever happens here; work that fails is left to the next maintenance.
+    """
+    budget_s = shard.spec.config.merge_budget_s
+    if not budget_s:
+        return
+    # Only one appending process merges at a time: the others would do the same merge in vain.
+    with shard.stores.locks.take(shard.spec.shard_id, _TURN) as is_ours:
+        if is_ours:
+            _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
+            _beside_an_append(shard, Collector(shard).beside_append)
+
+
+def make_room(shard: Shard) -> None:
+    """Merge the inline parts of the state into stored ones. A failure is counted or warned of, not raised."""
+    _beside_an_append(shard, Maintainer(shard).bring_out_inline)
+
+
+def _beside_an_append(shard: Shard, work: Callable[[], object]) -> None:
+    try:
+        work()
+    except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
+        shard.env.recorder.count("shard.tend.failed")
+    except TidelakeError as error:
+        # It will fail again, so warn the user.
+        shard.env.recorder.count("shard.tend.failed")
+        message = f"a merge after an append failed, which does not affect the append: {error}"
+        warnings.warn(TidelakeWarning(message), stacklevel=3)
+
+
+def admit(shard: Shard) -> float:
+    """Backpressure before an append: merge while more runs are unmerged than the setting `runs_max` allows.
+
+    If several threads come here, one merges and the others wait for it.
+
+    Returns:
+        The seconds that it took; usually 0.0, and then without a store call.
+
+    Raises:
+        StoreUnavailable: the merge was not possible, and the append was not tried.
+    """
+    known, runs_max = shard.known(), shard.spec.config.runs_max
+    if unmerged(known) <= runs_max and not _waits_for_drain(known, runs_max):
+        return 0.0
+    clock = shard.env.clock
+    started_s = clock.monotonic_s()
+    try:
+        shard.group_commit.reliefs.run(Request(), partial(_relieve, shard))
+    except SET_ASIDE as error:
+        # These inputs cannot be merged; all others were.
+        warnings.warn(TidelakeWarning(f"a merge before an append failed: {error}"), stacklevel=2)
+    except OutcomeUnknown as error:
+        raise StoreUnavailable(
+            f"the append was not tried, since a merge that had to come first failed: {error}"
+        ) from error
+    seconds = clock.monotonic_s() - started_s
+    shard.env.recorder.count("shard.backpressure")
+    shard.env.recorder.count("shard.backpressure.ms", round(seconds * 1000))
+    return seconds
+
+
+def _waits_for_drain(state: ShardState, runs_max: int) -> bool:
+    """Whether too many staged runs wait for a drain before closed times can enter the spine."""
+    return state.drained != state.upper and state.staged.totals.runs > runs_max
+
+
+def _relieve(shard: Shard, asking: Sequence[Request]) -> None:
+    try:
+        runs_max = shard.spec.config.runs_max
+        if _waits_for_drain(shard.known(), runs_max):
+            Drainer(shard).run()
+        Maintainer(shard).relieve(runs_max)
+    except Exception as error:
+        for request in asking:
+            request.fail(error)
+    for request in asking:
+        request.answered = True
