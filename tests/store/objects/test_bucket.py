@@ -136,8 +136,8 @@ def test_folders_are_the_next_segments(bucket: Bucket) -> None:
 
 
 def test_a_listing_goes_on_over_pages(bucket: Bucket, request: pytest.FixtureRequest) -> None:
-    if "odd" in request.node.name:
-        pytest.skip("the same pages, and a second more for each prefix")
+    if "odd" in request.node.name or "azurite" in request.node.name:
+        pytest.skip("the same pages for each prefix; azurite takes long, and its pages are longer")
     keys = [f"p/{number:04}" for number in range(1_100)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda key: bucket.put(key, b""), keys))

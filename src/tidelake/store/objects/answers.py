@@ -25,6 +25,11 @@ _NO_BUCKET = (
 _TEXT_CHARS_MAX = 300
 
 
+def is_of_driver(error: BaseException, base: type[BaseException]) -> bool:
+    """Whether the driver raised an error; `base` is the class of those that it names."""
+    return isinstance(error, FileNotFoundError | ValueError | base) or _is_panic(error)
+
+
 def status_of(error: BaseException) -> int | None:
     """The status of the answer of the store; None if there was none."""
     found = _STATUS.search(str(error))
@@ -44,6 +49,8 @@ def is_without_bucket(error: BaseException) -> bool:
 
 def told(error: BaseException, secrets: Collection[str]) -> str:
     """What may be told of an error: its first line, without queries of urls, bodies and secrets."""
+    if _is_panic(error):
+        return "the driver failed inside; check the endpoint and the other options"
     text = str(error).partition("Debug source")[0]
     code = _CODE.search(text)
     text = text.partition("<")[0].partition("{")[0].partition("\n")[0]
@@ -75,6 +82,10 @@ def meaning(error: BaseException, what: str, secrets: Collection[str], *, has_ef
     if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError", "NotSupportedError"):
         return StoreUnavailable(message, retryable=False)
     return OutcomeUnknown(message) if has_effect else StoreUnavailable(message)
+
+
+def _is_panic(error: BaseException) -> bool:
+    return type(error).__module__ == "pyo3_async_runtimes"
 
 
 def _was_not_sent(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from tidelake.errors import BlobNotFound, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.process import PerProcess
 from tidelake.store.objects.address import BucketAddress
-from tidelake.store.objects.answers import is_out_of_range, is_without_bucket, meaning, told
+from tidelake.store.objects.answers import is_of_driver, is_out_of_range, is_without_bucket, meaning, told
 from tidelake.store.objects.bucket import MULTIPART_BYTES, ObjectInfo
 from tidelake.store.objects.driver import driver, loop
 from tidelake.store.objects.options import StoreOptions
@@ -337,7 +337,9 @@ class _Client:
                     "whether there are credentials"
                 )
                 failed = OutcomeUnknown(message) if has_effect else StoreUnavailable(message)
-            except (FileNotFoundError, ValueError, self._errors.BaseError) as error:
+            except Exception as error:
+                if not is_of_driver(error, self._errors.BaseError):
+                    raise
                 failed = self._failed(error, what, has_effect=has_effect)
         # Not within `except`: the error of the driver would be the context of ours.
         raise failed
