@@ -72,6 +72,9 @@ def meaning(error: BaseException, what: str, secrets: Collection[str], *, has_ef
     """
     status = status_of(error)
     message = f"cannot {what}: {told(error, secrets)}"
+    if "builder error" in message and "http://" in message:
+        message = f"cannot {what}: the endpoint is http://, which is not encrypted; allow it by allow_http"
+        return StoreUnavailable(message, retryable=False)
     if is_without_bucket(error):
         return StoreUnavailable(f"cannot {what}: there is no such bucket or container", retryable=False)
     if status is not None and 400 <= status < 500 and status != 408:

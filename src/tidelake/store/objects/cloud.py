@@ -170,7 +170,9 @@ class _Client:
 
     def _opened(self, address: BucketAddress, options: StoreOptions) -> Any:
         named = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore", "abfss": "AzureStore"}
-        config = dict(options.config)
+        # SUBTLE: a timeout of ours would end the put of a large object on a slow line; our deadlines end
+        # requests. It stands here and not in `client_options`, which replace those of the environment.
+        config = {"timeout": "1h", **options.config}
         if address.account is not None:
             config.setdefault("account_name", address.account)
         more = {} if options.provider is None else {"credential_provider": options.provider}
@@ -178,8 +180,6 @@ class _Client:
             return getattr(self._driver.stores, named[address.service])(
                 address.bucket,
                 config=config,
-                # Our deadlines end requests; this would also end the put of a large object on a slow line.
-                client_options={"timeout": timedelta(hours=1), **options.client},
                 retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
                 **more,
             )

@@ -11,17 +11,10 @@ from tidelake.store.objects.address import Service
 
 _CLIENT = frozenset(
     {
-        *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_headers", "http1_only"),
+        *("allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only"),
         *("http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle"),
-        *("http2_only", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate"),
-        *(
-            "proxy_excludes",
-            "randomize_addresses",
-            "read_timeout",
-            "root_certificate",
-            "timeout",
-            "user_agent",
-        ),
+        *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes"),
+        *("proxy_url", "randomize_addresses", "read_timeout", "timeout", "user_agent"),
     }
 )
 _S3 = frozenset(
@@ -61,7 +54,7 @@ NAMES: dict[Service, frozenset[str]] = {"s3": _S3, "gs": _GS, "az": _AZ, "abfss"
 """The options of each service, besides `_CLIENT` and `credential_provider`, which all have."""
 
 _PROVIDER = "credential_provider"
-_SECRET = ("key", "secret", "token", "headers", "proxy_url", "credentials", "account")
+_SECRET = ("key", "secret", "token", "proxy_url", "credentials", "account")
 _SECRET_CHARS_MIN = 4
 
 
@@ -69,8 +62,7 @@ class StoreOptions:
     """Options of a store, sorted by where the driver takes them.
 
     Attributes:
-        config: those of the service.
-        client: those of its HTTP client.
+        config: those of the service and of its HTTP client.
         provider: a function that gives credentials, as obstore calls it; None if there is none.
         secrets: values that must never be told.
 
@@ -86,8 +78,9 @@ class StoreOptions:
                 f"unknown store_options {', '.join(unknown)}: for {service}:// there are "
                 f"{', '.join(sorted(known))}"
             )
-        self.config: dict[str, Any] = {name: given[name] for name in given if name in NAMES[service]}
-        self.client: dict[str, Any] = {name: given[name] for name in given if name in _CLIENT}
+        self.config: dict[str, Any] = {name: given[name] for name in given if name != _PROVIDER}
+        if str(given.get("endpoint", "")).startswith("http://"):
+            self.config.setdefault("allow_http", True)
         provider = given.get(_PROVIDER)
         if provider is not None and not callable(provider):
             raise UsageError("store_options: credential_provider must be a function, as obstore calls it")
