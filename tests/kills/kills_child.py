@@ -156,7 +156,7 @@ def backing_up(lake, name, place):
         while True:
             copy = f"{name} {time.time_ns()}"
             try:
-                again(lambda copy=copy: lake.backup("c", other, as_name=copy))
+                again(lambda copy=copy: lake.copy(other, ["c"], as_name=copy))
                 tell("copied")
             except (CollectionExists, BlobNotFound):
                 # In after all, though the reply was lost; or parts of it were taken for a leak.

@@ -45,7 +45,7 @@ def ids(collection, as_of=None, **more):
 
 
 def test_a_copy_has_what_is_staged(lake, c, tmp_path):
-    assert lake.backup("c", tmp_path / "copies").rows == 5
+    assert lake.copy(tmp_path / "copies", ["c"]).collections[0].rows == 5
     with tidelake.open(tmp_path / "copies", create=False, config=QUIET) as copies:
         copy = copies.collection("c")
         assert ids(copy) == [0, 1, 3] and ids(copy, staged=True) == [0, 1, 3, 7, 9]

@@ -1,4 +1,4 @@
-"""The output of `fsck`, `backup` and `restore`: a progress bar in a terminal, then the result."""
+"""The output of `fsck` and `copy`: a progress bar in a terminal, then the result."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidelake.cli import jsonlines, output
-from tidelake.lake.admin.backup import BackupReport
+from tidelake.lake.admin.copying import CopyReport
 from tidelake.lake.admin.fsck import FsckReport
 from tidelake.lake.api.lake import Lake
 
@@ -71,16 +71,40 @@ def _summary(report: FsckReport) -> str:
     return f"{seen}: {f'{len(report.left):,} findings' if report.left else 'clean'}{mended}"
 
 
-def copied(copy: Callable[[Callable[[int, int], None]], BackupReport], name: str, as_json: bool) -> None:
-    """Run a copy and print what was copied."""
-    with bars() as show:
-        report = copy(lambda done, total: show(name, done, total))
-    line = {
-        "collection": report.name,
-        "since": report.since,
-        "upper": report.upper,
-        "parts": report.parts,
-        "updates": report.rows,
-        "bytes": report.size_bytes,
-    }
-    output.table([line], as_json)
+def summed(show: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:
+    """Show one bar for all collections."""
+    known: dict[str, tuple[int, int]] = {}
+
+    def sums(name: str, done: int, total: int) -> None:
+        known[name] = (done, total)
+        show("copy", sum(done for done, _ in known.values()), sum(total for _, total in known.values()))
+
+    return sums
+
+
+def copied(report: CopyReport, as_json: bool) -> None:
+    """Print what a copy did."""
+    shown = [
+        {
+            "collection": one.name,
+            "copy": one.what,
+            "since": one.since,
+            "upper": one.upper,
+            "updates": one.rows,
+            "parts": one.parts,
+            "bytes": one.size_bytes,
+            "found": one.found,
+        }
+        for one in report.collections
+    ]
+    if as_json:
+        told = {"renamed": report.renamed, "dropped": report.dropped, "left": report.left}
+        click.echo(jsonlines.dump({"collections": [output.with_lists(row) for row in shown], **told}))
+        return
+    output.table(shown, False, empty="no collections")
+    for old, new in report.renamed.items():
+        click.echo(f"renamed {old!r} to {new!r}, as in the source")
+    for name in report.dropped:
+        click.echo(f"dropped {name!r}, as in the source")
+    for name in report.left:
+        click.echo(f"{name!r} is no longer in the source, and stays: --delete drops it")

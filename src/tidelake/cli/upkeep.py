@@ -294,51 +294,45 @@ def fsck(
         return integrity.check(opened, collections or None, repair=repair, quick=quick, as_json=as_json)
 
 
-_as = click.option("--as-name", metavar="NAME", help="Name of the copy; default: the same.")
-
-
 @cli.command()
-@LAKE
-@NAME
-@click.argument("to_lake")
-@_as
+@click.argument("from_lake", metavar="FROM")
+@click.argument("to_lake", metavar="TO")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--as-name", metavar="NEW", help="Name of the copy of one collection; default: the same.")
+@click.option("--delete", is_flag=True, help="Drop copies of collections that were dropped in FROM.")
+@click.option("--quick", is_flag=True, help="Compare sizes only; do not read back what is stored.")
 @JSON
-def backup(lake: str, collection: str, to_lake: str, as_name: str | None, as_json: bool) -> None:
-    """Copy a collection, as it is now, into TO_LAKE (made if empty), with its history and writers.
+def copy(
+    from_lake: str,
+    to_lake: str,
+    names: tuple[str, ...],
+    as_name: str | None,
+    delete: bool,
+    quick: bool,
+    as_json: bool,
+) -> None:
+    """Copy a lake, or the collections NAME..., into TO (made if empty); run again, it copies what is new.
 
-    Readers of TO_LAKE see all of it or nothing. After a failure, repeat the same call.
+    Copies have history, writers and settings of FROM. Readers of TO see the last finished run. After a
+    failure, repeat the same call: it goes on where it was.
     """
     import tidelake
     from tidelake.cli import integrity
 
-    with tidelake.open(lake, create=False) as opened:
-        integrity.copied(
-            lambda watch: opened.backup(collection, to_lake, as_name=as_name, progress=watch),
-            collection,
-            as_json,
-        )
-
-
-@cli.command()
-@LAKE
-@NAME
-@click.argument("from_lake")
-@_as
-@JSON
-def restore(lake: str, collection: str, from_lake: str, as_name: str | None, as_json: bool) -> None:
-    """Copy a collection of FROM_LAKE into LAKE (made if empty): the counterpart of backup."""
-    import tidelake
-    from tidelake.cli import integrity
-
-    with tidelake.open(from_lake, create=False) as source:
-        # Look for it first: if there is nothing to restore, no lake is made.
-        source.collection(collection)
-    with tidelake.open(lake) as opened:
-        integrity.copied(
-            lambda watch: opened.restore(collection, from_lake, as_name=as_name, progress=watch),
-            collection,
-            as_json,
-        )
+    with tidelake.open(from_lake, create=False) as opened:
+        for name in names:
+            # Look for them first: if there is nothing to copy, no lake is made.
+            opened.collection(name)
+        with integrity.bars() as show:
+            report = opened.copy(
+                to_lake,
+                names or None,
+                as_name=as_name,
+                delete=delete,
+                quick=quick,
+                progress=integrity.summed(show),
+            )
+        integrity.copied(report, as_json)
 
 
 @cli.command()

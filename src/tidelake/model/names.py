@@ -8,6 +8,7 @@ import re
 
 _PART = re.compile(r"([^/]+)/parts/([0-9a-f]{16})-([0-9a-f]+)\.parquet")
 _ASIDE = re.compile(r"[^/]+/aside/[0-9]{19}-[0-9a-f]+/[^/]+")
+_MARK = re.compile(r"copies/[^/]+/[0-9a-f]+/([^/]+)")
 _ROLLUP = re.compile(r"[^/]+/rollups/([0-9]{19})-[0-9a-f]+")
 
 
@@ -76,3 +77,21 @@ def rolled_up_at(name: str) -> int | None:
     """The seqno of the state in a rollup; None if this is not the name of a rollup."""
     found = _ROLLUP.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def marks(source_id: str, digest: str) -> str:
+    """What the names of the marks of first copies begin with; the id of the copy's shard follows.
+
+    While a first copy is made, its mark tells the next run which shard has the parts that are there.
+
+    Args:
+        source_id: of the shard that is copied.
+        digest: of the name that the copy is to get.
+    """
+    return f"copies/{source_id}/{digest}/"
+
+
+def marked(name: str) -> str | None:
+    """The id of the shard that the mark of a first copy tells; None if this is not the name of a mark."""
+    found = _MARK.fullmatch(name)
+    return found[1] if found else None

@@ -11,6 +11,7 @@ that finds a part missing ends with an error that says why, never with wrong row
 import itertools
 import threading
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -194,6 +195,16 @@ class Lease:
     def watch(self, version: Version, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
         """The same batches of a version, which is kept until they end or are forgotten."""
         return _watched(_Reading(self, version.state), batches)
+
+    @contextmanager
+    def during(self, state: ShardState) -> Iterator[None]:
+        """Keep the parts of a state that was just read while the block runs; a log write if it runs long."""
+        reading = _Reading(self, state)
+        try:
+            yield
+        finally:
+            reading.end()
+            self._finish()
 
     def _begin(self, state: ShardState) -> int:
         number, young_s = next(self._numbers), young(state)

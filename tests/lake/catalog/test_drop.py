@@ -21,8 +21,8 @@ from tidelake.errors import (
     CollectionNotFound,
     CorruptionError,
     InternalError,
-    LeaseExpired,
     OutcomeUnknown,
+    UploadExpired,
 )
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.model import names
@@ -448,7 +448,7 @@ def test_the_catalog_is_collected_as_well(site):
 
 
 def test_a_copy_that_nobody_has_written_to_loses_no_row_when_the_catalog_is_lost(site):
-    site.lake().backup("c", site.lake(), as_name="copy")
+    site.lake().copy(site.lake(), ["c"], as_name="copy")
     copy = site.lake().collection("copy")
     stored = site.objects()
     site.stores.log.delete("catalog")
@@ -480,7 +480,7 @@ def test_a_copy_whose_name_is_given_too_late_is_not_acknowledged_and_leaves_noth
 
     lake._catalog.set = slept
     with pytest.raises(CollectionDropped, match="'copy' was dropped"):
-        site.lake().backup("c", lake, as_name="copy")
+        site.lake().copy(lake, ["c"], as_name="copy")
     assert "copy" not in site.lake().list()
     assert site.objects() == before
 
@@ -549,8 +549,8 @@ def test_a_copy_that_slept_before_its_log_was_made_is_given_up(site, monkeypatch
         return whole(history, state)
 
     monkeypatch.setattr(History, "create", create)
-    with pytest.raises(LeaseExpired):
-        site.lake().backup("c", site.lake(), as_name="copy")
+    with pytest.raises(UploadExpired):
+        site.lake().copy(site.lake(), ["c"], as_name="copy")
     assert site.lake().list() == ["c", "other"]
     assert {info.name.partition("/")[0] for info in site.stores.blobs.list()} <= {
         "catalog",

@@ -148,7 +148,7 @@ def test_a_fork_at_a_time_ends_there_and_is_written_from_there_on(delta):
     delta.check_rest(c=10, fix=9)
 
 
-def test_a_fork_and_a_backup_begin_at_what_the_owner_allowed_not_at_what_a_reader_holds(delta):
+def test_a_fork_and_a_copy_begin_at_what_the_owner_allowed_not_at_what_a_reader_holds(delta):
     """Readers of the source do not read them: with the first commit their history begins where it may."""
     lake = delta.lake()
     source = lake.create("held", SCHEMA, key=["id"])
@@ -157,7 +157,7 @@ def test_a_fork_and_a_backup_begin_at_what_the_owner_allowed_not_at_what_a_reade
     with source.reader("holds", since=1):
         source.advance_since(3)
         fork = lake.fork("held", "forked")
-        lake.backup("held", lake, as_name="copied")
+        lake.copy(lake, ["held"], as_name="copied")
         for copy in (fork, lake.collection("copied")):
             copy.append(rows(9))
             assert str(copy.state().since) == "[3]"
@@ -389,11 +389,11 @@ def test_a_large_run_is_shared_for_as_long_as_nobody_merges_it(delta):
     delta.check_rest(c=5, fix=5)
 
 
-def test_a_backup_of_a_fork_owns_its_parts(delta):
+def test_a_copy_of_a_fork_owns_its_parts(delta):
     lake, other = delta.lake(), Delta()
     fork = lake.fork("c", "fix", as_of=3)
     fork.append(at(4, 40))
-    report = lake.backup("fix", other.lake(), as_name="copy")
+    report = lake.copy(other.lake(), ["fix"], as_name="copy")
     copy = other.lake().collection("copy")
     assert report.parts == 5 and borrowed(copy) == set() and copy.state().origin is None
     for name in ("fix", "c"):

@@ -319,21 +319,22 @@ def test_fsck_tells_nothing_of_a_collection_that_is_renamed_and_dropped_before_i
     assert report.clean and report.collections == 1
 
 
-def test_a_backup_of_what_is_renamed_meanwhile_is_whole(harbour):
+def test_a_copy_of_what_is_renamed_meanwhile_is_whole(harbour):
     lake, target = harbour.made(a=1, b=2), Harbour()
-    whole = lake._shards.named
+    whole = lake._shards.id_of
 
     def late(name):
         found = whole(name)
         harbour.lake().swap("a", "b")
         return found
 
-    lake._shards.named = late
-    report = lake.backup("a", target.lake(), as_name="copy")
-    assert report.rows == 1 and target.names() == {"copy": 1}
+    lake._shards.id_of = late
+    report = lake.copy(target.lake(), ["a"], as_name="copy")
+    assert report.collections[0].rows == 1 and target.names() == {"copy": 1}
+    # Whoever renamed a copy wanted to keep it, and the name is free.
     target.lake().rename("copy", "kept")
-    with pytest.raises(CollectionExists, match="'copy' was dropped or renamed there"):
-        lake.backup("a", target.lake(), as_name="copy")
+    lake.copy(target.lake(), ["b"], as_name="copy")
+    assert target.names() == {"copy": 1, "kept": 1}
 
 
 def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour):
@@ -353,7 +354,7 @@ def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour
 
     into._catalog.set = renamed_too
     with pytest.raises(CollectionDropped):
-        lake.backup("a", into, as_name="copy")
+        lake.copy(into, ["a"], as_name="copy")
     target.lake().collect()
     assert target.lake().list() == [] and target.lake().fsck().clean
 
@@ -381,7 +382,7 @@ def test_a_name_that_is_given_while_its_shard_is_being_removed_leads_to_nothing_
         done = []
         catalog.set = stalled
         with pytest.raises(CollectionDropped):
-            lake.backup("a", into, as_name=f"copy{is_first}")
+            lake.copy(into, ["a"], as_name=f"copy{is_first}")
         assert done == [True] * is_first
         assert target.lake().list() == [] and target.lake().fsck().clean
 

@@ -174,7 +174,7 @@ def test_collections_that_come_later_and_groups_go_by_them_too(site, c):
     assert opened == [5_000] * 5
     made = site.lake().create("g", SCHEMA, key=["id"])
     made.append(pa.table({"id": [1], "v": ["x"]}))
-    lake.backup("g", lake, as_name="h")
+    lake.copy(lake, ["g"], as_name="h")
     assert site.lake().collection("h").state().agreed.values == made.state().agreed.values
 
 
@@ -182,10 +182,10 @@ def test_a_backup_goes_by_the_settings_of_the_lake_that_it_is_in(site, c):
     site.lake().settings(upload_age_s=5)
     other = Site()
     other.lake().create("there", SCHEMA, key=["id"])
-    site.lake().backup("c", other.lake(), as_name="copy")
+    site.lake().copy(other.lake(), ["c"], as_name="copy")
     assert other.lake().collection("copy").state().agreed == NEW
     other.lake().settings(upload_age_s=6)
-    site.lake().backup("c", other.lake(), as_name="again")
+    site.lake().copy(other.lake(), ["c"], as_name="again")
     assert other.lake().collection("again").state().agreed.upload_age_ms == 6_000
 
 

@@ -108,10 +108,10 @@ def test_a_copy_with_slices_needs_a_lake_that_is_upgraded(site, monkeypatch):
     site.lake().upgrade()
     fill(site.lake().collection("c"), 0)
     with pytest.raises(UsageError, match=r"need format 4, and the lake of the copy has format 3.*upgrade"):
-        site.lake().backup("c", old, as_name="copy")
+        site.lake().copy(old, ["c"], as_name="copy")
     assert old.list() == ["c", "d"]
     old.upgrade()
-    site.lake().backup("c", old, as_name="copy")
+    site.lake().copy(old, ["c"], as_name="copy")
     assert contents(old.collection("copy")) == contents(site.lake().collection("c"))
 
 

@@ -161,9 +161,9 @@ def test_staged_rows_of_several_collections_are_seen_together_when_their_times_a
 
 def test_copies_made_one_by_one_agree_at_every_time_that_is_closed_in_all_of_them(lake):
     lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
-    lake.backup("a", lake, as_name="old a")
+    lake.copy(lake, ["a"], as_name="old a")
     lake.write({"a": rows(2, v=7), "b": rows(2, v=-7)})
-    lake.backup("b", lake, as_name="old b")
+    lake.copy(lake, ["b"], as_name="old b")
     copies = ("old a", "old b")
     assert uppers(lake, copies) == [F(1), F(2)]
     assert totals(lake, 0, copies) == [5, -5] and totals(lake, 1, ["old b"]) == [-12]
@@ -675,7 +675,7 @@ def test_a_backup_has_what_readers_see_and_is_in_no_group(places, lake):
     txn.write("a", rows(2, v=5))
     attempt_of(txn).prepare(txn._rows, None)
     to = Places().lake()
-    lake.backup("a", to)
+    lake.copy(to, ["a"])
     copy = to.collection("a")
     assert copy.snapshot(0).read_all()["v"].to_pylist() == [5]
     assert (copy.state().group, len(copy.state().staged), copy.upper) == ("", 0, F(1))

@@ -22,6 +22,7 @@ from tidelake.lake.arguments.names import not_found
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog, Listing
 from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.groups.groups import is_group
+from tidelake.model.names import marked
 from tidelake.shard.checking.finding import Finding
 from tidelake.shard.checking.fsck import Checked, ShardCheck
 from tidelake.shard.history import History, LoadedVersion
@@ -164,6 +165,8 @@ class LakeCheck:
         """The objects of each shard. Costs one listing of everything."""
         found: dict[str, _Stored] = {}
         for info in self.stores.blobs.list():
+            if marked(info.name) is not None:
+                continue  # Of a copy that is under way, or that was given up: `collect` removes it.
             one = found.setdefault(info.name.partition("/")[0], _Stored())
             one.count += 1
             one.size_bytes += info.size_bytes

@@ -9,6 +9,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.shard import Shard
+from tidelake.state.copied import WRITER as COPY_WRITER
 from tidelake.state.schemas import schema_id_at
 from tidelake.state.state import ShardState, WriterRecord
 
@@ -77,7 +78,7 @@ class CollectionHandle:
 
     def writers(self) -> dict[str, WriterRecord]:
         """The records of named writers and of tokens. One log scan; two for a collection in a group."""
-        return dict(self._shard.version(with_writers=True).state.writers)
+        return dict(self._shard.version(with_writers=True).state.writers.discard(COPY_WRITER))
 
     def group(self) -> ShardState | None:
         """The newest state of its group, which lists its collections; None: it is in none. Two log scans."""

@@ -5,20 +5,20 @@ The other methods are in parts, by what a caller wants; ARCHITECTURE.md lists wh
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import TracebackType
 
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import ReadOnlyLake, UsageError
-from tidelake.lake.admin.backup import BackupReport, copy_collection
+from tidelake.lake.admin.copying import CopyReport, LakeCopy, Side, Watch, names_of
 from tidelake.lake.api.administering import Administering
 from tidelake.lake.api.naming import Naming
 from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Seen, Tidy, Upkeep
-from tidelake.lake.arguments.names import check_list, check_name
+from tidelake.lake.arguments.names import check_list
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.settings import for_another_lake
-from tidelake.shard.copying.copy import Watch
 from tidelake.store.access import StoreAccess
 from tidelake.store.url import Stores, normalize_url, open_stores, with_provider
 
@@ -159,65 +159,77 @@ class Lake(Naming, Transacting, Administering):
         self._upkeep.append(started)
         return started
 
-    def backup(
+    def copy(
         self,
-        name: str,
         to: "Lake | str | os.PathLike[str]",
+        names: Sequence[str] | None = None,
         *,
         as_name: str | None = None,
+        delete: bool = False,
+        quick: bool = False,
         progress: Watch | None = None,
-    ) -> BackupReport:
-        """Copy a collection, as it is now, into another lake, or into this one under another name.
+    ) -> CopyReport:
+        """Copy this lake, or some of its collections, into another lake; called again, copy only what is new.
 
-        The copy has the same contents at all times that can be read, the same writers with their numbers,
-        critical holds and retention, and is a collection of its own. Writers of the source are not blocked.
-        Reads see all of the copy or nothing. After an error, repeat the call. At most one part is in memory.
+        A copy has the same contents at all times that can be read, also those at open times; the same writers
+        with their numbers, tokens, critical holds and retention. All collections are copied as of one moment:
+        no transaction is in some of them and not in others. Copies are in no group until they are written
+        together. Readers of the other lake see a copy as of its last finished run, and each new one whole or
+        not at all. Writers of this lake are not blocked.
+
+        After an error or a crash, repeat the call: it goes on where it was. Several processes may copy at
+        once. If some collections cannot be copied, all others are, and then the first error is raised.
 
         Args:
-            name: name of the collection.
-            to: the other lake, or its place; the lake is made if the place is empty.
-            as_name: name of the copy; default: the same.
-            progress: called after each part with the bytes copied so far, and the bytes of all parts.
+            to: the other lake, or its place; the lake is made if the place is empty. With `as_name` it may be
+                this lake.
+            names: the collections; default: all, with the settings of the lake. Then copies whose collections
+                were renamed here are renamed there.
+            as_name: name of the copy, if `names` has one name.
+            delete: drop copies whose collections were dropped here; default: they stay. For all collections.
+            quick: compare the sizes of stored parts only; False: read each back, and compare its bytes.
+            progress: called after each part with the name of a collection, the bytes done and all bytes to
+                copy.
+
+        Returns:
+            What was copied. Without news it costs a few store calls for each collection, and writes nothing.
 
         Raises:
-            CollectionExists: the name is taken there. Nothing was copied.
-            CorruptionError: a part of the source is damaged; names it. Nothing is left of the copy.
-            LeaseExpired: this process slept for so long that parts of the source were collected. Nothing is
-                left of the copy.
+            CollectionExists: a collection has the name there that is no copy of this one, or a copy that was
+                written to since. It is as it was.
+            CorruptionError: a part here is damaged; names it. The copy is as it was.
+            LeaseExpired, UploadExpired: this process slept for so long that what it needed was collected.
+            StoreUnavailable: a store failed, or transactions wrote to the collections all the time.
         """
         self._guard.check()
-        copied_as = name if as_name is None else as_name
-        check_name(copied_as, "collection name")
-        source = self._shards.named(name)
+        given = None if names is None else names_of(names, as_name)
+        if given is None and as_name is not None:
+            raise UsageError(f"as_name={as_name!r} is for one collection: give its name in names=[...]")
+        if given is not None and delete:
+            raise UsageError("delete=True is for copies of all collections: leave names out")
         if not isinstance(to, Lake):
             with open_lake(to, config=for_another_lake(self._config), env=self.env) as opened:
-                return self.backup(name, opened, as_name=as_name, progress=progress)
+                return self.copy(
+                    opened, names, as_name=as_name, delete=delete, quick=quick, progress=progress
+                )
         to._guard.check()
-        return copy_collection(
-            source, copied_as, to._stores, to._catalog, env=self.env, config=self._config, watch=progress
+        if to.read_only:
+            raise ReadOnlyLake(to.url)
+        if given is None and to.url == self.url:
+            raise UsageError("a lake cannot be copied into itself: give another place, or names and as_name")
+        copy = LakeCopy(
+            self._side, to._side, to, env=to.env, config=self._config, quick=quick, watch=progress
         )
+        if given is not None:
+            return copy.some(given)
+        wanted = asdict(self.settings())
+        if asdict(to.settings()) != wanted:
+            to.settings(**wanted)
+        return copy.whole(delete=delete)
 
-    def restore(
-        self,
-        name: str,
-        source: "Lake | str | os.PathLike[str]",
-        *,
-        as_name: str | None = None,
-        progress: Watch | None = None,
-    ) -> BackupReport:
-        """Copy a collection of another lake into this one; the counterpart of `backup`, with the same errors.
-
-        Args:
-            name: name of the collection in the other lake.
-            source: the other lake, or its place.
-            as_name: name of the copy; default: the same.
-            progress: as for `backup`.
-        """
-        self._guard.check()
-        if isinstance(source, Lake):
-            return source.backup(name, self, as_name=as_name, progress=progress)
-        with open_lake(source, create=False, config=for_another_lake(self._config), env=self.env) as opened:
-            return opened.backup(name, self, as_name=as_name, progress=progress)
+    @property
+    def _side(self) -> Side:
+        return Side(self._stores, self._catalog, self._shards)
 
 
 def _check_place(url: object, config: object) -> None:

@@ -218,7 +218,7 @@ class Naming(LakeHandle):
                 time of the source.
             to_seqno: instead of `as_of`: the seqno of a version that the source's log still has; `fsck` names
                 them. For a damaged source, which is only read: its parts are copied, and so are writers and
-                critical holds, as by a backup.
+                critical holds, as by a copy.
             allow_recreate: also allow a name of a collection that was dropped or renamed.
 
         Raises:

@@ -1,6 +1,6 @@
 """Removing what interrupted drops and creations have left in the stores.
 
-There are three kinds: tombstones; unnamed shards that an interrupted `create` or backup left; and objects
+There are three kinds: tombstones; unnamed shards that an interrupted `create` or copy left; and objects
 whose shard has no log. Each is recognized by facts that can no longer change. Must not touch anything that a
 name leads to.
 
@@ -76,7 +76,8 @@ class Leftovers:
         found: dict[str, list[BlobInfo]] = {}
         for info in self._stores.blobs.list():
             if _is_ours(info.name):
-                found.setdefault(info.name.partition("/")[0], []).append(info)
+                owner = names.marked(info.name) or info.name.partition("/")[0]
+                found.setdefault(owner, []).append(info)
         old = {
             shard_id: infos
             for shard_id, infos in found.items()
@@ -88,6 +89,10 @@ class Leftovers:
         if not listing.upper:
             return Removed()
         blobs = size_bytes = 0
+        # What remains of a copy that has its name by now.
+        done = [info for shard_id in old.keys() & keys for info in old[shard_id] if names.marked(info.name)]
+        for info in done:
+            self._stores.blobs.delete(info.name)
         for shard_id in old.keys() - keys - {*listing.shards.values()}:
             for info in old[shard_id]:
                 if self._stores.blobs.delete(info.name):
@@ -107,5 +112,6 @@ def _unlent(endings: list[Ending]) -> Removed:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether an object is a part or a rollup of Tidelake, not a foreign file."""
-    return names.uploaded_at(name) is not None or names.rolled_up_at(name) is not None
+    """Whether an object is a part, a rollup or a mark of Tidelake, not a foreign file."""
+    found = (names.uploaded_at(name), names.rolled_up_at(name), names.marked(name))
+    return any(one is not None for one in found)

@@ -1,180 +1,320 @@
-"""Copies one version of a shard into a shard of another lake.
+"""Copies one version of a shard into a shard of another lake, or brings an earlier copy of it up to date.
 
-Owns the hold on the source, the copies of its parts, and the state that names them; must not know names of
-collections. While it runs, a leased hold pins the state that is copied, so that no part of it is collected.
-Appends, merges and garbage collection of the source go on.
+Owns the copies of the parts, and the one commit that names them; must not know names of collections. Only
+parts that the copy lacks are read: those of its newest state, and those that an interrupted run has left, are
+known by their ids (`tidelake.state.copied`). The source is only read; the caller keeps the version.
 
-INVARIANT: the log of the new shard is created by one write, after all of its parts are stored, so it is never
-incomplete. A crash leaves objects of a shard without a log.
+INVARIANT: the log of a new shard is created by one write, after all of its parts are stored and verified, and
+an earlier copy gets its newer contents by one commit. So a copy is never incomplete. A crash leaves objects
+that no state names; the next run finds them, or a collector.
 """
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tidelake.data.container import verify
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, LeaseExpired, TidelakeError, UsageError
+from tidelake.errors import (
+    BlobExists,
+    BlobNotFound,
+    CorruptionError,
+    TidelakeError,
+    UploadExpired,
+    UsageError,
+)
 from tidelake.model import names
-from tidelake.model.batch import HollowBatch, Part, Run
-from tidelake.model.frontier import Frontier
-from tidelake.shard.history import History
-from tidelake.shard.lease import Lease
+from tidelake.model.batch import Part
+from tidelake.shard.history import History, LoadedVersion
+from tidelake.shard.lease import explained
+from tidelake.shard.overlap import mapped
 from tidelake.shard.shard import Shard
-from tidelake.shard.version import Version
 from tidelake.state.agreed import SLICES, Agreed
-from tidelake.state.forking import started
-from tidelake.state.spine import Spine
-from tidelake.state.staged import Staged
+from tidelake.state.copied import contents_of, copied, copied_parts, part_id, recorded, succeeding
+from tidelake.state.edits import Delta, Edits, apply
+from tidelake.state.invariants import check_state, check_step
 from tidelake.state.state import ShardState
+from tidelake.store.protocols import BlobStore
 from tidelake.store.url import Stores
 
 Watch = Callable[[int, int], None]
-"""Called with the bytes of the parts that were copied so far, and the bytes of all parts."""
+"""Called with the bytes of the parts that are done, and the bytes of all parts to copy."""
+
+THREADS = 8
+# Objects that no state names are left to the next run for this share of the age at which they are removed.
+SHARE = 4
+
+
+class BytesInFlight:
+    """Bounds the bytes that several threads hold in memory at once. One object may be larger than that."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._used_bytes = most_bytes, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def holding(self, size_bytes: int) -> Iterator[None]:
+        """Wait until there is room for so many bytes, and take it while the block runs."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used_bytes or self._fits(size_bytes))
+            self._used_bytes += size_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used_bytes -= size_bytes
+                self._changed.notify_all()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self._used_bytes + size_bytes <= self._most_bytes
 
 
 @dataclass(frozen=True)
 class Copied:
-    """The result of a copy.
+    """What a copy has stored.
 
     Attributes:
-        state: the first state of the new shard.
-        seqno: seqno of the state of the source that was copied.
-        parts: number of stored parts that were copied.
+        parts: number of parts that were stored by this run.
         size_bytes: size of these parts in bytes.
+        found: number of parts that were there: in the copy, or left by an interrupted run.
     """
 
-    state: ShardState
-    seqno: int
-    parts: int
-    size_bytes: int
+    parts: int = 0
+    size_bytes: int = 0
+    found: int = 0
 
 
 class ShardCopy:
-    """Copies one shard into other stores."""
+    """Copies one version of a shard.
 
-    def __init__(self, source: Shard, stores: Stores, env: Env, agreed: Agreed) -> None:
-        """Prepare a copy; reads and writes nothing yet.
+    Args:
+        source: the shard to copy.
+        state: the version to copy, as readers see it, with its writers; its parts are kept by the caller.
+        stores: the stores for the copy.
+        env: clock and ids of the caller.
+        room: bounds the bytes in memory.
+        quick: compare the sizes of stored parts only; False: read each back, and compare its bytes.
+        watch: called after each part.
+    """
 
-        Args:
-            source: the shard to copy.
-            stores: the stores for the copy.
-            env: clock and ids of the caller.
-            agreed: settings of the lake of the copy.
-        """
-        self._source, self._stores, self._env = source, stores, env
-        self._agreed = agreed
-        self._upload_age_s = agreed.upload_age_ms / 1000
-        self._stored_s = self._now_s()
+    def __init__(
+        self,
+        source: Shard,
+        state: ShardState,
+        stores: Stores,
+        env: Env,
+        *,
+        room: BytesInFlight,
+        quick: bool = False,
+        watch: Watch | None = None,
+    ) -> None:
+        self._source, self._state, self._stores, self._env = source, state, stores, env
+        self._room, self._quick, self._watch = room, quick, watch
+        self._lock = threading.Lock()
         self._stored: list[str] = []
+        self._fresh_s = self._now_s()
+        self.copied = Copied()
 
-    def run(self, shard_id: str, purpose: str, watch: Watch | None = None) -> Copied:
-        """Create the copy. Costs a read and a put for each part, and some log writes.
+    def create(self, shard_id: str, agreed: Agreed) -> ShardState:
+        """Create the copy as a new shard; returns its first state, or the newest if another run created it.
+
+        Parts that an earlier run has stored for this shard stay. Costs a listing, a read and a put for each
+        part that is not there, and, unless `quick`, a read of each part.
 
         Args:
-            shard_id: id of the copy, which must be fresh.
-            purpose: purpose of the hold on the source.
-            watch: called after each part.
+            shard_id: id of the copy: fresh, or that of a run which was interrupted before.
+            agreed: settings of the lake of the copy.
 
         Raises:
-            CorruptionError: a part of the source is damaged; names it. The copy was removed.
-            LeaseExpired: this process slept for longer than its lease, and parts were collected meanwhile.
-            CollectionDropped: the source was dropped.
+            CorruptionError: a part of the source is damaged; names it. The copy was not made.
+            UploadExpired: this process slept for so long that what it had stored may be removed.
             UsageError: the source has slices, and the lake of the copy is not upgraded.
         """
-        lease = Lease(self._source, purpose, reader=True)
-        version = lease.pin(Frontier(), with_writers=True)
-        state = version.state
-        try:
-            self._check_format(state)
-            parts = self._copied(lease, state, shard_id, watch)
-            copy = _renamed(state, shard_id, parts, self._env.clock.now_ms(), self._agreed)
-            lease.renew()
-            self._check_stored(shard_id)
-            History(shard_id, self._stores, self._env).create(copy)
-            self._check_young(shard_id, lease.id)
-        except TidelakeError:
-            self.discard()
-            raise
-        finally:
-            self._release(version)
-        stored = [part for part in parts.values() if part.inline is None]
-        return Copied(copy, state.seqno, len(stored), sum(part.size_bytes for part in stored))
+        self._check_format(agreed)
+        left_s = agreed.upload_age_ms / 1000 / SHARE
+        parts = self._parts(shard_id, 0, {}, self._sizes([names.parts(shard_id)]))
+        first = copied(self._state, shard_id, parts, self._env.clock.now_ms(), agreed)
+        first = recorded(first, self._state, contents_of(self._state))
+        self._check_stored([part for part in parts.values() if part.inline is None])
+        self._check_young(left_s)
+        known = History(shard_id, self._stores, self._env).create(first)
+        if known.state == first:
+            # SUBTLE: a collector removes old objects of shards without a log. It may have looked before this
+            # log existed, and then stalled. It removes only objects that were old when it looked.
+            try:
+                self._check_young(2 * left_s)
+            except UploadExpired:
+                self._stores.log.delete(shard_id)
+                raise
+        return known.state
 
-    def _check_format(self, state: ShardState) -> None:
+    def succeed(self, before: ShardState) -> ShardState | None:
+        """Bring an earlier copy up to date, by one commit; None if it was written to meanwhile: look again.
+
+        Costs a read and a put for each part that is not there, unless `quick` also a read of it, a listing,
+        and the writes of a rollup and of a log entry.
+
+        Args:
+            before: the newest state of the copy; at least the second of its shard.
+
+        Raises:
+            CorruptionError: a part of the source is damaged; names it. The copy is as it was.
+            UsageError: as for `create`.
+        """
+        self._check_format(before.agreed)
+        id_, seqno = before.shard_id, before.seqno
+        # What an earlier attempt of this run has stored, unless the state refuses it for its age by now.
+        mine = {
+            names.upload(name)[1]: name
+            for name in self._stored
+            if (names.uploaded_at(name) or 0) >= before.sweep.floor
+        }
+        there = mine | {part_id(part): part.name for part in before.parts() if part.inline is None}
+        found: dict[str, int] = {}
+        if any(part.inline is None and part_id(part) not in there for part in copied_parts(self._state)):
+            found = self._sizes([f"{names.parts(id_)}{seqno:016x}-"])
+        parts = self._parts(id_, seqno, there, found)
+        named = before.part_names
+        fresh = [part for part in parts.values() if part.inline is None and part.name not in named]
+        self._check_stored(fresh)
+        now_ms = max(self._env.clock.now_ms(), before.committed_ms)
+        made = copied(self._state, id_, parts, now_ms, before.agreed)
+        after = recorded(succeeding(before, made), self._state, contents_of(self._state))
+        check_state(after)
+        history = History(id_, self._stores, self._env)
+        rollup = history.write_rollup(after)
+        edits = Edits(rollup=rollup, mended=True)
+        delta = Delta(id_, seqno + 1, now_ms, self._env.ids.fresh(), rollup, edits)
+        newest = apply(after, delta)
+        check_step(after, newest, edits)
+        if history.commit(LoadedVersion(after, 0), delta, newest) is None:
+            self._stores.blobs.delete(names.rollup(id_, rollup.seqno, rollup.id))
+            return None
+        return newest
+
+    def _check_format(self, agreed: Agreed) -> None:
         """Check that processes of earlier versions which use the lake of the copy could read the copy."""
-        if state.has_slices and self._agreed.format < SLICES:
+        if self._state.has_slices and agreed.format < SLICES:
             raise UsageError(
                 f"the collection has slices, which need format {SLICES}, and the lake of the copy has format "
-                f"{self._agreed.format}: upgrade that lake with lake.upgrade() or `tidelake upgrade LAKE`"
+                f"{agreed.format}: upgrade that lake with lake.upgrade() or `tidelake upgrade LAKE`"
             )
 
-    def _check_stored(self, shard_id: str) -> None:
-        """Check that all copies still exist: old objects of a shard without a log are removed."""
-        lost = set(self._stored) - {info.name for info in self._stores.blobs.list(names.parts(shard_id))}
-        if lost:
-            raise BlobNotFound(min(lost))
-
-    def _check_young(self, shard_id: str, hold_id: str) -> None:
-        """Give up if the objects are so old that a collector may be removing them.
-
-        SUBTLE: a collector removes old objects of shards without a log. It may have looked before this log
-        existed, and then stalled. It removes only objects that were old when it looked.
-        """
-        passed_s = max(now - then for now, then in zip(self._now_s(), self._stored_s, strict=True))
-        if self._stored and passed_s >= self._upload_age_s / 2:
-            self._stores.log.delete(shard_id)
-            raise LeaseExpired(hold_id)
-
     def discard(self) -> None:
-        """Delete the copied parts, which no state names. Failures are counted."""
+        """Delete what this run has stored and no state names. Failures are counted."""
         for name in self._stored:
             try:
                 self._stores.blobs.delete(name)
             except TidelakeError:
-                # It is found later, as an object of a shard without a log.
+                # It is found later, as an object that no state names.
                 self._env.recorder.count("copy.discard.failed")
         self._stored.clear()
 
-    def _now_s(self) -> tuple[float, float]:
-        return self._env.clock.monotonic_s(), self._env.clock.now_ms() / 1000
+    def _parts(
+        self, shard_id: str, seqno: int, there: dict[str, str], found: dict[str, int]
+    ) -> dict[str, Part]:
+        """Copy the parts that are missing. Returns the copies by the names of the originals.
 
-    def _release(self, version: Version) -> None:
-        try:
-            version.release()
-        except TidelakeError:
-            # The outcome of the copy does not depend on the hold, which expires by itself.
-            self._env.recorder.count("copy.release.failed")
-
-    def _copied(self, lease: Lease, state: ShardState, shard_id: str, watch: Watch | None) -> dict[str, Part]:
-        """Copy all parts of the state. Returns the copies by the names of the originals."""
-        total = sum(part.size_bytes for part in _parts(state) if part.inline is None)
+        Args:
+            shard_id: of the copy.
+            seqno: of its newest state, which the names of new parts tell.
+            there: names of parts that need no copy, by id.
+            found: sizes of objects that an interrupted run may have left, by name.
+        """
         copies: dict[str, Part] = {}
-        done = 0
-        for part in _parts(state):
-            # The seqno in the name is 0, as the new shard has no state yet.
-            name = names.part(shard_id, 0, self._env.ids.fresh())
-            copies[part.name] = replace(part, name=name)
+        work: list[tuple[Part, str, int | None]] = []
+        for part in copied_parts(self._state):
+            id_ = part_id(part)
+            name = names.part(shard_id, seqno, id_)
             if part.inline is not None:
                 verify(part.inline, part)
-                continue
-            lease.renew_if_due()
-            try:
-                self._copy(part, name)
-            except BlobNotFound:
-                # If the hold is gone, the part was collected, and this raises `LeaseExpired` instead.
-                lease.renew()
-                raise
-            done += part.size_bytes
-            if watch is not None:
-                watch(done, total)
+            elif id_ in there:
+                name = there[id_]
+            else:
+                work.append((part, name, found.get(name)))
+            copies[part.name] = replace(part, name=name)
+        kept = sum(1 for part in copies.values() if part.inline is None) - len(work)
+        self.copied = replace(self.copied, found=self.copied.found + kept)
+        total, done = sum(part.size_bytes for part, _, _ in work), 0
+        for size_bytes in mapped(lambda one: self._one(*one), work, THREADS):
+            done += size_bytes
+            if self._watch is not None:
+                self._watch(done, total)
         return copies
 
-    def _copy(self, part: Part, name: str) -> None:
-        data = self._source.stores.blobs.get(part.name)
+    def _one(self, part: Part, name: str, left_bytes: int | None) -> int:
+        """Copy a part, unless an interrupted run has; its size in bytes.
+
+        Args:
+            part: as the source describes it.
+            name: of the copy.
+            left_bytes: size of what is stored under that name; None: nothing.
+        """
+        blobs = self._stores.blobs
+        with self._room.holding(part.size_bytes):
+            if left_bytes is not None:
+                if left_bytes == part.size_bytes and self._is_sound(blobs, part, name):
+                    with self._lock:
+                        self.copied = replace(self.copied, found=self.copied.found + 1)
+                    return part.size_bytes
+                blobs.delete(name)
+            self._put(part, name)
+            if not self._is_sound(blobs, part, name):
+                raise CorruptionError(name, "it was written just now, and other bytes are read back")
+        with self._lock:
+            one = self.copied
+            self.copied = replace(one, parts=one.parts + 1, size_bytes=one.size_bytes + part.size_bytes)
+        return part.size_bytes
+
+    def _put(self, part: Part, name: str) -> None:
+        try:
+            data = self._source.stores.blobs.get(part.name)
+        except BlobNotFound as error:
+            raise explained(self._source, error.name, self._state.seqno) from error
         verify(data, part)
-        self._stored.append(name)
-        self._stored_s = self._now_s()
-        self._stores.blobs.put(name, data)
+        with self._lock:
+            self._stored.append(name)
+            self._fresh_s = self._now_s()
+        try:
+            self._stores.blobs.put(name, data)
+        except BlobExists:
+            # Another run copies the same version at the same time; a name stands for these bytes only.
+            self._env.recorder.count("copy.part.there")
+
+    def _is_sound(self, blobs: BlobStore, part: Part, name: str) -> bool:
+        """Whether a stored copy is the part. True with `quick`, as its size is compared."""
+        if self._quick:
+            return True
+        try:
+            verify(blobs.get(name), replace(part, name=name))
+        except (CorruptionError, BlobNotFound):
+            return False
+        return True
+
+    def _sizes(self, prefixes: Iterable[str]) -> dict[str, int]:
+        """The sizes of stored objects by name. A listing for each prefix."""
+        infos = (info for prefix in prefixes for info in self._stores.blobs.list(prefix))
+        return {info.name: info.size_bytes for info in infos}
+
+    def _check_stored(self, parts: Iterable[Part]) -> None:
+        """Check by listings that these copies are there, in their size."""
+        wanted = {part.name: part.size_bytes for part in parts}
+        sizes = self._sizes(sorted({name.rpartition("-")[0] for name in wanted}))
+        for name, size_bytes in wanted.items():
+            if name not in sizes:
+                raise BlobNotFound(name)
+            if sizes[name] != size_bytes:
+                raise CorruptionError(name, f"{sizes[name]} bytes of it are stored instead of {size_bytes}")
+
+    def _check_young(self, most_s: float) -> None:
+        """Give up if the newest object is so old that a collector may be removing it."""
+        passed_s = max(now - then for now, then in zip(self._now_s(), self._fresh_s, strict=True))
+        if passed_s >= most_s and any(part.inline is None for part in copied_parts(self._state)):
+            raise UploadExpired(self._state.shard_id, 0, 1)
+
+    def _now_s(self) -> tuple[float, float]:
+        return self._env.clock.monotonic_s(), self._env.clock.now_ms() / 1000
 
 
 def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> ShardState:
@@ -189,7 +329,7 @@ def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> Sh
     copies: dict[str, Part] = {}
     stored: list[str] = []
     try:
-        for part in _parts(state):
+        for part in copied_parts(state):
             name = names.part(shard_id, 0, env.ids.fresh())
             copies[part.name] = replace(part, name=name)
             if part.inline is not None:
@@ -199,42 +339,10 @@ def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> Sh
             verify(data, part)
             stored.append(name)
             source.blobs.put(name, data)
-        copy = _renamed(state, shard_id, copies, env.clock.now_ms(), state.agreed)
+        copy = copied(state, shard_id, copies, env.clock.now_ms(), state.agreed)
         History(shard_id, source, env).create(copy)
     except TidelakeError:
         for name in stored:
             source.blobs.delete(name)
         raise
     return copy
-
-
-def _parts(state: ShardState) -> Iterator[Part]:
-    """All parts that readers may see."""
-    for held in (*state.batches(), *state.bases):
-        yield from held.parts()
-
-
-def _renamed(
-    state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: int, agreed: Agreed
-) -> ShardState:
-    """A first state with the contents of another state, but without its holds, garbage, forks and tokens."""
-
-    def batch(of: HollowBatch) -> HollowBatch:
-        runs = tuple(Run(tuple(parts[part.name] for part in run.parts), run.truncated) for run in of.runs)
-        return replace(of, runs=runs)
-
-    spine = state.spine
-    members = [replace(member, batch=batch(member.batch)) for member in spine]
-    copied = Spine.of(
-        spine.next_id, spine.spent, members, spine.all_batches(), spine.merges, sliced=spine.sliced
-    )
-    staged = [Staged(batch(old.batch), 0) for old in state.staged]
-    bases = [replace(base, runs=batch(base.batch(state.minimum)).runs) for base in state.bases]
-    return replace(
-        started(state, shard_id, now_ms, copied, staged=staged, bases=bases),
-        writers=state.writers,
-        critical=state.critical,
-        written=state.written,
-        # The settings of the lake of the copy.
-        agreed=replace(agreed, told=True),
-    )
