@@ -50,7 +50,7 @@ CONFIG = Config(
 )
 # Where a call takes milliseconds, and faults cost seconds.
 FAR = replace(
-    CONFIG, lease_s=20.0, garbage_age_s=2.0, upload_age_s=20.0, merge_claim_s=2.0, retry_deadline_s=4.0
+    CONFIG, lease_s=8.0, garbage_age_s=2.0, upload_age_s=8.0, merge_claim_s=2.0, retry_deadline_s=4.0
 )
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 ROWS = 12

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import tidelake
 from tidelake.env import Counters, Env, SystemClock
-from tidelake.lake.api.lake import Lake
 
 
 class WrongClock(SystemClock):
@@ -25,14 +24,14 @@ class Place:
 
     Attributes:
         url: its path or url.
+        log: address of its log, if that is in a database.
         options: options of its object store.
-        grace_s: how long its log keeps entries that were removed.
         ahead_s: how far ahead the clock of a process is that opens it there.
     """
 
     url: str
+    log: str | None = None
     options: dict[str, str] | None = None
-    grace_s: float = 2.0
     ahead_s: float = 0.0
 
     @property
@@ -63,23 +62,4 @@ class Place:
     def open(self, config):
         """Open the lake; make it if there is none."""
         env = Env(clock=WrongClock(self.ahead_s), recorder=Counters())
-        if self.is_local:
-            return tidelake.open(self.url, config=config, env=env)
-        from tidelake.store.clock import StoreClock
-        from tidelake.store.objects.address import parse_address
-        from tidelake.store.objects.blobs import ObjectBlobStore
-        from tidelake.store.objects.clock import store_ms
-        from tidelake.store.objects.cloud import CloudBucket
-        from tidelake.store.objects.log import ObjectVersionLog
-        from tidelake.store.retrying import Retry, draw_from
-        from tidelake.store.url import Stores, _layered
-
-        address = parse_address(self.url)
-        blobs, bucket = (
-            CloudBucket(address.below("id", folder), lambda: self.options, 2.0) for folder in ("blobs", "log")
-        )
-        retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
-        clock = StoreClock(lambda: retry.read(lambda: store_ms(bucket)), env.clock)
-        log = ObjectVersionLog(bucket, env.clock, self.grace_s)
-        found = Stores(ObjectBlobStore(blobs), log, clock=clock)
-        return Lake(self.url, _layered(found, config, env), config, found.env(env))
+        return tidelake.open(self.url, config=config, env=env, log=self.log, store_options=self.options)

@@ -29,7 +29,7 @@ CONFIG = Config(
     retry_deadline_s=1.0,
 )
 
-FAR = replace(CONFIG, lease_s=20.0, garbage_age_s=2.0, upload_age_s=10.0, retry_deadline_s=4.0)
+FAR = replace(CONFIG, lease_s=8.0, garbage_age_s=2.0, upload_age_s=6.0, retry_deadline_s=4.0)
 
 
 def config_at(place):

@@ -1,6 +1,9 @@
 """Processes that work on one lake in an object store, through a proxy that makes faults; some are killed."""
 
+import contextlib
+import dataclasses
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,67 +12,110 @@ from places import Place
 from tellers_child import config_at
 from test_bank_kills import check_at_rest, opened, transfer_under_kills
 
-from tests.store.proxy import QUICK, Faults, Proxy
+from tests.store.proxy import QUICK, Fault, Faults, Proxy
+from tests.store.servers import S3Server
 from tiers import rounds
 
 CREW = [
     *(("append", name) for name in "ab"),
     *((kind, kind) for kind in ("maintain", "collect", "drop", "fork")),
 ]
+RATE = 0.1
+GRACE_S = 2
 AHEAD_S = (0.0, 3600.0)
 """The clocks of the children are an hour apart."""
+# Puts are held back for longer than the grace of the log.
+FAULTS = Faults.all_at(RATE, QUICK, hold_s=1.5 * GRACE_S, slow_s=0.1, drip_s=0.1)
+LOG_FAULTS = Faults.all_at(
+    RATE, (Fault.RESET_BEFORE, Fault.RESET_AFTER, Fault.LOST_REPLY, Fault.SLOW), slow_s=0.1
+)
 
 
-def faults_at(rate):
-    """Faults on a share of the requests; puts are held back for longer than the grace of the log."""
-    return Faults.all_at(rate, QUICK, hold_s=3.0, slow_s=0.1, drip_s=0.1)
+@dataclasses.dataclass
+class Far:
+    """A lake in an object store, behind proxies.
+
+    Attributes:
+        server: the object store.
+        place: the lake as this process reaches it.
+        through: as children do, in turn: through the proxies, with clocks of their own.
+        proxies: what makes the faults.
+    """
+
+    server: S3Server
+    place: Place
+    through: list[Place]
+    proxies: list[Proxy]
+
+    @property
+    def faults(self):
+        """How many faults were made."""
+        return sum(proxy.faults_made for proxy in self.proxies)
+
+    def arrive(self):
+        """Let everything arrive that was held back."""
+        for proxy in self.proxies:
+            proxy.deliver()
+
+    def figures(self):
+        """The faults, for the end of the test run."""
+        made = sum((proxy.made for proxy in self.proxies), Counter())
+        return f"{self.faults:,} faults: " + ", ".join(f"{n} {name}" for name, n in sorted(made.items()))
 
 
-def places(server, proxy, bucket):
-    """A lake as this process reaches it, and as children do: through the proxy, with clocks of their own."""
-    place = Place(f"s3://{bucket}/lake", server.options())
-    through = replace(place, options=server.options(proxy.endpoint))
-    return place, [replace(through, ahead_s=ahead_s) for ahead_s in AHEAD_S]
+@pytest.fixture(params=["log beside it", "log in PostgreSQL"])
+def far(request, versitygw, rng, monkeypatch):
+    monkeypatch.setattr("tidelake.store.url.GRACE_S", GRACE_S)
+    url, seed = f"s3://{versitygw.new_bucket()}/lake", rng.getrandbits(32)
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(versitygw.port, faults=FAULTS, seed=seed))
+        place = Place(url, options=versitygw.options())
+        through = replace(place, options=versitygw.options(proxy.endpoint))
+        proxies = [proxy]
+        if request.param == "log in PostgreSQL":
+            postgres = request.getfixturevalue("postgres")
+            database = postgres.new_database()
+            log = stack.enter_context(Proxy(postgres.port, "postgres", faults=LOG_FAULTS, seed=seed))
+            place = replace(place, log=postgres.url(database))
+            through = replace(through, log=postgres.url(database, log.port))
+            proxies.append(log)
+        yield Far(versitygw, place, [replace(through, ahead_s=ahead_s) for ahead_s in AHEAD_S], proxies)
 
 
 @pytest.mark.full
 @pytest.mark.grows
-def test_processes_behind_faults_lose_and_double_nothing(versitygw, rng, record_property):
-    bucket = versitygw.new_bucket()
-    with Proxy(versitygw.port, faults=faults_at(0.1), seed=rng.getrandbits(32)) as proxy:
-        place, through = places(versitygw, proxy, bucket)
-        with Crew(place, CREW, through) as crew:
-            for number in rounds(full=30, soak=1200, least=2):
-                for child in crew.children:
-                    child.await_ready()
-                time.sleep(rng.random() * 3)
-                victim = rng.choice(crew.children)
-                crew.kill(victim)
-                crew.succeed(victim)
-                if number % 3 == 2:  # the server stops for a while
-                    versitygw.kill()
-                    time.sleep(rng.random())
-                    versitygw.start()
-                crew.check()
+def test_processes_behind_faults_lose_and_double_nothing(far, rng, record_property):
+    with Crew(far.place, CREW, far.through) as crew:
+        for number in rounds(full=10, soak=600, least=3):
             for child in crew.children:
                 child.await_ready()
-            crew.kill_all()
-            proxy.deliver()
-            crew.check_at_rest()
+            time.sleep(rng.random() * 3)
+            victim = rng.choice(crew.children)
+            crew.kill(victim)
+            crew.succeed(victim)
+            if number % 3 == 2:  # the server stops for a while
+                far.server.kill()
+                time.sleep(rng.random())
+                far.server.start()
+            if number % 3 == 1:
+                crew.check()
+        for child in crew.children:
+            child.await_ready()
+        crew.kill_all()
+        far.arrive()
+        crew.check_at_rest()
     assert min(crew.acknowledged.values()) > 0
-    record_property("figures", f"{crew.figures()}; {proxy.faults_made:,} faults: {dict(proxy.made)}")
+    assert far.faults > 50
+    record_property("figures", f"{crew.figures()}; {far.figures()}")
 
 
 @pytest.mark.full
 @pytest.mark.grows
-def test_transfers_behind_faults_keep_the_total_at_every_time(versitygw, rng, record_property):
-    bucket = versitygw.new_bucket()
-    with Proxy(versitygw.port, faults=faults_at(0.1), seed=rng.getrandbits(32)) as proxy:
-        place, through = places(versitygw, proxy, bucket)
-        turns = rounds(full=15, soak=600, least=4)
-        told, looks, kills = transfer_under_kills(place, through, turns, rng)
-        proxy.deliver()
-        with opened(place) as lake:
-            check_at_rest(lake, told, config_at(place))
+def test_transfers_behind_faults_keep_the_total_at_every_time(far, rng, record_property):
+    turns = rounds(full=6, soak=600, least=3)
+    told, looks, kills = transfer_under_kills(far.place, far.through, turns, rng)
+    far.arrive()
+    with opened(far.place) as lake:
+        check_at_rest(lake, told, config_at(far.place))
     done = f"{kills} processes killed, {len(told):,} transfers acknowledged, {looks} looks at all accounts"
-    record_property("figures", f"{done}; {proxy.faults_made:,} faults: {dict(proxy.made)}")
+    record_property("figures", f"{done}; {far.figures()}")
