@@ -143,7 +143,7 @@ class Crew:
                 if name.startswith("fork "):
                     with suppress(CollectionDropped, CollectionNotFound):
                         self._check_fork(lake.collection(name))
-            _check_whole(lake)
+            check_whole(lake)
         running = {child.name for child in self.children if child.kind == "append"}
         for name, acknowledged in self.acknowledged.items():
             assert acknowledged <= last.get(name, -1)
@@ -153,11 +153,11 @@ class Crew:
                 for name in copies.list():
                     with suppress(CollectionDropped, CollectionNotFound):
                         self._check_contents(copies.collection(name))
-                _check_whole(copies)
+                check_whole(copies)
 
     def _check_contents(self, collection):
         """The contents are those of the appends that the state knows; the last one of each writer."""
-        state, found = _consistent(collection)
+        state, found = consistent(collection)
         check_state(state)
         known = {name: record.sequence for name, record in state.writers.items()}
         last = {name: sequence for name, sequence in known.items() if sequence is not None}
@@ -167,7 +167,7 @@ class Crew:
 
     def _check_fork(self, fork):
         """Its contents are those of some appends of each writer; it knows none of the writers."""
-        state, found = _consistent(fork)
+        state, found = consistent(fork)
         check_state(state)
         last = Counter()
         for number, name in found:
@@ -204,7 +204,7 @@ class Crew:
         )
 
 
-def _consistent(c):
+def consistent(c):
     """A state, and the contents as of its last time: others may be at work."""
     while True:
         state = c.state()
@@ -220,7 +220,7 @@ def _consistent(c):
         return state, Counter(dict(zip(rows, read["_diff"].to_pylist(), strict=True)))
 
 
-def _check_whole(lake, leaks=LEAKS):
+def check_whole(lake, leaks=LEAKS):
     # Drops, forks and copies take rows away that never came.
     found = [str(one) for one in lake.fsck().findings if one.kind not in {*leaks, "negative-rows"}]
     assert not found

@@ -4,10 +4,13 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from crew import Crew
+from crew import Crew, check_whole, consistent
+from kills_child import FAR, SCHEMA, again, contents_of, table_of
 from places import Place
 from tellers_child import config_at
 from test_bank_kills import check_at_rest, opened, transfer_under_kills
@@ -119,3 +122,31 @@ def test_transfers_behind_faults_keep_the_total_at_every_time(far, rng, record_p
         check_at_rest(lake, told, config_at(far.place))
     done = f"{kills} processes killed, {len(told):,} transfers acknowledged, {looks} looks at all accounts"
     record_property("figures", f"{done}; {far.figures()}")
+
+
+APPENDS = 4
+
+
+def test_two_writers_behind_faults_lose_and_double_nothing(s3_server, rng):
+    """The smallest of these runs, for the fast tier: two handles in this process, and no kills."""
+    url = f"s3://{s3_server.new_bucket()}/lake"
+    Place(url, options=s3_server.options()).open(FAR).close()
+    faults = replace(FAULTS, slow_s=0.01, drip_s=0.01, hold_s=60)
+    with Proxy(s3_server.port, faults=faults, seed=rng.getrandbits(32)) as proxy:
+        through = Place(url, options=s3_server.options(proxy.endpoint))
+
+        def write(name, ahead_s):
+            with again(lambda: replace(through, ahead_s=ahead_s).open(FAR)) as lake:
+                collection = again(lambda: lake.create("c", SCHEMA, key=["id"]))
+                writer = again(lambda: collection.writer(name))
+                for number in range(APPENDS):
+                    again(partial(writer.append, table_of(name, number), sequence=number))
+
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(write, "ab", AHEAD_S)) == [None, None]
+        proxy.deliver()
+        assert proxy.faults_made
+    with Place(url, options=s3_server.options()).open(FAR) as lake:
+        _, rows = consistent(lake.collection("c"))
+        assert rows == Counter(row for name in "ab" for row in contents_of(name, APPENDS - 1))
+        check_whole(lake)
