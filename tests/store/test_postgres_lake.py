@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import servers
-from servers import PostgresServer
+from servers import PostgresServer, S3Server
 
 import inside
 import tidelake
@@ -24,6 +24,8 @@ from tables import SCHEMA, at, ids
 from tidelake.env import Env
 from tidelake.errors import NotALake, ReadOnlyLake, TidelakeError, UsageError
 from tidelake.store.access import LOG_VARIABLE, StoreAccess
+from tidelake.store.objects.address import parse_address
+from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.postgres.address import Address
 from tidelake.store.postgres.log import create_log
 
@@ -184,6 +186,88 @@ class TestOpening:
             "else:\n    raise SystemExit('no error')\n"
         )
         subprocess.run([sys.executable, "-c", code, place, url], check=True, timeout=60)
+
+
+class TestObjectStore:
+    """The log in PostgreSQL, the parts in S3."""
+
+    @pytest.fixture
+    def bucket(self, s3_server: S3Server) -> str:
+        return f"s3://{s3_server.new_bucket()}/lake"
+
+    @pytest.fixture
+    def options(self, s3_server: S3Server) -> dict[str, str]:
+        return s3_server.options()
+
+    def test_a_lake_is_made_and_opened(self, bucket: str, options: dict[str, str], url: str) -> None:
+        large = at(1, *range(2, 3_000))
+        with tidelake.open(bucket, log=url, store_options=options) as lake:
+            collection = lake.create("c", SCHEMA, key=["id"])
+            collection.append(at(0, 1), upper=1)
+            collection.append(large, upper=2)
+        with tidelake.open(bucket, log=url, store_options=options, create=False) as lake:
+            assert ids(lake.collection("c")) == dict.fromkeys(range(1, 3_000), 1)
+            lake.collection("c").merge()
+            assert lake.fsck().findings == ()
+        stored = CloudBucket(parse_address(bucket), lambda: options)
+        marker = json.loads(stored.get("tidelake.json"))
+        assert marker == {"format": 2, "lake": marker["lake"], "log": "postgres", "place": bucket}
+        keys = [info.key for page in stored.list("") for info in page]
+        assert len(keys) > 1
+        assert {key.rpartition("/")[0].split("/")[1] for key in keys if "/" in key} == {"blobs"}
+        for key in keys:
+            content = stored.get(key)
+            assert options["secret_access_key"].encode() not in content
+            assert url.encode() not in content
+
+    def test_a_lake_without_its_log_is_refused(
+        self, bucket: str, options: dict[str, str], url: str, postgres: PostgresServer, monkeypatch
+    ) -> None:
+        tidelake.open(bucket, log=url, store_options=options).close()
+        monkeypatch.setattr("tidelake.store.access._known", {})
+        with pytest.raises(UsageError, match=LOG_VARIABLE):
+            tidelake.open(bucket, store_options=options)
+        other = postgres.url(postgres.new_database())
+        with pytest.raises(NotALake, match="no log of the lake"):
+            tidelake.open(bucket, log=other, store_options=options)
+        monkeypatch.setenv(LOG_VARIABLE, url)
+        tidelake.open(bucket, store_options=options).close()
+
+    def test_a_copied_prefix_is_refused(self, bucket: str, options: dict[str, str], url: str) -> None:
+        with tidelake.open(bucket, log=url, store_options=options) as lake:
+            lake.create("c", SCHEMA, key=["id"]).append(at(0, *range(3_000)), upper=1)
+        original = CloudBucket(parse_address(bucket), lambda: options)
+        copy = CloudBucket(parse_address(bucket + "-copy"), lambda: options)
+        for page in original.list(""):
+            for info in page:
+                copy.put(info.key, original.get(info.key))
+        with pytest.raises(NotALake, match="copy of the objects"):
+            tidelake.open(bucket + "-copy", log=url, store_options=options)
+        # Even a marker that was edited leads to no log of ours.
+        content = copy.get("tidelake.json")
+        copy.put("tidelake.json", content.replace(bucket.encode(), (bucket + "-copy").encode()))
+        with pytest.raises(NotALake, match="open the original"):
+            tidelake.open(bucket + "-copy", log=url, store_options=options)
+
+    def test_a_lake_whose_objects_are_gone_is_not_made_anew(
+        self, bucket: str, options: dict[str, str], url: str
+    ) -> None:
+        with tidelake.open(bucket, log=url, store_options=options) as lake:
+            lake.create("c", SCHEMA, key=["id"])
+        stored = CloudBucket(parse_address(bucket), lambda: options)
+        stored.delete([info.key for page in stored.list("") for info in page])
+        with pytest.raises(NotALake, match="are gone"):
+            tidelake.open(bucket, log=url, store_options=options)
+
+    def test_four_at_once_make_one_lake(self, bucket: str, options: dict[str, str], url: str) -> None:
+        def made(number: int) -> None:
+            with tidelake.open(bucket, log=url, store_options=options) as lake:
+                lake.create(f"c{number}", SCHEMA, key=["id"])
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(made, range(4)))
+        with tidelake.open(bucket, log=url, store_options=options) as lake:
+            assert sorted(lake.list()) == ["c0", "c1", "c2", "c3"]
 
 
 class TestTime:

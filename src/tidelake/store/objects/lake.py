@@ -77,7 +77,14 @@ def make_lake(
         if found is not None:
             return found
     probe(bucket, address.url, ids, retry)
-    made = new()
+    try:
+        made = new()
+    except NotALake:
+        # Another process may have made the lake, and its log elsewhere, since we looked.
+        found = find_marker(bucket, address.url, retry)
+        if found is None:
+            raise
+        return found
     retry.write(lambda: bucket.put_new(MARKER, made.encode()))
     # Whatever the answers were: what is there counts.
     found = find_marker(bucket, address.url, retry)
