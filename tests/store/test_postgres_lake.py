@@ -22,7 +22,7 @@ import tidelake
 from clocks import MovedClock
 from tables import SCHEMA, at, ids
 from tidelake.env import Env
-from tidelake.errors import NotALake, ReadOnlyLake, TidelakeError, UsageError
+from tidelake.errors import CorruptionError, NotALake, ReadOnlyLake, TidelakeError, UsageError
 from tidelake.store.access import LOG_VARIABLE, StoreAccess
 from tidelake.store.objects.address import parse_address
 from tidelake.store.objects.cloud import CloudBucket
@@ -186,6 +186,50 @@ class TestOpening:
             "else:\n    raise SystemExit('no error')\n"
         )
         subprocess.run([sys.executable, "-c", code, place, url], check=True, timeout=60)
+
+
+class TestDamage:
+    def test_entries_that_are_missing_are_told_and_what_is_left_is_repaired(
+        self, place: Path, url: str
+    ) -> None:
+        with tidelake.open(place, log=url) as lake:
+            for time_ in range(1, 6):
+                lake.collection("c").append(at(time_, time_ + 1), upper=time_ + 1)
+            shard = lake.collection("c").id
+        execute(
+            url,
+            "DELETE FROM tidelake.entry USING tidelake.head WHERE entry.log = head.log "
+            f"AND head.key = '{shard}' AND entry.seqno > head.seqno - 2",
+        )
+        with tidelake.open(place, log=url) as lake:
+            with pytest.raises(CorruptionError, match="is missing"):
+                ids(lake.collection("c"))
+            found = lake.fsck(repair=True).findings
+            assert "log-lost" in {one.kind for one in found}
+            upper = lake.collection("c").upper.elements[0]
+            assert 3 <= upper < 6
+            assert ids(lake.collection("c")) == dict.fromkeys(range(1, upper + 1), 1)
+            lake.collection("c").append(at(upper, 9), upper=upper + 1)
+            assert lake.fsck().findings == ()
+
+    def test_a_database_from_an_old_backup_is_refused_by_all_that_saw_more(
+        self, place: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        execute(url, "CREATE TABLE old_head AS SELECT * FROM tidelake.head")
+        with tidelake.open(place, log=url) as lake:
+            collection = lake.collection("c")
+            for time_ in range(1, 6):
+                collection.append(at(time_, *range(3_000)), upper=time_ + 1)
+            execute(
+                url,
+                "UPDATE tidelake.head SET seqno = o.seqno FROM old_head AS o WHERE head.key = o.key; "
+                "DELETE FROM tidelake.entry USING tidelake.head "
+                "WHERE entry.log = head.log AND entry.seqno > head.seqno",
+            )
+            with pytest.raises(CorruptionError, match="the rest is lost"):
+                ids(collection)
+            with pytest.raises(CorruptionError, match="the rest is lost"):
+                collection.append(at(9, 1), upper=10)
 
 
 class TestObjectStore:

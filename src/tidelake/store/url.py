@@ -204,7 +204,8 @@ def open_stores(
     marked = _layered_blobs(LocalBlobStore(root), config, env)
     may_create = create and not read_only
     new = access if gives_log else StoreAccess()
-    marker = _marker_of(root, marked, lambda: _new_marker(url, new, env) if may_create else None)
+    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
+    marker = _marker_of(root, marked, lambda: _new_marker(url, new, env, retry) if may_create else None)
     read_only = read_only or not all(map(_is_writable, (root, blobs, log)))
     objects = LocalBlobStore(blobs, base=root)
     locks = FileAdvisoryLocks(log, base=root)
@@ -244,7 +245,7 @@ def _open_objects(
             top = CloudBucket(replace(address, prefix=""), access.options)
             try:
                 marker = make_lake(
-                    bucket, top, address, lambda: _new_marker(url, new, env), ids=env.ids, retry=retry
+                    bucket, top, address, lambda: _new_marker(url, new, env, retry), ids=env.ids, retry=retry
                 )
             finally:
                 top.close()
@@ -268,14 +269,16 @@ def _open_objects(
         raise
 
 
-def _new_marker(url: str, access: StoreAccess, env: Env) -> Marker:
+def _new_marker(url: str, access: StoreAccess, env: Env, retry: Retry) -> Marker:
     """The marker of a lake that is being made. The log in a database is made before it."""
     place = "" if url.startswith("file://") else url
     if not access.gives_log:
         return Marker(env.ids.fresh(), "objects", place, GRACE_S) if place else Marker(env.ids.fresh())
     postgres = _postgres(url)
     address = postgres.Address(access.log_address() or "")
-    return Marker(postgres.create_log(address, env.ids.fresh(), url, env.clock), "postgres", place)
+    # May be repeated: the second attempt finds the row of the first one.
+    lake: str = retry.write(lambda: postgres.create_log(address, env.ids.fresh(), url, env.clock))
+    return Marker(lake, "postgres", place)
 
 
 def _postgres_log(
