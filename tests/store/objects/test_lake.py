@@ -1,8 +1,13 @@
 """Lakes in an object store: how they are made, found and refused."""
 
 import json
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,6 +22,7 @@ from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.lake import PROBES, find_marker, make_lake, probe
 from tidelake.store.retrying import Retry
 from tidelake.testing.buckets import MemoryBucket
+from tied_process import tied
 
 SCHEMA = pa.schema([("item", pa.string()), ("count", pa.int64())])
 RETRY = Retry(SystemClock(), 0.0, lambda: 0.0)
@@ -139,6 +145,57 @@ def test_options_that_do_not_fit_are_refused(place: str, options: dict[str, str]
     for url in ("memory://m", place):
         with pytest.raises(UsageError, match="leave out log="):
             tidelake.open(url, log="postgresql://x/y", store_options=None if url != place else options)
+
+
+def test_a_secret_is_nowhere_in_a_lake_nor_in_what_leaves_the_process(
+    place: str, options: dict[str, str], s3_server: S3Server, tmp_path: Path
+) -> None:
+    secret = s3_server.secret_key
+    with tidelake.open(place, store_options=options) as lake:
+        stock = lake.create("stock", SCHEMA, key=["item"])
+        stock.append(rows("ham", "jam"), upper=5)
+        distributed = stock.distributed
+        uploader, uploads = distributed.uploader(), []
+        uploads.append(uploader.upload(rows("tea", time=5).to_batches()))
+        distributed.append_uploaded(uploads, lower=5, upper=6)
+        plan, reader = distributed.plan(None, 2), stock.reader("a test")
+        kept = (lake, lake.url, stock, distributed, lake.env, uploader, reader, plan, lake._stores)
+        told = (
+            repr(kept)
+            + repr(uploads)
+            + repr([pickle.dumps(uploader), pickle.dumps(plan), uploader.to_bytes()])
+        )
+        reader.close()
+    bucket = CloudBucket(parse_address(place), lambda: options)
+    stored = b"".join(bucket.get(info.key) for page in bucket.list("") for info in page)
+    assert secret not in told
+    assert secret.encode() not in stored
+    assert len(stored) > 1_000
+
+
+def test_the_command_line_finds_stores_by_the_environment(
+    place: str, options: dict[str, str], s3_server: S3Server, tmp_path: Path
+) -> None:
+    (tmp_path / "providing.py").write_text(
+        "import os\ndef options(): return {'secret_access_key': os.environ['HERE']}\n"
+    )
+    with tidelake.open(place, store_options=options) as lake:
+        lake.create("stock", SCHEMA, key=["item"]).append(rows("ham"), upper=5)
+    plain = {**os.environ, **s3_server.environment()}
+    plain["HERE"] = plain.pop("AWS_SECRET_ACCESS_KEY")
+    provided = {**plain, "TIDELAKE_STORE_OPTIONS": "providing:options"}
+    provided["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{provided.get('PYTHONPATH', '')}"
+    named = {name: value for name, value in provided.items() if name != "TIDELAKE_STORE_OPTIONS"}
+    for environment, url in (
+        (provided, place),
+        (named, f"{place}#store_options=providing:options"),
+    ):
+        done = subprocess.run(
+            tied(sys.executable, "-m", "tidelake.cli.main", "snapshot", url, "stock"),
+            capture_output=True, text=True, env=environment, check=False,
+        )  # fmt: skip
+        assert "ham" in done.stdout, done.stderr
+        assert s3_server.secret_key not in done.stdout + done.stderr
 
 
 class Overwriting(MemoryBucket):

@@ -54,7 +54,7 @@ NAMES: dict[Service, frozenset[str]] = {"s3": _S3, "gs": _GS, "az": _AZ, "abfss"
 """The options of each service, besides `_CLIENT` and `credential_provider`, which all have."""
 
 _PROVIDER = "credential_provider"
-_SECRET = ("key", "secret", "token", "proxy_url", "credentials", "account")
+_SECRET = ("key", "secret", "token", "proxy_url", "credentials", "service_account")
 _SECRET_CHARS_MIN = 4
 
 
