@@ -17,8 +17,12 @@ import postgres_child
 import pytest
 import servers
 import test_log_conformance
+import test_store_model
+from hypothesis.stateful import run_state_machine_as_test
 from proxy import Fault, Faults, Proxy
 from servers import PostgresServer
+from store_kit import VERSION_LOGS
+from test_postgres_address import QUOTED, SECRET, everywhere
 from test_store_processes import in_fork
 
 from tidelake.env import SystemClock
@@ -30,7 +34,6 @@ from tidelake.errors import (
     OutcomeUnknown,
     StoreUnavailable,
     TidelakeError,
-    UsageError,
 )
 from tidelake.store.postgres import connections
 from tidelake.store.postgres.address import Address
@@ -120,6 +123,14 @@ def test_what_was_written_is_there_after_closing(
     make_log: Callable[[str], VersionLog], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     test_log_conformance.test_what_was_written_is_there_after_closing(make_log, tmp_path, request)
+
+
+@pytest.mark.grows
+def test_the_log_is_a_dictionary_of_lists(
+    make_log: Callable[[str], VersionLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VERSION_LOGS, "postgres", make_log)
+    run_state_machine_as_test(test_store_model.log_machine("postgres"), settings=test_store_model.SETTINGS)
 
 
 def check_acknowledged(log: VersionLog, lines: list[str], count: int) -> None:
@@ -549,67 +560,25 @@ def test_the_clock_is_that_of_the_server(made: Made) -> None:
     assert before_ms - 1 <= made.log().now_ms() <= time.time_ns() // 1_000_000 + 1
 
 
-SECRET = "pl4nted/s3cret"
-QUOTED = "pl4nted%2Fs3cret"
-
-
-class TestSecrets:
-    def everywhere(self, error: BaseException) -> str:
-        """All that an error says: itself, what it came from, and its pickle."""
-        told = [repr(error), str(error), repr(pickle.dumps(error))]
-        told += [
-            self.everywhere(other) for other in (error.__cause__, error.__context__) if other is not None
-        ]
-        return "\n".join(told)
-
-    @pytest.mark.parametrize(
-        "rest",
-        [
-            "@127.0.0.1:1/db",
-            "@127.0.0.1:1/db?sslmode=verify-full&sslrootcert=/no/such/file",
-            "@[::1/db",
-            "@127.0.0.1:port/db",
-            "@127.0.0.1:1/db?no_such_option=1",
-            "@127.0.0.1:1/db?sslmode=" + QUOTED,
-            "@no-such-host.invalid/db",
-            "@127.0.0.1:1,127.0.0.1:2/db",
-        ],
-    )
-    def test_no_error_of_an_address_shows_its_password(self, rest: str) -> None:
-        with pytest.raises(TidelakeError) as caught:
-            open_log(Address(f"postgresql://user:{QUOTED}{rest}"), "id", "place", CLOCK)
-        told = self.everywhere(caught.value)
-        assert SECRET not in told
-        assert QUOTED not in told
-
-    def test_no_error_of_a_server_shows_the_password(self, own: Made, postgres: PostgresServer) -> None:
-        at = f"//{postgres.user}:{QUOTED}@"
-        url = own.url.replace(f"//{postgres.user}@", at)
-        log = own.log(url)
-        assert log.compare_and_set("k", None, b"0")
-        errors: list[BaseException] = []
-        for wrong in (url + "x", url.replace(at, f"//nobody:{QUOTED}@")):
-            with pytest.raises(StoreUnavailable, match="does not exist") as caught:
-                own.log(wrong).head("k")
-            assert not caught.value.retryable
-            errors.append(caught.value)
-        own.execute("DROP SCHEMA tidelake CASCADE")
-        with pytest.raises(TidelakeError) as refused:
-            log.head("k")
-        for error in [*errors, refused.value]:
-            assert SECRET not in self.everywhere(error)
-            assert QUOTED not in self.everywhere(error)
-        address = Address(url)
-        assert SECRET not in f"{address} {address!r} {log!r} {vars(log)!r}"
-        for thing in (address, log):
-            with pytest.raises((TypeError, AttributeError)):
-                pickle.dumps(thing)
-
-
-def test_an_address_is_shown_without_who_and_how() -> None:
-    assert str(Address("postgres://user:pw@host.example:6432/db?sslmode=require")) == (
-        "postgresql://host.example:6432/db"
-    )
-    for bad in ("", "mysql://x/y", "host=x password=secret", "/some/path"):
-        with pytest.raises(UsageError, match="cannot be read"):
-            Address(bad)
+def test_no_error_of_a_server_shows_the_password(own: Made, postgres: PostgresServer) -> None:
+    at = f"//{postgres.user}:{QUOTED}@"
+    url = own.url.replace(f"//{postgres.user}@", at)
+    log = own.log(url)
+    assert log.compare_and_set("k", None, b"0")
+    errors: list[BaseException] = []
+    for wrong in (url + "x", url.replace(at, f"//nobody:{QUOTED}@")):
+        with pytest.raises(StoreUnavailable, match="does not exist") as caught:
+            own.log(wrong).head("k")
+        assert not caught.value.retryable
+        errors.append(caught.value)
+    own.execute("DROP SCHEMA tidelake CASCADE")
+    with pytest.raises(TidelakeError) as refused:
+        log.head("k")
+    for error in [*errors, refused.value]:
+        assert SECRET not in everywhere(error)
+        assert QUOTED not in everywhere(error)
+    address = Address(url)
+    assert SECRET not in f"{address} {address!r} {log!r} {vars(log)!r}"
+    for thing in (address, log):
+        with pytest.raises((TypeError, AttributeError)):
+            pickle.dumps(thing)
