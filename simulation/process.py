@@ -64,6 +64,7 @@ class SimulatedProcess(Process):
         stores = Stores(
             RetryingBlobStore(FaultyBlobStore(blobs, self), self, deadline_s, draw),
             RetryingVersionLog(log, self, deadline_s, draw),
+            clock=None if clock is self else clock,
         )
         return Lake(URL, stores, self.world.options.config, env)
 

@@ -10,6 +10,7 @@ Meanwhile other processes may write a newer rollup, delete the old one and trunc
 INVARIANT: entries are contiguous, and each fits the state before it; anything else is corruption.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -275,6 +276,29 @@ class History:
 
     def _entry_name(self, seqno: int) -> str:
         return f"{self.shard_id}@{seqno}"
+
+
+def check_reaches(shard_id: str, seqno: int, objects: Iterable[str]) -> None:
+    """Check that no part or rollup of a shard was made for a later state than that of its newest entry.
+
+    An object is named after a state that was in the log. So a later one proves that the log has lost commits,
+    as one does that was restored from a backup, and that nothing may be removed.
+
+    Args:
+        shard_id: id of the shard.
+        seqno: of its newest entry, which was read after `objects` were listed.
+        objects: names of its objects.
+
+    Raises:
+        CorruptionError: there is such an object.
+    """
+    for name in objects:
+        later = names.uploaded_at(name) or names.rolled_up_at(name) or 0
+        if later > seqno:
+            message = (
+                f"its log ends at entry {seqno}, but {name} was made after entry {later}: the rest is lost"
+            )
+            raise CorruptionError(shard_id, message)
 
 
 def advanced(

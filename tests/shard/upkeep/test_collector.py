@@ -502,7 +502,7 @@ def test_several_collectors_at_once_do_no_harm():
     world.check_clean()
 
 
-@pytest.mark.parametrize(("operation", "number"), [("compare_and_set", 2), ("truncate", 1), ("scan", 2)])
+@pytest.mark.parametrize(("operation", "number"), [("compare_and_set", 2), ("truncate", 1), ("newer", 2)])
 def test_a_collector_whose_shard_is_dropped_meanwhile_ends_quietly(operation, number):
     world = messy()
     c = world.process()
@@ -578,7 +578,7 @@ def replaced(world, times=1):
         world.c.collect()
 
 
-@pytest.mark.parametrize(("operation", "number"), [("get", 1), ("scan", 1)])
+@pytest.mark.parametrize(("operation", "number"), [("get", 1), ("newer", 1)])
 @pytest.mark.parametrize("rollups", [0, 1])
 def test_opening_while_others_collect_starts_over(operation, number, rollups):
     world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
@@ -589,7 +589,7 @@ def test_opening_while_others_collect_starts_over(operation, number, rollups):
     store = world.place.stores.blobs if operation == "get" else world.place.stores.log
     with before(store, operation, partial(replaced, world), number):
         opened = lake._shards.open(shard_id)
-    if operation == "scan" or rollups:
+    if operation == "newer" or rollups:
         assert world.entries()[0] > 3
     assert opened.known() == world.c.state()
 
@@ -636,8 +636,8 @@ def test_a_lost_reply_whose_entry_was_collected_is_unknown_to_the_nameless_and_k
         replaced(world, 2)
 
     # The reply is lost, and before the log is read the entry is collected.
-    # The first scan is the append's own look at the upper.
-    with before(log, "scan", meanwhile, 2), pytest.raises(OutcomeUnknown, match="collected before"):
+    # The first look is the append's own look at the upper.
+    with before(log, "newer", meanwhile, 2), pytest.raises(OutcomeUnknown, match="collected before"):
         writer.append(rows(50))
     with pytest.raises(UsageError, match="the outcome of append 0"):
         writer.append(rows(51))

@@ -14,6 +14,7 @@ from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError, FormatTooNew
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
 from tidelake.model import names
+from tidelake.shard.history import check_reaches
 from tidelake.shard.upkeep.ending import Ending, Removed
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
@@ -68,6 +69,9 @@ class Leftovers:
         """Remove old parts and rollups whose shard has no log. Lists the whole store.
 
         Objects of a shard that a name leads to stay: its log was lost, and they may be all that is left.
+
+        Raises:
+            CorruptionError: a log that machines share has lost commits. Nothing was removed.
         """
         agreed, now_ms = self._catalog.agreed(), self._env.clock.now_ms()
         written_before_ms = now_ms - agreed.upload_ms(now_ms)
@@ -89,16 +93,32 @@ class Leftovers:
         if not listing.upper:
             return Removed()
         blobs = size_bytes = 0
+        lost = old.keys() - keys - {*listing.shards.values()}
+        if lost and self._stores.clock is not None:
+            self._check_logs({key: found[key] for key in found.keys() & keys})
         # What remains of a copy that has its name by now.
         done = [info for shard_id in old.keys() & keys for info in old[shard_id] if names.marked(info.name)]
         for info in done:
             self._stores.blobs.delete(info.name)
-        for shard_id in old.keys() - keys - {*listing.shards.values()}:
+        for shard_id in lost:
             for info in old[shard_id]:
                 if self._stores.blobs.delete(info.name):
                     blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
             self._stores.blobs.prune(shard_id)
         return Removed(0, blobs, size_bytes)
+
+    def _check_logs(self, found: dict[str, list[BlobInfo]]) -> None:
+        """Check that logs which machines share have lost nothing: a database may have been restored.
+
+        A call for each log, once there is something to remove.
+
+        Raises:
+            CorruptionError: a log ends before a state that one of its objects was made for.
+        """
+        for key, infos in found.items():
+            head = self._stores.log.head(key)
+            if head is not None:
+                check_reaches(key, head.seqno, (info.name for info in infos))
 
 
 def _unlent(endings: list[Ending]) -> Removed:

@@ -15,6 +15,7 @@ from functools import partial
 
 from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.model import names
+from tidelake.shard.history import check_reaches
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.forkpins import ForkPins
 from tidelake.state import collection, forgetting
@@ -243,12 +244,18 @@ class Collector:
 
         SUBTLE: an upload below the floor of a state that is not in that state is in no later state. The check
         must use a state that has that floor: until the floor rose, others may have appended a listed upload.
+
+        Raises:
+            CorruptionError: the log is shared by machines, and has lost commits. Nothing was deleted.
         """
         shard, id_ = self._shard, self._shard.spec.shard_id
         listed_s = shard.env.clock.monotonic_s()
         parts = list(shard.stores.blobs.list(names.parts(id_)))
         rollups = list(shard.stores.blobs.list(names.rollups(id_)))
         state = shard.state()
+        if shard.stores.clock is not None:
+            # Logs on one machine have a witness instead, and may have lost entries that a repair gave up.
+            check_reaches(id_, state.seqno, (info.name for info in (*parts, *rollups)))
         unnamed_max = max((at for at, _ in _unnamed(parts, state) if at <= state.seqno), default=None)
         self._run_unless_noop(state, partial(collection.raise_floor, unnamed_max=unnamed_max))
         state = shard.known()

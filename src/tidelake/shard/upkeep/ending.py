@@ -15,7 +15,7 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import CollectionDropped, CollectionNotFound, InternalError
 from tidelake.model import names
-from tidelake.shard.history import History
+from tidelake.shard.history import History, check_reaches
 from tidelake.shard.machine import Machine
 from tidelake.shard.upkeep.forkpins import ForkPins
 from tidelake.state import dropping
@@ -76,10 +76,21 @@ class Ending:
             return False
 
     def abandon(self, before_ms: int) -> bool:
-        """Make the shard a tombstone if it was created before a time and never written to since."""
+        """Make the shard a tombstone if it was created before a time and never written to since.
+
+        If it has no log any more, finish the deletion of that, which may have been interrupted.
+
+        Raises:
+            CorruptionError: objects of the shard prove that it was written to. Nothing was changed.
+        """
+        if self._stores.clock is not None:
+            objects = [info.name for info in self._stores.blobs.list(f"{self.shard_id}/")]
+            head = self._stores.log.head(self.shard_id)
+            check_reaches(self.shard_id, -1 if head is None else head.seqno, objects if head else ())
         try:
             return self._machine.run(partial(dropping.abandon, before_ms=before_ms)).result
         except CollectionNotFound:
+            self._stores.log.delete(self.shard_id)
             return False
 
     def is_tombstone(self) -> bool:
@@ -103,7 +114,7 @@ class Ending:
         """Delete all objects of a tombstone, and then its log. A listing, and a call for each object.
 
         Objects that forks need stay, and so does the log: the first call after the last fork is gone deletes
-        the rest.
+        the rest. A log whose newest entry is young may stay as well; a later call deletes it.
 
         Raises:
             InternalError: the shard is not a tombstone. Nothing was deleted.
