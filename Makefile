@@ -2,7 +2,7 @@
 # for Spark. ARGS is passed on: make test ARGS="-k frontier".
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix full bench bench-spark soak sim docs docs-site lock clean venv
+.PHONY: help demo test check fix full bench bench-spark bench-stores soak sim docs docs-site lock clean venv
 
 ARGS ?=
 RUN := .venv/bin/python -m
@@ -41,6 +41,10 @@ bench: venv   ## the measurements of docs/benchmarks.md
 
 bench-spark: venv   ## the measurements with Spark: make bench-spark SCALE=0.1 for a tenth of the rows
 	@$(WITH_JAVA) $(RUN) bench --only spark --only spark_writes --scale $(or $(SCALE),1) $(ARGS)
+
+bench-stores: venv   ## a lake in an object store against the store itself: make bench-stores ROWS=100000
+	@setup/servers.sh >/dev/null
+	@$(RUN) bench.stores $(or $(ROWS),1000000)
 
 soak: venv   ## the tests that run for hours, with fresh random choices
 	@setup/servers.sh >/dev/null
