@@ -20,6 +20,7 @@ from tidelake.shard.runs.plan import AsStored
 from tidelake.spark import changes, snapshot
 from tidelake.spark.reading.native import readable, scan
 from tidelake.spark.tasks import task_bytes_max
+from tidelake.store.url import file_url
 
 pytestmark = pytest.mark.full
 
@@ -185,6 +186,20 @@ def test_names_that_spark_confuses_and_odd_types_are_read_by_workers(spark: Any,
     frame = snapshot(spark, c)
     assert shape(frame) == (False, True)
     assert sorted(map(tuple, frame.collect())) == [(1, Decimal(2**64 - 1), 0, 1), (2, None, 0, 1)]
+
+
+def test_a_lake_that_the_jvm_cannot_read_is_read_by_workers_and_the_plan_says_so(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = made(tmp_path)
+    c.append(rows(range(2000)))
+    assert shape(snapshot(spark, c)) == (True, False)
+    # As for the urls of object stores.
+    assert file_url("s3://bucket/lake", "a/b") is None
+    monkeypatch.setattr("tidelake.shard.runs.plan.file_url", lambda _url, _name: None)
+    frame = snapshot(spark, c)
+    assert shape(frame) == (False, True)
+    assert frame.count() == 2000
 
 
 @pytest.mark.parametrize("folder", ["a b%20c", "x=1", "ö,#?x", "b[a]c"])
