@@ -17,7 +17,7 @@ from test_bank_kills import check_at_rest, opened, transfer_under_kills
 
 from tests.store.proxy import QUICK, Fault, Faults, Proxy
 from tests.store.servers import S3Server
-from tiers import rounds
+from tiers import rounds, some
 
 CREW = [
     *(("append", name) for name in "ab"),
@@ -66,7 +66,10 @@ class Far:
         return f"{self.faults:,} faults: " + ", ".join(f"{n} {name}" for name, n in sorted(made.items()))
 
 
-@pytest.fixture(params=["log beside it", "log in PostgreSQL"])
+LOGS = ("log beside it", "log in PostgreSQL")
+
+
+@pytest.fixture
 def far(request, versitygw, rng, monkeypatch):
     monkeypatch.setattr("tidelake.store.url.GRACE_S", GRACE_S)
     url, seed = f"s3://{versitygw.new_bucket()}/lake", rng.getrandbits(32)
@@ -75,7 +78,7 @@ def far(request, versitygw, rng, monkeypatch):
         place = Place(url, options=versitygw.options())
         through = replace(place, options=versitygw.options(proxy.endpoint))
         proxies = [proxy]
-        if request.param == "log in PostgreSQL":
+        if request.param == LOGS[1]:
             postgres = request.getfixturevalue("postgres")
             database = postgres.new_database()
             log = stack.enter_context(Proxy(postgres.port, "postgres", faults=LOG_FAULTS, seed=seed))
@@ -87,6 +90,7 @@ def far(request, versitygw, rng, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.grows
+@pytest.mark.parametrize("far", LOGS, indirect=True)
 def test_processes_behind_faults_lose_and_double_nothing(far, rng, record_property):
     with Crew(far.place, CREW, far.through) as crew:
         for number in rounds(full=10, soak=600, least=3):
@@ -112,6 +116,7 @@ def test_processes_behind_faults_lose_and_double_nothing(far, rng, record_proper
     record_property("figures", f"{crew.figures()}; {far.figures()}")
 
 
+@pytest.mark.parametrize("far", some(LOGS, 2, full=2), indirect=True)
 @pytest.mark.full
 @pytest.mark.grows
 def test_transfers_behind_faults_keep_the_total_at_every_time(far, rng, record_property):
