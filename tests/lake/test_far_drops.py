@@ -1,0 +1,75 @@
+"""Drops in an object store that are interrupted: another process finishes them, and nothing is left."""
+
+from contextlib import suppress
+
+import pytest
+
+import inside
+from clocks import MovedClock
+from tables import SCHEMA, rows
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.errors import OutcomeUnknown, StoreUnavailable
+from tidelake.lake.api.lake import Lake
+from tidelake.store.objects.blobs import ObjectBlobStore
+from tidelake.store.objects.log import ObjectVersionLog
+from tidelake.store.url import Stores
+from tidelake.testing.buckets import MemoryBucket
+
+GRACE_S = 600.0
+
+
+class EndingBucket(MemoryBucket):
+    """A bucket whose process ends at a write: it, and those after it, have no effect."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.writes_left = None
+
+    def _write(self):
+        if self.writes_left is None:
+            return
+        if not self.writes_left:
+            raise StoreUnavailable("the process has ended", False)
+        self.writes_left -= 1
+
+    def put_new(self, key, data):
+        self._write()
+        return super().put_new(key, data)
+
+    def put(self, key, data):
+        self._write()
+        super().put(key, data)
+
+    def delete(self, keys):
+        self._write()
+        super().delete(keys)
+
+
+def lake_on(bucket, clock):
+    stores = Stores(ObjectBlobStore(bucket), ObjectVersionLog(bucket, clock, GRACE_S), clock=clock)
+    return Lake("memory://drops", stores, Config(), Env(clock=clock))
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3])
+def test_a_drop_that_was_interrupted_at_any_write_is_finished_by_another_process(writes):
+    clock = MovedClock()
+    bucket = EndingBucket(clock)
+    with lake_on(bucket, clock) as lake:
+        lake.create("c", SCHEMA, key=["id"]).append(rows(0))
+        lake.create("other", SCHEMA, key=["id"])
+        lake.drop("c")
+        clock.sleep(2 * GRACE_S)
+        bucket.writes_left = writes
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            lake.collect()
+        interrupted = bucket.writes_left == 0
+        bucket.writes_left = None
+    with lake_on(bucket, clock) as lake:
+        for _ in range(3):
+            lake.collect()
+            clock.sleep(2 * GRACE_S)
+        assert interrupted
+        left = {*inside.stores(lake).log.keys()} - {"catalog", lake.collection("other").id}
+        assert not left
+        assert lake.fsck().clean
