@@ -292,6 +292,24 @@ class TestFaults:
             assert log.head("k") == Entry(1, b"1")
             log.close()
 
+    @pytest.mark.parametrize("option", ["", "?target_session_attrs=any"])
+    def test_a_standby_is_refused_until_it_is_promoted(self, option: str) -> None:
+        import psycopg
+
+        with servers.postgres() as server:
+            log = Made(server.url()).log(server.url() + option)
+            assert log.compare_and_set("k", None, b"0")
+            server.stop()
+            (server._folder / "data" / "standby.signal").touch()
+            server.start()
+            with pytest.raises(StoreUnavailable, match="standby") as caught:
+                log.head("k")
+            assert caught.value.retryable
+            with psycopg.connect(server.url(), autocommit=True) as connection:
+                assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
+            assert log.compare_and_set("k", 0, b"1")
+            log.close()
+
     def test_a_statement_that_waits_for_too_long_is_given_up(
         self, own: Made, monkeypatch: pytest.MonkeyPatch
     ) -> None:
