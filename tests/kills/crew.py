@@ -18,6 +18,7 @@ from tidelake.errors import CollectionDropped, CollectionNotFound, HistoryCompac
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.shard.checking.parts import named_parts
+from tidelake.state.copied import WRITER as COPY_WRITER
 from tidelake.state.invariants import check_state
 from tidelake.state.state import FIRST
 from tidelake.store.local import LocalBlobStore
@@ -159,7 +160,7 @@ class Crew:
         """The contents are those of the appends that the state knows; the last one of each writer."""
         state, found = consistent(collection)
         check_state(state)
-        known = {name: record.sequence for name, record in state.writers.items()}
+        known = {name: record.sequence for name, record in state.writers.discard(COPY_WRITER).items()}
         last = {name: sequence for name, sequence in known.items() if sequence is not None}
         assert last.keys() <= self.acknowledged.keys()
         assert found == Counter(row for name in last for row in contents_of(name, last[name]))

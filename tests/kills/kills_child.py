@@ -149,17 +149,18 @@ def dropping(lake, name, place):
             drop_others(lake, name)
 
 
-def backing_up(lake, name, place):
-    """Copies into another lake, of which the newest is kept."""
+def copying(lake, name, place):
+    """Copies in another lake, of which the newest is kept, and brought up to date a few times."""
     with again(lambda: place.copies.open(CONFIG)) as other:
         tell("ready")
-        while True:
-            copy = f"{name} {time.time_ns()}"
+        copy = ""
+        for number in itertools.count():
+            copy = copy if number % 4 else f"{name} {time.time_ns()}"
             try:
                 again(lambda copy=copy: lake.copy(other, ["c"], as_name=copy))
                 tell("copied")
-            except (CollectionExists, BlobNotFound):
-                # In after all, though the reply was lost; or parts of it were taken for a leak.
+            except (BlobNotFound, UploadExpired):
+                # Parts of it were taken for a leak.
                 continue
             drop_others(other, name, copy)
             again(other.collect)
@@ -196,7 +197,7 @@ WORKS = {
     "maintain": maintaining,
     "collect": collecting,
     "drop": dropping,
-    "backup": backing_up,
+    "copy": copying,
     "fork": forking,
 }
 

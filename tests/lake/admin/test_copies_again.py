@@ -5,11 +5,11 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+from copied_lakes import TINY, as_table, assert_same, whats
 from damage import DAY_MS, SMALL, World, table
 
 import tidelake
 from tables import SCHEMA, contents
-from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (
     CollectionExists,
@@ -28,10 +28,6 @@ from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVer
 from tidelake.testing.oracle import Oracle
 from tiers import some
 
-TINY = Config(
-    part_target_bytes=2048, row_group_rows=16, inline_part_bytes=300, merge_budget_s=0, slice_rows=32
-)
-
 
 @pytest.fixture
 def world():
@@ -46,22 +42,6 @@ def other():
 @pytest.fixture
 def c(world):
     return world.filled()
-
-
-def whats(report):
-    return {one.name: one.what for one in report.collections}
-
-
-def assert_same(copy, source):
-    """Every read that the source answers, what is staged, and where it goes on."""
-    start, upper = source.since.elements[0], source.upper.elements[0]
-    assert (copy.upper, copy.schema, copy.key) == (source.upper, source.schema, source.key)
-    assert copy.writers() == source.writers()
-    for time in range(start, upper, 3):
-        assert copy.changes(start, time).read_all() == source.changes(start, time).read_all()
-    if upper > start:
-        late = copy.snapshot(upper + 50, staged=True), source.snapshot(upper + 50, staged=True)
-        assert late[0].read_all() == late[1].read_all()
 
 
 def opened(kind, tmp_path):
@@ -147,12 +127,6 @@ class History:
             assert_same(copy, source)
             for time in range(copy.since.elements[0], copy.upper.elements[0]):
                 assert contents(copy, time) == truth.snapshot(time)
-
-
-def as_table(found, time=None):
-    ids, texts = zip(*found, strict=True)
-    times = {} if time is None else {"_time": pa.array([time] * len(ids), pa.int64())}
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(texts, pa.string()), **times})
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
