@@ -12,7 +12,7 @@ from tables import SCHEMA
 from tidelake.config import MIB, Config
 from tidelake.data.scan import wanted_ranges
 from tidelake.env import Counters, Env, SystemClock
-from tidelake.errors import CorruptionError, StoreUnavailable
+from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.lake import Lake
 from tidelake.process import PerProcess
 from tidelake.shard.runs import far, rangecache
@@ -221,6 +221,25 @@ def damaged(place, part, at):
     data, ms = place.blobs._blobs[part.name]
     place.blobs._blobs[part.name] = (data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :], ms)
     return data, ms
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_AFTER])
+def test_a_put_that_fails_beside_others_leaves_nothing(n, fault):
+    place = Place()
+    place.lake(is_far=False).create("c", SCHEMA, key=["id"])
+    given = table(range(4 * ROWS), random.Random(1))
+    plan = FaultPlan()
+    c = place.lake(faults=plan).collection("c")
+    plan.rates_by_operation = {"blob.put": {fault: 0.0}}
+    plan.follow([*[Fault.NONE] * (n - 1), fault])
+    with pytest.raises((StoreUnavailable, OutcomeUnknown)):
+        c.append(given)
+    assert plan.total() == 1
+    assert not list(place.blobs.list(f"{c.id}/"))
+    c.append(given)
+    assert len(list(place.blobs.list(f"{c.id}/"))) > 8
+    assert c.snapshot().read_all().num_rows == 4 * ROWS
 
 
 @pytest.mark.usefixtures("small")

@@ -4,9 +4,10 @@ Parts are uploaded before any state names them. A crash in between leaves blobs 
 garbage collection finds.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +30,7 @@ from tidelake.model import names
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.overlap import Background, Job
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -77,17 +79,38 @@ def write_run(
     )
     try:
         # Closed even if the traceback of an error still refers to it, so that no thread is left behind.
-        with closing(pieces):
+        with closing(pieces), _putting(blobs, spec.config.upload_parts_max) as put:
             for part, data in pieces:
                 # Noted before the put, which may store it even if its outcome is unknown.
                 parts.append(part)
-                blobs.put(part.name, data)
+                put(part.name, data)
                 # Otherwise the bytes would be held until the next part is encoded.
                 del data
     except BaseException:
         discard(blobs, env, [Run(tuple(parts))] if parts else [])
         raise
     return Run(tuple(parts)) if parts else None
+
+
+@contextmanager
+def _putting(blobs: BlobStore, at_once: int) -> Generator[Callable[[str, bytes], object]]:
+    """A function that puts an object: into a store that is far in the background, a few at once.
+
+    No put is under way when the block has been left, whether it ended well or not.
+
+    Raises:
+        TidelakeError: a put failed; raised by a later one, or at the end of the block.
+    """
+    if not blobs.is_far:
+        yield blobs.put
+        return
+    background, jobs = Background(at_once, lambda: None), list[Job[None]]()
+    try:
+        yield lambda name, data: jobs.append(background.submit(partial(blobs.put, name, data)))
+    finally:
+        background.close()
+    for job in jobs:
+        job.result()
 
 
 def discard(blobs: BlobStore, env: Env, runs: Iterable[Run]) -> None:
