@@ -21,6 +21,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import quick
+from apart import Machines
 
 import tidelake
 
@@ -102,24 +103,39 @@ def await_start(what: str, ready: Ready, started: subprocess.Popen[bytes], log: 
 
 
 @contextlib.contextmanager
-def standalone_cluster(folder: Path) -> Iterator[str]:
-    """A master and two workers of two cores each; the master's URL. Logs are in `folder`."""
+def standalone_cluster(
+    folder: Path, machines: Machines | None = None, workers: dict[str, str] | None = None
+) -> Iterator[str]:
+    """A master and two workers of two cores each; the master's URL. Logs are in `folder`.
+
+    Args:
+        folder: for logs, and for the files of workers on this machine.
+        machines: that these processes run on, by their names: "master" and `HOSTS`; default: this machine.
+        workers: more of the environment of workers and their executors.
+    """
     folder.mkdir()
+
+    def on(machine: str, *command: str) -> list[str]:
+        return [*command] if machines is None else machines.on(machine, command)
+
     start = [str(spark_home() / "bin" / "spark-class"), "org.apache.spark.deploy"]
     memory = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick.JVM}
     port, page = free_port(), free_port()
     with contextlib.ExitStack() as stack:
         log = folder / "master.log"
         where = ["--host", HOSTS[0], "--port", str(port), "--webui-port", str(page)]
-        master = stack.enter_context(process([start[0], f"{start[1]}.master.Master", *where], log, **memory))
+        command = on("master", start[0], f"{start[1]}.master.Master", *where)
+        master = stack.enter_context(process(command, log, **memory))
         await_start("the master", Ready(page, 0), master, log)
         for host in HOSTS:
+            disk = folder if machines is None else machines.home(host)
             size = ["--cores", "2", "--memory", "2g", "--webui-port", str(free_port(host))]
-            size += ["--work-dir", str(folder / f"work-{host}")]
+            size += ["--work-dir", str(disk / f"work-{host}")]
             log = folder / f"worker-{host}.log"
-            worker = [start[0], f"{start[1]}.worker.Worker", "--host", host, *size]
-            local = {"SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(folder / f"local-{host}")}
-            stack.enter_context(process([*worker, f"spark://{HOSTS[0]}:{port}"], log, **memory, **local))
+            command = on(host, start[0], f"{start[1]}.worker.Worker", "--host", host, *size)
+            local = {"SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(disk / f"local-{host}")}
+            own = {**memory, **local, **(workers or {})}
+            stack.enter_context(process([*command, f"spark://{HOSTS[0]}:{port}"], log, **own))
         await_start("the workers", Ready(page, len(HOSTS)), master, folder / "master.log")
         yield f"spark://{HOSTS[0]}:{port}"
 
@@ -156,8 +172,8 @@ def connect_server(folder: Path, environment: dict[str, str], conf: dict[str, st
         yield f"sc://127.0.0.1:{port}"
 
 
-def core_python(folder: Path) -> Path:
-    """A Python with `tidelake` and what it requires without extras, and nothing else; its executable.
+def core_python(folder: Path, *more: str) -> Path:
+    """A Python with `tidelake` and what it requires without extras, and `more`; its executable.
 
     PySpark is not in it: Spark's executors bring their own.
     """
@@ -165,8 +181,8 @@ def core_python(folder: Path) -> Path:
     packages = next(folder.glob("lib/python*/site-packages"))
     for package in SOURCES.iterdir():
         (packages / package.name).symlink_to(package)
-    for name in _required("tidelake"):
-        for entry in {file.parts[0] for file in distribution(name).files or ()} - {".."}:
+    for name in {*_required("tidelake"), *more}.union(*map(_required, more)):
+        for entry in {file.parts[0] for file in distribution(name).files or ()} - {"..", "__pycache__"}:
             (packages / entry).symlink_to(Path(str(distribution(name).locate_file(entry))))
     return folder / "bin" / "python"
 

@@ -2,14 +2,14 @@
 
     matrix_driver.py '{"engine": "cluster", "master": "spark://...", "data": ..., "work": ..., "conf": {...}}'
 
-`data` is a folder made by `matrix_data.History`. The last line of the output is JSON: path -> claims
+`data` is a folder made by `matrix_data.History`. With `lake` this is the lake's URL, and driver and executors
+have no disk in common: they have copies of `data`. The last line of the output is JSON: path -> claims
 `[after, through, rows, hash]`, of the contents at `through` less those at `after` if it is not null; or
 path -> the text of an error. "workers" tells of the workers.
 """
 
 import itertools
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,8 +20,6 @@ from time import monotonic
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from content_hash import hashes
 
 import tidelake
@@ -42,6 +40,8 @@ class Stage:
     data: Path
     work: Path
     looks: int
+    place_of_lake: str
+    apart: bool
 
     def __post_init__(self) -> None:
         about = json.loads((self.data / "about.json").read_text())
@@ -49,7 +49,7 @@ class Stage:
         self.versions: int = about["versions"]
         # Of these times a micro-batch has: there are four of them.
         self.few = self.versions // 4 + 1
-        self.lake = tidelake.open(self.work / "lake")
+        self.lake = tidelake.open(self.place_of_lake)
         # Versions to look at, the first and the last among them.
         self.times = sorted({i * (self.versions - 1) // (self.looks - 1) for i in range(self.looks)})
 
@@ -69,7 +69,7 @@ class Stage:
 
     def place(self, c: tidelake.Collection) -> str:
         """As the format takes it."""
-        return str(self.work / "lake" / c.name)
+        return f"{self.place_of_lake}/{c.name}"
 
     def checkpoint(self, name: str) -> str:
         return str(self.work / f"{name}-checkpoint")
@@ -77,31 +77,26 @@ class Stage:
     def load(self, name: str, **options: Any) -> Any:
         """A batch read by the format."""
         assert self.appended
-        return self.spark.read.format("tidelake").options(**options).load(str(self.work / "lake" / name))
+        return self.spark.read.format("tidelake").options(**options).load(f"{self.place_of_lake}/{name}")
 
     def source(self, name: str, **options: Any) -> Any:
         """A streaming read by the format."""
         assert self.appended
         return (
-            self.spark.readStream.format("tidelake").options(**options).load(str(self.work / "lake" / name))
+            self.spark.readStream.format("tidelake").options(**options).load(f"{self.place_of_lake}/{name}")
         )
 
     def arriving(self, name: str) -> Any:
         """A streaming read of the files of a frame, in order, one a micro-batch."""
-        folder = self.work / f"{name}-files"
-        if not folder.exists():
-            folder.mkdir()
-            table = pq.read_table(self.data / f"{name}.parquet")
-            for number, (lower, upper, _) in enumerate(self.pieces(name, 4)):
-                at = pc.and_(pc.greater_equal(table["_time"], lower), pc.less(table["_time"], upper))
-                path = folder / f"{number}.parquet"
-                pq.write_table(table.filter(at), path)
-                os.utime(path, (1_000_000_000 + number,) * 2)
         reader = self.spark.readStream.schema(self.frame(name).schema).option("maxFilesPerTrigger", 1)
-        return reader.parquet(str(folder))
+        return reader.parquet(str(self.data / f"{name}-files"))
 
     def streamed(self, source: Any, name: str) -> Any:
-        """What a stream gives until there is no more, by way of Parquet files."""
+        """What a stream gives until there is no more, by way of Parquet files, or of the driver's memory."""
+        if self.apart:
+            stream = source.writeStream.format("memory").queryName(name).trigger(availableNow=True)
+            stream.start().awaitTermination()
+            return self.spark.table(name)
         place = str(self.work / f"{name}-parquet")
         stream = source.writeStream.format("parquet").option("checkpointLocation", self.checkpoint(name))
         stream.trigger(availableNow=True).start(place).awaitTermination()
@@ -360,28 +355,42 @@ def session(engine: str, master: str, conf: dict[str, str]) -> Any:
     return builder.getOrCreate()
 
 
-def about_workers(spark: Any) -> dict[str, Any]:
-    """Which packages of the driver the tasks of a job could import, and how many run at once."""
+def about_workers(spark: Any, machines: str | None = None) -> dict[str, Any]:
+    """Which packages of the driver the tasks of a job could import, and how many run at once.
+
+    With `machines` also what tasks see in the folder of all machines.
+    """
     from pyspark.sql.types import StringType, StructField, StructType
 
     def look(_task: bytes) -> Iterator[pa.RecordBatch]:
         import importlib.util
+        import os
 
         there = [name for name in ("pandas", "grpc", "pytest") if importlib.util.find_spec(name)]
-        yield pa.RecordBatch.from_pylist([{"packages": ",".join(there)}])
+        sees = [] if machines is None else sorted(os.listdir(machines))
+        yield pa.RecordBatch.from_pylist([{"packages": ",".join(there), "sees": ",".join(sees)}])
 
-    rows = run_tasks(spark, [b""] * 8, look, StructType([StructField("packages", StringType())])).collect()
-    return {"packages": sorted({row.packages for row in rows}), "slots": slots(spark)}
+    schema = StructType([StructField("packages", StringType()), StructField("sees", StringType())])
+    rows = run_tasks(spark, [b""] * 8, look, schema).collect()
+    told: dict[str, Any] = {"packages": sorted({row.packages for row in rows}), "slots": slots(spark)}
+    return told if machines is None else told | {"see": sorted({row.sees for row in rows})}
 
 
 def main(
-    engine: str, master: str, data: str, work: str, conf: dict[str, str], looks: int, paths: list[str]
+    engine: str,
+    master: str,
+    data: str,
+    work: str,
+    conf: dict[str, str],
+    looks: int,
+    paths: list[str],
+    lake: str = "",
 ) -> None:
     spark = session(engine, master, conf)
     # The work of tasks is what is looked at, and these are few rows.
     spark.conf.set(BYTES_MAX, "0")
-    stage = Stage(spark, Path(data), Path(work), looks)
-    found: dict[str, Any] = {"workers": about_workers(spark)}
+    stage = Stage(spark, Path(data), Path(work), looks, lake or f"{work}/lake", bool(lake))
+    found: dict[str, Any] = {"workers": about_workers(spark, str(stage.data.parent) if stage.apart else None)}
     for name in paths:
         started = monotonic()
         try:

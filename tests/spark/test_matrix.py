@@ -103,7 +103,7 @@ class Run:
         assert not wrong, "\n".join([*wrong, self.log[-3000:]])
 
 
-def _tasks(events: Path) -> Counter[str]:
+def tasks_of(events: Path) -> Counter[str]:
     """How many tasks ended how, and how many were speculative."""
     tasks: Counter[str] = Counter()
     for path in (path for path in events.rglob("*") if path.is_file()):
@@ -154,7 +154,7 @@ def run(engine: str, history: History, root: Path, looks: int = 9, paths: Sequen
         )
     assert done.returncode == 0, done.stderr[-6000:]
     return Run(
-        engine, json.loads(done.stdout.splitlines()[-1]), history, done.stderr, _tasks(root / "events")
+        engine, json.loads(done.stdout.splitlines()[-1]), history, done.stderr, tasks_of(root / "events")
     )
 
 
