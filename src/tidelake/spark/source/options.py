@@ -16,7 +16,7 @@ from tidelake.spark.source.texts import count, flag, names_of, seconds
 # The form of rows: those of a table; updates with time and `_diff`; those of a change feed.
 Rows: TypeAlias = Literal["table", "updates", "feed"]
 
-_PLACE = ("path", "collection")
+_PLACE = ("path", "collection", "storeOptions")
 _SHAPE = ("columns", "where", "withDiff", "changeFeed")
 _CHANGES = ("after", "through")
 _UPDATES = ("lower", "upper")

@@ -6,7 +6,8 @@
     path=<lake>, collection=<name>
 
 With the option `collection` the path is the lake, and the name may be any; without it the name cannot end
-in a slash.
+in a slash. The option `storeOptions` names the function that gives the options of an object store; it is then
+part of the URL of the lake, for all processes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,17 +19,29 @@ from tidelake.errors import NotALake, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.spark.source.kept import Target
+from tidelake.store.access import is_provider
+from tidelake.store.url import with_provider
 
 
 def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
     """The possible readings of a path as (lake, collection), the shortest name first.
 
+    Each lake is a path or URL, with the provider of its options if there is one.
+
     Args:
         options: the options from Spark; names in any case.
 
     Raises:
-        UsageError: there is no path, or no name in it.
+        UsageError: there is no path, or no name in it; or `storeOptions` names no function.
     """
+    provider = {key.lower(): text for key, text in options.items()}.get("storeoptions")
+    if provider is not None and not is_provider(provider):
+        raise UsageError("storeOptions must be 'module:function'; values are given by the environment")
+    return [(with_provider(lake, provider), name) for lake, name in _readings(options)]
+
+
+def _readings(options: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The possible readings of a path, without the provider."""
     given = {key.lower(): text for key, text in options.items()}
     path, name = given.get("path", ""), given.get("collection")
     if not path:
