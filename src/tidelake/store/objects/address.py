@@ -21,7 +21,8 @@ SCHEMES: dict[str, Service] = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", 
 PREFIX_BYTES_MAX = 1024 - NAME_CHARS_MAX - 100
 
 _BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?", re.ASCII)
-_ACCOUNT = re.compile(r"[a-z0-9]+\.[a-z0-9.-]+", re.ASCII)
+# Accounts of other clouds have other hosts: az:// with the option `endpoint` reaches them.
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}\.dfs\.core\.windows\.net", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -71,13 +72,17 @@ def parse_address(url: str) -> BucketAddress:
         raise UsageError(f"{scheme}:// is no object store: use one of {', '.join(SCHEMES)}")
     place, _, prefix = rest.partition("/")
     bucket, at, host = place.partition("@")
-    if (at != "") != (service == "abfss"):
+    if at and service != "abfss":
         raise _bad(
-            scheme, "write abfss://container@account.dfs.core.windows.net/prefix"
-            if service == "abfss"
-            else "it takes no name or key before an @; give keys by store_options or the environment",
-        )  # fmt: skip
-    if _BUCKET.fullmatch(bucket) is None or (at and _ACCOUNT.fullmatch(host) is None):
+            scheme, "it takes no name or key before an @; give keys by store_options or by the environment"
+        )
+    if service == "abfss" and _ACCOUNT.fullmatch(host) is None:
+        raise _bad(
+            scheme,
+            "write abfss://container@account.dfs.core.windows.net/prefix; for accounts elsewhere write "
+            "az://container/prefix, with the options account_name and endpoint",
+        )
+    if _BUCKET.fullmatch(bucket) is None:
         raise _bad(
             scheme, f"write {scheme}://bucket/prefix, with a bucket of letters, digits, '-', '_' and '.'"
         )
