@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from store_kit import OBJECT_STORES, cloud_bucket
 
 import tidelake
 from tests.store.servers import S3Server
@@ -45,7 +46,10 @@ def options(s3_server: S3Server) -> dict[str, str]:
     return s3_server.options()
 
 
-def test_a_lake_lives_in_a_bucket(place: str, options: dict[str, str]) -> None:
+@pytest.mark.parametrize("store", OBJECT_STORES)
+def test_a_lake_lives_in_a_bucket(store: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue(store)
+    place, options = cloud_bucket(server, "/a folder/lake é").address.url, server.options()
     with tidelake.open(place, store_options=options) as lake:
         lake.create("stock", SCHEMA, key=["item"]).append(rows("ham", "jam"), upper=5)
     with tidelake.open(place + "/", store_options=options, create=False) as lake:

@@ -150,7 +150,7 @@ async def _all(*work: Coroutine[Any, Any, T]) -> list[T]:
     """Run coroutines at once; if one fails, the others are cancelled."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
-        return [await task for task in tasks]
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
