@@ -45,6 +45,7 @@ from tidelake.shard.lease import Lease
 from tidelake.shard.overlap import mapped
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector
+from tidelake.shard.upkeep.ending import Ending
 from tidelake.state import dropping
 from tidelake.state.copied import CopyRecord, contents_of
 from tidelake.state.state import ShardState
@@ -339,15 +340,14 @@ class LakeCopy:
         try:
             made = copy.create(shard_id, agreed)
         except UploadExpired:
+            self._end(shard_id)
             copy.discard()
             stores.blobs.delete(mark)
             raise
 
         def discard() -> None:
             if catalog.look([name]).shards.get(name) != shard_id:
-                # The log first: `collect` finds and removes objects whose shard has no log.
-                stores.log.delete(shard_id)
-                copy.discard()
+                self._end(shard_id)
 
         try:
             publish_name(
@@ -365,6 +365,13 @@ class LakeCopy:
         stores.blobs.delete(mark)
         # An earlier run may have made it, of an earlier version.
         return made if made is not None and _is_copy(made, contents) else None
+
+    def _end(self, shard_id: str) -> None:
+        """End a shard that gets no name, if it has a log."""
+        ending = Ending(self._place.stores, self._env, self._config, shard_id)
+        if self._place.stores.log.head(shard_id) is not None:
+            ending.drop(force=True)
+            ending.remove()
 
     def _begun(self, folder: str, upload_age_ms: int) -> str:
         """The id of the shard that an interrupted run has begun, or a fresh one, which is noted.

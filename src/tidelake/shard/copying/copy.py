@@ -128,7 +128,8 @@ class ShardCopy:
 
         Raises:
             CorruptionError: a part of the source is damaged; names it. The copy was not made.
-            UploadExpired: this process slept for so long that what it had stored may be removed.
+            UploadExpired: this process slept for so long that what it had stored may be removed. The caller
+                ends the shard, if it has a log.
             UsageError: the source has slices, and the lake of the copy is not upgraded.
         """
         self._check_format(agreed)
@@ -142,11 +143,7 @@ class ShardCopy:
         if known.state == first:
             # SUBTLE: a collector removes old objects of shards without a log. It may have looked before this
             # log existed, and then stalled. It removes only objects that were old when it looked.
-            try:
-                self._check_young(2 * left_s)
-            except UploadExpired:
-                self._stores.log.delete(shard_id)
-                raise
+            self._check_young(2 * left_s)
         return known.state
 
     def succeed(self, before: ShardState) -> ShardState | None:
