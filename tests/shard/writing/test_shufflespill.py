@@ -10,11 +10,14 @@ from shards import Place
 import tidelake
 from tidelake.config import Config
 from tidelake.data.encode import encode_key
+from tidelake.env import SystemClock
 from tidelake.errors import UploadExpired
 from tidelake.model import names
 from tidelake.shard.spec import stores_of
 from tidelake.shard.writing import shufflespill as spill_module
 from tidelake.shard.writing.shufflespill import ShuffleSpill
+from tidelake.store.url import Stores
+from tidelake.testing.roundtrips import FarBlobStore, RoundTrips
 
 SCHEMA = pa.schema([pa.field("x", pa.float64()), pa.field("k", pa.string()), ("v", pa.int64())])
 TINY = Config(merge_memory_bytes=1 << 24)
@@ -129,3 +132,15 @@ def test_runs_are_uploads_that_nobody_names(c):
     assert not [*stores_of(spill.spec).blobs.list(names.parts(c.id))]
     with pytest.raises(UploadExpired):
         next(spill.rows(stored))
+
+
+def test_a_run_that_is_far_is_read_in_large_pieces(c, monkeypatch):
+    spill, given = spill_of(c), list(batches(Random(1), 300))
+    (stored,) = spill.put(given, keys)
+    near = stores_of(spill.spec)
+    trips = RoundTrips(SystemClock(), 0)
+    far = Stores(FarBlobStore(near.blobs, trips), near.log)
+    monkeypatch.setattr(spill_module, "stores_of", lambda _: far)
+    assert texts(spill.rows([stored])) == texts(given)
+    # Its bytes, and its end.
+    assert trips.calls["blob.read"] <= 1 + len(near.blobs.get(stored)) // spill_module._AHEAD_BYTES + 1

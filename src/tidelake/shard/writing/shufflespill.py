@@ -8,6 +8,8 @@ what the rows mean. Invariant: the rows that are read are those that were put, i
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from io import BufferedReader, RawIOBase
+from typing import cast
 
 import pyarrow as pa
 
@@ -23,6 +25,8 @@ _RUN_SHARE = 8
 _BATCH_ROWS = 4096
 # The most runs that are read at once; more are merged in steps. Bounds open files and the rows held of each.
 _RUNS_MAX = 64
+# So many bytes of a run are read at once from a store that is far.
+_AHEAD_BYTES = 1 << 20
 
 Keys = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -120,7 +124,9 @@ class ShuffleSpill:
         for name in run:
             try:
                 with blobs.open(name) as file:
-                    yield from pa.ipc.open_stream(file)
+                    # Arrow reads in small pieces, each of which would be a round trip.
+                    pieces = BufferedReader(cast(RawIOBase, file), _AHEAD_BYTES) if blobs.is_far else file
+                    yield from pa.ipc.open_stream(pieces)
             except BlobNotFound as error:
                 raise UploadExpired(name, names.uploaded_at(name) or 0, self.spec.seqno) from error
 
