@@ -476,6 +476,32 @@ def test_truncation_and_deletion_go_in_batches(own: Made) -> None:
     assert log.scan("k", 0) == [Entry(0, b"anew")]
 
 
+def test_a_key_is_gone_before_its_entries_and_a_killed_deletion_is_finished(
+    own: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = own.log(), own.log()
+    test_log_conformance.fill(log, "k", 10)
+    seen = []
+
+    def killed(*_: object) -> int:
+        seen.append((other.head("k"), other.scan("k", 0), other.newer("k", 3)))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tidelake.store.postgres.log._deleted_before", killed)
+        with pytest.raises(KeyboardInterrupt):
+            log.delete("k")
+    assert seen == [(None, [], None)]
+
+    def count() -> object:
+        statement = "SELECT (SELECT count(*) FROM tidelake.entry), (SELECT count(*) FROM tidelake.deleted)"
+        return log._connections.run("count", lambda one: one.execute(statement).fetchone(), writes=False)
+
+    assert count() == (10, 1)
+    assert not log.delete("another")
+    assert count() == (0, 0)
+
+
 def test_a_fork_opens_connections_of_its_own(made: Made) -> None:
     log = made.log()
     with ThreadPoolExecutor(4) as threads:

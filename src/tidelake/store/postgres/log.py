@@ -80,7 +80,14 @@ SELECT h.key FROM tidelake.lake AS l
 LEFT JOIN tidelake.head AS h ON h.lake = l.id AND starts_with(h.key, %(prefix)s)
 WHERE l.id = %(lake)s AND l.place = %(place)s ORDER BY h.key
 """
-_DELETE = "DELETE FROM tidelake.head WHERE lake = %(lake)s AND key = %(key)s AND log = %(log)s"
+_DELETE = """
+WITH gone AS (DELETE FROM tidelake.head WHERE lake = %(lake)s AND key = %(key)s RETURNING log)
+INSERT INTO tidelake.deleted (log) SELECT log FROM gone
+"""
+_FORGET = """
+DELETE FROM tidelake.deleted
+WHERE log = %(log)s AND NOT EXISTS (SELECT FROM tidelake.entry WHERE log = %(log)s)
+"""
 _LOCK = "SELECT log, seqno FROM tidelake.head WHERE lake = %(lake)s AND key = %(key)s FOR UPDATE"
 _SEQNOS = "SELECT seqno FROM tidelake.entry WHERE log = %s ORDER BY seqno"
 _SET_ASIDE = """
@@ -177,19 +184,19 @@ class PostgresVersionLog:
         return self._connections.run(f"truncate key {key!r}", work, writes=True)
 
     def delete(self, key: str) -> bool:
-        """Delete the key; see `VersionLog.delete`. A statement for 1,000 entries, then one transaction."""
+        """Delete the key; see `VersionLog.delete`. Three statements, and one for 1,000 entries.
+
+        SUBTLE: the key goes first, and its entries follow. A reader must not find a key without the entries
+        that it begins from. Entries that a killed process has left are deleted by the next call, of any key.
+        """
         check_name(key)
 
         def work(connection: Connection) -> bool:
-            log, newest = self._head(connection, key, is_checked=False)
-            if log is None:
-                return False
-            if newest is not None:
-                _deleted_before(connection, log, newest.seqno)
-            with connection.transaction():
-                is_there = connection.execute(_DELETE, {**self._of(key), "log": Int8(log)}).rowcount == 1
-                # That locks the row, so no entry is added between the two statements.
-                connection.execute("DELETE FROM tidelake.entry WHERE log = %s", (Int8(log),))
+            self._head(connection, key, is_checked=False)
+            is_there = connection.execute(_DELETE, self._of(key)).rowcount == 1
+            for (log,) in connection.execute("SELECT log FROM tidelake.deleted").fetchall():
+                _deleted_before(connection, log, SEQNO_MAX)
+                connection.execute(_FORGET, {"log": Int8(log)})
             return is_there
 
         return self._connections.run(f"delete key {key!r}", work, writes=True)

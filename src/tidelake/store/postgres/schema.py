@@ -7,6 +7,7 @@ entries are written.
     tidelake.lake             a row for each lake: its id, and the place of its objects
     tidelake.head             a row for each key: the seqno of its newest entry, and the number of its log
     tidelake.entry            the entries, by number of the log and seqno
+    tidelake.deleted          numbers of logs whose keys are deleted and whose entries may still be there
     tidelake.damaged          entries that a repair has set aside
 
 INVARIANT: no number of a log is used twice, so that entries of a deleted key never belong to a new one of its
@@ -53,6 +54,9 @@ CREATE TABLE tidelake.entry (
     PRIMARY KEY (log, seqno)
 );
 ALTER TABLE tidelake.entry ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE TABLE tidelake.deleted (
+    log bigint PRIMARY KEY
+);
 CREATE TABLE tidelake.damaged (
     log bigint NOT NULL,
     seqno bigint NOT NULL,
