@@ -162,6 +162,20 @@ for depth in range(1, 4):
 """
 
 
+def test_of_many_reads_only_those_that_fail_are_repeated(s3_server: S3Server) -> None:
+    url = f"s3://{s3_server.new_bucket()}/many"
+    keys = [f"{number}" for number in range(40)]
+    direct = CloudBucket(parse_address(url), s3_server.options)
+    for key in keys:
+        direct.put(key, key.encode())
+    faults = Faults.all_at(0.2, (Fault.RESET_BEFORE, Fault.ERROR_BEFORE))
+    with Proxy(s3_server.port, faults=faults, seed=7) as proxy:
+        bucket = CloudBucket(parse_address(url), lambda: s3_server.options(proxy.endpoint))
+        assert bucket.get_all(keys) == [key.encode() for key in keys]
+        assert proxy.faults_made >= 3
+        assert proxy.requests["get"] == len(keys) + proxy.faults_made
+
+
 def test_a_fork_and_its_forks_have_stores_of_their_own(s3_server: S3Server) -> None:
     url = f"s3://{s3_server.new_bucket()}/forks"
     done = subprocess.run(

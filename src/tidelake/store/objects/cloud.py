@@ -1,14 +1,14 @@
 """A bucket of S3, GCS or Azure.
 
 Owns the requests to the store, their deadlines, how many are under way at once, and what their errors mean.
-Must not know what objects mean, nor retry anything.
+Must not know what objects mean, nor retry a call; of many reads at once it repeats those that fail.
 
 Every call is a coroutine on the loop of `tidelake.store.objects.driver`, so that it ends at a deadline, and
 soon after a Ctrl-C, whatever the network does. It also works in a program that runs a loop of its own, such
 as Jupyter.
 
-INVARIANT: a request is sent once. The driver's own retries are off: a put that the driver had repeated would
-be refused because of itself.
+INVARIANT: a request that writes is sent once. The driver's own retries are off: a put that the driver had
+repeated would be refused because of itself.
 """
 
 import asyncio
@@ -41,6 +41,8 @@ _BYTES_PER_S_MIN = 1 << 20
 _NEAR_BYTES = 1 << 20  # ranges with a smaller gap are one request: these bytes take less than a round trip
 _FAR = 1 << 62
 _PAGE = 1_000
+_AGAIN_S = 2.0
+_PAUSES_S = (0.02, 0.1, 0.5)
 _MANY_S = 120.0  # for a call of the driver that may make many requests
 
 
@@ -80,9 +82,10 @@ class CloudBucket:
         return found
 
     def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects; see `Bucket.get_all`."""
+        """Read whole objects; see `Bucket.get_all`. One that fails is asked for again, for a moment."""
         client = self._client.get()
-        return self._run(_all(*(client.get(key, 0, None, self._deadline_s) for key in keys)))
+        gets = (partial(client.get, key, 0, None, self._deadline_s) for key in keys)
+        return self._run(_all(*(_soon_again(get) if len(keys) > 1 else get() for get in gets)))
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read ranges of an object; see `Bucket.get_ranges`."""
@@ -154,6 +157,23 @@ async def _all(*work: Coroutine[Any, Any, T]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def _soon_again(read: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Read, and read again after errors that may pass soon.
+
+    Of hundreds of requests some fail as soon as a store fails one in a hundred. Then a caller that repeated
+    all of them because of these would never come to an end.
+    """
+    end_s = _now() + _AGAIN_S
+    for pause_s in _PAUSES_S:
+        try:
+            return await read()
+        except StoreUnavailable as error:
+            if not error.retryable or _now() >= end_s:
+                raise
+        await asyncio.sleep(pause_s)
+    return await read()
 
 
 class _Client:
