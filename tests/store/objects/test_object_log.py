@@ -332,6 +332,20 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next_one(place: Plac
     assert list(log.keys()) == [] and place.seqnos() == []
 
 
+def test_a_reader_that_looked_at_the_floor_just_before_a_deletion_does_not_take_the_end_for_free(
+    place: Place,
+) -> None:
+    log, slow = place.filled(3), place.log()
+    slow.head("k")
+    place.later(2)
+    assert log.compare_and_set("k", 2, b"the end")
+    place.later(1)
+    assert slow.newer("k", 1, 2) == entries(2, 2)  # its look is young again
+    assert log.delete("k")
+    assert slow.newer("k", 2) is None
+    assert not slow.compare_and_set("k", 2, b"after the end")
+
+
 # --- Damage ---
 
 

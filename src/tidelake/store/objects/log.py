@@ -172,7 +172,7 @@ class ObjectVersionLog:
             more = got[: got.index(None)] if None in got else got
             found += [Entry(here + n, data) for n, data in enumerate(more) if data is not None]
             if len(more) < count:
-                if not self._stayed(key, first):
+                if not self._stayed(key, first, first + len(found)):
                     return None
                 # The next one was not there, and no look can have missed it: it comes after `at`.
                 self._remember(key, _Look(first + len(found), first + len(found) - 1, at))
@@ -304,12 +304,16 @@ class ObjectVersionLog:
         except StoreUnavailable as error:
             raise OutcomeUnknown(f"{error}; an earlier request of this call was made") from error
 
-    def _stayed(self, key: str, seqno: int) -> bool:
+    def _stayed(self, key: str, seqno: int, free: int | None = None) -> bool:
         """Whether no entry from `seqno` on was removed before this call began. At most one listing.
 
-        SUBTLE: call it after the requests whose answers depend on it.
+        SUBTLE: call it after the requests whose answers depend on it. And a key is deleted with its newest
+        entry, once that is older than the grace: a young look has seen that entry. So if a seqno seems `free`
+        up to which entries were seen, the key may have been deleted since the look.
         """
-        return self._fresh(key, seqno) is not None or self._read_floor(key) <= seqno
+        look = self._fresh(key, seqno)
+        is_known = look is not None and (free is None or look.seen < free)
+        return is_known or self._survey(key).floor <= seqno
 
     def _fresh(self, key: str, seqno: int) -> _Look | None:
         """A look that is young enough, and tells of this seqno."""
@@ -339,14 +343,22 @@ class ObjectVersionLog:
     def _survey(self, key: str) -> _Survey:
         """List the floors and the newest entries of a key. One request, if there are few floors.
 
+        SUBTLE: a listing may miss a floor that was raised while it ran, and also the one before if that was
+        removed while it ran. That takes a grace, and such a listing is made again.
+
         Raises:
             CorruptionError: the newest entries are lost.
         """
         for _ in range(_TRIES):
-            survey = self._looked(key, lambda: self._surveyed(key))
-            if survey.floor == _LAST or survey.head >= survey.floor or survey == _NOTHING:
-                self._remember(key, replace(self._look(key), seen=survey.head if survey.is_there else -1))
+            at = self._now()
+            survey = self._surveyed(key)
+            is_slow = self._since(at) > self._grace_s
+            is_whole = survey.floor == _LAST or survey.head >= survey.floor or survey == _NOTHING
+            if is_whole and not is_slow:
+                self._remember(key, _Look(survey.floor, survey.head if survey.is_there else -1, at))
                 return survey
+        if is_slow:
+            raise StoreUnavailable(f"listings of {key!r} take longer than the grace of {self._grace_s} s")
         # There was an entry as great as the floor, and only a greater floor removes it.
         message = f"its log ends at entry {survey.head}, but entry {survey.floor} was there: the rest is lost"
         raise CorruptionError(key, message)
@@ -360,28 +372,6 @@ class ObjectVersionLog:
             floor = max(floor, seqno)
         return replace(_NOTHING, floor=floor)
 
-    def _read_floor(self, key: str) -> int:
-        """The greatest floor of a key. One request."""
-        return self._looked(key, lambda: _Survey(self._first_floor(key), None, -1)).floor
-
-    def _first_floor(self, key: str) -> int:
-        floors = (self._parsed(key, info.key)[1] for info in self._listed(self._folder(key) + _FLOORS))
-        return next(floors, 0)
-
-    def _looked(self, key: str, work: Callable[[], _Survey]) -> _Survey:
-        """List floors, and remember that no entry from the greatest one on was below it at the beginning.
-
-        SUBTLE: a listing may miss a floor that was raised while it ran, and also the one before if that was
-        removed while it ran. That takes a grace, and such a listing is made again.
-        """
-        for _ in range(_TRIES):
-            at = self._now()
-            survey = work()
-            if self._since(at) <= self._grace_s:
-                self._remember(key, _Look(survey.floor, -1, at))
-                return survey
-        raise StoreUnavailable(f"listings of {key!r} take longer than the grace of {self._grace_s} s")
-
     def _listed(self, prefix: str) -> Iterator[ObjectInfo]:
         return chain.from_iterable(self._bucket.list(prefix))
 
@@ -394,7 +384,7 @@ class ObjectVersionLog:
             seqnos = range(start, min(end, start + _AT_ONCE))
             for seqno, data in zip(seqnos, self._entries(key, seqnos), strict=True):
                 if data is None:
-                    if self._read_floor(key) > first:
+                    if self._survey(key).floor > first:
                         return None
                     raise CorruptionError(
                         f"{key}@{seqno}", "this entry is missing, and those around it are there"
@@ -410,7 +400,7 @@ class ObjectVersionLog:
         if self._bucket.put_new(self._floor(key, seqno), b""):
             return
         for attempt in range(_TRIES):
-            if self._after_write(lambda: self._read_floor(key)) >= seqno:
+            if self._after_write(lambda: self._survey(key).floor) >= seqno:
                 return
             self._clock.sleep(_PAUSE_S * 2**attempt)
             if self._after_write(lambda: self._bucket.put_new(self._floor(key, seqno), b"")):
