@@ -8,6 +8,7 @@ fork therefore loads the library once more, from a copy in memory that has its o
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import importlib.util
 import os
@@ -19,9 +20,12 @@ from typing import Any, TypeVar
 
 from tidelake.env import Stop, ThreadSpawner
 from tidelake.errors import UsageError
-from tidelake.process import PerProcess
+from tidelake.process import PerProcess, ProcessOrigin
 
 T = TypeVar("T")
+
+_END_S = 5.0
+_NOTICED_S = 0.2
 
 
 class Driver:
@@ -41,13 +45,20 @@ class Driver:
 
 
 class Loop:
-    """An event loop in one daemon thread, which lives as long as the process. Thread-safe."""
+    """An event loop in one daemon thread, which lives as long as the process. Thread-safe.
+
+    SUBTLE: a thread of the driver that hands over a result while the interpreter ends aborts the process. So
+    the end of the process cancels what is under way, and gives the driver a moment to notice.
+    """
 
     def __init__(self) -> None:
+        self._origin = ProcessOrigin()
+        self._was_cancelled = False
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         ThreadSpawner().spawn("tidelake-objects", self._work)
         self._ready.wait()
+        atexit.register(self._end)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread of the loop, and wait. A signal ends the wait and cancels it."""
@@ -55,8 +66,20 @@ class Loop:
         try:
             return future.result()
         except BaseException:
-            future.cancel()
+            self._was_cancelled = future.cancel() or self._was_cancelled
             raise
+
+    def _end(self) -> None:
+        if self._origin.is_here:
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(_END_S)
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks or self._was_cancelled:
+            await asyncio.sleep(_NOTICED_S)
 
     def _work(self, _stop: Stop) -> None:
         asyncio.set_event_loop(self._loop)
