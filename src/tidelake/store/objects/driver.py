@@ -25,7 +25,7 @@ from tidelake.process import PerProcess, ProcessOrigin
 T = TypeVar("T")
 
 _END_S = 5.0
-_NOTICED_S = 0.2
+_FREED_S = 0.2
 
 
 class Driver:
@@ -47,18 +47,18 @@ class Driver:
 class Loop:
     """An event loop in one daemon thread, which lives as long as the process. Thread-safe.
 
-    SUBTLE: a thread of the driver that hands over a result while the interpreter ends aborts the process. So
-    the end of the process cancels what is under way, and gives the driver a moment to notice.
+    SUBTLE: a thread of the driver that frees a result while the interpreter ends aborts the process. So the
+    end of the process cancels what is under way, and gives the driver a moment after the last call.
     """
 
     def __init__(self) -> None:
         self._origin = ProcessOrigin()
-        self._was_cancelled = False
+        self._ended_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         ThreadSpawner().spawn("tidelake-objects", self._work)
         self._ready.wait()
-        atexit.register(self._end)
+        _running.append(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread of the loop, and wait. A signal ends the wait and cancels it."""
@@ -66,10 +66,13 @@ class Loop:
         try:
             return future.result()
         except BaseException:
-            self._was_cancelled = future.cancel() or self._was_cancelled
+            future.cancel()
             raise
+        finally:
+            self._ended_s = self._loop.time()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Cancel what is under way, if this process made the loop. For the end of the process."""
         if self._origin.is_here:
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(_END_S)
 
@@ -78,8 +81,8 @@ class Loop:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if tasks or self._was_cancelled:
-            await asyncio.sleep(_NOTICED_S)
+        since_s = 0.0 if tasks else self._loop.time() - self._ended_s
+        await asyncio.sleep(max(0.0, _FREED_S - since_s))
 
     def _work(self, _stop: Stop) -> None:
         asyncio.set_event_loop(self._loop)
@@ -89,6 +92,16 @@ class Loop:
 
 driver = PerProcess(Driver)
 loop = PerProcess(Loop)
+_running: list[Loop] = []
+
+
+def _end_loops() -> None:
+    for one in _running:
+        one.end()
+
+
+# When this module is loaded, so that it is called after those that others register: they may make requests.
+atexit.register(_end_loops)
 
 
 def _loaded_again(path: str) -> Any:
