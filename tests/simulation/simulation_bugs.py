@@ -302,11 +302,6 @@ def removal_by_the_clock_of_a_process():
     return replaced(ObjectVersionLog, _removed=by_own_clock)
 
 
-def age_of_a_look_by_the_wall_clock():
-    """How long a process stalled is told by a clock that may be set back."""
-    return replaced(ObjectVersionLog, _since=lambda self, at: self._now()[1] - at[1])
-
-
 def error_after_a_put_that_says_that_nothing_happened():
     """A commit that was put, and could not be judged, is tried anew as if it had had no effect."""
     return replaced(ObjectVersionLog, _after_write=lambda self, work: work())

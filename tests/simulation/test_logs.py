@@ -37,7 +37,6 @@ def test_a_run_of_a_log_depends_on_its_seed_alone():
         bugs.believed_refusal,
         bugs.removal_by_the_clock_of_a_process,
         pytest.param(bugs.error_after_a_put_that_says_that_nothing_happened, marks=pytest.mark.full),
-        pytest.param(bugs.age_of_a_look_by_the_wall_clock, marks=pytest.mark.full),
         pytest.param(bugs.refused_floor_taken_for_raised, marks=pytest.mark.full),
     ],
 )
