@@ -698,7 +698,7 @@ USAGE = [
     (["create", "cl", "x", "--key", "id", "--column", "id:wat"], "unknown type 'wat'; use int64"),
     (["create", "cl", "x", "--key", "no", "--column", "id:int64"], "no column named 'no'"),
     (["create", "cl", "x", *USERS, "--time", "days"], "not a unit of time"),
-    (["create", "s3://b/x", "x", *USERS], "s3:// is not supported yet"),
+    (["create", "ftp://b/x", "x", *USERS], "ftp:// is no place of a lake"),
     (["merge", "cl", "users", "--since", "100"], "nothing could be read"),
     (["demo", "--nope"], "tidelake demo: no such option '--nope'"),
     (["demo", "--limit", "0"], "invalid value for '--limit'"),
