@@ -9,8 +9,9 @@ from clocks import MovedClock
 from tables import SCHEMA, rows
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import OutcomeUnknown, StoreUnavailable
+from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.lake import Lake
+from tidelake.shard.history import History
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
@@ -73,3 +74,22 @@ def test_a_drop_that_was_interrupted_at_any_write_is_finished_by_another_process
         left = {*inside.stores(lake).log.keys()} - {"catalog", lake.collection("other").id}
         assert not left
         assert lake.fsck().clean
+
+
+def test_a_shard_that_is_dropped_while_it_is_opened_is_one_that_was_dropped(monkeypatch):
+    clock = MovedClock()
+    bucket = EndingBucket(clock)
+    with lake_on(bucket, clock) as lake, lake_on(bucket, clock) as other:
+        c = lake.create("c", SCHEMA, key=["id"])
+        assert inside.write_rollup(c)
+        c.append(rows(0))
+        history, get = History(c.id, inside.stores(other), other.env), MemoryBucket.get
+
+        def dropped_first(*args):
+            monkeypatch.undo()
+            lake.drop("c")  # deletes the rollup; the log stays for the grace, and still names it
+            return get(*args)
+
+        monkeypatch.setattr(MemoryBucket, "get", dropped_first)
+        with pytest.raises(CollectionDropped):
+            history.open()

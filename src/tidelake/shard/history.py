@@ -68,6 +68,9 @@ class History:
                 return self._first(head)
             newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
             if newest.base == tried:
+                if newest.dropped:
+                    # It was dropped since the look before: the tombstone names what is being deleted.
+                    raise CollectionDropped(self.shard_id)
                 # The newest entry still names the missing rollup. A newest rollup is never collected, so this
                 # one is lost.
                 name = f"{self.shard_id} rollup"

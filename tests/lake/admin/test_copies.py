@@ -229,7 +229,7 @@ def test_a_name_that_is_taken_meanwhile_is_refused_and_nothing_is_left(world, ot
 @pytest.mark.full
 def test_appends_merges_and_collections_meanwhile_do_not_touch_the_copy(world, other, c):
     upper, expected = c.upper, {t: c.snapshot(t).read_all() for t in range(1, c.upper.elements[0])}
-    steps = iter(range(100))
+    steps, lake = iter(range(100)), world.lake()
 
     def meanwhile(*_):
         n = next(steps)
@@ -237,9 +237,12 @@ def test_appends_merges_and_collections_meanwhile_do_not_touch_the_copy(world, o
         c.advance_since(c.upper.just_before())
         c.merge()
         world.clock.ms += 300_000
+        world.clock.slept_s += 300
+        lake._renewer.look()
         collected(world, c)
 
-    world.lake().copy(other.lake(), ["c"], progress=meanwhile)
+    with sequential():
+        lake.copy(other.lake(), ["c"], progress=meanwhile)
     copy = other.lake().collection("c")
     assert next(steps) > 4 and c.state().collected_to > 0
     assert copy.upper == upper

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark")
@@ -247,8 +248,10 @@ def test_a_damaged_page_is_an_error_and_not_other_rows(spark: Any, tmp_path: Pat
     spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
     try:
         frame, whole = snapshot(spark, c), file.read_bytes()
-        # The key column's page comes first; its data are in the middle of it.
-        for at in (200, len(whole) // 3, len(whole) // 2):
+        column = pq.ParquetFile(file).metadata.row_group(0).column(1)
+        start, size_bytes = column.data_page_offset, column.total_compressed_size
+        # Behind the head of the page, which has no checksum.
+        for at in (start + 200, start + size_bytes // 2, start + size_bytes - 1):
             file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
             with pytest.raises(Exception, match=r"(?i)crc|corrupt"):
                 frame.collect()
