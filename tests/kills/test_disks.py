@@ -23,7 +23,7 @@ def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path
     place = tmp_path / "disk"
     ballast = place / "ballast"
     with tmpfs(place, DISK), Crew(place / "lake", CREW) as crew:
-        for number in rounds(full=10, soak=600, least=3):
+        for number in rounds(full=6, soak=600, least=3):
             if number % 3 == 2:  # one that met a full disk goes, and one starts on a disk that will be full
                 victim = rng.choice(crew.children)
                 victim.await_ready()
@@ -72,7 +72,7 @@ def _fill(path, leave):
 @pytest.mark.grows
 def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):
     with ext4(tmp_path) as disk, Crew(disk.place / "lake", CREW) as crew:
-        for number in rounds(full=10, soak=600, least=3):
+        for number in rounds(full=6, soak=600, least=3):
             for child in crew.children:
                 child.await_ready()
             time.sleep(rng.random() * 0.5)

@@ -93,7 +93,7 @@ def far(request, versitygw, rng, monkeypatch):
 @pytest.mark.parametrize("far", LOGS, indirect=True)
 def test_processes_behind_faults_lose_and_double_nothing(far, rng, record_property):
     with Crew(far.place, CREW, far.through) as crew:
-        for number in rounds(full=10, soak=600, least=3):
+        for number in rounds(full=5, soak=600, least=3):
             for child in crew.children:
                 child.await_ready()
             time.sleep(rng.random() * 3)

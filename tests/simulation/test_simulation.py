@@ -61,7 +61,6 @@ def found_within(bug, seeds):
                 (partial(bugs.skipped_flush, "folder"), "not there"),
                 (bugs.lost_reply_taken_for_a_defeat, ""),
                 (bugs.no_witness, ""),
-                (bugs.collection_that_ignores_holds, "which names it"),
                 (bugs.fence_with_a_hole, "writer"),
                 (bugs.numbers_that_are_forgotten_by_stages, ""),
                 (bugs.reads_without_what_is_not_drained, "rows differ"),
@@ -72,6 +71,7 @@ def found_within(bug, seeds):
         *(
             pytest.param(bug, symptom, marks=pytest.mark.soak)
             for bug, symptom in [
+                (bugs.collection_that_ignores_holds, "which names it"),
                 (bugs.collection_that_ignores_forks, "names it"),
                 (bugs.round_that_is_told_too_early, ""),
                 (bugs.readers_that_miss_the_decisions_for_one_collection, ""),

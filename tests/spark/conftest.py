@@ -13,6 +13,14 @@ HERE = Path(__file__).parent
 
 
 LEFT_TO_THE_SOAK = {
+    "what is far and what is apart is tried with a cluster by test_apart.py": (
+        ("test_matrix.py", "test_dotgov_is_the_truth_by_every_path", "cluster-10"),
+    ),
+    "a kill at a random moment of the other interface, or of the other end, is in the full tier": (
+        ("test_kill.py", "test_killed_at_the_append", "*"),
+        ("test_stream_read_kill.py", "test_killed_at_random_moments", ""),
+        ("test_format_holds.py", "test_holds_end_with_the_driver", "leave"),
+    ),
     "arguments are checked in the driver before any task runs: the fast tier checks them there": (
         ("test_debezium_samples.py", "test_a_frame_that_holds_no_change_events_is_refused", "tasks-*"),
         ("test_debezium_samples.py", "test_columns_are_checked_as_lines_are", "tasks"),

@@ -60,7 +60,7 @@ def test_spark_reaches_an_object_store_and_shows_no_secret(s3_server: S3Server, 
     url = f"s3://{s3_server.new_bucket()}/lake of Spark"
     environment = {**os.environ, "HERE": s3_server.secret_key}
     environment["PYTHONPATH"] = os.pathsep.join(
-        [str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])]
+        [str(tmp_path), str(Path(__file__).parents[2]), *filter(None, [environment.get("PYTHONPATH")])]
     )
     done = subprocess.run(
         tied(sys.executable, "-c", DRIVER, url, tmp_path / "logs"),

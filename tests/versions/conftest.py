@@ -10,7 +10,10 @@ def kept(tmp_path_factory):
     return tmp_path_factory.mktemp("versions")
 
 
-@pytest.fixture(params=COMMITS)
+# The full tier tries the version just before this one.
+@pytest.fixture(
+    params=[pytest.param(one, marks=pytest.mark.soak if n else ()) for n, one in enumerate(COMMITS)]
+)
 def old(request, kept):
     """The folder of an earlier version."""
     return installed(request.param, kept)
