@@ -10,7 +10,7 @@ VERSITYGW=v1.8.0
 AZURITE=3.35.0 # 3.36 and newer need Node 22
 
 home="${TIDELAKE_SERVERS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tidelake/servers}"
-limit_s=600
+limit_s=300
 log="$home/install.log"
 
 say() { printf '%s\n' "$*" >&2; }
