@@ -45,6 +45,9 @@ def test_runs_that_are_killed_at_any_instant_are_gone_on_from(tmp_path, rng):
                     assert copy.snapshot(last).read_all() == lake.collection(name).snapshot(last).read_all()
         with tidelake.open(tmp_path / "copy") as target:
             lake.copy(target)
+            for name in target.list():
+                # A run that was killed right before its commit has left a rollup that no state names.
+                target.collection(name).collect(thorough=True)
             compared(target, lake)
         assert len({*seen}) > 1
 

@@ -49,4 +49,5 @@ def compared(target, lake):
     assert target.list() == lake.list()
     for name in lake.list():
         assert_same(target.collection(name), lake.collection(name))
-    assert target.fsck().left == ()
+    left = target.fsck().left
+    assert left == (), left
