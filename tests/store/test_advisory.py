@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tidelake.store.advisory import FileAdvisoryLocks, NoAdvisoryLocks
+from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks
 from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.files import SimulatedDisk
 
@@ -27,7 +28,13 @@ def locks(tmp_path: Path) -> FileAdvisoryLocks:
     return FileAdvisoryLocks(str(tmp_path))
 
 
-def test_one_at_a_time_has_a_turn(locks: FileAdvisoryLocks) -> None:
+@pytest.fixture(params=["files", "threads"])
+def either(locks: FileAdvisoryLocks, request: pytest.FixtureRequest) -> AdvisoryLocks:
+    return locks if request.param == "files" else ThreadAdvisoryLocks()
+
+
+def test_one_at_a_time_has_a_turn(either: AdvisoryLocks) -> None:
+    locks = either
     with locks.take("a/b", "merge") as first:
         with locks.take("a/b", "merge") as second:
             pass
@@ -37,7 +44,34 @@ def test_one_at_a_time_has_a_turn(locks: FileAdvisoryLocks) -> None:
         assert fourth
 
 
-def test_turns_of_other_keys_and_names_are_others(locks: FileAdvisoryLocks) -> None:
+def test_a_turn_is_of_one_thread_and_ends_with_an_error(either: AdvisoryLocks) -> None:
+    def taken() -> bool:
+        with either.take("c", "merge") as is_ours:
+            return is_ours
+
+    def failing() -> None:
+        with either.take("c", "merge"):
+            assert not other.submit(taken).result()
+            raise KeyError
+
+    with ThreadPoolExecutor(1) as other:
+        with pytest.raises(KeyError):
+            failing()
+        assert other.submit(taken).result()
+
+
+def test_a_fork_of_a_process_that_has_a_turn_has_none() -> None:
+    locks = ThreadAdvisoryLocks()
+    with locks.take("c", "merge"):
+        pid = os.fork()
+        if pid == 0:
+            with locks.take("c", "merge") as is_ours:
+                os._exit(0 if is_ours else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_turns_of_other_keys_and_names_are_others(either: AdvisoryLocks) -> None:
+    locks = either
     with locks.take("a/b", "merge"), locks.take("a/b", "other") as other, locks.take("c", "merge") as key:
         assert other
         assert key
@@ -87,8 +121,8 @@ def test_turns_are_kept_on_a_simulated_disk_and_end_with_their_process() -> None
 
 
 def test_where_no_turn_can_be_kept_everybody_has_it(tmp_path: Path) -> None:
-    for locks in (FileAdvisoryLocks(str(tmp_path / "missing")), NoAdvisoryLocks()):
-        with locks.take("a", "merge") as one, locks.take("a", "merge") as two:
-            assert one
-            assert two
+    locks = FileAdvisoryLocks(str(tmp_path / "missing"))
+    with locks.take("a", "merge") as one, locks.take("a", "merge") as two:
+        assert one
+        assert two
     assert not (tmp_path / "missing").exists()

@@ -1,4 +1,4 @@
-"""Turns: advisory locks, so that one of several processes of a machine does a piece of work.
+"""Turns: advisory locks, so that one of several processes or threads of a machine does a piece of work.
 
 Owns the lock files. Must not know what is done in a turn.
 
@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from typing import Protocol
 
 from tidelake.errors import SymbolicLink
+from tidelake.process import PerProcess
 from tidelake.store.files import SYSTEM_FILES, Files, locked, refuse_links
 
 
@@ -32,13 +33,23 @@ class AdvisoryLocks(Protocol):
         """
 
 
-class NoAdvisoryLocks:
-    """No locks, for stores of one process or of many machines: every process does the work."""
+class ThreadAdvisoryLocks:
+    """Turns between the threads of a process, for stores without files: each process does the work."""
+
+    def __init__(self) -> None:
+        # The turns that are taken. `setdefault` is atomic, so they need no lock; a fork begins with none.
+        self._taken = PerProcess(dict[tuple[str, str], object])
 
     @contextmanager
-    def take(self, key: str, name: str) -> Iterator[bool]:  # noqa: ARG002 - the Protocol
-        """Yield True; see `AdvisoryLocks.take`."""
-        yield True
+    def take(self, key: str, name: str) -> Iterator[bool]:
+        """Take a turn in this process; see `AdvisoryLocks.take`."""
+        taken, mine = self._taken.get(), object()
+        is_ours = taken.setdefault((key, name), mine) is mine
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                taken.pop((key, name), None)
 
 
 class FileAdvisoryLocks:

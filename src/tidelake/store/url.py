@@ -38,7 +38,7 @@ from tidelake.store.access import (
     known_access,
     remember_access,
 )
-from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, NoAdvisoryLocks
+from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks
 from tidelake.store.clock import StoreClock
 from tidelake.store.disk import unavailable
 from tidelake.store.layers import Around, BlobLayer, LogLayer, Operation
@@ -78,14 +78,14 @@ class Stores:
     Attributes:
         blobs: the objects.
         log: the version log, with a key for each shard.
-        locks: advisory locks between the processes of a machine.
+        locks: advisory locks between the threads of a process, or all processes of a machine.
         read_only: whether all writes are refused.
         clock: the clock that all processes on these stores share; None: that of each machine.
     """
 
     blobs: BlobStore
     log: VersionLog
-    locks: AdvisoryLocks = field(default_factory=NoAdvisoryLocks)
+    locks: AdvisoryLocks = field(default_factory=ThreadAdvisoryLocks)
     read_only: bool = False
     clock: Clock | None = None
 
@@ -333,7 +333,7 @@ def _read_only(stores: Stores, url: str) -> Stores:
         stores,
         blobs=BlobLayer(stores.blobs, around),
         log=LogLayer(stores.log, around),
-        locks=NoAdvisoryLocks(),
+        locks=ThreadAdvisoryLocks(),
         read_only=True,
     )
 

@@ -224,8 +224,9 @@ def _folded(
     held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])
     one_of = partial(stream, spec, blobs, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max)
     found = [one_of(source=source, scope=scope, runs=len(small)) for source in small]
-    # Runs that are far are fetched at the same time.
-    with prefetch_all(found, readers(blobs, 0)) as ahead:
+    # Runs that are far are fetched at the same time; for inline ones, threads would only cost.
+    is_stored = any(part.inline is None for source in small for part in source.run.parts)
+    with prefetch_all(found, readers(blobs, 0) if is_stored else 0) as ahead:
         for batch in chain.from_iterable(ahead):
             held.append(select(batch, query, spec.domain))
             held_bytes += held[-1].nbytes
