@@ -43,6 +43,10 @@ names the object and, if there is one, the remedy.
     └── InternalError                 a bug in Tidelake: report it
 """
 
+from typing import Self
+
+from tidelake.timetext import is_clock, shown, span
+
 
 class TidelakeWarning(UserWarning):
     """Something was not done, which costs no correctness, such as a batch that was never appended."""
@@ -56,11 +60,29 @@ class UsageError(TidelakeError, ValueError):
     """The call cannot be carried out as given. Nothing was written."""
 
 
+class TimedError:
+    """An error that names times. The fields stay as they are stored; only the message depends on the unit.
+
+    Attributes:
+        unit: the unit of the times; `""` if it is unknown.
+    """
+
+    unit = ""
+
+    def of(self, unit: str) -> Self:
+        """The same error, whose message shows times of this unit."""
+        self.unit = unit
+        return self
+
+    def _text(self, value: object) -> str:
+        return shown(value, self.unit)
+
+
 class InvalidUpdates(UsageError):
     """A table of updates does not fit the collection: columns, types, nulls, times or diffs."""
 
 
-class UpdateBeforeLower(UsageError):
+class UpdateBeforeLower(TimedError, UsageError):
     """An update lies before the interval that it is written to."""
 
     def __init__(self, time: object, lower: object) -> None:
@@ -69,12 +91,12 @@ class UpdateBeforeLower(UsageError):
 
     def __str__(self) -> str:
         return (
-            f"an update at time {self.time} is not at or after the lower frontier {self.lower}, before which "
-            "nothing may be written here: give it a later time"
+            f"an update at time {self._text(self.time)} is not at or after the lower frontier "
+            f"{self._text(self.lower)}, before which nothing may be written here: give it a later time"
         )
 
 
-class UpdateNotBeforeUpper(UsageError):
+class UpdateNotBeforeUpper(TimedError, UsageError):
     """An update lies at or after the end of the interval that it is written to."""
 
     def __init__(self, time: object, upper: object) -> None:
@@ -83,8 +105,8 @@ class UpdateNotBeforeUpper(UsageError):
 
     def __str__(self) -> str:
         return (
-            f"an update at time {self.time} is at or after the upper frontier {self.upper}: "
-            "append up to a later frontier"
+            f"an update at time {self._text(self.time)} is at or after the upper frontier "
+            f"{self._text(self.upper)}: append up to a later frontier"
         )
 
 
@@ -223,7 +245,7 @@ class Closed(UsageError):
     """The lake was closed; open it again."""
 
 
-class UpperMismatch(TidelakeError):
+class UpperMismatch(TimedError, TidelakeError):
     """The shard's upper was not the expected one. Nothing was written."""
 
     def __init__(self, expected: object, current: object) -> None:
@@ -235,11 +257,11 @@ class UpperMismatch(TidelakeError):
             return "all times are closed for good (upper=[]): make another collection for further updates"
         if str(self.current) == str(self.expected):
             return (
-                f"updates were staged at times from {self.current} on since the contents were read that this "
-                "write depends on: read them again and write what follows from them"
+                f"updates were staged at times from {self._text(self.current)} on since the contents were "
+                "read that this write depends on: read them again and write what follows from them"
             )
         return (
-            f"the upper is {self.current}, not the expected {self.expected}: "
+            f"the upper is {self._text(self.current)}, not the expected {self._text(self.expected)}: "
             "another writer was first; read up to the current upper and append from there"
         )
 
@@ -258,7 +280,7 @@ class InlineFull(TidelakeError):
         )
 
 
-class HistoryCompacted(TidelakeError):
+class HistoryCompacted(TimedError, TidelakeError):
     """The time asked for lies before `since`: its history has been compacted.
 
     `remedy` says what to do, if that is not to ask for another time.
@@ -270,10 +292,13 @@ class HistoryCompacted(TidelakeError):
 
     def __str__(self) -> str:
         remedy = "ask for a time at or after since, or hold it back with a reader next time"
-        return f"history at {self.asked} is compacted: since={self.since}; {self.remedy or remedy}"
+        return (
+            f"history at {self._text(self.asked)} is compacted: since={self._text(self.since)}; "
+            f"{self.remedy or remedy}"
+        )
 
 
-class NotYetClosed(TidelakeError):
+class NotYetClosed(TimedError, TidelakeError):
     """The time asked for was still open when the deadline passed."""
 
     def __init__(self, asked: object, upper: object, timeout_s: float) -> None:
@@ -281,14 +306,21 @@ class NotYetClosed(TidelakeError):
         self.asked, self.upper, self.timeout_s = asked, upper, timeout_s
 
     def __str__(self) -> str:
-        behind = ""
-        if isinstance(self.asked, int) and isinstance(self.upper, int):
-            behind = f", {self.asked - self.upper + 1} short of it"
         return (
-            f"time {self.asked} is not closed after waiting {self.timeout_s:g} s: "
-            f"upper={self.upper}{behind}; "
-            "ask for an earlier time, wait longer, or append up to a later frontier"
+            f"time {self._text(self.asked)} is not closed after waiting {self.timeout_s:g} s: "
+            f"{self._behind()}; ask for an earlier time, wait longer, or append up to a later frontier"
         )
+
+    def _behind(self) -> str:
+        """How far the closed times reach."""
+        if not isinstance(self.asked, int) or not isinstance(self.upper, int):
+            return f"upper={self._text(self.upper)}"
+        short = f"{span(self.asked - self.upper + 1, self.unit)} short of it"
+        if not is_clock(self.unit):
+            return f"upper={self.upper}, {short}"
+        if not self.upper:
+            return "no time is closed yet"
+        return f"the last closed time is {self._text(self.upper - 1)}, {short}"
 
 
 class UploadExpired(TidelakeError):

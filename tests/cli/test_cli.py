@@ -416,12 +416,14 @@ def test_times_that_python_does_not_hold_are_shown_in_a_table(run, name):
         lake.create("a", given.schema, key=["id"]).append(given)
     answer = run("snapshot", "cl", "a")
     assert answer.code == 0 and len(answer.out.splitlines()) == 2
+    # Arrow's own text of such a time may look like another one.
+    shown = {"day": 2**31 - 1, "old": -800_000, "us": 2**62, "zone": 2**62}
+    assert name not in shown or str(shown[name]) in answer.out
     refused = run("snapshot", "cl", "a", "--json")
-    if "<value out of range" in answer.out:
-        assert refused.code == 2 and "outside of the years 1 to 9999" in refused.err
-    else:
+    if name in ("ns", "span"):
         assert refused.code == 0
-    assert ("<value out of range" in answer.out) == (name in ("day", "us", "days", "st"))
+    else:
+        assert refused.code == 2 and "outside of the years 1 to 9999" in refused.err
 
 
 def test_a_text_that_reads_like_a_time_out_of_range_is_a_text(run):

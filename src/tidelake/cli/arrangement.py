@@ -25,10 +25,11 @@ def show_live(collection: Collection, path: Path, as_json: bool) -> None:
     """Print the arrangement of a collection, restored from a checkpoint if there is one, and caught up."""
     with collection.arrange(restore=path, follow=False) as arrangement:
         last = arrangement.catch_up()
+        domain = collection.domain
         head = {
             "collection": collection.name,
-            "last_time": last,
-            "since": arrangement.since,
+            "last_time": output.TimeCell(last, domain),
+            "since": output.TimeCell(arrangement.since, domain),
             "keys": arrangement.key_count(),
         }
         _show(head, arrangement.report(), [], as_json)
@@ -36,7 +37,7 @@ def show_live(collection: Collection, path: Path, as_json: bool) -> None:
 
 def _checkpoint(found: Checkpoint) -> dict[str, Any]:
     followed = found.followed
-    return {
+    line = {
         "checkpoint": found.number,
         "saved_ms": found.saved_ms,
         "since": found.frontier,
@@ -46,6 +47,7 @@ def _checkpoint(found: Checkpoint) -> dict[str, Any]:
         "updates": found.rows,
         "bytes": found.size_bytes,
     }
+    return output.timed(line, found.domain)
 
 
 def _show(

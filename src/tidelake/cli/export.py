@@ -8,6 +8,7 @@ from tidelake import errors
 from tidelake.cli.group import COLUMNS, JSON, LAKE, NAME, TIMEOUT, WHERE, cli
 
 if TYPE_CHECKING:
+    from tidelake.model.time import TimeDomain
     from tidelake.spark.jobs.export import ExportReport
 
 
@@ -90,15 +91,15 @@ def export(
 
             say(f"exporting {collection} to {path}")
             report = exported(spark, of, path, **asked)
-    output.table([_line(report)], as_json)
+    output.table([_line(report, of.domain)], as_json)
 
 
-def _line(report: "ExportReport") -> dict[str, Any]:
-    times = (
-        {"through": report.through}
-        if report.after is None
-        else {"after": report.after, "through": report.through}
-    )
+def _line(report: "ExportReport", domain: "TimeDomain") -> dict[str, Any]:
+    from tidelake.cli.output import TimeCell
+
+    times = {"through": TimeCell(report.through, domain)}
+    if report.after is not None:
+        times = {"after": TimeCell(report.after, domain), **times}
     return {
         "path": report.path,
         "format": report.format,

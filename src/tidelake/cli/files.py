@@ -56,6 +56,27 @@ def _moment(text: str, domain: TimeDomain) -> int | None:
     return since // units[domain.unit]
 
 
+def key(words: Sequence[str], of: Collection) -> tuple[object, ...]:
+    """Parse the values of a key, one word for each key column. Binary values are hexadecimal.
+
+    Raises:
+        UsageError: there are more or fewer words than key columns, or one is no value of its column.
+    """
+    if len(words) != len(of.key):
+        named = ", ".join(map(repr, of.key))
+        raise UsageError(f"the key columns are {named}: give a KEY for each, in this order")
+    return tuple(_key_value(word, of.schema.field(name)) for word, name in zip(words, of.key, strict=True))
+
+
+def _key_value(word: str, field: pa.Field) -> object:
+    try:
+        if pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+            return pa.scalar(bytes.fromhex(word), field.type)
+        return pa.scalar(word).cast(field.type)
+    except (ValueError, pa.ArrowException) as error:
+        raise UsageError(f"KEY {word!r} is no {field.type}, the type of key column {field.name!r}") from error
+
+
 def names(text: str | None) -> list[str] | None:
     """Parse names of columns, separated by commas; None: all columns."""
     return None if text is None else [name.strip() for name in text.split(",")]

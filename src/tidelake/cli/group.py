@@ -29,6 +29,11 @@ READ_ONLY = click.option(
 STAGED = click.option(
     "--staged", is_flag=True, help="Include updates that are staged at open times; do not wait."
 )
+TIMES = click.option(
+    "--times",
+    type=click.Choice(["int64", "timestamp"]),
+    help="The type of times: as they are stored, or timestamps. Default: int64; in a table, text for people.",
+)
 TIMEOUT = click.option(
     "--timeout",
     "timeout_s",

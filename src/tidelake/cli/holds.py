@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
+from tidelake.cli.output import SpanCell, timed
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.spans import window as window_of
@@ -52,7 +53,7 @@ def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:
         }
         for name, found in sorted(state.critical.items())
     ]
-    return leased + critical
+    return [timed(line, state.domain) for line in leased + critical]
 
 
 def _keeps(state: ShardState, held: Frontier) -> bool:
@@ -96,9 +97,10 @@ def retained(collection: Collection) -> dict[str, Any]:
     """One row with the retention of a collection."""
     state = collection.state()
     kept = state.retention.window
-    return {
+    line = {
         "collection": collection.name,
-        "retention": "all" if kept is None else kept,
+        "retention": "all" if kept is None else SpanCell(kept, state.domain),
         "since": state.since,
         "upper": state.upper,
     }
+    return timed(line, state.domain)

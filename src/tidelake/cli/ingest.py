@@ -14,6 +14,7 @@ from tidelake.cli.group import JSON, LAKE, NAME, cli
 from tidelake.cli.spark import session
 
 if TYPE_CHECKING:
+    from tidelake.model.time import TimeDomain
     from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport
 
 _ENVELOPES = ("updates", "upsert", "debezium")
@@ -109,9 +110,9 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
         session(f"tidelake ingest {collection}", "ingest") as spark,
     ):
         into = opened.collection(collection)
-        with _progress() as progress:
+        with _progress(into.domain) as progress:
             report = _run(spark, into, given, progress)
-    output.table([_shown(collection, report)], as_json)
+    output.table([output.timed(_shown(collection, report), into.domain)], as_json)
 
 
 def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "IngestReport":
@@ -149,7 +150,7 @@ def _shown(collection: str, report: "IngestReport") -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Any]:
+def _progress(domain: "TimeDomain") -> Iterator[Any]:
     """Show progress in a terminal; nothing otherwise."""
     if not sys.stderr.isatty():
         yield None
@@ -167,6 +168,6 @@ def _progress() -> Iterator[Any]:
             taken["files"] += batch.files
             taken["updates"] += batch.updates
             counts = ", ".join(f"{count:,} {name}" for name, count in taken.items())
-            bar.update(task, description=f"{counts}, upper {batch.upper}")
+            bar.update(task, description=f"{counts}, upper {domain.text(batch.upper)}")
 
         yield seen

@@ -85,16 +85,19 @@ def summed(show: Callable[[str, int, int], None]) -> Callable[[str, int, int], N
 def copied(report: CopyReport, as_json: bool) -> None:
     """Print what a copy did."""
     shown = [
-        {
-            "collection": one.name,
-            "copy": one.what,
-            "since": one.since,
-            "upper": one.upper,
-            "updates": one.rows,
-            "parts": one.parts,
-            "bytes": one.size_bytes,
-            "found": one.found,
-        }
+        output.timed(
+            {
+                "collection": one.name,
+                "copy": one.what,
+                "since": one.since,
+                "upper": one.upper,
+                "updates": one.rows,
+                "parts": one.parts,
+                "bytes": one.size_bytes,
+                "found": one.found,
+            },
+            one.domain,
+        )
         for one in report.collections
     ]
     if as_json:

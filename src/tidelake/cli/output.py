@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,39 @@ from tidelake.cli import jsonlines
 from tidelake.data.types import UNFIT
 from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time, TimeDomain
+from tidelake.timetext import span
 
 _ROWS = 20
+_WALL = TimeDomain("ms")
+_WALL_MS = "_ms"
+
+
+@dataclass(frozen=True)
+class TimeCell:
+    """A time or frontier in a row. A table shows it as people write times; JSON has what is stored.
+
+    Attributes:
+        value: the time or frontier.
+        domain: its unit.
+    """
+
+    value: Time | Frontier
+    domain: TimeDomain
+
+    def __str__(self) -> str:
+        return self.domain.text(self.value)
+
+
+@dataclass(frozen=True)
+class SpanCell:
+    """A number of units of time in a row, likewise."""
+
+    count: int
+    domain: TimeDomain
+
+    def __str__(self) -> str:
+        return span(self.count, self.domain.unit)
 
 
 class CommandFailed:
@@ -59,7 +91,10 @@ def console() -> Console:
 def table(
     shown: Sequence[dict[str, Any]], as_json: bool, title: str | None = None, empty: str = "nothing"
 ) -> None:
-    """Print dictionaries with equal keys as a table, or as one JSON list. In JSON a frontier is a list."""
+    """Print dictionaries with equal keys as a table, or as one JSON list.
+
+    In JSON a frontier is a list. A column `..._ms` has times of the wall clock: a table shows them as texts.
+    """
     if as_json:
         click.echo(jsonlines.dump([with_lists(row) for row in shown]))
         return
@@ -71,13 +106,21 @@ def table(
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     for column, value in shown[0].items():
         number = isinstance(value, int) and not isinstance(value, bool)
-        drawn.add_column(_printable(column), justify="right" if number else "left", overflow="fold")
+        number = number and not column.endswith(_WALL_MS)
+        header = _printable(column.removesuffix(_WALL_MS))
+        drawn.add_column(header, justify="right" if number else "left", overflow="fold")
     for row in shown:
-        drawn.add_row(*(Text(_printable(_text(value))) for value in row.values()))
+        drawn.add_row(*(Text(_printable(_text(_of_wall(*cell)))) for cell in row.items()))
     console().print(drawn)
 
 
-def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_json: bool) -> None:
+def rows(
+    reader: pa.RecordBatchReader,
+    limit: int | None,
+    out: Path | None,
+    as_json: bool,
+    times: Callable[[int], str] = str,
+) -> None:
     """Print rows, or write them to a file. Streams them, and reads no further than the limit.
 
     Args:
@@ -85,6 +128,7 @@ def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_j
         limit: the largest number of rows; None: 20 in a table, otherwise all.
         out: the file to write to; None: print.
         as_json: print JSON.
+        times: the text of a time in a table, if it is a number.
     """
     if out is not None:
         written = write(_first(reader, limit), reader.schema, out)
@@ -101,7 +145,7 @@ def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_j
         # Convert to text, so that ids get no thousands separators. Read one more row to see if there are
         # more.
         head = [
-            {name: None if value is None else str(value) for name, value in row.items()}
+            {name: None if value is None else _cell(name, value, times) for name, value in row.items()}
             for batch in _first(reader, most + 1)
             for row in jsonlines.texts(batch).to_pylist()
         ]
@@ -109,6 +153,11 @@ def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_j
             table(head[:most], False, empty="no rows")
         if len(head) > most:
             click.echo("... and more rows; see --limit, --out and --json")
+
+
+def _cell(name: str, value: object, times: Callable[[int], str]) -> str:
+    """The text of a value of a row."""
+    return times(value) if name == "_time" and isinstance(value, int) else str(value)
 
 
 def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -210,6 +259,25 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def _of_wall(column: str, value: object) -> object:
+    """A time of the wall clock as a cell, if that is what the column has; any other value as it is."""
+    return TimeCell(value, _WALL) if column.endswith(_WALL_MS) and isinstance(value, int) else value
+
+
+def timed(row: dict[str, Any], domain: TimeDomain) -> dict[str, Any]:
+    """A row whose frontiers are times of a collection."""
+    return {k: TimeCell(v, domain) if isinstance(v, Frontier) else v for k, v in row.items()}
+
+
 def with_lists(row: dict[str, Any]) -> dict[str, Any]:
     """Prepare a row for JSON: frontiers become lists, spaces in names become underscores."""
-    return {k.replace(" ", "_"): list(v.elements) if isinstance(v, Frontier) else v for k, v in row.items()}
+    return {k.replace(" ", "_"): _stored(v) for k, v in row.items()}
+
+
+def _stored(value: object) -> object:
+    """A value as JSON has it."""
+    if isinstance(value, SpanCell):
+        return value.count
+    if isinstance(value, TimeCell):
+        value = value.value
+    return list(value.elements) if isinstance(value, Frontier) else value

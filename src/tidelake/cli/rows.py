@@ -1,4 +1,4 @@
-"""Commands on collections and their rows: create, ls, show, append, snapshot, changes."""
+"""Commands on collections and their rows: create, ls, show, append, snapshot, changes, history."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from tidelake.cli.group import (
     ROWS,
     STAGED,
     TIMEOUT,
+    TIMES,
     WHERE,
     cli,
 )
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelake.lake.api.collection import Collection
+    from tidelake.model.selection import TimesAs
     from tidelake.model.time import Time
     from tidelake.state.append import Appended
 
@@ -177,7 +179,7 @@ def append(
     shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
     if answer.waited_s:
         shown["waited s"] = round(answer.waited_s, 3)
-    output.table([shown], as_json)
+    output.table([output.timed(shown, into.domain)], as_json)
 
 
 def _append(
@@ -209,6 +211,7 @@ def _append(
 @OUT
 @TIMEOUT
 @STAGED
+@TIMES
 @ROWS
 @READ_ONLY
 def snapshot(
@@ -221,6 +224,7 @@ def snapshot(
     out: Path | None,
     timeout_s: float | None,
     staged: bool,
+    times: "TimesAs | None",
     as_json: bool,
     read_only: bool,
 ) -> None:
@@ -234,8 +238,15 @@ def snapshot(
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
-        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged)
-        output.rows(found, limit, out, as_json)
+        found = of.snapshot(
+            at,
+            columns=files.names(columns),
+            where=where,
+            timeout_s=timeout_s,
+            staged=staged,
+            times=times or "int64",
+        )
+        output.rows(found, limit, out, as_json, of.domain.text if times is None else str)
 
 
 @cli.command()
@@ -249,6 +260,7 @@ def snapshot(
 @OUT
 @TIMEOUT
 @STAGED
+@TIMES
 @ROWS
 @READ_ONLY
 def changes(
@@ -262,6 +274,7 @@ def changes(
     out: Path | None,
     timeout_s: float | None,
     staged: bool,
+    times: "TimesAs | None",
     as_json: bool,
     read_only: bool,
 ) -> None:
@@ -276,6 +289,67 @@ def changes(
         if start is None or end is None:
             raise errors.UsageError("give two times: AFTER and THROUGH")
         found = of.changes(
-            start, end, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged
+            start,
+            end,
+            columns=files.names(columns),
+            where=where,
+            timeout_s=timeout_s,
+            staged=staged,
+            times=times or "int64",
         )
-        output.rows(found, limit, out, as_json)
+        output.rows(found, limit, out, as_json, of.domain.text if times is None else str)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument("key", nargs=-1, required=True)
+@click.option("--lower", metavar="TIME", help="Begin with updates at TIME; default: with all that is known.")
+@click.option("--upper", metavar="TIME", help="End before TIME; default: with the last closed time.")
+@COLUMNS
+@WHERE
+@LIMIT
+@OUT
+@TIMEOUT
+@STAGED
+@TIMES
+@ROWS
+@READ_ONLY
+def history(
+    lake: str,
+    collection: str,
+    key: tuple[str, ...],
+    lower: str | None,
+    upper: str | None,
+    columns: str | None,
+    where: str | None,
+    limit: int | None,
+    out: Path | None,
+    timeout_s: float | None,
+    staged: bool,
+    times: "TimesAs | None",
+    as_json: bool,
+    read_only: bool,
+) -> None:
+    """Print or write the updates of a key in the order of time: when its rows came and went.
+
+    KEY is the value of the key column; of several key columns, their values in order.
+    """
+    import tidelake
+    from tidelake.cli import files, output
+
+    output.check_out(out)
+    with tidelake.open(lake, create=False, read_only=read_only) as opened:
+        of = opened.collection(collection)
+        start, end = files.time(lower, of.domain, "--lower"), files.time(upper, of.domain, "--upper")
+        found = of.history(
+            files.key(key, of),
+            start,
+            end,
+            columns=files.names(columns),
+            where=where,
+            timeout_s=timeout_s,
+            staged=staged,
+            times=times or "int64",
+        )
+        output.rows(found.to_reader(), limit, out, as_json, of.domain.text if times is None else str)

@@ -10,15 +10,16 @@ from typing import Any
 import click
 
 from tidelake.cli import jsonlines, output
+from tidelake.cli.output import TimeCell, timed
 from tidelake.lake.api.collection import Collection
 from tidelake.model import time as times
 from tidelake.model.query import AsOf
-from tidelake.model.time import Time
 from tidelake.shard.upkeep.compactor import MergeShape
 from tidelake.state.bases import needed
 from tidelake.state.forking import borrowed_parts
 from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState, WriterRecord
+from tidelake.timetext import span
 
 _LINES_MAX = 40
 # `show` does not read a larger collection to count its rows with negative multiplicity.
@@ -34,7 +35,7 @@ Names = Callable[[], dict[str, str]]
 def summary(collection: Collection) -> Line:
     """One row on a collection."""
     state = collection.state()
-    return {
+    line = {
         "collection": collection.name,
         "time": str(state.domain),
         "since": state.since,
@@ -42,6 +43,7 @@ def summary(collection: Collection) -> Line:
         "upper": collection.upper if state.group else state.upper,
         **counts(MergeShape.of([item.batch for item in state.spine])),
     }
+    return timed(line, state.domain)
 
 
 def counts(shape: MergeShape) -> Line:
@@ -92,7 +94,8 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         ("group", "group", group),
         ("awaiting", "awaiting transactions", awaited),
     ]
-    waits = {"drained": state.drained, "staged updates": state.staged.totals.rows}
+    lists = [(name, title, [timed(one, state.domain) for one in lines]) for name, title, lines in lists]
+    waits = {"drained": TimeCell(state.drained, state.domain), "staged updates": state.staged.totals.rows}
     history = _history(state)
     head = {
         **summary(collection),
@@ -112,7 +115,8 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         return
     output.table([head], False)
     if state.retention.window is not None:
-        click.echo(f"retention: since follows upper at a distance of {state.retention.window:,}")
+        window = span(state.retention.window, state.domain.unit)
+        click.echo(f"retention: since follows upper at a distance of {window}")
     if state.spine.slices:
         click.echo("history: " + ", ".join(f"{name} {number:,}" for name, number in history.items()))
     if negative:
@@ -183,7 +187,7 @@ def _bases(state: ShardState) -> list[Line]:
     return [
         {
             "boundary": base.hi,
-            "at": base.at,
+            "at": TimeCell(base.at, state.domain),
             "parts": sum(len(run.parts) for run in base.runs),
             "rows": sum(run.rows for run in base.runs),
             "bytes": sum(run.size_bytes for run in base.runs),
@@ -196,8 +200,12 @@ def _staged(state: ShardState) -> list[Line]:
     return [
         {
             "staged": one.name,
-            "first time": _as_json(reduce(times.meet, (part.seen_times[0] for part in one.batch.parts()))),
-            "last time": _as_json(reduce(times.join, (part.seen_times[1] for part in one.batch.parts()))),
+            "first time": TimeCell(
+                reduce(times.meet, (part.seen_times[0] for part in one.batch.parts())), state.domain
+            ),
+            "last time": TimeCell(
+                reduce(times.join, (part.seen_times[1] for part in one.batch.parts())), state.domain
+            ),
             "runs": len(one.batch.runs),
             "updates": one.batch.rows,
             "bytes": one.batch.size_bytes,
@@ -205,10 +213,6 @@ def _staged(state: ShardState) -> list[Line]:
         }
         for one in state.staged
     ]
-
-
-def _as_json(time: Time) -> object:
-    return list(time) if isinstance(time, tuple) else time
 
 
 def _writers(known: Mapping[str, WriterRecord]) -> list[Line]:

@@ -38,9 +38,8 @@ def stage(
             named = ", ".join(into.domain.columns)
             raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
         kept = into.stage(table, token=token)
-        output.table(
-            [{"rows": table.num_rows if kept else 0, "upper": into.upper, "already": not kept}], as_json
-        )
+        one = {"rows": table.num_rows if kept else 0, "upper": into.upper, "already": not kept}
+        output.table([output.timed(one, into.domain)], as_json)
 
 
 @cli.command()
@@ -61,14 +60,15 @@ def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
             end = files.time(closed[1], of.domain, "UPPER")
             answer = of.seal(_required(end))
             one = {"lower": answer.lower, "upper": answer.upper, "already": answer.already}
-            output.table([one], as_json)
+            output.table([output.timed(one, of.domain)], as_json)
             return
         given = pairs(closed, "UPPER")
         uppers = {name: files.time(end, opened.collection(name).domain, name) for name, end in given}
         done = opened.seal({name: _required(end) for name, end in uppers.items()})
+        members = [opened.collection(name) for name in uppers]
         shown = [
-            {"collection": name, "upper": opened.collection(name).upper, "already": done.already}
-            for name in uppers
+            output.timed({"collection": of.name, "upper": of.upper, "already": done.already}, of.domain)
+            for of in members
         ]
         output.table(shown, as_json)
 
@@ -90,16 +90,18 @@ def write(lake: str, written: tuple[str, ...], time: str | None, token: str | No
     from tidelake.cli import files, output
 
     with tidelake.open(lake, create=False) as opened:
-        at = None
+        at = domain = None
         with opened.transaction(token=token) as transaction:
             for name, path in pairs(written, "FILE"):
                 into = opened.collection(name)
-                at = files.time(time, into.domain, "--time")
+                domain = into.domain
+                at = files.time(time, domain, "--time")
                 if not Path(path).is_file():
                     raise errors.UsageError(f"there is no file {path!r}, of collection {name!r}")
                 transaction.write(name, files.read((Path(path),), into, at))
             done = transaction.commit()
-        output.table([{"upper": done.upper, "already": done.already}], as_json)
+        one = {"upper": done.upper, "already": done.already}
+        output.table([one if domain is None else output.timed(one, domain)], as_json)
 
 
 @cli.command()

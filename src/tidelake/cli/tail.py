@@ -3,14 +3,15 @@
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidelake import errors
-from tidelake.cli.group import COLUMNS, LAKE, NAME, WHERE, cli
+from tidelake.cli.group import COLUMNS, LAKE, NAME, TIMES, WHERE, cli
 
 if TYPE_CHECKING:
+    from tidelake.model.selection import TimesAs
     from tidelake.shard.reading.reader import Step
 
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 )
 @COLUMNS
 @WHERE
+@TIMES
 def tail(
     lake: str,
     collection: str,
@@ -47,6 +49,7 @@ def tail(
     timeout_s: float | None,
     columns: str | None,
     where: str | None,
+    times: "TimesAs | None",
 ) -> None:
     """Print the contents, then every update, until interrupted: one JSON object on each line.
 
@@ -68,21 +71,16 @@ def tail(
         last = files.time(until, of.domain, "--until")
         end = of.upper if once else last
         patience_s = 0.0 if once and timeout_s is None else timeout_s
-        names = files.names(columns)
+        how: dict[str, Any] = {"columns": files.names(columns), "where": where, "times": times or "int64"}
         if start is not None or no_snapshot:
-            steps = of.listen(
-                lower=of.upper if start is None else start,
-                until=end,
-                columns=names,
-                where=where,
-                timeout_s=patience_s,
-            )
+            begin = of.upper if start is None else start
+            steps = of.listen(lower=begin, until=end, timeout_s=patience_s, **how)
         else:
             if at is None and not of.domain.total_order:
                 raise errors.UsageError(
                     "tuples have no single last time: give --as-of, --lower or --no-snapshot"
                 )
-            steps = of.subscribe(at, until=end, columns=names, where=where, timeout_s=patience_s)
+            steps = of.subscribe(at, until=end, timeout_s=patience_s, **how)
         _print(steps)
 
 

@@ -6,10 +6,14 @@ makes the second from the first, for the schema that the read uses.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from tidelake.errors import UsageError
 from tidelake.model.predicate import Predicate, columns_of
 from tidelake.model.schema import Column, Schema
+
+TimesAs: TypeAlias = Literal["int64", "timestamp"]
+"""The type of times in what a read returns."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class ReadOptions:
         timeout_s: how long to wait for the times to be closed; None: the setting `wait_timeout_s`.
         staged: do not wait. Of times that are open the answer has what is staged by now.
         schema_id: id of the schema to read under; None: the newest.
+        times: the type of the time column: `int64`, or `timestamp` (in UTC), which only clocks have.
 
     Raises:
         UsageError: an argument has the wrong type.
@@ -32,6 +37,7 @@ class ReadOptions:
     timeout_s: float | None = None
     staged: bool = False
     schema_id: int | None = None
+    times: TimesAs = "int64"
 
     def __post_init__(self) -> None:
         columns: object = self.columns
@@ -53,6 +59,8 @@ class ReadOptions:
         timeout_s: object = self.timeout_s
         if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s >= 0):
             raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds that is not negative")
+        if self.times not in get_args(TimesAs):
+            raise UsageError(f"times={self.times!r} must be 'int64' or 'timestamp'")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tidelake.errors import UsageError
+from tidelake.timetext import shown
 
 Time: TypeAlias = int | tuple[int, ...]
 TIME_MAX = 2**63 - 1
@@ -120,6 +121,10 @@ class TimeDomain:
                     f"give {self._example()}, from 0 to 2^63 - 1"
                 )
         return tuple(components) if self.unit == "tuple" else components[0]
+
+    def text(self, value: object) -> str:
+        """The text of a time or frontier for people; see `tidelake.timetext.shown`."""
+        return shown(value, self.unit)
 
     def _example(self) -> str:
         return f"a tuple of {self.arity} whole numbers" if self.unit == "tuple" else "one whole number"

@@ -27,6 +27,7 @@ from tidelake.errors import (
     CorruptionError,
     InternalError,
     TidelakeError,
+    TimedError,
 )
 from tidelake.process import PerProcess
 from tidelake.shard.fairshare import FairShare
@@ -267,9 +268,11 @@ class Machine:
                 raise self.named(error)
 
     def named(self, error: TidelakeError) -> TidelakeError:
-        """The error with the shard's title in place of its id, which is all that a state knows."""
+        """The error with the shard's title in place of its id, and with the unit of its times."""
         if isinstance(error, CollectionDropped | CollectionInGroup):
             return type(error)(self.title)
+        if isinstance(error, TimedError) and self._known is not None:
+            return error.of(self._known.state.domain.unit)
         return error
 
     def _rollup_due(self, known: LoadedVersion) -> bool:

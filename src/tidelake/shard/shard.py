@@ -227,7 +227,7 @@ class Shard:
         return done
 
     def named(self, error: TidelakeError) -> TidelakeError:
-        """The error with the shard's title in place of its id, which is all that a state knows."""
+        """The error with the shard's title in place of its id, and with the unit of its times."""
         return self._machine.named(error)
 
     def preview(self, command: Command[R]) -> R | None:

@@ -21,7 +21,7 @@ from tidelake.spark.jobs.export import ExportReport, export
 from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
 from tidelake.spark.jobs.maintain import MaintainReport, maintain
 from tidelake.spark.jobs.merge import merge, workers
-from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
+from tidelake.spark.reading.frames import changes, history, snapshot, snapshots, updates
 from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
 from tidelake.spark.source.format import TidelakeSource, register
@@ -43,6 +43,7 @@ __all__ = [
     "backfill",
     "changes",
     "export",
+    "history",
     "ingest",
     "ingest_change_files",
     "local_session",

@@ -30,8 +30,9 @@ def too_far(state: ShardState, before: Frontier, upper: Frontier, now_ms: int) -
     wanted_s = int(ahead_s) + 86_400
     return Refused(
         UsageError(
-            f"this would close all times up to {last}, {_span(ahead_s)} ahead of the clock, and at most "
-            f"{_span(state.agreed.max_ahead_ms / 1000)} is allowed: times are {state.domain} since 1970, so "
+            f"this would close all times up to {state.domain.text(last)}, {_span(ahead_s)} ahead of the "
+            f"clock, and at most {_span(state.agreed.max_ahead_ms / 1000)} is allowed: times are "
+            f"{state.domain} since 1970, so "
             "check the unit; rows for future times can be staged; or allow more for the whole lake: "
             f"lake.settings(max_ahead_s={wanted_s}) or `tidelake settings LAKE max_ahead_s={wanted_s}`"
         )

@@ -104,9 +104,9 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
     upper, retained, spine, staged = state.upper, state.retained, state.spine, list(state.staged)
     if as_of is not None:
         if not state.since.less_equal(as_of):
-            raise HistoryCompacted(as_of, state.since)
+            raise HistoryCompacted(as_of, state.since).of(state.domain.unit)
         if state.upper.less_equal(as_of):
-            raise NotYetClosed(as_of, state.upper, 0)
+            raise NotYetClosed(as_of, state.upper, 0).of(state.domain.unit)
         upper = state.upper.meet(Frontier.past(as_of))
         # The origin's owner may have given up history from `as_of` on that holds keep; the fork keeps it.
         retained = retained.meet(Frontier.of(as_of))

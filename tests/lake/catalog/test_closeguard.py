@@ -41,6 +41,7 @@ GIVEN = {
     "as_of": 0,
     "asked": AsOf(0),
     "frontiers": {"c": 0},
+    "key": 1,
     "keys": pa.table({"id": [1]}),
     "lower": 1,
     "n": 2,

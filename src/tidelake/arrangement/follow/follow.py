@@ -148,7 +148,9 @@ class FollowedArrangement(Arrangement):
             domain = self.layout.domain
             wanted = since if isinstance(since, Frontier) else Frontier.of(domain.check(since))
             if not wanted <= Frontier.of(last):
-                raise UsageError(f"since {wanted} is past the last applied time, {last}")
+                raise UsageError(
+                    f"since {domain.text(wanted)} is past the last applied time, {domain.text(last)}"
+                )
             Arrangement.advance_since(self, wanted)
 
         self._follower.seen(move)

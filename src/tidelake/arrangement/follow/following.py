@@ -159,7 +159,7 @@ class Follower:
                 continue
             left_s = deadline_s - clock.monotonic_s()
             if left_s <= 0:
-                raise NotYetClosed(through, end_of(self._position), timeout_s)
+                raise self._open_yet(through, self._position, timeout_s)
             clock.sleep(min(self._poll_s, left_s))
         return last_before(self._position)
 
@@ -249,9 +249,13 @@ class Follower:
         while not start <= (upper := self._tail.head(fresh=True).upper):
             left_s = deadline_s - clock.monotonic_s()
             if left_s <= 0:
-                raise NotYetClosed(as_of, end_of(upper), timeout_s)
+                raise self._open_yet(as_of, upper, timeout_s)
             clock.sleep(min(self._poll_s, left_s))
         return start
+
+    def _open_yet(self, asked: Time | None, upper: Frontier, timeout_s: float) -> NotYetClosed:
+        """The error of a time that was not reached."""
+        return NotYetClosed(asked, end_of(upper), timeout_s).of(self._tail.known.domain.unit)
 
     def _run(self, stop: Stop) -> None:
         while not stop.wait(self._poll_s):

@@ -154,7 +154,7 @@ class Cursor(KeyCursor):
         """
         domain, since = self._layout.domain, self._view.since
         as_of = domain.check(as_of, "as_of")
-        check_kept(as_of, since)
+        check_kept(as_of, since, domain)
         until = Updates(Frontier.of(domain.minimum), Frontier.past(as_of))
         self._visit(select(self._updates(), until, domain), visit)
 

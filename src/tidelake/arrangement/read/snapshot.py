@@ -111,7 +111,7 @@ class Snapshot:
         """
         if as_of is not None:
             as_of = self.layout.domain.check(as_of, "as_of")
-            check_kept(as_of, self.since)
+            check_kept(as_of, self.since, self.layout.domain)
         return UpdatesView(self.layout, self.retention, self.since, as_of)
 
     def lookup(

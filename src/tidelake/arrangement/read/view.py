@@ -16,22 +16,21 @@ from tidelake.data.sums import diffs, sum_batch, sum_sorted
 from tidelake.errors import HistoryCompacted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
-from tidelake.model.time import Time
+from tidelake.model.time import Time, TimeDomain
 
 
-def check_kept(as_of: Time, since: Frontier) -> None:
+def check_kept(as_of: Time, since: Frontier, domain: TimeDomain) -> None:
     """Refuse a time before the `since` of an arrangement.
 
     Raises:
         HistoryCompacted: the time is before `since`.
     """
     if not (since.closed or since.less_equal(as_of)):
-        raise HistoryCompacted(
-            as_of,
-            since,
+        remedy = (
             "that is the since of the arrangement, before which times are folded: read as of a time from "
-            "there on, or use arrange(as_of=...) to keep history",
+            "there on, or use arrange(as_of=...) to keep history"
         )
+        raise HistoryCompacted(as_of, since, remedy).of(domain.unit)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from tidelake.lake.catalog.publishing import publish_name
 from tidelake.lake.catalog.shards import Shards
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
 from tidelake.shard.copying.copy import SHARE, THREADS, BytesInFlight, Copied, ShardCopy
 from tidelake.shard.copying.moment import states_at_one_moment
 from tidelake.shard.history import History
@@ -70,6 +71,7 @@ class CopiedCollection:
         parts: number of parts that this run has stored.
         size_bytes: total size of these parts in bytes.
         found: number of parts that were there.
+        domain: the unit of its times.
     """
 
     name: str
@@ -80,6 +82,7 @@ class CopiedCollection:
     parts: int
     size_bytes: int
     found: int
+    domain: TimeDomain
 
 
 @dataclass(frozen=True)
@@ -471,7 +474,15 @@ def _possible(moved: Mapping[str, str], taken: set[str]) -> dict[str, str]:
 def _reported(name: str, what: str, state: ShardState, copied: Copied) -> CopiedCollection:
     rows = state.spine.totals.rows + state.staged.totals.rows
     return CopiedCollection(
-        name, what, state.since, state.upper, rows, copied.parts, copied.size_bytes, copied.found
+        name,
+        what,
+        state.since,
+        state.upper,
+        rows,
+        copied.parts,
+        copied.size_bytes,
+        copied.found,
+        state.domain,
     )
 
 

@@ -250,7 +250,9 @@ class LakeCheck:
             return
         if self._older(state.committed_ms, state.agreed.upload_ms):
             rows = state.spine.totals.rows
-            message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
+            message = (
+                f"no name leads to it, and it holds {rows} updates up to {state.domain.text(state.upper)}"
+            )
             # A shard at its first state was never finished and holds nothing acknowledged.
             unfinished = state.seqno == 0
             self._tell("unfinished-shard" if unfinished else "unnamed-shard", shard_id, message)

@@ -97,8 +97,9 @@ def _wanted(name: str, shard: Shard, value: FrontierLike) -> Frontier:
     if since.closed:
         raise UsageError(f"since={since} of collection {name!r}: nothing could ever be read")
     if not state.retained <= since:
+        given, before = state.domain.text(since), state.domain.text(state.retained)
         raise UsageError(
-            f"since={since} of collection {name!r} goes back: history before {state.retained} may go already"
+            f"since={given} of collection {name!r} goes back: history before {before} may go already"
         )
     return since
 

@@ -13,13 +13,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tidelake.data.timestamps import check_clock
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
-from tidelake.model.selection import ReadOptions
+from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading import query
 from tidelake.shard.reading.reader import ListenOptions, Reader, Step
@@ -34,6 +35,8 @@ def following(domain: TimeDomain, until: FrontierLike | None, options: ReadOptio
     """The arguments of `listen` and `subscribe`, checked. Without a timeout they wait without limit."""
     if options.timeout_s is None:
         options = replace(options, timeout_s=float("inf"))
+    if options.times == "timestamp":
+        check_clock(domain)
     return ListenOptions(options, Frontier() if until is None else frontier(until, domain, "until"))
 
 
@@ -49,6 +52,7 @@ class Following(CollectionHandle):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        times: TimesAs = "int64",
     ) -> Iterator[Step]:
         """Yield the updates after `as_of`, or from `lower` on, each once, in steps; see `Reader.listen`.
 
@@ -62,11 +66,12 @@ class Following(CollectionHandle):
             columns: as for `Collection.snapshot`.
             where: as for `Collection.snapshot`.
             timeout_s: how long to wait for each step.
+            times: as for `Collection.snapshot`.
 
         Raises:
             HistoryCompacted: the times of updates after `as_of` are no longer known. Nothing was written.
         """
-        how = following(self.domain, until, ReadOptions(columns, where, timeout_s))
+        how = following(self.domain, until, ReadOptions(columns, where, timeout_s, times=times))
         if (as_of is None) == (lower is None):
             raise UsageError("say where to begin: give either as_of=... or lower=...")
         told: object = None
@@ -77,7 +82,8 @@ class Following(CollectionHandle):
             start = Frontier.past(at)
         since = self._shard.alive().since
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
-            raise HistoryCompacted(told, since) if lower is None else query.updates_folded(start, since)
+            error = HistoryCompacted(told, since) if lower is None else query.updates_folded(start, since)
+            raise error.of(self.domain.unit)
         return self._listened(start, how, told)
 
     def _listened(self, start: Frontier, how: ListenOptions, told: object) -> Iterator[Step]:
@@ -93,6 +99,7 @@ class Following(CollectionHandle):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        times: TimesAs = "int64",
     ) -> Iterator[Step]:
         """Yield the contents at `as_of` as a first step, then every later update once, as `listen` does.
 
@@ -107,6 +114,7 @@ class Following(CollectionHandle):
             columns: as for `listen`.
             where: as for `listen`.
             timeout_s: how long to wait for each step, and for `as_of` to be closed.
+            times: as for `listen`.
 
         Returns:
             Steps. The first one covers all times up to `as_of`; its rows are at time `as_of`.
@@ -116,7 +124,7 @@ class Following(CollectionHandle):
             NotYetClosed: it is still open after `timeout_s`.
             UsageError: no `as_of` is given, and times are tuples or all are closed.
         """
-        how = following(self.domain, until, ReadOptions(columns, where, timeout_s))
+        how = following(self.domain, until, ReadOptions(columns, where, timeout_s, times=times))
         if as_of is None:
             return self._subscribed(None, how)
         at = AsOf(self.domain.check(as_of, "as_of"))

@@ -118,9 +118,13 @@ class CollectionHandle:
             )
         if upper.less_equal(self.domain.minimum):
             # Do not wait: a caller that gives no time wants what is there now, and nothing is.
-            raise NotYetClosed(self.domain.minimum, upper.elements[0], 0)
+            raise NotYetClosed(self.domain.minimum, upper.elements[0], 0).of(self.domain.unit)
         last: Time = upper.just_before().elements[0]
         return last
+
+    def _text(self, value: object) -> str:
+        """The text of a time or frontier, for messages."""
+        return self.domain.text(value)
 
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
         return frontier(value, self.domain, name)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidelake.errors import UsageError
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
-from tidelake.model.selection import ReadOptions
+from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.version import Version
 
@@ -44,15 +44,16 @@ class IntervalReads(Timed):
         where: str | None = None,
         timeout_s: float | None = None,
         staged: bool = False,
+        times: TimesAs = "int64",
     ) -> pa.RecordBatchReader:
         """The exact net difference between the contents at `after` and at `through`.
 
         A `_diff` of `+n` means that n such rows were added, `-n` that n were removed. A row that was added
-        and removed in between does not appear. All rows are at time `through`. `columns`, `where`, `staged`
-        and errors as for `snapshot`.
+        and removed in between does not appear. All rows are at time `through`. `columns`, `where`, `staged`,
+        `times` and errors as for `snapshot`.
         """
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return self._read(asked, ReadOptions(columns, where, timeout_s, staged))
+        return self._read(asked, ReadOptions(columns, where, timeout_s, staged, times=times))
 
     def updates(
         self,
@@ -63,13 +64,14 @@ class IntervalReads(Timed):
         where: str | None = None,
         timeout_s: float | None = None,
         staged: bool = False,
+        times: TimesAs = "int64",
     ) -> pa.RecordBatchReader:
         """Every update in `[lower, upper)`, at its own time.
 
-        `columns`, `where`, `staged` and errors as for `snapshot`.
+        `columns`, `where`, `staged`, `times` and errors as for `snapshot`.
         """
         asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
-        return self._read(asked, ReadOptions(columns, where, timeout_s, staged))
+        return self._read(asked, ReadOptions(columns, where, timeout_s, staged, times=times))
 
 
 class SplitReads(Timed):
@@ -93,6 +95,7 @@ class SplitReads(Timed):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        times: TimesAs = "int64",
     ) -> list[pa.RecordBatchReader]:
         """`snapshot` in `n` streams of about equal size, one for each of `n` threads.
 
@@ -107,11 +110,14 @@ class SplitReads(Timed):
             columns: as for `snapshot`.
             where: as for `snapshot`.
             timeout_s: how long to wait for the time to be closed.
+            times: as for `snapshot`.
 
         Returns:
             The streams. Costs one log scan and a read or two of each part; of small parts also the keys.
         """
-        return self._at(as_of, ReadOptions(columns, where, timeout_s), partial(self._split, _streams(n)))
+        return self._at(
+            as_of, ReadOptions(columns, where, timeout_s, times=times), partial(self._split, _streams(n))
+        )
 
     def split_changes(
         self,
@@ -122,10 +128,11 @@ class SplitReads(Timed):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        times: TimesAs = "int64",
     ) -> list[pa.RecordBatchReader]:
         """`changes` in `n` streams; see `split_snapshot`."""
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return self._split(_streams(n), asked, ReadOptions(columns, where, timeout_s))
+        return self._split(_streams(n), asked, ReadOptions(columns, where, timeout_s, times=times))
 
     def split_updates(
         self,
@@ -136,10 +143,11 @@ class SplitReads(Timed):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        times: TimesAs = "int64",
     ) -> list[pa.RecordBatchReader]:
         """`updates` in `n` streams; see `split_snapshot`."""
         asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
-        return self._split(_streams(n), asked, ReadOptions(columns, where, timeout_s))
+        return self._split(_streams(n), asked, ReadOptions(columns, where, timeout_s, times=times))
 
 
 def _streams(n: object) -> int:

@@ -102,14 +102,16 @@ class Maintaining(CollectionHandle):
         wanted, state = self._frontier(since, "since"), self._shard.apply_decided().state
         if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
             raise UsageError(
-                f"since={wanted} is past the upper {state.upper} of collection {self.name!r} or at it: "
-                f"nothing could be read; give at most {state.upper.just_before()}"
+                f"since={self._text(wanted)} is past the upper {self._text(state.upper)} of collection "
+                f"{self.name!r} or at it: nothing could be read; give at most "
+                f"{self._text(state.upper.just_before())}"
             )
         both = state.retained.join(wanted)
         if both != state.retained and not holds.readable(both, state.upper):
             raise UsageError(
-                f"since={wanted} and {state.retained}, before which history of collection {self.name!r} may "
-                f"go already, together mean {both}, past the upper {state.upper}: nothing could be read; "
+                f"since={self._text(wanted)} and {self._text(state.retained)}, before which history of "
+                f"collection {self.name!r} may go already, together mean {self._text(both)}, past the upper "
+                f"{self._text(state.upper)}: nothing could be read; "
                 "close times at or after that first, or give a closed time that is at or after both"
             )
         return self._shard.advance_since(wanted)

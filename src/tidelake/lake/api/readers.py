@@ -12,7 +12,7 @@ from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.lake.arguments.names import check_token
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query
-from tidelake.model.selection import ReadOptions
+from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading.critical import CriticalHold, Moved
 from tidelake.shard.reading.reader import Reader, Step
@@ -65,13 +65,14 @@ class CollectionReader(IntervalReads, SplitReads):
         where: str | None = None,
         timeout_s: float | None = None,
         staged: bool = False,
+        times: TimesAs = "int64",
     ) -> pa.RecordBatchReader:
         """See `Collection.snapshot`; same errors.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
-        return self._at(as_of, ReadOptions(columns, where, timeout_s, staged), self._read)
+        return self._at(as_of, ReadOptions(columns, where, timeout_s, staged, times=times), self._read)
 
     def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
         if as_of is not None:
@@ -104,6 +105,7 @@ class CollectionReader(IntervalReads, SplitReads):
         until: FrontierLike | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        times: TimesAs = "int64",
     ) -> Iterator[Step]:
         """Yield every update after `as_of` once, in steps; see `Collection.listen`.
 
@@ -111,7 +113,8 @@ class CollectionReader(IntervalReads, SplitReads):
             LeaseExpired: the hold is gone.
         """
         at = self._domain.check(as_of, "as_of")
-        return self._reader.listen(at, following(self._domain, until, ReadOptions(columns, where, timeout_s)))
+        how = ReadOptions(columns, where, timeout_s, times=times)
+        return self._reader.listen(at, following(self._domain, until, how))
 
     def downgrade(self, since: FrontierLike) -> None:
         """Stop holding history before `since`, and staged rows that earlier reads saw. One log write.

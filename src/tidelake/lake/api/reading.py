@@ -14,12 +14,13 @@ from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt
 from tidelake.lake.api.readers import CollectionReader
 from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.keys import one_key
 from tidelake.lake.arguments.names import check_name
 from tidelake.model.query import AsOf, Query
-from tidelake.model.selection import ReadOptions
+from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import Time
 from tidelake.shard.reading import query
-from tidelake.shard.reading.lookup import lookup
+from tidelake.shard.reading.lookup import history, lookup
 from tidelake.shard.reading.negatives import may_be_negative, negatives
 from tidelake.shard.reading.reader import Reader
 from tidelake.shard.version import Version
@@ -37,6 +38,7 @@ class Reading(CollectionHandle, IntervalReads):
         timeout_s: float | None = None,
         schema_id: int | None = None,
         staged: bool = False,
+        times: TimesAs = "int64",
     ) -> pa.RecordBatchReader:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
@@ -57,6 +59,8 @@ class Reading(CollectionHandle, IntervalReads):
             schema_id: read under the schema of this id.
             staged: do not wait. For times that are still open, the contents include the updates that were
                 staged before the call. Default of `as_of` is then `last_staged`.
+            times: the type of `_time`: `"int64"`, as it is stored, or `"timestamp"`, an Arrow timestamp
+                in UTC, of the collection's unit. Only clocks have timestamps.
 
         Raises:
             UsageError: there is no such column, or the condition is not supported; says what to write.
@@ -65,7 +69,7 @@ class Reading(CollectionHandle, IntervalReads):
             NotYetClosed: `as_of` is still open after `timeout_s` (default: the setting `wait_timeout_s`). At
                 once if no `as_of` is given and no time is closed yet.
         """
-        return self._at(as_of, ReadOptions(columns, where, timeout_s, staged, schema_id), self._read)
+        return self._at(as_of, ReadOptions(columns, where, timeout_s, staged, schema_id, times), self._read)
 
     def negative_rows(self) -> int:
         """The number of distinct rows with a negative multiplicity at the last closed time.
@@ -92,6 +96,7 @@ class Reading(CollectionHandle, IntervalReads):
         where: str | None = None,
         timeout_s: float | None = None,
         staged: bool = False,
+        times: TimesAs = "int64",
     ) -> pa.Table:
         """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` returns them.
 
@@ -102,6 +107,7 @@ class Reading(CollectionHandle, IntervalReads):
             where: as for `snapshot`.
             timeout_s: how long to wait for the time to be closed.
             staged: as for `snapshot`.
+            times: as for `snapshot`.
 
         Returns:
             A table in memory, sorted by key, then value, with multiplicities in `_diff`. Keys without rows
@@ -111,8 +117,50 @@ class Reading(CollectionHandle, IntervalReads):
         Raises:
             InvalidUpdates: the table does not hold valid keys; names the column and the row.
         """
-        options = ReadOptions(columns, where, timeout_s, staged)
+        options = ReadOptions(columns, where, timeout_s, staged, times=times)
         return self._at(as_of, options, partial(lookup, self._shard, as_table(keys)))
+
+    def history(
+        self,
+        key: object,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+        staged: bool = False,
+        times: TimesAs = "int64",
+    ) -> pa.Table:
+        """The updates of one key in the order of time: when its rows came (`_diff` > 0) and went (< 0).
+
+        Args:
+            key: the value of the key column; of several key columns a tuple, in their order, or a dict by
+                name.
+            lower: begin at this frontier. Default: with all that is known. If history was given up, that
+                begins with the rows that were there at `since`, at time `since`.
+            upper: end before this frontier. Default: with the last closed time or, with `staged`, the last
+                staged update.
+            columns: as for `snapshot`, like the other arguments and errors.
+            where: as for `snapshot`.
+            timeout_s: how long to wait for the times before `upper` to be closed.
+            staged: as for `snapshot`.
+            times: as for `snapshot`.
+
+        Returns:
+            A table in memory. Of one time the removed rows come first, then the added ones, by value. Times
+            that are tuples are in the order of their components. Costs as `lookup`, for all parts with times
+            that are asked for.
+
+        Raises:
+            UsageError: the key does not fit the key columns.
+            HistoryCompacted: updates from `lower` on can no longer be told apart, or `upper` is not after
+                `since`.
+        """
+        start = None if lower is None else self._frontier(lower, "lower")
+        end = None if upper is None else self._frontier(upper, "upper")
+        options = ReadOptions(columns, where, timeout_s, staged, times=times)
+        return history(self._shard, one_key(key, self._shard.spec.schema), start, end, options)
 
     def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
         if as_of is not None:

@@ -180,7 +180,7 @@ class ShardCheck:
         if refusal:
             self._tell("mendable", self._id, f"--repair leaves it as it is: {refusal}")
             return replayed
-        would = f"--repair would restore it with the upper {plan.after.upper}"
+        would = f"--repair would restore it with the upper {plan.after.domain.text(plan.after.upper)}"
         aside = [f"{one.what} ({one.rule})" for one in plan.aside]
         if not repair:
             told = f"{would}, and set aside {len(aside)} things and {plan.rows} updates: {'; '.join(aside)}"
@@ -274,7 +274,7 @@ class ShardCheck:
             return  # It existed a moment ago, so a newer state needs it no more.
         if found.rows:
             message = (
-                f"as of {last}, {found.rows} rows have a negative multiplicity, such as "
+                f"as of {state.domain.text(last)}, {found.rows} rows have a negative multiplicity, such as "
                 f"{found.example}: they were deleted more often than they were added"
             )
             self._tell("negative-rows", self._id, message)

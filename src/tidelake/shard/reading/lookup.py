@@ -1,16 +1,24 @@
-"""Asking a shard for the rows of some keys: a read that leaves all others out.
+"""Asking a shard for the rows of some keys: at a time, or through all times. All other rows are left out.
 
-Owns the read; which parts, row groups and rows are left out is `tidelake.shard.runs.scope`.
+Owns the reads; which parts, row groups and rows are left out is `tidelake.shard.runs.scope`.
 """
 
+from dataclasses import replace
+
+import numpy as np
 import pyarrow as pa
 
 from tidelake.data.ingest import normalize
 from tidelake.data.keyset import KeySet
-from tidelake.model.query import AsOf
+from tidelake.data.select import select
+from tidelake.data.timestamps import check_clock, with_timestamps
+from tidelake.errors import HistoryCompacted
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Fold, Query, Updates
 from tidelake.model.schema import DIFF, Schema
 from tidelake.model.selection import ReadOptions
-from tidelake.shard.reading.query import read
+from tidelake.model.time import TimeDomain
+from tidelake.shard.reading.query import read, wait
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
@@ -31,6 +39,52 @@ def lookup(
     Raises:
         InvalidUpdates: the table is none of keys; names the column and the row.
     """
+    return _among(shard, keys, query, options, seen)
+
+
+def history(
+    shard: Shard, key: pa.Table, lower: Frontier | None, upper: Frontier | None, options: ReadOptions
+) -> pa.Table:
+    """The updates of a key in the order of time; of one time the removed rows come first, then by value.
+
+    Args:
+        shard: to read.
+        key: one row with the key columns.
+        lower: the first times; None: what is known, which begins with the contents at `since`.
+        upper: updates before it; None: all closed ones or, with `staged`, all.
+        options: as for `tidelake.shard.reading.query.read`, whose errors it has as well.
+    """
+    version, plain = shard.version(), replace(options, times="int64")
+    domain = version.spec.domain
+    if options.times == "timestamp":
+        check_clock(domain)
+    end = upper if upper is not None else Frontier() if options.staged else version.upper
+    if lower is not None:
+        found = _among(shard, key, Updates(lower, lower.join(end)), plain, version)
+    else:
+        if not options.staged and not end <= version.upper:
+            version = wait(shard, lambda state: end <= state.upper, end, options.timeout_s)
+        since = version.state.since
+        if upper is not None and since != version.state.minimum and not since < upper:
+            raise HistoryCompacted(upper, since).of(domain.unit)
+        folded = _among(shard, key, Fold(since), plain, version)
+        closed = Updates(Frontier.of(domain.minimum), end)
+        kept = [select(batch, closed, domain) for batch in folded.to_batches()]
+        found = pa.Table.from_batches(kept, folded.schema)
+    ordered = _by_time(found, domain)
+    return ordered if options.times == "int64" else with_timestamps(ordered, domain)
+
+
+def _by_time(updates: pa.Table, domain: TimeDomain) -> pa.Table:
+    """Updates that are sorted by value, sorted by time."""
+    times = [updates[name].to_numpy() for name in reversed(domain.columns)]
+    order = np.lexsort((updates[DIFF].to_numpy() > 0, *times))
+    return updates.take(pa.array(order))
+
+
+def _among(
+    shard: Shard, keys: pa.Table, query: Query, options: ReadOptions, seen: Version | None
+) -> pa.Table:
     asked = read(shard, query, options, seen)
     given = _keys(keys, asked.spec)
     return asked.among(KeySet.of(given, asked.spec.schema)) if given.num_rows else asked.schema.empty_table()

@@ -66,19 +66,19 @@ def check_since(query: Query, state: ShardState) -> None:
     match query:
         case AsOf(time):
             if not state.since.less_equal(time):
-                raise HistoryCompacted(time, state.since)
+                raise HistoryCompacted(time, state.since).of(state.domain.unit)
         case Changes(after, through):
             if not times.less_equal(after, through):
-                raise UsageError(
-                    f"changes after {after} cannot end at {through}, which is not at or after it"
-                )
+                start, end = state.domain.text(after), state.domain.text(through)
+                raise UsageError(f"changes after {start} cannot end at {end}, which is not at or after it")
             if not state.since.less_equal(after):
-                raise HistoryCompacted(after, state.since)
+                raise HistoryCompacted(after, state.since).of(state.domain.unit)
         case Updates(lower, upper):
             if not lower <= upper:
-                raise UsageError(f"the lower frontier {lower} is not at or before the upper {upper}")
+                start, end = state.domain.text(lower), state.domain.text(upper)
+                raise UsageError(f"the lower frontier {start} is not at or before the upper {end}")
             if state.since != state.minimum and not state.since.keeps_times_from(lower):
-                raise updates_folded(lower, state.since)
+                raise updates_folded(lower, state.since).of(state.domain.unit)
         case Fold(_):
             pass
 
@@ -113,7 +113,7 @@ def wait(
             return version
         left_s = deadline_s - clock.monotonic_s()
         if left_s <= 0:
-            raise NotYetClosed(asked, _plain(version.upper), patience_s)
+            raise NotYetClosed(asked, _plain(version.upper), patience_s).of(shard.spec.domain.unit)
         clock.sleep(min(pause_s, left_s))
         pause_s = min(pause_s * 2, config.poll_interval_s)
 

@@ -181,11 +181,12 @@ class Reader:
         """Every time from `lower` on, as `listen`. An error names `told`, or the frontier if that is None."""
         state = self._alive()
         if state.since != state.minimum and not state.since.keeps_times_from(lower):
-            raise (
+            error = (
                 query.updates_folded(lower, state.since)
                 if told is None
                 else HistoryCompacted(told, state.since)
             )
+            raise error.of(state.domain.unit)
         return self._steps(lower, following)
 
     def _steps(self, frontier: Frontier, following: ListenOptions) -> Iterator[Step]:

@@ -14,9 +14,10 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from tidelake.data import timestamps
 from tidelake.data.keyset import KeySet
 from tidelake.data.selection import bind
-from tidelake.errors import BlobNotFound, TidelakeError
+from tidelake.errors import BlobNotFound, TidelakeError, UsageError
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.lease import explained
@@ -44,6 +45,7 @@ class VersionRead:
         query: to answer.
         spec: of the version, with the schema to read under.
         selection: which rows and columns.
+        as_timestamps: whether the time column is of timestamps.
     """
 
     shard: Shard
@@ -51,6 +53,7 @@ class VersionRead:
     query: Query
     spec: ShardSpec
     selection: Selection
+    as_timestamps: bool = False
 
     @classmethod
     def of(cls, shard: Shard, version: Version, query: Query, options: ReadOptions = _ALL) -> "VersionRead":
@@ -60,8 +63,10 @@ class VersionRead:
             IncompatibleSchema: rows of the version do not fit the schema to read under.
             UsageError: the options do not fit the schema; see `tidelake.data.selection.bind`.
         """
-        spec = version.spec.read_as(options.schema_id)
-        return cls(shard, version, query, spec, bind(options, spec.schema))
+        spec, as_timestamps = version.spec.read_as(options.schema_id), options.times == "timestamp"
+        if as_timestamps:
+            timestamps.check_clock(spec.domain)
+        return cls(shard, version, query, spec, bind(options, spec.schema), as_timestamps)
 
     def stream(self) -> pa.RecordBatchReader:
         """The answer, sorted by (key, value, time), consolidated, in bounded memory.
@@ -93,10 +98,12 @@ class VersionRead:
         return readers + [self._reader(self._batches([])) for _ in range(n - len(readers))]
 
     def plan(self, tasks: TaskOptions) -> ReadPlan:
-        """The answer, cut into tasks for other processes. Errors as `stream`.
+        """The answer, cut into tasks for other processes; their times are int64. Errors as `stream`.
 
         Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.reading.planholds`.
         """
+        if self.as_timestamps:
+            raise UsageError("times='timestamp': the tasks of a plan give int64: convert what they return")
         needed, asked = self._sources
         try:
             cut = plan_read(self.spec, self._blobs, needed, asked, tasks, selection=self.selection)
@@ -110,7 +117,8 @@ class VersionRead:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the answer."""
-        return shown(self.spec, self.selection)
+        found = shown(self.spec, self.selection)
+        return timestamps.timestamp_schema(found, self.spec.domain) if self.as_timestamps else found
 
     @property
     def _blobs(self) -> BlobStore:
@@ -132,6 +140,8 @@ class VersionRead:
     ) -> Generator[pa.RecordBatch]:
         asked = self._sources[1]
         found = rows(self.spec, self._blobs, needed, asked, keys, selection=self.selection, among=among)
+        if self.as_timestamps:
+            found = timestamps.stream(found, self.spec.domain)
         return self.version.watch(found) if _any_stored(needed) else found
 
     def _reader(self, batches: Generator[pa.RecordBatch]) -> pa.RecordBatchReader:

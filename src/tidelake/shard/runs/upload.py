@@ -203,9 +203,11 @@ def check_times(table: pa.Table, domain: TimeDomain, lower: Frontier | None, upp
     """
     batches = table.to_batches()
     if lower is not None and sum(view(b, domain, None, lower, None).num_rows for b in batches) < len(table):
-        raise UpdateBeforeLower(next(t for t in _times(table, domain) if not lower.less_equal(t)), lower)
+        early = next(t for t in _times(table, domain) if not lower.less_equal(t))
+        raise UpdateBeforeLower(early, lower).of(domain.unit)
     if upper is not None and sum(view(b, domain, None, None, upper).num_rows for b in batches) < len(table):
-        raise UpdateNotBeforeUpper(next(t for t in _times(table, domain) if upper.less_equal(t)), upper)
+        late = next(t for t in _times(table, domain) if upper.less_equal(t))
+        raise UpdateNotBeforeUpper(late, upper).of(domain.unit)
 
 
 def _times(table: pa.Table, domain: TimeDomain) -> Iterator[Time]:

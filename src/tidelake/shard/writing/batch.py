@@ -92,7 +92,9 @@ class Batch:
 
     def __repr__(self) -> str:
         used = f", {self._use}" if self._use else ""
-        return f"Batch({self.bounds}, rows={self.rows}, runs={self.runs}{used})"
+        text, bounds = self._spec.domain.text, self.bounds
+        covered = f"[{text(bounds.lower)}, {text(bounds.upper)}) since {text(bounds.since)}"
+        return f"Batch({covered}, rows={self.rows}, runs={self.runs}{used})"
 
     @property
     def shard_id(self) -> str:

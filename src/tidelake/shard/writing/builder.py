@@ -151,7 +151,7 @@ class BatchBuilder:
             bounds = Bounds(self._lower, upper, Frontier.of(self._spec.domain.minimum))
             late = self._last_times.at_or_after(upper)
             if late is not None:
-                raise UpdateNotBeforeUpper(late, upper)
+                raise UpdateNotBeforeUpper(late, upper).of(self._spec.domain.unit)
             rest = self._buffer.take()
             if rest:
                 self._cut(rest)

@@ -128,4 +128,4 @@ def check_open(state: ShardState, at: Time) -> None:
         UpdateBeforeLower: the time is closed.
     """
     if not state.upper.less_equal(at):
-        raise UpdateBeforeLower(at, state.upper)
+        raise UpdateBeforeLower(at, state.upper).of(state.domain.unit)

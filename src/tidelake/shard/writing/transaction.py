@@ -163,7 +163,7 @@ def _prepared(
     if not table.num_rows:
         return None
     if at is not None and not state.upper.less_equal(at):
-        raise UpperMismatch(Frontier.of(at), state.upper)
+        raise UpperMismatch(Frontier.of(at), state.upper).of(state.domain.unit)
     check_times(table, spec.domain, state.upper, None)
     admit(shard)
     Drainer(shard).make_room()

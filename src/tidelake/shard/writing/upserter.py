@@ -96,7 +96,7 @@ class Upserter:
         if state.upper.closed:
             raise UpperMismatch("any frontier", state.upper)
         if time is not None and not state.upper.less_equal(time):
-            raise UpdateBeforeLower(time, state.upper)
+            raise UpdateBeforeLower(time, state.upper).of(state.domain.unit)
         made = cls(spec, (), state.upper, columns, time, rows_count, advance)
         end = Frontier.past(made.as_of)
         met = any(begins_before(one.batch, end) for one in state.staged)

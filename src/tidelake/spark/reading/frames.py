@@ -15,18 +15,22 @@ from datetime import timedelta
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import timestamp_micros, timestamp_millis
 
+from tidelake.data.timestamps import check_clock
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
-from tidelake.model.selection import ReadOptions
-from tidelake.model.time import Time
+from tidelake.model.selection import ReadOptions, TimesAs
+from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
 from tidelake.spark.reading.holds import HOLD_FOR, Lasting, hold_plans, kept
 from tidelake.spark.reading.native import reachable, readable, scan
 from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
+
+_TIMESTAMPS = {"ms": timestamp_millis, "us": timestamp_micros}
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ def snapshot(
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
     staged: bool = False,
+    times: TimesAs = "int64",
     native: bool = True,
 ) -> DataFrame:
     """The exact contents at `as_of` (default: the last closed time). One log write, for the hold.
@@ -65,6 +70,8 @@ def snapshot(
         hold_for: how long the DataFrame can be used; a timedelta, or seconds. See `release`. None: it must be
             used within `garbage_age_s`, and nothing is written.
         staged: include updates that are staged at open times: see `Collection.snapshot`.
+        times: the type of `_time`: `"int64"`, or `"timestamp"`, which only clocks have. Spark's timestamps
+            are in microseconds: a time of `ms` after the year 294,246 fails the job.
         native: let Spark itself read the parts that need no merging, as after a merge up to `as_of`: parts of
             one time and of the newest schema, whose keys no other run has. Not used with `where`, since our
             own scan skips more. False: workers read all parts, and rows come sorted within a partition.
@@ -87,6 +94,7 @@ def snapshot(
         ReadOptions(columns, where, timeout_s, staged),
         parallelism=parallelism,
         hold_for=hold_for,
+        times=times,
         native=native,
     )
 
@@ -103,6 +111,7 @@ def changes(
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
     staged: bool = False,
+    times: TimesAs = "int64",
 ) -> DataFrame:
     """The exact net difference between the contents at `after` and at `through`.
 
@@ -118,6 +127,7 @@ def changes(
         ReadOptions(columns, where, timeout_s, staged),
         parallelism=parallelism,
         hold_for=hold_for,
+        times=times,
     )
 
 
@@ -133,6 +143,7 @@ def updates(
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
     staged: bool = False,
+    times: TimesAs = "int64",
 ) -> DataFrame:
     """Every update in `[lower, upper)`, at its own time. Columns, arguments and errors as for `snapshot`."""
     asked = Updates(frontier(lower, collection.domain, "lower"), frontier(upper, collection.domain, "upper"))
@@ -143,6 +154,7 @@ def updates(
         ReadOptions(columns, where, timeout_s, staged),
         parallelism=parallelism,
         hold_for=hold_for,
+        times=times,
     )
 
 
@@ -171,6 +183,39 @@ def snapshots(
     )
 
 
+def history(
+    spark: SparkSession,
+    collection: Collection,
+    key: object,
+    lower: FrontierLike | None = None,
+    upper: FrontierLike | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    timeout_s: float | None = None,
+    staged: bool = False,
+    times: TimesAs = "int64",
+) -> DataFrame:
+    """The updates of one key in the order of time; arguments and errors as for `Collection.history`.
+
+    The driver reads them when the function is called. The DataFrame has them in one partition, in order, and
+    can be used as long as the session lives.
+    """
+    found = collection.history(
+        key, lower, upper, columns=columns, where=where, timeout_s=timeout_s, staged=staged, times=times
+    )
+    schema = frame_arrow(found.schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        for batch in found.to_batches():
+            stream.write_batch(convert(batch, schema))
+    return run_tasks(spark, [sink.getvalue().to_pybytes()], _stream, frame_schema(found.schema))
+
+
+def _stream(task: bytes) -> Iterator[pa.RecordBatch]:
+    yield from pa.ipc.open_stream(task)
+
+
 def _frame(
     spark: SparkSession,
     collection: Collection,
@@ -179,8 +224,12 @@ def _frame(
     *,
     parallelism: int | None,
     hold_for: timedelta | float | None,
+    times: TimesAs,
     native: bool = False,
 ) -> DataFrame:
+    if times == "timestamp":
+        check_clock(collection.domain)
+
     def planned(*, as_stored: bool) -> ReadPlan:
         bytes_max = task_bytes_max(spark) if parallelism is None else None
         width = parallelism or slots(spark)
@@ -195,10 +244,15 @@ def _frame(
     held = hold_plans(collection, [plan], hold_for)
     schema = _nullable(plan.schema, collection) if native else plan.schema
     merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema), held), frame_schema(schema))
-    if stored is None:
-        return merged
-    found = scan(spark, stored, schema, collection.domain.columns)
-    return found.union(merged) if plan.tasks else found
+    if stored is not None:
+        found = scan(spark, stored, schema, collection.domain.columns)
+        merged = found.union(merged) if plan.tasks else found
+    return _with_timestamps(merged, collection.domain) if times == "timestamp" else merged
+
+
+def _with_timestamps(frame: DataFrame, domain: TimeDomain) -> DataFrame:
+    (name,) = domain.columns
+    return frame.withColumn(name, _TIMESTAMPS[domain.unit](name))
 
 
 def _nullable(schema: pa.Schema, collection: Collection) -> pa.Schema:

@@ -22,9 +22,9 @@ from tidelake.shard.runs.plan import run_task
 from tidelake.spark.columns import convert
 from tidelake.spark.reading.holds import Lasting, hold_for_application, kept
 from tidelake.spark.source import change_feed
-from tidelake.spark.source.options import Rows, read_options
+from tidelake.spark.source.options import RowShape, read_options
 from tidelake.spark.source.place import opened
-from tidelake.spark.source.planning import planned
+from tidelake.spark.source.planning import planned, timed
 from tidelake.spark.source.rows import expanded
 from tidelake.spark.tasks import one_thread
 
@@ -35,14 +35,14 @@ class ReadTask(InputPartition):
 
     Attributes:
         task: a task of a plan.
-        rows: the form of the rows.
+        shape: the form of the rows, and of their times.
         key: names of the key columns, for a change feed.
         domain: unit of the times.
         held: the hold that keeps the parts of the task.
     """
 
     task: bytes
-    rows: Rows
+    shape: RowShape
     key: tuple[str, ...]
     domain: TimeDomain
     held: Lasting | None
@@ -63,11 +63,11 @@ class ReadTask(InputPartition):
             raise
 
     def _shaped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        match self.rows:
+        match self.shape.rows:
             case "table":
                 return (piece for batch in batches for piece in expanded(batch))
             case "updates":
-                return batches
+                return timed(batches, self.shape, self.domain)
             case "feed":
                 return change_feed.change_feed(batches, self.key, self.domain)
 
@@ -99,7 +99,7 @@ class BatchReader(DataSourceReader):
             if asked.hold_for_s is not None:
                 held = hold_for_application(collection, plan, asked.hold_for_s)
             key, domain = collection.key, collection.domain
-        return [ReadTask(task, asked.shape.rows, key, domain, held) for task in plan.tasks]
+        return [ReadTask(task, asked.shape, key, domain, held) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches of Spark's own types."""

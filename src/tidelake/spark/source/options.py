@@ -8,16 +8,17 @@ does not check them.
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast, get_args
 
 from tidelake.errors import UsageError
+from tidelake.model.selection import TimesAs
 from tidelake.spark.source.texts import count, flag, names_of, seconds
 
 # The form of rows: those of a table; updates with time and `_diff`; those of a change feed.
 Rows: TypeAlias = Literal["table", "updates", "feed"]
 
 _PLACE = ("path", "collection", "storeOptions")
-_SHAPE = ("columns", "where", "withDiff", "changeFeed")
+_SHAPE = ("columns", "where", "withDiff", "changeFeed", "times")
 _CHANGES = ("after", "through")
 _UPDATES = ("lower", "upper")
 READ = (*_PLACE, *_SHAPE, "asOf", *_CHANGES, *_UPDATES, "staged", "holdFor", "parallelism", "timeout")
@@ -57,11 +58,13 @@ class RowShape:
         rows: the form of the rows.
         columns: key and value columns, in this order; None: all.
         where: an SQL condition on the rows; None: all.
+        times: the type of `_time`, in updates.
     """
 
     rows: Rows
     columns: tuple[str, ...] | None = None
     where: str | None = None
+    times: TimesAs = "int64"
 
 
 @dataclass(frozen=True)
@@ -258,7 +261,20 @@ def _shape(given: Mapping[str, str]) -> RowShape:
             "withDiff=false out, or give changeFeed=true"
         )
     rows: Rows = "feed" if feed else "updates" if with_diff or changes else "table"
-    return RowShape(rows, names_of(given, "columns"), given.get("where"))
+    return RowShape(rows, names_of(given, "columns"), given.get("where"), _times(given, rows))
+
+
+def _times(given: Mapping[str, str], rows: Rows) -> TimesAs:
+    text = given.get("times")
+    if text is None:
+        return "int64"
+    if rows != "updates":
+        there = "_commit_timestamp is one already" if rows == "feed" else "withDiff=true shows it"
+        raise UsageError(f"option times: these rows have no column _time: leave it out; {there}")
+    for known in get_args(TimesAs):
+        if text.strip().lower() == known:
+            return cast(TimesAs, known)
+    raise UsageError(f"option times={text!r} is neither int64 nor timestamp")
 
 
 def _hold_for_s(given: Mapping[str, str]) -> float | None:

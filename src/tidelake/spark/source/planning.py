@@ -4,10 +4,12 @@ Must not know holds or workers.
 """
 
 import os
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from tidelake.data.timestamps import check_clock, timestamp_type, with_timestamps
 from tidelake.data.types import row_schema
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
@@ -36,7 +38,7 @@ def shown(rows: pa.Schema, domain: TimeDomain, asked: RowShape) -> pa.Schema:
         asked: the rows and columns.
 
     Raises:
-        UsageError: there is no such column, or a change feed is not possible.
+        UsageError: there is no such column, or a change feed or timestamps are not possible.
     """
     names = rows.names if asked.columns is None else asked.columns
     unknown = [name for name in names if name not in rows.names]
@@ -44,11 +46,22 @@ def shown(rows: pa.Schema, domain: TimeDomain, asked: RowShape) -> pa.Schema:
         raise UsageError(f"no column named {unknown[0]!r}: there are {', '.join(map(repr, rows.names))}")
     fields = [rows.field(name) for name in names]
     if asked.rows == "updates":
-        fields += [pa.field(name, pa.int64(), nullable=False) for name in (*domain.columns, DIFF)]
+        if asked.times == "timestamp":
+            check_clock(domain, "option times=timestamp")
+        kind = timestamp_type(domain) if asked.times == "timestamp" else pa.int64()
+        fields += [pa.field(name, kind, nullable=False) for name in domain.columns]
+        fields.append(pa.field(DIFF, pa.int64(), nullable=False))
     elif asked.rows == "feed":
         change_feed.check_feed(names, domain)
         fields += change_feed.FIELDS
     return pa.schema(fields)
+
+
+def timed(batches: Iterator[pa.RecordBatch], asked: RowShape, domain: TimeDomain) -> Iterator[pa.RecordBatch]:
+    """Updates whose times have the type that is asked for."""
+    if asked.times == "int64":
+        return batches
+    return (with_timestamps(batch, domain) for batch in batches)
 
 
 def planned(collection: Collection, asked: FormatReadOptions, wanted: StructType) -> ReadPlan:

@@ -41,8 +41,8 @@ from tidelake.shard.runs.plan import run_task
 from tidelake.spark.columns import convert
 from tidelake.spark.source import change_feed
 from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Begin, Json, Offset, Position, from_json, to_json
-from tidelake.spark.source.options import Rows
-from tidelake.spark.source.planning import readable
+from tidelake.spark.source.options import RowShape
+from tidelake.spark.source.planning import readable, timed
 from tidelake.spark.source.rows import repeated
 from tidelake.spark.source.stream_read import StreamRead
 from tidelake.spark.tasks import one_thread
@@ -58,13 +58,13 @@ class StreamTask(InputPartition):
 
     Attributes:
         task: a task of a plan.
-        rows: the form of the rows.
+        shape: the form of the rows, and of their times.
         key: names of the key columns, for a change feed.
         domain: unit of the times.
     """
 
     task: bytes
-    rows: Rows
+    shape: RowShape
     key: tuple[str, ...]
     domain: TimeDomain
 
@@ -76,11 +76,11 @@ class StreamTask(InputPartition):
             InvalidUpdates: a row is removed, and the rows are to be added ones only.
         """
         found = run_task(self.task)
-        match self.rows:
+        match self.shape.rows:
             case "table":
                 return (piece for batch in found for piece in _arrivals(batch))
             case "updates":
-                return found
+                return timed(found, self.shape, self.domain)
             case "feed":
                 return change_feed.change_feed(found, self.key, self.domain)
 
@@ -173,8 +173,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise IncompatibleSchema(f"{error}: start the query again, from the same checkpoint") from error
         if plan is None:
             return []
-        collection, rows = self._collection(), self._read.shape.rows
-        return [StreamTask(task, rows, collection.key, collection.domain) for task in plan.tasks]
+        collection, shape = self._collection(), self._read.shape
+        return [StreamTask(task, shape, collection.key, collection.domain) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition, sorted by key, value and time. In a worker."""
@@ -260,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "of life (option holdFor) or because it was released, and history was folded since: start a "
                 "new query, with a new checkpoint and startingAt=snapshot, into an empty sink"
             )
-        return HistoryCompacted(error.asked, error.since, remedy)
+        return HistoryCompacted(error.asked, error.since, remedy).of(error.unit)
 
 
 def _lower(begun: Offset, ended: Position) -> Frontier | None:

@@ -154,7 +154,8 @@ class Upload:
                 break
             if rebases:
                 # A time of the rows was closed meanwhile, and the rows are not here to be uploaded again.
-                raise UpdateBeforeLower(answer.time_lower, collection.upper)
+                early = UpdateBeforeLower(answer.time_lower, collection.upper)
+                raise early.of(collection.domain.unit)
         # The handed-over runs were never offered to a commit, so they can be deleted.
         spill.discard(handed)
         if isinstance(self.envelope, Compared):

@@ -180,7 +180,7 @@ def _start(collection: Collection, lower: Frontier | None, *, rebases: bool) -> 
         return lower
     upper = open_upper(collection)
     if lower not in (None, upper):
-        raise UpperMismatch(lower, upper)
+        raise UpperMismatch(lower, upper).of(collection.domain.unit)
     return upper
 
 
@@ -206,7 +206,7 @@ def _append(
     read_at: int | None,
 ) -> Appended:
     if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
-        raise UpdateBeforeLower(answer.time_lower, lower)
+        raise UpdateBeforeLower(answer.time_lower, lower).of(collection.domain.unit)
     batch: NumberedBatch | None = None
     if numbered is not None:
         batch = NumberedBatch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
