@@ -22,6 +22,8 @@ LEFT_TO_THE_SOAK = {
         ("test_format_holds.py", "test_holds_end_with_the_driver", "leave"),
     ),
     "arguments are checked in the driver before any task runs: the fast tier checks them there": (
+        ("test_changelogs.py", "test_messages_are_not_taken_for_rows", "tasks-*"),
+        ("test_changelogs.py", "test_the_cdc_of_hudi_is_checked", "tasks"),
         ("test_debezium_samples.py", "test_a_frame_that_holds_no_change_events_is_refused", "tasks-*"),
         ("test_debezium_samples.py", "test_columns_are_checked_as_lines_are", "tasks"),
         ("test_debezium_samples.py", "test_options_are_checked_when_the_envelope_is_made", "tasks-*"),
@@ -39,6 +41,7 @@ LEFT_TO_THE_SOAK = {
         ("test_write.py", "test_envelopes_are_known_by_name_and_take_only_their_options", "tasks"),
     ),
     "the driver and the tasks read files in the same way: the fast tier reads them in the driver": (
+        ("test_changelogs.py", "test_files_of_maxwell_are_taken_and_bad_lines_kept", "tasks-events"),
         ("test_debezium_samples.py", "test_samples_are_read", "tasks-*"),
         ("test_ingest.py", "test_a_directory_is_read_by_its_very_name", "tasks"),
         ("test_ingest.py", "test_changes_can_be_parsed_as_a_frame", "tasks"),

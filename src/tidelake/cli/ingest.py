@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from tidelake.model.time import TimeDomain
     from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport
 
-_ENVELOPES = ("updates", "upsert", "debezium")
+_ENVELOPES = ("updates", "upsert", "debezium", "maxwell", "canal", "dms")
 # Option of the command: option of the envelope.
-_OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "delete_column": "delete_column"}
+_OPTIONS = {
+    **{"late": "late", "old_rows": "old_rows", "order_by": "order_by", "delete_column": "delete_column"},
+    **{"table": "table", "missing": "missing"},
+}
 
 
 @cli.command()
@@ -32,7 +35,7 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
     default="updates",
     show_default=True,
     help="What rows mean. updates: rows to add or, by _diff, to remove; upsert: the new rows of their keys; "
-    "debezium: change events.",
+    "debezium, maxwell, canal, dms: change events of these tools.",
 )
 @click.option(
     "--format",
@@ -61,8 +64,8 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
     "--time",
     "time_",
     metavar="PATH",
-    help="Where the time is: for change events a path (default: source.lsn, for ms source.ts_ms, for us "
-    "source.ts_us), otherwise a column.",
+    help="Where the time is: for change events a path (default for debezium: source.lsn, for ms "
+    "source.ts_ms, for us source.ts_us), otherwise a column.",
 )
 @click.option(
     "--late", type=click.Choice(["refuse", "advance"]), help="What to do with times that are closed."
@@ -73,6 +76,16 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
     help="Change events: whether they contain the complete old rows, or these must be looked up.",
 )
 @click.option("--order-by", metavar="PATH", help="The value that orders the events of one key and time.")
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="Messages of maxwell, canal and dms: only those of this table, such as shop.orders.",
+)
+@click.option(
+    "--missing",
+    type=click.Choice(["refuse", "null"]),
+    help="Messages of dms: what a column is that a message leaves out.",
+)
 @click.option("--delete-column", metavar="COLUMN", help="Upserts: true where a key is removed.")
 @click.option(
     "--encodings",

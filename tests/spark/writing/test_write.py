@@ -112,7 +112,7 @@ def test_envelopes_are_known_by_name_and_take_only_their_options(spark: Any, tmp
     c, frame = make(tmp_path), rows(spark, (1, "a"))
     with pytest.raises(UsageError, match="no envelope 'update': did you mean 'updates'"):
         write(c, frame, "update")
-    with pytest.raises(UsageError, match="no envelope 'x': known are debezium,"):
+    with pytest.raises(UsageError, match="no envelope 'x': known are canal, debezium,"):
         write(c, frame, "x")
     with pytest.raises(UsageError, match="'updates' takes no order_by: it takes time, late"):
         write(c, frame, "updates", order_by="at")
@@ -126,7 +126,7 @@ def test_envelopes_are_known_by_name_and_take_only_their_options(spark: Any, tmp
 def test_bad_arguments_are_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:
     c, frame = make(tmp_path), rows(spark, (1, "a"))
     for nothing in (None, 5, Updates):
-        with pytest.raises(UsageError, match=r"an envelope is one of debezium, .*, and not"):
+        with pytest.raises(UsageError, match=r"an envelope is one of canal, debezium, .*, and not"):
             write(c, frame, nothing)  # type: ignore[arg-type]
     # Spark would take a text for a column to sort by.
     for ranges in (0, -1, "v", 1.5):

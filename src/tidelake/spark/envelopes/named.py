@@ -9,8 +9,14 @@ from dataclasses import fields
 from typing import Any, TypeAlias
 
 from tidelake.errors import UsageError
+from tidelake.spark.envelopes.canal import Canal
 from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.delta import Delta
+from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.hudi import Hudi
+from tidelake.spark.envelopes.maxwell import Maxwell
+from tidelake.spark.envelopes.paimon import Paimon
 from tidelake.spark.envelopes.snapshot import Snapshot
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.envelopes.upsert import Upsert
@@ -19,7 +25,13 @@ EnvelopeLike: TypeAlias = str | Envelope
 DEFAULT = "updates"
 
 ENVELOPES: dict[str, Callable[..., Envelope]] = {
+    "canal": Canal,
     "debezium": Debezium,
+    "delta": Delta,
+    "dms": Dms,
+    "hudi": Hudi,
+    "maxwell": Maxwell,
+    "paimon": Paimon,
     "snapshot": Snapshot,
     "updates": Updates,
     "upsert": Upsert,

@@ -4,7 +4,7 @@ Owns the meaning of such a frame, and how equal keys get into one task; `tidelak
 into updates. The tasks look up the old rows of their keys.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -112,7 +112,7 @@ class Upsert:
         )
         if at is None and time is None:
             upserter = replace(upserter, time=commit_time(collection, upserter.lower))
-        return _UpsertEvents(
+        return UpsertEvents(
             upserter.to_bytes(),
             tuple(columns),
             collection.update_schema,
@@ -137,7 +137,7 @@ class Upsert:
 
 
 @dataclass(frozen=True)
-class _UpsertEvents:
+class UpsertEvents:
     """In a worker: store the updates of events as parts, and yield one answer.
 
     Attributes:
@@ -146,7 +146,7 @@ class _UpsertEvents:
         schema: schema of the collection's updates.
         time: name of its time column.
         stamped: whether the events have the time of the commit: then no time passes without updates.
-        prepare: computes the time column.
+        prepare: applied to each batch first, under the names of `columns`; None: nothing is.
     """
 
     upserter: bytes
@@ -154,7 +154,7 @@ class _UpsertEvents:
     schema: pa.Schema
     time: str
     stamped: bool
-    prepare: TakeTime | None
+    prepare: Callable[[pa.RecordBatch], pa.RecordBatch] | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""

@@ -43,6 +43,14 @@ _CSV = {
     # An empty field is null. A null value that occurs in no file lets Spark tell it from `""`.
     "nullValue": "\0null\0",
 }
+# Envelopes of change events, and fields by which a line shows that it is one.
+_SHAPES = (
+    ("debezium", {"op", "after"}),
+    ("debezium", {"payload"}),
+    ("canal", {"type", "data", "isDdl"}),
+    ("maxwell", {"type", "data", "ts"}),
+    ("dms", {"metadata", "data"}),
+)
 # The error that a worker raised, inside the text of Spark's exception.
 _RAISED = re.compile(r"tidelake\.errors\.(\w+): (.*)")
 # Spark's text for a file that it cannot read, and its reasons for CSV files.
@@ -131,9 +139,10 @@ def _first_columns(line: str, known: pa.Schema, directory: str) -> pa.Schema:
     if not isinstance(row, dict):
         raise InvalidUpdates(f"the first line at {directory!r} is not a JSON object")
     others = row.keys() - set(known.names)
-    if others >= {"op", "after"} or "payload" in others:
+    envelope = next((name for name, shape in _SHAPES if others >= shape), None)
+    if envelope is not None:
         raise InvalidUpdates(
-            f"the first line at {directory!r} is a change event: give the envelope 'debezium'"
+            f"the first line at {directory!r} is a change event: give the envelope {envelope!r}"
         )
     fields = []
     for name, value in row.items():

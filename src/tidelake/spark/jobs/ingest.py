@@ -31,6 +31,7 @@ from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.changes import Late, OldRows
 from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, ours, rows_of, text_of
@@ -131,7 +132,8 @@ def ingest(
         checkpoint: a directory only for this ingest. Do not share, copy or delete it.
         envelope: what rows mean, as a name or an envelope object; see `tidelake.spark.write`.
         format: format of the files: `"jsonl"` (JSON lines), `"csv"` (with a header) or `"parquet"`. The
-            envelope `debezium` reads `"jsonl"` and `"parquet"`.
+            envelope `debezium` reads `"jsonl"` and `"parquet"`, `maxwell` and `canal` read `"jsonl"`, and
+            `dms` reads messages as `"jsonl"` and files with a column `Op` as the others.
         follow: go on with new files until the query is stopped or the caller is interrupted; False: stop
             when all present files are taken.
         max_files_per_trigger: the most files in a micro-batch; default: all new files.
@@ -191,7 +193,9 @@ def _frame(
         frame = text_of(spark, folder, files)
         envelope.check(frame.schema, collection)
         return frame
-    file_column = _file_column(envelope)
+    # Rows may have any column names; the parser of events tells its errors with the column `file`.
+    of_events = isinstance(envelope, Debezium) and not isinstance(envelope, Dms)
+    file_column = FILE if of_events else ROWS_FILE
     frame = rows_of(spark, collection, folder, format, files=files, file_column=file_column)
     envelope.check(frame.drop(file_column).schema, collection)
     return frame
@@ -276,7 +280,7 @@ class _Sink:
             raise
 
     def _ingest(self, writer: Writer, frame: DataFrame, batch: int) -> IngestedBatch:
-        lines = isinstance(self.envelope, Debezium) and "value" in frame.columns
+        lines = ROWS_FILE not in frame.columns and "value" in frame.columns
         if is_in(writer, batch):
             if content_of(self._files(frame)) != writer.last_content:
                 # After a crash Spark repeats the last batch, with the same files. An old copy of the
@@ -288,7 +292,7 @@ class _Sink:
         files = None if lines else self._files(frame)
         written = write(
             self.collection,
-            frame if lines else frame.drop(_file_column(self.envelope)),
+            frame if lines else frame.drop(_file_column(frame)),
             self.envelope,
             numbered=Numbered(
                 writer, batch, lambda answer: content_of(answer.files if files is None else files)
@@ -311,9 +315,9 @@ class _Sink:
 
     def _files(self, frame: DataFrame) -> tuple[str, ...]:
         """The files of a micro-batch, except those without rows."""
-        return tuple(row[0] for row in frame.select(_file_column(self.envelope)).distinct().collect())
+        return tuple(row[0] for row in frame.select(_file_column(frame)).distinct().collect())
 
 
-def _file_column(envelope: Envelope) -> str:
+def _file_column(frame: DataFrame) -> str:
     """The column with the file of each row."""
-    return FILE if isinstance(envelope, Debezium) else ROWS_FILE
+    return ROWS_FILE if ROWS_FILE in frame.columns else FILE

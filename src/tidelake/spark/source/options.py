@@ -39,6 +39,9 @@ WRITE = (
         "late",
         "rejects",
         "encodings",
+        "oldRows",
+        "table",
+        "missing",
     ),
     # Spark passes these on to the sink of a stream.
     *("checkpointLocation", "queryName"),
@@ -129,6 +132,9 @@ class WriteOptions:
         late: what to do with rows whose time is closed.
         rejects: a folder for rows that cannot be read.
         encodings: encodings of columns in change events.
+        old_rows: where old rows are: `events` or `stored`.
+        table: the table whose messages are read.
+        missing: what a column is that a message leaves out.
         checkpoint: checkpoint of a stream, if it was given as an option and not by a setting of Spark.
     """
 
@@ -142,6 +148,9 @@ class WriteOptions:
     late: str | None
     rejects: str | None
     encodings: str | None
+    old_rows: str | None
+    table: str | None
+    missing: str | None
     checkpoint: str | None
 
 
@@ -218,6 +227,9 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         late=given.get("late"),
         rejects=given.get("rejects"),
         encodings=given.get("encodings"),
+        old_rows=given.get("oldRows"),
+        table=given.get("table"),
+        missing=given.get("missing"),
         checkpoint=given.get("checkpointLocation"),
     )
 

@@ -73,6 +73,9 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
         "late": given.late,
         "rejects": given.rejects,
         "encodings": given.encodings,
+        "old_rows": given.old_rows,
+        "table": given.table,
+        "missing": given.missing,
     }
     return named(name, options)
 

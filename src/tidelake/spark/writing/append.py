@@ -80,7 +80,9 @@ def write(
         frame: evaluated once, and once more if it was larger than estimated; again only if it is not small,
             another writer commits meanwhile, and the write depends on the contents.
         envelope: `"updates"` (rows to add or, by `_diff`, to remove), `"upsert"` (the new rows of their
-            keys), `"snapshot"` (the new contents), `"debezium"` (change events), or an envelope object.
+            keys), `"snapshot"` (the new contents), `"debezium"`, `"maxwell"`, `"canal"`, `"dms"` (change
+            events of these tools), `"delta"`, `"paimon"`, `"hudi"` (changelogs of such tables), or an
+            envelope object.
         lower: write iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. An empty frame moves no time.
             Tuple times need both.

@@ -1,0 +1,118 @@
+"""Messages of Canal, and of TiCDC in Canal's form (`canal-json`).
+
+Owns the meaning of their fields:
+
+    {"type": "INSERT", "data": [{...}, {...}]}                  +1 each row
+    {"type": "UPDATE", "data": [{...}], "old": [{"a": "1"}]}    -1 each row with its old values, +1 each row
+    {"type": "DELETE", "data": [{...}]}                         -1 each row
+    {"isDdl": true, "type": "ALTER", "sql": "..."}              no rows
+    {"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 9}}     no rows
+
+All values are texts. An item of `old` has the columns that changed, the item of `data` all. A statement that
+removes rows without naming them is refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+
+from tidelake.spark.envelopes.dialect import (
+    Change,
+    Dialect,
+    Repair,
+    as_base64,
+    as_boolean,
+    as_number,
+    member,
+)
+from tidelake.spark.envelopes.event import Unfit
+from tidelake.spark.envelopes.maxwell import removes
+from tidelake.spark.envelopes.tool import ToolMessages
+
+_DROPS = ("ERASE", "TRUNCATE", "RENAME", "DELETE", "UPDATE")
+_OPS = {"INSERT": b"c", "UPDATE": b"u", "DELETE": b"d"}
+_Rows = list[msgspec.Raw] | None
+
+
+@dataclass(frozen=True)
+class CanalDialect(Dialect):
+    """How Canal writes."""
+
+    tool: ClassVar[str] = "Canal"
+    members: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            **dict.fromkeys(("type", "database", "table"), str | None),
+            **dict.fromkeys(("data", "old"), _Rows),
+            "isDdl": bool | None,
+        }
+    )
+    clocks: ClassVar[Mapping[str, str]] = MappingProxyType({"es": "ms", "ts": "ms"})
+
+    def table_of(self, message: Any) -> str:
+        """As `Dialect`."""
+        names = (member(message, "database"), member(message, "table"))
+        return ".".join(name for name in names if name)
+
+    def on_rows(self, message: Any) -> bool:
+        """As `Dialect`."""
+        return member(message, "type") in _OPS and not member(message, "isDdl")
+
+    def changes(self, message: Any) -> Iterator[Change] | None:
+        """As `Dialect`."""
+        kind, data, old = (member(message, name) for name in ("type", "data", "old"))
+        if member(message, "isDdl"):
+            if kind in _DROPS:
+                raise Unfit(removes(kind))
+            return None
+        if kind in ("QUERY", "TIDB_WATERMARK"):
+            return None
+        if kind not in _OPS:
+            raise Unfit(f"type {kind!r} is unknown: known are INSERT, UPDATE and DELETE")
+        if data is None:
+            raise Unfit(f"type {kind!r} without 'data'")
+        if kind != "UPDATE":
+            return iter(self._sides(_OPS[kind], data))
+        if old is None or len(old) != len(data):
+            raise Unfit("type 'UPDATE' needs as many rows in 'old' as in 'data'")
+        return iter([(b"u", self.merged(d, o), self.row(d)) for d, o in zip(data, old, strict=True)])
+
+    def _sides(self, op: bytes, rows: list[Any]) -> list[Change]:
+        if op == b"d":
+            return [(op, self.row(row), None) for row in rows]
+        return [(op, None, self.row(row)) for row in rows]
+
+    def repairs(self) -> Mapping[str, Repair]:
+        """Texts of numbers, booleans and bytes."""
+        found: dict[str, Repair] = {}
+        for one in self.schema:
+            if pa.types.is_boolean(one.type):
+                found[one.name] = as_boolean
+            elif pa.types.is_integer(one.type) or pa.types.is_floating(one.type) or one.name in self.counted:
+                found[one.name] = as_number
+            elif pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type):
+                found[one.name] = as_base64
+        return found
+
+
+@dataclass(frozen=True)
+class Canal(ToolMessages):
+    """Each row is a message of Canal, which reads MySQL's binlog, in its flat JSON form.
+
+    Attributes:
+        time: path of the time in a message. Default: `es` (milliseconds, of the statement) for clocks; for
+            counters it must be given, such as `_tidb.commitTs` for TiCDC.
+    """
+
+    dialect: ClassVar[type[Dialect]] = CanalDialect
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"us": "es", "ms": "es", "s": "es", "date": "es"}
+    )
+    positions: ClassVar[frozenset[str]] = frozenset({"id", "gtid", "_tidb.commitTs"})
+
+    def no_time(self) -> str:
+        """As `ToolMessages`."""
+        return "give time='_tidb.commitTs' if TiCDC writes them, or take a collection of time 'ms'"

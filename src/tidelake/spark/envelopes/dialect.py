@@ -1,0 +1,412 @@
+"""Change events of other tools, rewritten to Debezium's form.
+
+Owns how messages of a tool become texts that `tidelake.spark.envelopes.changes` reads, and that bad messages
+and rejects keep the number of their line. What the fields of a tool's messages mean is owned by the tool's
+module. Must not know Spark.
+
+A message becomes one text for each row that it changes:
+
+    {"op": "u", "before": {...}, "after": {...}, "time": 7, "order": 3}
+
+or, if it changes rows of another table at time 9, the heartbeat `{"op": "h", "time": 8}`: all before 9 is
+there. Any other message becomes nothing.
+
+INVARIANT: a message is rejected as a whole: none of its rows is kept if one of them cannot be read.
+"""
+
+import base64
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, lru_cache, partial
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelake.data.json.values import not_json
+from tidelake.errors import UsageError
+from tidelake.model.time import TIME_MAX
+from tidelake.spark.envelopes.changes import LINE, TIME, ChangeParser, Parsed, Reject
+from tidelake.spark.envelopes.event import Unfit
+from tidelake.spark.envelopes.messages import as_bytes, cut, shown, unreadable
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+# A row, or a value, as JSON.
+Json: TypeAlias = bytes
+# A change of a row: op, old row, new row; a side that is missing is None.
+Change: TypeAlias = tuple[Json, Json | None, Json | None]
+Repair: TypeAlias = Callable[[Json], Json]
+
+# The paths in texts.
+TIME_PATH, ORDER_PATH = "time", "order"
+_US: Mapping[str, int] = MappingProxyType({"us": 1, "ms": 1_000, "s": 1_000_000, "date": 86_400_000_000})
+_NUMBER = re.compile(rb'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"')
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A file of MySQL's log with its number, and a position in it.
+_POSITION = re.compile(r".*\.([0-9]{1,9}):([0-9]{1,10})")
+_Rows = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_Text = msgspec.json.Decoder(str)
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What some lines became.
+
+    Attributes:
+        texts: binary; null is a tombstone.
+        lines: for each text the number of its line, from 0, ascending.
+        skipped: number of lines that became nothing.
+        bad: the lines that cannot be read, ascending.
+        tables: the tables whose rows changed, at most two of them.
+    """
+
+    texts: pa.Array
+    lines: Ints
+    skipped: int
+    bad: tuple[Reject, ...]
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dialect(ABC):
+    """How a tool writes its messages. Picklable.
+
+    Attributes:
+        time: path of the time in a message: names, separated by dots.
+        order: path of the value that orders events of one key and time; None: there is none.
+        unit: the unit of the collection's times.
+        schema: the columns of the collection; decides how texts are repaired.
+        table: only events of this table change rows; None: all events are of one table.
+        stored: old rows are looked up.
+        counted: columns whose times are written as numbers, see `tidelake.data.json.encoding`.
+    """
+
+    time: str
+    order: str | None
+    unit: str
+    schema: pa.Schema
+    table: str | None = None
+    stored: bool = False
+    counted: frozenset[str] = frozenset()
+
+    # The tool's name, the fields that `changes` reads, and the units of fields with times.
+    tool: ClassVar[str]
+    members: ClassVar[Mapping[str, Any]]
+    clocks: ClassVar[Mapping[str, str]]
+
+    @abstractmethod
+    def table_of(self, message: Any) -> str:
+        """The table that a message is about, with its database or schema; "" if it is about none."""
+
+    @abstractmethod
+    def changes(self, message: Any) -> Iterator[Change] | None:
+        """The rows that a message changes; None if it is about none.
+
+        Raises:
+            Unfit: it cannot be read.
+        """
+
+    @abstractmethod
+    def on_rows(self, message: Any) -> bool:
+        """Whether a message changes rows, of whatever table."""
+
+    def first_copy(self, message: Any) -> bool:  # noqa: ARG002 - for those that override it
+        """Whether the message is of a first copy of a table, whose rows may have no time."""
+        return False
+
+    def extra(self) -> Mapping[str, Any]:
+        """Further members that are read, and their kinds."""
+        return {}
+
+    def repairs(self) -> Mapping[str, Repair]:
+        """What to do with values before they are read, by column."""
+        return {}
+
+    def rewritten(self, lines: pa.Array) -> Rewritten:
+        """Rewrite lines (binary), one message each."""
+        texts: list[bytes | None] = []
+        numbers: list[int] = []
+        bad: list[Reject] = []
+        tables: list[str] = []
+        skipped = 0
+        decoder = self._decoder()
+        for number, line in enumerate(lines.to_pylist()):
+            if line is None or line.strip() in (b"", b"null"):
+                texts.append(None)
+                numbers.append(number)
+                continue
+            try:
+                made, table = self._made(decoder, line)
+            except Unfit as unfit:
+                bad.append(Reject(number, cut(str(unfit))))
+                continue
+            skipped += not made
+            texts += made
+            numbers += [number] * len(made)
+            if table is not None and table not in tables and len(tables) < 2:
+                tables.append(table)
+        found = pa.array(texts, pa.binary())
+        return Rewritten(found, np.array(numbers, np.int64), skipped, tuple(bad), tuple(tables))
+
+    def row(self, row: Any) -> Json:
+        """A row as it is to be read.
+
+        Raises:
+            Unfit: it is no object.
+        """
+        if not self._repairs:
+            return bytes(row)
+        return self._repaired(_object(row))
+
+    def merged(self, row: Any, changed: Any) -> Json:
+        """A row in which some values are replaced.
+
+        Raises:
+            Unfit: one of the two is no object.
+        """
+        return self._repaired({**_object(row), **_object(changed)})
+
+    def _repaired(self, row: dict[str, Any]) -> Json:
+        for name, repair in self._repairs.items():
+            if name in row:
+                row[name] = msgspec.Raw(repair(bytes(row[name])))
+        return msgspec.json.encode(row)
+
+    @cached_property
+    def _repairs(self) -> Mapping[str, Repair]:
+        return self.repairs()
+
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        paths = [path for path in (self.time, self.order) if path is not None]
+        others = dict.fromkeys((path.partition(".")[0] for path in paths), Any)
+        return _decoder(tuple((others | dict(self.members) | dict(self.extra())).items()))
+
+    def _made(self, decoder: msgspec.json.Decoder[Any], line: bytes) -> tuple[list[bytes], str | None]:
+        """The texts of a message, and the table of its rows if it has some."""
+        message = self._decoded(decoder, line)
+        table = self.table_of(message)
+        if not self._is_ours(table):
+            time = self._number(message, self.time, "time") if self.on_rows(message) else None
+            return ([b'{"op":"h","time":%d}' % (time - 1)] if time else []), None
+        changes = self.changes(message)
+        if changes is None:
+            return [], None
+        ends = self._ends(message)
+        made = [
+            b'{"op":"%b","before":%b,"after":%b%b' % (op, before or b"null", after or b"null", ends)
+            for op, before, after in changes
+        ]
+        return made, table
+
+    def _is_ours(self, table: str) -> bool:
+        if self.table is None or not table:
+            return True
+        return table == self.table or ("." not in self.table and table.rpartition(".")[2] == self.table)
+
+    def _ends(self, message: Any) -> bytes:
+        time = self._number(message, self.time, "time")
+        if time is None and self.first_copy(message):
+            time = 0
+        if time is None:
+            raise Unfit(f"no time at {self.time!r}: set time to the path where messages have it")
+        if self.order is None:
+            return b',"time":%d}' % time
+        order = self._number(message, self.order, "order")
+        if order is None:
+            raise Unfit(f"no order at {self.order!r}: set order_by to the path where messages have it")
+        return b',"time":%d,"order":%d}' % (time, order)
+
+    def _number(self, message: Any, path: str, what: str) -> int | None:
+        """The number at a path; None if there is none."""
+        value = message
+        for name in path.split("."):
+            there = value.get(name) if isinstance(value, dict) else getattr(value, _attribute(name), None)
+            if there is None:
+                return None
+            value = there
+        unit = self.clocks.get(path)
+        if unit == "iso":
+            value = _instant(value, path)
+            unit = "us"
+        elif isinstance(value, str) and (found := _POSITION.fullmatch(value)):
+            value = (int(found[1]) << 32) | int(found[2])
+        if type(value) is not int:
+            raise Unfit(f"the {what} at {path!r} is {shown(repr(value).encode())}, and not a whole number")
+        if what == "time" and unit is not None and self.unit in _US:
+            value = value * _US[unit] // _US[self.unit]
+        if not 0 <= value <= TIME_MAX:
+            raise Unfit(f"the {what} at {path!r} is {value}, and not from 0 to 2^63 - 1")
+        return value
+
+    def _decoded(self, decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
+        try:
+            return decoder.decode(line)
+        except msgspec.ValidationError as error:
+            raise Unfit(f"not a message of {self.tool}: {error}") from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Unfit(not_json(line, error)) from None
+
+
+@lru_cache(64)
+def _decoder(members: tuple[tuple[str, Any], ...]) -> msgspec.json.Decoder[Any]:
+    """A decoder of objects with these members, which all may be missing."""
+    kinds = dict(members)
+    names = {_attribute(name): name for name in kinds}
+    shape = msgspec.defstruct(
+        "Message", [(_attribute(name), kind, None) for name, kind in kinds.items()], rename=names
+    )
+    return msgspec.json.Decoder(shape)
+
+
+@lru_cache(256)
+def _attribute(name: str) -> str:
+    """The name of a struct's attribute for a member: any text may be the name of a member."""
+    return "m_" + "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):x}_" for c in name)
+
+
+def member(message: Any, name: str) -> Any:
+    """A member of a decoded message; None if it is null or missing."""
+    value = getattr(message, _attribute(name))
+    if type(value) is msgspec.Raw:
+        text = memoryview(value)
+        return None if len(text) == 4 and bytes(text) == b"null" else value
+    return value
+
+
+def _object(row: Any) -> dict[str, Any]:
+    if row is None:
+        raise Unfit("a row is missing")
+    try:
+        return _Rows.decode(row)
+    except msgspec.DecodeError as error:
+        raise Unfit(f"a row is not an object: {error}") from None
+
+
+def _instant(value: Any, path: str) -> int:
+    """Microseconds since 1970 of a text with a zone."""
+    try:
+        at = datetime.fromisoformat(value)
+    except (ValueError, TypeError) as error:
+        raise Unfit(f"the time at {path!r} is {shown(repr(value).encode())}: {error}") from None
+    if at.tzinfo is None:
+        raise Unfit(f"the time at {path!r} is {value!r}, which says no zone")
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def as_number(value: Json) -> Json:
+    """A number that is written as a text."""
+    found = _NUMBER.fullmatch(value)
+    return value if found is None else found[1]
+
+
+def as_boolean(value: Json) -> Json:
+    """A boolean that is written as 0 or 1, perhaps in a text."""
+    return {b"0": b"false", b"1": b"true", b'"0"': b"false", b'"1"': b"true"}.get(value, value)
+
+
+def as_base64(value: Json) -> Json:
+    """Bytes that are written as a text, one character each.
+
+    Raises:
+        Unfit: the text holds a character that is no byte.
+    """
+    if not value.startswith(b'"'):
+        return value
+    try:
+        return b'"%b"' % base64.b64encode(_Text.decode(value).encode("latin-1"))
+    except (UnicodeEncodeError, msgspec.DecodeError) as error:
+        raise Unfit(f"a value of a binary column is no text of bytes: {error}") from None
+
+
+def _place(where: Callable[[int], str], numbers: Ints, text: int) -> str:
+    return where(int(numbers[text]))
+
+
+@dataclass(frozen=True)
+class DialectParser(ChangeParser):
+    """Reads the messages of a tool.
+
+    Attributes:
+        dialect: how they are written.
+    """
+
+    dialect: Dialect | None = field(default=None)
+
+    @staticmethod
+    def of(parser: ChangeParser, dialect: Dialect, **changed: Any) -> "DialectParser":
+        """A parser for messages, with the settings of another one."""
+        given = {one.name: getattr(parser, one.name) for one in fields(ChangeParser)}
+        order = None if dialect.order is None else ORDER_PATH
+        return DialectParser(
+            **(given | {"time": TIME_PATH, "order_by": order, "earliest": 0} | changed), dialect=dialect
+        )
+
+    def parse(
+        self,
+        lines: pa.Array,
+        where: Callable[[int], str],
+        keys: pa.Array | None = None,  # noqa: ARG002 - other tools' keys have other forms
+    ) -> Parsed:
+        """As `ChangeParser.parse`. Keys of messages are not read.
+
+        Raises:
+            InvalidUpdates: as there; or the messages are of several tables.
+        """
+        if self.dialect is None:
+            raise UsageError("a DialectParser needs a dialect")
+        lines = as_bytes(lines)
+        made = self.dialect.rewritten(lines)
+        if len(made.tables) > 1:
+            reason = f"the messages are of several tables: choose one, such as table={made.tables[0]!r}"
+            raise unreadable(reason, where(int(made.lines[0])))
+        if made.bad and not self.rejects:
+            first = made.bad[0]
+            raise unreadable(first.reason, f"{where(first.line)} line={shown(lines[first.line].as_py())}")
+        parsed, numbers, bad = self._whole(made, where)
+        return replace(
+            parsed,
+            rows=self._numbered(parsed.rows, numbers),
+            heartbeats=parsed.heartbeats + made.skipped,
+            rejects=tuple(sorted((*made.bad, *bad), key=lambda reject: reject.line)),
+        )
+
+    def _whole(self, made: Rewritten, where: Callable[[int], str]) -> tuple[Parsed, Ints, list[Reject]]:
+        """Parse the texts of the messages of which all rows can be read."""
+        texts, numbers = made.texts, made.lines
+        bad: dict[int, Reject] = {}
+        while True:
+            parsed = super().parse(texts, partial(_place, where, numbers))
+            for reject in parsed.rejects:
+                line = int(numbers[reject.line])
+                bad.setdefault(line, Reject(line, reject.reason))
+            rejected = np.isin(numbers, list(bad))
+            if rejected.sum() == len(parsed.rejects):
+                return parsed, numbers, list(bad.values())
+            # Some rows of a rejected message were read.
+            texts, numbers = texts.filter(pa.array(~rejected)), numbers[~rejected]
+
+    def _numbered(self, rows: pa.RecordBatch, numbers: Ints) -> pa.RecordBatch:
+        """With the numbers of lines instead of texts; of a key's events in one line, only the last."""
+        if LINE not in rows.schema.names:
+            return rows
+        at = rows.schema.get_field_index(LINE)
+        texts = rows.column(LINE)
+        rows = rows.set_column(at, rows.schema.field(LINE), pa.array(numbers[texts.to_numpy()]))
+        if len(np.unique(numbers)) == len(numbers):
+            return rows
+        table = pa.table(
+            {
+                **{f"k{i}": rows.column(name) for i, name in enumerate(self.key)},
+                **{"line": rows.column(LINE), "time": rows.column(TIME)},
+                **{"text": texts, "row": pa.array(np.arange(rows.num_rows))},
+            }
+        ).sort_by([("text", "ascending"), ("row", "ascending")])
+        by = [name for name in table.column_names if name not in ("text", "row")]
+        last = table.group_by(by, use_threads=False).aggregate([("row", "last")]).column("row_last")
+        return rows.take(last.combine_chunks().sort())

@@ -1,0 +1,202 @@
+"""Changes of AWS DMS: messages of its targets Kinesis and Kafka, and the files of its target S3.
+
+Owns the meaning of a message's fields:
+
+    {"metadata": {"operation": "load", ...}, "data": {...}}                        a row of the full load
+    {"metadata": {"operation": "insert", ...}, "data": {...}}                      the new row of its key
+    {"metadata": {"operation": "update", ...}, "data": {...}, "before-image": {...}}   the same
+    {"metadata": {"operation": "delete", ...}, "data": {...}}                      removes the key
+    {"metadata": {"record-type": "control", "operation": "create-table"}}          no rows
+
+and of a file's columns: `Op` (I, U, D) and those of the row. A before image has the columns that changed, of
+those that the task was told to keep: so old rows are looked up, unless it is complete.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.lake.api.collection import Collection
+from tidelake.model.frontier import Frontier
+from tidelake.spark.envelopes.changes import OldRows
+from tidelake.spark.envelopes.dialect import Change, Dialect, Repair, as_boolean, member
+from tidelake.spark.envelopes.event import Unfit
+from tidelake.spark.envelopes.kinds import KindUpsert, Words
+from tidelake.spark.envelopes.maxwell import BOOTSTRAP, removes
+from tidelake.spark.envelopes.tool import ToolMessages
+from tidelake.spark.tasks import ArrowMap
+
+Missing: TypeAlias = Literal["refuse", "null"]
+_COMMIT, _WRITTEN = "metadata.commit-timestamp", "metadata.timestamp"
+_ROWS = ("insert", "update", "delete")
+_OP = "Op"
+_FILES = Words(_OP, added=("I", "U"), removed=("D",))
+
+
+@dataclass(frozen=True)
+class DmsDialect(Dialect):
+    """How DMS writes messages.
+
+    Attributes:
+        image: the field with the before image.
+    """
+
+    image: str = "before-image"
+
+    tool: ClassVar[str] = "AWS DMS"
+    members: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"metadata": dict[str, Any] | None, "data": msgspec.Raw}
+    )
+    clocks: ClassVar[Mapping[str, str]] = MappingProxyType({_COMMIT: "iso", _WRITTEN: "iso"})
+
+    def extra(self) -> Mapping[str, Any]:
+        """As `Dialect`."""
+        return {self.image: msgspec.Raw}
+
+    def table_of(self, message: Any) -> str:
+        """As `Dialect`."""
+        told = member(message, "metadata") or {}
+        names = (told.get("schema-name"), told.get("table-name"))
+        return ".".join(name for name in names if isinstance(name, str) and name)
+
+    def first_copy(self, message: Any) -> bool:
+        """As `Dialect`."""
+        return bool((member(message, "metadata") or {}).get("operation") == "load")
+
+    def on_rows(self, message: Any) -> bool:
+        """As `Dialect`."""
+        return (member(message, "metadata") or {}).get("operation") in _ROWS
+
+    def changes(self, message: Any) -> Iterator[Change] | None:
+        """As `Dialect`."""
+        told, data = member(message, "metadata"), member(message, "data")
+        if told is None:
+            raise Unfit("no 'metadata': not a message of AWS DMS")
+        kind = told.get("operation")
+        if told.get("record-type") == "control":
+            if isinstance(kind, str) and "truncate" in kind:
+                raise Unfit(removes(kind))
+            return None
+        if kind == "load":
+            if not self.stored:
+                raise Unfit(BOOTSTRAP)
+            return iter([(b"r", None, self.row(data))])
+        if kind == "insert":
+            return iter([(b"c", None, self.row(data))])
+        if kind == "delete":
+            return iter([(b"d", self.row(data), None)])
+        if kind == "update":
+            return iter([(b"u", self._before(message, data), self.row(data))])
+        raise Unfit(f"operation {kind!r} is unknown: known are load, insert, update and delete")
+
+    def _before(self, message: Any, data: Any) -> bytes | None:
+        image = member(message, self.image)
+        if image is None:
+            return None
+        return self.merged(data, image) if self.stored else self.row(image)
+
+    def repairs(self) -> Mapping[str, Repair]:
+        """Booleans of MySQL are numbers."""
+        return {one.name: as_boolean for one in self.schema if pa.types.is_boolean(one.type)}
+
+
+@dataclass(frozen=True)
+class Dms(ToolMessages):
+    """Each row is a message of AWS DMS, or a row of its files with the column `Op`.
+
+    Files are read as by `Upsert`: each row is the new row of its key or, with `Op` `D`, removes it.
+
+    Attributes:
+        time: for messages the path of the time; default: `metadata.commit-timestamp` for clocks (needs
+            `IncludeTransactionDetails`); for counters it must be given. A row of the full load has no such
+            time, and gets the least open one. For files: the column with the time of each row; default: the
+            time of the commit.
+        order_by: of the events of one key and time, the one with the greatest value wins; for files a column.
+        missing: what a column is that a message leaves out: `"refuse"` is an error, `"null"` means null. DMS
+            leaves nulls out unless the endpoint has `IncludeNullAndEmpty`.
+        before_image: the field of the before image, as the task's `BeforeImageSettings` name it.
+    """
+
+    old_rows: OldRows = "stored"
+    missing: Missing = "refuse"
+    before_image: str = "before-image"
+
+    dialect: ClassVar[type[Dialect]] = DmsDialect
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
+        dict.fromkeys(("us", "ms", "s", "date"), _COMMIT)
+    )
+    positions: ClassVar[frozenset[str]] = frozenset(
+        {"metadata.transaction-id", "metadata.transaction-record-id", "metadata.stream-position"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.missing not in get_args(Missing):
+            raise UsageError(f"missing={self.missing!r} is unknown: use 'refuse' or 'null'")
+        if self.missing == "null" and self.old_rows == "events":
+            raise UsageError(
+                "missing='null' needs old_rows='stored': in an old row it cannot be told from a column that "
+                "the source did not log"
+            )
+
+    def no_time(self) -> str:
+        """As `ToolMessages`."""
+        return "give time=PATH of a whole number that never goes back, or take a collection of time 'ms'"
+
+    def check(self, frame: t.StructType, collection: Collection) -> None:
+        """As `Envelope`."""
+        if _OP in frame.names:
+            if self.old_rows == "events":
+                raise UsageError("files of AWS DMS have no old rows: leave old_rows out, or use 'stored'")
+            self._files.check(frame, collection)
+            return
+        if "value" not in frame.names:
+            raise InvalidUpdates(
+                "changes of AWS DMS are a column 'value' of JSON texts, or rows with a column 'Op': there is "
+                f"{', '.join(map(repr, frame.names)) or 'no column'}; for a full load without 'Op' set "
+                "IncludeOpForFullLoad, or use the envelope 'upsert'"
+            )
+        binary = [one.name for one in collection.schema if pa.types.is_binary(one.type)]
+        if binary:
+            raise UsageError(
+                f"column {binary[0]!r} is binary, and AWS DMS writes bytes as hexadecimal text: use a column "
+                "of type string"
+            )
+        super().check(frame, collection)
+
+    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:
+        """As `Envelope`."""
+        return frame if _OP in frame.columns else super().prepare(frame, collection)
+
+    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:
+        """Bring the events of each key into one task."""
+        if _OP in prepared.columns:
+            return self._files.spread(prepared, collection)
+        return super().spread(prepared, collection)
+
+    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
+        """As `Envelope`."""
+        if _OP in columns:
+            return self._files.work(collection, columns, lower)
+        return super().work(collection, columns, lower)
+
+    def made(self, **given: Any) -> Dialect:
+        """As `ToolMessages`."""
+        return super().made(image=self.before_image, **given)
+
+    def parsing(self, schema: pa.Schema) -> Mapping[str, Any]:
+        """As `ToolMessages`."""
+        if self.missing == "refuse":
+            return {}
+        return {"optional": frozenset(one.name for one in schema if one.nullable)}
+
+    @property
+    def _files(self) -> KindUpsert:
+        return KindUpsert(_FILES, (), self.order_by, self.time, self.late)

@@ -1,0 +1,113 @@
+"""Messages of Maxwell's daemon.
+
+Owns the meaning of their fields:
+
+    {"type": "insert", "data": {...}}                        +1 data
+    {"type": "update", "data": {...}, "old": {"a": 1}}       -1 data with the old values, +1 data
+    {"type": "delete", "data": {...}}                        -1 data
+    {"type": "bootstrap-insert", "data": {...}}              a row of a first copy
+    {"type": "bootstrap-start"}, {"type": "table-alter"} ... no rows
+
+`old` has the columns that changed, `data` all. A statement that removes rows without naming them is refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+
+from tidelake.spark.envelopes.dialect import Change, Dialect, Repair, as_boolean, member
+from tidelake.spark.envelopes.event import Unfit
+from tidelake.spark.envelopes.tool import ToolMessages
+
+BOOTSTRAP = (
+    "a row of a bootstrap may repeat one that is there already: use old_rows='stored', which replaces it"
+)
+_DROPS = ("table-drop", "database-drop", "table-truncate")
+_NO_ROWS = (
+    *("bootstrap-start", "bootstrap-complete", "table-create", "table-alter"),
+    *("database-create", "database-alter", "heartbeat"),
+)
+
+
+@dataclass(frozen=True)
+class MaxwellDialect(Dialect):
+    """How Maxwell writes."""
+
+    tool: ClassVar[str] = "Maxwell"
+    members: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            **dict.fromkeys(("type", "database", "table"), str | None),
+            **dict.fromkeys(("data", "old", "def"), msgspec.Raw),
+        }
+    )
+    clocks: ClassVar[Mapping[str, str]] = MappingProxyType({"ts": "s"})
+
+    def table_of(self, message: Any) -> str:
+        """As `Dialect`."""
+        names = (member(message, "database"), member(message, "table"))
+        return ".".join(name for name in names if name)
+
+    def first_copy(self, message: Any) -> bool:
+        """As `Dialect`."""
+        return bool(member(message, "type") == "bootstrap-insert")
+
+    def on_rows(self, message: Any) -> bool:
+        """As `Dialect`. Statements have other times than rows: milliseconds."""
+        return member(message, "type") in ("insert", "update", "delete")
+
+    def changes(self, message: Any) -> Iterator[Change] | None:
+        """As `Dialect`."""
+        kind, data = member(message, "type"), member(message, "data")
+        if kind == "insert":
+            return iter([(b"c", None, self.row(data))])
+        if kind == "update":
+            return iter([(b"u", self.merged(data, member(message, "old")), self.row(data))])
+        if kind == "delete":
+            return iter([(b"d", self.row(data), None)])
+        if kind == "bootstrap-insert":
+            if not self.stored:
+                raise Unfit(BOOTSTRAP)
+            return iter([(b"r", None, self.row(data))])
+        if kind in _NO_ROWS:
+            return None
+        if kind in _DROPS:
+            raise Unfit(removes(kind))
+        if kind is None:
+            raise Unfit("no 'type': not a message of Maxwell")
+        raise Unfit(f"type {kind!r} is unknown: known are insert, update, delete and bootstrap-insert")
+
+    def repairs(self) -> Mapping[str, Repair]:
+        """MySQL has no booleans: it has numbers."""
+        return {one.name: as_boolean for one in self.schema if pa.types.is_boolean(one.type)}
+
+
+def removes(statement: str) -> str:
+    """Why a statement that removes rows is refused."""
+    return (
+        f"{statement!r} removes rows that no message names: write what is there afterwards with the envelope "
+        "'snapshot', and set the message aside with rejects=FOLDER"
+    )
+
+
+@dataclass(frozen=True)
+class Maxwell(ToolMessages):
+    """Each row is a message of Maxwell's daemon, which reads MySQL's binlog.
+
+    Attributes:
+        time: path of the time in a message. Default: `ts` (seconds) for clocks; for counters `position`, the
+            number of the log's file times 2^32, plus the position in it (needs `output_binlog_position`).
+    """
+
+    dialect: ClassVar[type[Dialect]] = MaxwellDialect
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"counter": "position", "us": "ts", "ms": "ts", "s": "ts", "date": "ts"}
+    )
+    positions: ClassVar[frozenset[str]] = frozenset({"position", "xid", "xoffset", "gtid"})
+
+    def no_time(self) -> str:
+        """As `ToolMessages`."""
+        return "take a collection of time 'ms', or 'counter'"

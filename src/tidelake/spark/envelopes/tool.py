@@ -1,0 +1,103 @@
+"""What the envelopes of other tools' messages have in common.
+
+Owns the options that they take; `tidelake.spark.envelopes.dialect` owns how messages are read.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.lake.api.collection import Collection
+from tidelake.spark.envelopes.changes import ChangeParser
+from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.dialect import Dialect, DialectParser
+
+# Fields with rows, or with descriptions of tables.
+_ROWS = ("data", "old", "def")
+
+
+@dataclass(frozen=True)
+class ToolMessages(Debezium):
+    """Each row is a message of a tool that reads a database's log: a column `value` of JSON texts.
+
+    Attributes:
+        table: only events of this table are read, such as `"shop.orders"`, or `"orders"` of any database;
+            others only move time. None: all events must be of one table.
+    """
+
+    table: str | None = None
+
+    # The dialect, the field of the time by unit, and fields that are positions and no times.
+    dialect: ClassVar[type[Dialect]]
+    defaults: ClassVar[Mapping[str, str]]
+    positions: ClassVar[frozenset[str]]
+
+    @abstractmethod
+    def no_time(self) -> str:
+        """What to do if there is no field for the collection's times, for messages."""
+
+    def time_of(self, collection: Collection) -> str:
+        """The path of the time in messages for a collection.
+
+        Raises:
+            UsageError: there is no field for such times, or `time` is a position in a log and they are a
+                clock.
+        """
+        unit, tool = collection.domain.unit, self.dialect.tool
+        if self.time is None:
+            if unit not in self.defaults:
+                raise UsageError(
+                    f"messages of {tool} have no time for collection {collection.name!r} of time {unit!r}: "
+                    f"{self.no_time()}"
+                )
+            return self.defaults[unit]
+        if unit != "counter" and self.time in self.positions:
+            raise UsageError(
+                f"time={self.time!r} is a position in a log, and the times of collection {collection.name!r} "
+                f"are {unit} since 1970: take another field, or a collection of time 'counter'"
+            )
+        if self.time.partition(".")[0] in _ROWS:
+            raise UsageError(f"time={self.time!r} must be a field of the message, and not of a row")
+        return self.time
+
+    def check(self, frame: t.StructType, collection: Collection) -> None:
+        """As `Envelope`."""
+        kinds = {field.name: field.dataType for field in frame}
+        if not isinstance(kinds.get("value"), t.StringType | t.BinaryType):
+            raise InvalidUpdates(
+                f"messages of {self.dialect.tool} are a column 'value' of JSON texts: there is "
+                f"{', '.join(map(repr, frame.names)) or 'no column'}"
+            )
+        super().check(frame, collection)
+
+    def parser(self, collection: Collection, lower: int = 0) -> ChangeParser:
+        """As `Debezium`."""
+        made = super().parser(collection, lower)
+        unread = [name for name, encoding in made.encodings if encoding.form in ("bytes", "scaled")]
+        if unread:
+            raise UsageError(
+                f"encodings give {unread[0]!r} as bytes, and {self.dialect.tool} writes decimals as numbers"
+            )
+        dialect = self.made(
+            time=self.time_of(collection),
+            order=self.order_by,
+            unit=collection.domain.unit,
+            schema=collection.schema,
+            table=self.table,
+            stored=self.old_rows == "stored",
+            counted=frozenset(name for name, _ in made.encodings),
+        )
+        return DialectParser.of(made, dialect, **self.parsing(collection.schema))
+
+    def made(self, **given: Any) -> Dialect:
+        """The dialect with these settings."""
+        return self.dialect(**given)
+
+    def parsing(self, schema: pa.Schema) -> Mapping[str, Any]:  # noqa: ARG002 - for those that override it
+        """Settings of the parser that the tool needs."""
+        return {}

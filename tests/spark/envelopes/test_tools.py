@@ -1,0 +1,458 @@
+"""Messages of Maxwell, Canal and AWS DMS: what they mean, and that all else is refused with the reason."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+import tidelake
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.envelopes.canal import Canal
+from tidelake.spark.envelopes.changes import Parsed
+from tidelake.spark.envelopes.dms import Dms
+from tidelake.spark.envelopes.maxwell import Maxwell
+from tidelake.spark.envelopes.messages import place
+from tidelake.spark.envelopes.tool import ToolMessages
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("name", pa.string()),
+        ("price", pa.decimal128(8, 2)),
+        ("ratio", pa.float64()),
+        ("ok", pa.bool_()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us")),
+    ]
+)
+Row = dict[str, Any]
+
+
+def values(row: Row) -> tuple[Any, ...]:
+    """A row as Arrow has it."""
+    one = dict(row) | {"price": None if row["price"] is None else Decimal(row["price"])}
+    kinds = {"day": pa.date32(), "at": pa.timestamp("us")}
+    for name, kind in kinds.items():
+        one[name] = None if row[name] is None else pa.scalar(row[name]).cast(kind).as_py()
+    return tuple(one[name] for name in SCHEMA.names)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of one row, in a transaction."""
+
+    number: int
+    before: Row | None
+    after: Row | None
+    last: bool
+
+
+def some_row(rng: random.Random, key: int) -> Row:
+    def or_none(value: Any) -> Any:
+        return None if rng.random() < 0.2 else value
+
+    return {
+        "id": key,
+        "name": or_none(rng.choice(["Zürich", "東京 🗼", 'a "quoted"\n\\ name', "", "12"])),
+        "price": or_none(f"{rng.randrange(-99999, 99999) / 100:.2f}"),
+        "ratio": or_none(rng.choice([0.5, -2.25, 1e10])),
+        "ok": or_none(rng.random() < 0.5),
+        "day": or_none(f"2026-01-{rng.randrange(1, 28):02}"),
+        "at": or_none(f"2026-01-31 12:00:00.{rng.randrange(10**6):06}"),
+    }
+
+
+def some_history(seed: int, count: int = 120) -> list[Step]:
+    """Inserts, updates, changes of keys and deletes, in transactions."""
+    rng = random.Random(seed)
+    table: dict[int, Row] = {}
+    steps: list[Step] = []
+    while len(steps) < count:
+        size = rng.randrange(1, 5)
+        number = steps[-1].number + rng.randrange(1, 9) if steps else 3
+        for i in range(size):
+            key, last = rng.randrange(12), i == size - 1
+            old = table.pop(key, None)
+            new = None if old is not None and rng.random() < 0.25 else some_row(rng, key)
+            if old is not None and new is not None and rng.random() < 0.3:
+                free = [k for k in range(12) if k not in table]
+                new["id"] = rng.choice(free)
+            if old is not None and new is not None and rng.random() < 0.5:
+                new = dict(old) | {"id": new["id"], "name": new["name"]}
+            if new is not None:
+                table[new["id"]] = new
+            steps.append(Step(number, old, new, last))
+    return steps
+
+
+def truth(steps: Iterable[Step], time: Callable[[Step], int]) -> Counter[Any]:
+    """(row, time) -> diff."""
+    found: Counter[Any] = Counter()
+    for step in steps:
+        if step.before is not None:
+            found[values(step.before), time(step)] -= 1
+        if step.after is not None:
+            found[values(step.after), time(step)] += 1
+    return Counter({at: diff for at, diff in found.items() if diff})
+
+
+def changed(old: Row, new: Row) -> Row:
+    return {name: old[name] for name in old if old[name] != new[name]}
+
+
+def maxwell(step: Step, **more: Any) -> dict[str, Any]:
+    """A message of Maxwell: numbers as numbers, booleans as 0 and 1."""
+
+    def row(given: Row) -> Row:
+        one = {n: int(v) if isinstance(v, bool) else v for n, v in given.items()}
+        return one | {"price": None if given["price"] is None else float(given["price"]), "unknown": [1]}
+
+    kind = "insert" if step.before is None else "delete" if step.after is None else "update"
+    here = step.after if step.after is not None else step.before
+    assert here is not None
+    found = {
+        **{"database": "shop", "table": "items", "type": kind, "ts": 1_790_000_000 + step.number},
+        **{"xid": 10**6 - step.number, "position": f"bin-log.000007:{step.number}", "data": row(here)},
+    }
+    if step.last:
+        found["commit"] = True
+    if kind == "update":
+        assert step.before is not None
+        found["old"] = {n: v for n, v in row(step.before).items() if n in changed(step.before, here)}
+    return found | more
+
+
+def canal(*steps: Step, **more: Any) -> dict[str, Any]:
+    """A message of Canal with one row or several of one kind: all values are texts."""
+
+    def row(given: Row) -> Row:
+        texts = {n: str(int(v)) if isinstance(v, bool) else str(v) for n, v in given.items() if v is not None}
+        return dict.fromkeys(given) | texts
+
+    first = steps[0]
+    kind = "INSERT" if first.before is None else "DELETE" if first.after is None else "UPDATE"
+    old = None
+    if kind == "UPDATE":
+        old = [{n: row(s.before or {})[n] for n in changed(s.before or {}, s.after or {})} for s in steps]
+    return {
+        **{"id": 3, "database": "shop", "table": "items", "pkNames": ["id"], "isDdl": False, "type": kind},
+        **{"es": 1_790_000_000_000 + first.number, "ts": 1_790_000_000_777 + first.number, "sql": ""},
+        **{"mysqlType": {"id": "bigint"}, "sqlType": {"id": -5}, "old": old},
+        "data": [row((s.after if s.after is not None else s.before) or {}) for s in steps],
+    } | more
+
+
+def in_canal(steps: list[Step]) -> list[dict[str, Any]]:
+    """Changes of one kind and time that follow each other come in one message."""
+    found: list[list[Step]] = []
+    for step in steps:
+        last = found[-1][-1] if found else None
+        same = last is not None and (last.number, last.before is None, last.after is None) == (
+            *(step.number, step.before is None),
+            step.after is None,
+        )
+        if same:
+            found[-1].append(step)
+        else:
+            found.append([step])
+    return [canal(*some) for some in found]
+
+
+def dms(step: Step, **told: Any) -> dict[str, Any]:
+    """A message of AWS DMS with a complete before image."""
+    kind = "insert" if step.before is None else "delete" if step.after is None else "update"
+    here = step.after if step.after is not None else step.before
+    at = f"2026-09-21T14:{step.number // 60:02}:{step.number % 60:02}.000{step.number % 10}Z"
+    found: dict[str, Any] = {
+        "data": here,
+        "metadata": {
+            **{"timestamp": "2030-01-01T00:00:00.000001Z", "record-type": "data", "operation": kind},
+            **{"partition-key-type": "schema-table", "schema-name": "shop", "table-name": "items"},
+            **{"commit-timestamp": at, "transaction-id": step.number, "transaction-record-id": 1},
+        }
+        | told,
+    }
+    return found | ({"before-image": step.before} if kind == "update" else {})
+
+
+def collection(root: Path, time: str = "counter", schema: pa.Schema = SCHEMA) -> tidelake.Collection:
+    return tidelake.open(root / "lake").create("items", schema, key=["id"], time=time)
+
+
+def parse(c: tidelake.Collection, envelope: ToolMessages, *messages: Any) -> Parsed:
+    lines = [m if isinstance(m, bytes | None) else json.dumps(m).encode() for m in messages]
+    return envelope.parser(c).parse(pa.array(lines, pa.binary()), lambda line: place("in", line + 1))
+
+
+def updates(parsed: Parsed) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for *row, time, diff in zip(*(column.to_pylist() for column in parsed.rows.columns), strict=True):
+        found[tuple(row), time] += diff
+    return Counter({at: diff for at, diff in found.items() if diff})
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_history_is_told_by_maxwell(seed: int, tmp_path: Path) -> None:
+    steps = some_history(seed)
+    parsed = parse(collection(tmp_path), Maxwell(), *map(maxwell, steps))
+    assert updates(parsed) == truth(steps, lambda step: (7 << 32) + step.number)
+    assert parsed.events == len(steps)
+
+
+@pytest.mark.parametrize(("unit", "of_second"), [("ms", 1000), ("us", 1_000_000)])
+def test_clocks_take_the_seconds_of_maxwell(unit: str, of_second: int, tmp_path: Path) -> None:
+    steps = some_history(4)
+    parsed = parse(collection(tmp_path, unit), Maxwell(), *map(maxwell, steps))
+    assert updates(parsed) == truth(steps, lambda step: (1_790_000_000 + step.number) * of_second)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_history_is_told_by_canal_also_by_messages_of_several_rows(seed: int, tmp_path: Path) -> None:
+    steps = some_history(seed)
+    messages = in_canal(steps)
+    assert any(len(message["data"]) > 1 for message in messages)
+    parsed = parse(collection(tmp_path, "ms"), Canal(), *messages)
+    assert updates(parsed) == truth(steps, lambda step: 1_790_000_000_000 + step.number)
+    assert parsed.events == len(steps)
+
+
+def test_a_history_is_told_by_ticdc(tmp_path: Path) -> None:
+    steps = some_history(5)
+    messages = [canal(step, _tidb={"commitTs": 400 + step.number}) for step in steps]
+    mark = {"id": 0, "type": "TIDB_WATERMARK", "data": None, "_tidb": {"watermarkTs": 9**9}}
+    parsed = parse(collection(tmp_path), Canal(time="_tidb.commitTs"), *messages, mark)
+    assert updates(parsed) == truth(steps, lambda step: 400 + step.number)
+    assert (parsed.heartbeats, parsed.time_upper) == (1, 400 + steps[-1].number)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_history_is_told_by_dms_with_complete_before_images(seed: int, tmp_path: Path) -> None:
+    steps = some_history(seed)
+    envelope = Dms(old_rows="events", time="metadata.transaction-id")
+    parsed = parse(collection(tmp_path), envelope, *map(dms, steps))
+    assert updates(parsed) == truth(steps, lambda step: step.number)
+
+
+def test_clocks_take_the_commit_timestamps_of_dms(tmp_path: Path) -> None:
+    parsed = parse(collection(tmp_path, "us"), Dms(old_rows="events"), dms(Step(61, None, ROW, True)))
+    at = pa.scalar("2026-09-21T14:01:01.0001").cast(pa.timestamp("us")).value
+    assert parsed.time_upper == at
+
+
+ROW: Row = {"id": 1, "name": "Zürich", "price": "1.50", "ratio": 0.5, "ok": True, "day": None, "at": None}
+STEP = Step(5, None, ROW, True)
+UPDATE = Step(6, ROW, ROW | {"name": None}, True)
+DELETE = Step(7, ROW, None, True)
+
+
+def of_maxwell(**changed: Any) -> dict[str, Any]:
+    return maxwell(STEP) | changed
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b"7", "not a message of Maxwell"),
+        (json.dumps(maxwell(STEP), ensure_ascii=False).encode("latin-1"), "UTF-8"),
+        ({"database": "shop"}, "no 'type'"),
+        (of_maxwell(type="merge"), "type 'merge' is unknown"),
+        (of_maxwell(type=7), "not a message of Maxwell"),
+        (of_maxwell(data=None), "a row is missing"),
+        (of_maxwell(data=[1]), "a row is not an object"),
+        (of_maxwell(position=None), "no time at 'position': set time"),
+        (of_maxwell(position="here"), "the time at 'position' is 'here', and not a whole number"),
+        (of_maxwell(position=-1), "from 0 to"),
+        (of_maxwell(data={"id": 1}), "column 'name' of 'after': is missing"),
+        (of_maxwell(data=ROW | {"id": "x"}), "column 'id' of 'after': \"x\" is a string"),
+        (of_maxwell(data=ROW | {"at": "0000-00-00 00:00:00"}), "column 'at' of 'after'"),
+        (maxwell(UPDATE, old=None), "a row is missing"),
+        (of_maxwell(type="bootstrap-insert"), "use old_rows='stored'"),
+        (of_maxwell(type="table-drop"), "'table-drop' removes rows that no message names"),
+    ],
+)
+def test_messages_of_maxwell_that_cannot_be_read(message: Any, reason: str, tmp_path: Path) -> None:
+    c = collection(tmp_path)
+    with pytest.raises(InvalidUpdates) as caught:
+        parse(c, Maxwell(), maxwell(STEP), message)
+    assert reason in str(caught.value) and "file=in number=2" in str(caught.value)
+    parsed = parse(c, Maxwell(rejects="aside"), maxwell(STEP), message, maxwell(DELETE))
+    assert [reject.line for reject in parsed.rejects] == [1] and reason in parsed.rejects[0].reason
+    assert updates(parsed) == truth([STEP, DELETE], lambda step: (7 << 32) + step.number)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (canal(STEP, type="MERGE"), "type 'MERGE' is unknown"),
+        (canal(STEP, data=None), "type 'INSERT' without 'data'"),
+        (canal(STEP, data={"id": 1}), "not a message of Canal"),
+        (canal(STEP, es=None), "no time at 'es'"),
+        (canal(UPDATE, old=None), "as many rows in 'old' as in 'data'"),
+        (canal(UPDATE, old=[]), "as many rows in 'old' as in 'data'"),
+        (canal(STEP, data=[ROW | {"id": "1.5"}]), "column 'id' of 'after'"),
+        (canal(STEP, isDdl=True, type="TRUNCATE", data=None), "'TRUNCATE' removes rows"),
+        (canal(STEP, isDdl=True, type="ERASE", data=None), "'ERASE' removes rows"),
+    ],
+)
+def test_messages_of_canal_that_cannot_be_read(message: Any, reason: str, tmp_path: Path) -> None:
+    c = collection(tmp_path, "ms")
+    with pytest.raises(InvalidUpdates) as caught:
+        parse(c, Canal(), canal(STEP), message)
+    assert reason in str(caught.value) and "file=in number=2" in str(caught.value)
+    parsed = parse(c, Canal(rejects="aside"), canal(STEP), message, canal(DELETE))
+    assert [reject.line for reject in parsed.rejects] == [1] and reason in parsed.rejects[0].reason
+    assert updates(parsed) == truth([STEP, DELETE], lambda step: 1_790_000_000_000 + step.number)
+
+
+def test_a_message_is_rejected_with_all_of_its_rows(tmp_path: Path) -> None:
+    steps = [Step(5, None, ROW | {"id": i}, True) for i in range(4)]
+    message = canal(*steps)
+    message["data"][2]["price"] = "cheap"
+    parsed = parse(
+        collection(tmp_path, "ms"), Canal(rejects="aside"), canal(steps[0]), message, None, canal(UPDATE)
+    )
+    assert [(reject.line, "cheap" in reject.reason) for reject in parsed.rejects] == [(1, True)]
+    assert (parsed.events, parsed.tombstones) == (2, 1)
+    assert updates(parsed) == truth([steps[0], UPDATE], lambda step: 1_790_000_000_000 + step.number)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ({"data": ROW}, "no 'metadata'"),
+        (dms(STEP, operation="merge"), "operation 'merge' is unknown"),
+        (dms(STEP, **{"commit-timestamp": None}), "no time at 'metadata.commit-timestamp'"),
+        (dms(STEP, **{"commit-timestamp": "soon"}), "the time at 'metadata.commit-timestamp' is 'soon'"),
+        (dms(STEP, **{"commit-timestamp": "2026-09-21T14:00:00"}), "which says no zone"),
+        (dms(STEP) | {"data": {"id": 2}}, "column 'name' of 'after': is missing"),
+        (dms(STEP, **{"record-type": "control", "operation": "truncate-table"}), "removes rows"),
+        (dms(STEP, operation="load"), "use old_rows='stored'"),
+        (dms(UPDATE) | {"before-image": {"id": 1}}, "column 'name' of 'before': is missing"),
+    ],
+)
+def test_messages_of_dms_that_cannot_be_read(message: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidUpdates) as caught:
+        parse(collection(tmp_path, "ms"), Dms(old_rows="events"), dms(STEP), message)
+    assert reason in str(caught.value) and "file=in number=2" in str(caught.value)
+
+
+def test_statements_that_remove_no_rows_are_counted_as_heartbeats_and_move_no_time(tmp_path: Path) -> None:
+    statement = {"type": "table-alter", "database": "shop", "table": "items", "ts": 1_790_000_000_000}
+    ends = [maxwell(STEP, type=kind, data={}) for kind in ("bootstrap-start", "bootstrap-complete")]
+    parsed = parse(
+        collection(tmp_path / "maxwell", "ms"), Maxwell(), maxwell(STEP), statement, *ends, b"", None
+    )
+    assert (parsed.events, parsed.heartbeats, parsed.tombstones) == (1, 3, 2)
+    assert parsed.time_upper == 1_790_000_005_000
+    alter = canal(STEP, isDdl=True, type="ALTER", data=None, sql="ALTER TABLE items ADD x int", es=9**15)
+    parsed = parse(collection(tmp_path / "canal", "ms"), Canal(), canal(STEP), alter)
+    assert (parsed.events, parsed.heartbeats, parsed.time_upper) == (1, 1, 1_790_000_000_005)
+    control = {"metadata": {"record-type": "control", "operation": "create-table", "table-name": "items"}}
+    parsed = parse(collection(tmp_path / "dms", "ms"), Dms(), control, dms(STEP))
+    assert (parsed.events, parsed.heartbeats) == (1, 1)
+
+
+def test_of_several_tables_one_must_be_chosen_and_the_others_move_time(tmp_path: Path) -> None:
+    c = collection(tmp_path)
+    other = maxwell(Step(99, None, {"id": 1, "price": None}, True), table="orders")
+    with pytest.raises(InvalidUpdates, match=r"several tables: choose one, such as table='shop\.items'"):
+        parse(c, Maxwell(rejects="aside"), maxwell(STEP), other)
+    dropped = {"type": "table-drop", "database": "shop", "table": "orders", "position": "bin.000007:999"}
+    for table in ("shop.items", "items"):
+        parsed = parse(c, Maxwell(table=table), maxwell(STEP), other, dropped)
+        assert updates(parsed) == truth([STEP], lambda step: (7 << 32) + step.number)
+        # All before the other table's event is there; another one of its time may follow.
+        assert (parsed.heartbeats, parsed.time_upper) == (2, (7 << 32) + 98)
+
+
+def test_of_a_keys_rows_in_one_message_the_last_wins(tmp_path: Path) -> None:
+    second = ROW | {"id": 2}
+    moves = [Step(9, second, ROW | {"id": 3}, True), Step(9, ROW, second, True)]
+    parsed = parse(collection(tmp_path, "ms"), Canal(old_rows="stored"), canal(STEP), canal(*moves))
+    rows = parsed.rows.select(["id", "_removed", "_line"]).to_pylist()
+    assert sorted(map(tuple, (row.values() for row in rows))) == [
+        *((1, False, 0), (1, True, 1)),
+        *((2, False, 1), (3, False, 1)),
+    ]
+
+
+def test_rows_of_a_first_copy_need_no_time_and_come_first(tmp_path: Path) -> None:
+    load = dms(STEP, operation="load", **{"commit-timestamp": None})
+    parsed = parse(collection(tmp_path / "dms", "ms"), Dms(), load, dms(UPDATE))
+    assert parsed.rows.column("_time").to_pylist()[0] == 0
+    bootstrap = maxwell(STEP, type="bootstrap-insert", position=None)
+    parsed = parse(collection(tmp_path / "maxwell"), Maxwell(old_rows="stored"), bootstrap)
+    assert parsed.rows.column("_time").to_pylist() == [0]
+
+
+def test_columns_that_dms_leaves_out_are_null_on_request(tmp_path: Path) -> None:
+    c = collection(tmp_path, "ms")
+    message = dms(STEP) | {"data": {"id": 1, "name": "x"}}
+    with pytest.raises(InvalidUpdates, match="column 'price' of 'after': is missing"):
+        parse(c, Dms(), message)
+    (row,) = parse(c, Dms(missing="null"), message).rows.to_pylist()
+    assert (row["id"], row["name"], row["price"]) == (1, "x", None)
+    with pytest.raises(UsageError, match="missing='null' needs old_rows='stored'"):
+        Dms(missing="null", old_rows="events")
+
+
+def test_a_before_image_of_keys_removes_the_old_key(tmp_path: Path) -> None:
+    moved = dms(Step(8, ROW, ROW | {"id": 2}, True)) | {"before-image": {"id": 1}}
+    kept = dms(Step(9, ROW, ROW | {"name": "y"}, True)) | {"before-image": {}}
+    parsed = parse(collection(tmp_path, "ms"), Dms(), moved, kept)
+    assert [(r["id"], r["_removed"]) for r in parsed.rows.to_pylist()] == [(1, True), (2, False), (1, False)]
+
+
+def test_bytes_of_canal_are_texts(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("raw", pa.binary()), ("n", pa.uint64())])
+    data = bytes(range(256))
+    row = {"id": "1", "raw": data.decode("latin-1"), "n": str(2**64 - 1)}
+    message = canal(STEP) | {"data": [row]}
+    c = collection(tmp_path, "ms", schema)
+    (got,) = parse(c, Canal(), message).rows.to_pylist()
+    assert (got["raw"], got["n"]) == (data, 2**64 - 1)
+    with pytest.raises(InvalidUpdates, match="no text of bytes"):
+        parse(c, Canal(), message | {"data": [row | {"raw": "東"}]})
+    with pytest.raises(UsageError, match="column 'raw' is binary"):
+        Dms().check(text_frame(), c)
+
+
+def text_frame() -> Any:
+    from pyspark.sql import types as t
+
+    return t.StructType([t.StructField("value", t.StringType())])
+
+
+def test_fields_that_are_no_times_are_refused(tmp_path: Path) -> None:
+    counter, clock = collection(tmp_path / "counter"), collection(tmp_path / "clock", "ms")
+    for envelope, c, reason in (
+        (Maxwell(time="xid"), clock, "time='xid' is a position in a log"),
+        (Maxwell(time="data.at"), clock, "must be a field of the message"),
+        (Canal(), counter, "messages of Canal have no time for collection 'items' of time 'counter'"),
+        (Canal(time="id"), clock, "time='id' is a position in a log"),
+        (Dms(), counter, "messages of AWS DMS have no time"),
+        (Dms(time="metadata.transaction-id"), clock, "is a position in a log"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            envelope.check(text_frame(), c)
+    with pytest.raises(UsageError, match="encodings give 'price' as bytes"):
+        Maxwell(encodings="price=bytes").check(text_frame(), counter)
+    with pytest.raises(InvalidUpdates, match="messages of Canal are a column 'value' of JSON texts"):
+        Canal().check(type(text_frame())([]), clock)
+
+
+def test_counts_in_texts_are_read_as_encodings_say(tmp_path: Path) -> None:
+    message = canal(STEP)
+    message["data"][0]["at"] = "1790000000123"
+    (row,) = parse(collection(tmp_path, "ms"), Canal(encodings="at=ms"), message).rows.to_pylist()
+    assert row["at"] == pa.scalar(1_790_000_000_123_000, pa.timestamp("us")).as_py()
