@@ -25,7 +25,7 @@ _WORDS = Words(
 
 
 @dataclass(frozen=True)
-class Delta:
+class DeltaFeed:
     """Each row is one of a Delta table's change data feed.
 
     Attributes:

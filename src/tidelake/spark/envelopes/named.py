@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from tidelake.errors import UsageError
 from tidelake.spark.envelopes.canal import Canal
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.delta import Delta
+from tidelake.spark.envelopes.delta import DeltaFeed
 from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.hudi import Hudi
@@ -27,7 +27,7 @@ DEFAULT = "updates"
 ENVELOPES: dict[str, Callable[..., Envelope]] = {
     "canal": Canal,
     "debezium": Debezium,
-    "delta": Delta,
+    "delta": DeltaFeed,
     "dms": Dms,
     "hudi": Hudi,
     "maxwell": Maxwell,
