@@ -35,6 +35,9 @@ _ANSWER = pa.schema(
         pa.field("advances", pa.bool_(), nullable=False),
         pa.field("rejects", pa.list_(pa.string()), nullable=False),
         pa.field("rejects_to", pa.string()),
+        pa.field("held", pa.list_(pa.binary()), nullable=False),
+        pa.field("held_events", pa.int64(), nullable=False),
+        pa.field("repeated", pa.int64(), nullable=False),
         pa.field("fault", pa.string()),
     ]
 )
@@ -58,6 +61,9 @@ class Answer:
         advances: whether rows whose times are closed at the commit get the least open time.
         rejects: JSON texts of the lines that could not be read.
         rejects_to: the folder where rejects are stored before the rest is appended; None: rejects are errors.
+        held: the rows that are held back until the time of their transaction is known, one item a task.
+        held_events: how many they are.
+        repeated: events of transactions that are in the collection already, ignored.
     """
 
     uploads: tuple[bytes, ...] = field(default=(), repr=False)
@@ -73,6 +79,9 @@ class Answer:
     advances: bool = False
     rejects: tuple[str, ...] = ()
     rejects_to: str | None = None
+    held: tuple[bytes, ...] = field(default=(), repr=False)
+    held_events: int = 0
+    repeated: int = 0
 
     def see_files(self, names: pa.Array) -> None:
         """Remember which files there were."""
@@ -104,6 +113,9 @@ class Answer:
         self.advances = self.advances or other.advances
         self.rejects += tuple(other.rejects)
         self.rejects_to = other.rejects_to if self.rejects_to is None else self.rejects_to
+        self.held += tuple(other.held)
+        self.held_events += other.held_events
+        self.repeated += other.repeated
 
 
 def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:

@@ -89,7 +89,9 @@ def open_writer(
         record = replace(old, epoch=old.epoch + 1)
     elif take_over or old.sequence is None:
         # Data was written under this name: the next owner must take over as well.
-        record = WriterRecord(old.epoch + 1, None if old.sequence is None else -1, owner, old.upper)
+        record = WriterRecord(
+            old.epoch + 1, None if old.sequence is None else -1, owner, old.upper, old.content
+        )
     else:
         return Refused(UsageError(_taken(name, old, owner)))
     return Commit(Edits(writers={name: record}, tokens=begun), record)

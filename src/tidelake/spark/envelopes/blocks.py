@@ -78,7 +78,7 @@ class EventLayout:
     Attributes:
         before: columns of an old row.
         after: columns of a new row.
-        time: path of the time.
+        time: path of the time; None: it is not in the events, and all have time 0.
         order: path of the value that orders events of one time.
         stored: old rows are looked up, and may be missing in events.
         encodings: encodings of columns, used if the event has no `schema`.
@@ -87,7 +87,7 @@ class EventLayout:
 
     before: pa.Schema
     after: pa.Schema
-    time: tuple[str, ...]
+    time: tuple[str, ...] | None
     order: tuple[str, ...] | None
     stored: bool
     encodings: Encoding = PLAIN
@@ -164,7 +164,7 @@ class BlockReader:
     def _events(self, found: pa.StructArray, lines: Ints, tombstones: int, encoding: Encoding) -> Events:
         layout = self.layout
         op = found.field("op")
-        times = _numbers(found, layout.time)
+        times = np.zeros(len(found), np.int64) if layout.time is None else _numbers(found, layout.time)
         marks = _is(op, MARKS)
         known = marks.copy()
         for name, needs in OPS.items():

@@ -29,24 +29,27 @@ file, the line and the reason. There is no other case.
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidelake.data.json.block import Unsure
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import check_readable
 from tidelake.data.order import differ
-from tidelake.errors import UsageError
+from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.blocks import BlockReader, EventLayout, Events, EventSide
 from tidelake.spark.envelopes.event import OPS, Event, Unfit, parse
 from tidelake.spark.envelopes.messages import as_bytes, cut, late_reason, shown, unreadable
+from tidelake.spark.envelopes.positions import NONE, REMEDY, named_connector
 from tidelake.spark.envelopes.sides import (
     BadRow,
+    chosen,
     concat,
     joined_sides,
     message_key,
@@ -54,7 +57,9 @@ from tidelake.spark.envelopes.sides import (
     one_batch,
     rows_of,
 )
+from tidelake.spark.envelopes.timeline import Timeline
 
+Ints: TypeAlias = npt.NDArray[np.int64]
 Late: TypeAlias = Literal["refuse", "advance"]
 OldRows: TypeAlias = Literal["events", "stored"]
 # Columns of events for an upsert, beside the collection's own.
@@ -120,6 +125,8 @@ class ChangeParser:
         rejects: collect lines that cannot be read instead of failing.
         optional: columns that a change of the collection's schema added: they may be missing, and are null.
         earliest: an event before this time is an error: its time must be in another unit.
+        timeline: the times of the events' transactions; None: events have their times.
+        untimed: refuse events whose times are those of their transactions: they are not known here.
     """
 
     schema: pa.Schema
@@ -133,6 +140,8 @@ class ChangeParser:
     rejects: bool = False
     optional: frozenset[str] = frozenset()
     earliest: int = 0
+    timeline: Timeline | None = None
+    untimed: bool = False
 
     def __post_init__(self) -> None:
         check_readable(self.schema)
@@ -166,7 +175,7 @@ class ChangeParser:
         stored = self.old_rows == "stored"
         before = pa.schema([f for f in self.schema if f.name in self.key]) if stored else self.schema
         order = None if self.order_by is None else tuple(self.order_by.split("."))
-        time = tuple(self.time.split("."))
+        time = None if self.timeline is not None else tuple(self.time.split("."))
         return EventLayout(
             before, self.schema, time, order, stored, Encoding(inner=self.encodings), self.optional
         )
@@ -175,24 +184,50 @@ class ChangeParser:
     def _blocks(self) -> BlockReader:
         return BlockReader(self.layout)
 
-    def parse(self, lines: pa.Array, where: Callable[[int], str], keys: pa.Array | None = None) -> Parsed:
+    def parse(
+        self,
+        lines: pa.Array,
+        where: Callable[[int], str],
+        keys: pa.Array | None = None,
+        times: Ints | None = None,
+    ) -> Parsed:
         """Parse lines.
 
         Args:
             lines: binary or text, one JSON text each.
             where: returns the place of a line by its number, for messages.
             keys: the key of each message, as JSON, if the source has keys.
+            times: with a timeline, the time of each line; `NONE` for a line that has none.
 
         Raises:
             InvalidUpdates: a line cannot be read, or is late; gives its place, its beginning and the reason.
         """
         bad: list[Reject] = []
         lines = as_bytes(lines)
+        if self.untimed and named_connector(lines):
+            raise InvalidUpdates(
+                f"the times of change events of {named_connector(lines)!r} are those of their transactions, "
+                "which one task does not know: use tidelake.spark.ingest, or foreachBatch with "
+                "tidelake.spark.sink; or name the time that events have: time='source.lsn'"
+            )
 
         def fail(at: Reject) -> None:
             raise unreadable(at.reason, f"{where(at.line)} line={shown(lines[at.line].as_py())}")
 
-        return self._parsed(self._joined(self._spans(lines, 0, bad)), bad, keys, fail)
+        found = self._joined(self._spans(lines, 0, bad))
+        if times is not None:
+            found = self._timed(found, times, bad)
+        return self._parsed(found, bad, keys, fail)
+
+    def _timed(self, found: Events, times: Ints, bad: list[Reject]) -> Events:
+        """The events at given times; those without one are bad."""
+        found = replace(found, times=times[found.lines], marks=np.zeros(0, np.int64))
+        without = found.times == NONE
+        if not without.any():
+            return found
+        reason = "not of the connector" if self.timeline is None else REMEDY[self.timeline.connector]
+        bad += [Reject(int(line), reason) for line in found.lines[without]]
+        return chosen(found, ~without)
 
     def from_events(self, found: Events, bad: list[Reject], keys: pa.Array | None = None) -> Parsed:
         """Process events that are columns already; `bad` are the rows that could not be read.
@@ -264,7 +299,8 @@ class ChangeParser:
         tombstones = 0
         for number, line in enumerate(lines.to_pylist(), start):
             try:
-                event = parse(line, self.time, self.order_by, self.old_rows == "stored")
+                time = None if self.timeline is not None else self.time
+                event = parse(line, time, self.order_by, self.old_rows == "stored")
             except Unfit as unfit:
                 bad.append(Reject(number, cut(str(unfit))))
                 continue

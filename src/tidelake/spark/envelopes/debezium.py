@@ -17,7 +17,7 @@ Events come as text or as columns:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows
 from tidelake.spark.envelopes.messages import place
 from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, ReadEvents, StoreChanges, is_text
 from tidelake.spark.envelopes.storing import StoreEvents, event_schema
+from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.tasks import ArrowMap, one_thread
 
@@ -50,8 +51,9 @@ class Debezium:
 
     Attributes:
         time: path of the time in an event: names, separated by dots, such as `source.txId` or `ts_ms`; the
-            values are whole numbers. Default: the commit time at the source, `source.ts_ms` for times of unit
-            `ms` and `source.ts_us` for `us`; for counters the position in the source's log, `source.lsn`.
+            values are whole numbers. Default: the commit of the event's transaction, if events are texts and
+            `source.connector` is known (`tidelake.spark.envelopes.positions`); otherwise `source.ts_ms` for
+            times of unit `ms`, `source.ts_us` for `us`, and `source.lsn` for counters.
         late: what to do with events whose time is closed: `"refuse"` is an error that names the line,
             `"advance"` gives them the least open time.
         old_rows: `"events"`: `before` has the complete old row. `"stored"`: the old row is looked up in the
@@ -62,6 +64,7 @@ class Debezium:
             the messages' offsets. If these do not decide, unequal events of one key and time are refused.
         encodings: encodings of columns, such as `price=bytes, at=us`, used if the events have no schema; see
             `tidelake.data.json.encoding`.
+        timeline: the times of the transactions in a micro-batch; set by `at`.
         rejects: a folder that the driver can write to: lines that cannot be read are stored there, as JSON
             lines with file, line and reason, and the rest is appended. None: such a line fails the batch.
     """
@@ -72,6 +75,7 @@ class Debezium:
     order_by: str | None = None
     encodings: str = ""
     rejects: str | None = None
+    timeline: Timeline | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.order_by is not None and self.old_rows != "stored":
@@ -99,6 +103,12 @@ class Debezium:
             )
         return self.time
 
+    def at(self, timeline: Timeline) -> "Debezium":
+        """This envelope with the times of the transactions in a micro-batch."""
+        made = replace(self)
+        object.__setattr__(made, "timeline", timeline)
+        return made
+
     @property
     def rebases(self) -> bool:
         """False if old rows are looked up: they may differ at a later upper."""
@@ -123,6 +133,8 @@ class Debezium:
             frozenset(collection.distributed.uploader().spec.optional),
             # A user who names the field knows what it holds, so check only the default.
             _FIRST.get(collection.domain.unit, 0) if self.time is None else 0,
+            self.timeline,
+            self.time is None and self.timeline is None,
         )
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
@@ -132,7 +144,7 @@ class Debezium:
                 f"times of {collection.domain} cannot be read from change events: use an int time"
             )
         self.parser(collection)
-        if _is_text(frame):
+        if holds_texts(frame):
             return
         kinds = {field.name: field.dataType for field in frame}
         missing = [name for name in ("op", "before", "after") if name not in kinds]
@@ -153,7 +165,7 @@ class Debezium:
     def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:
         """As `Envelope`: the columns to read; with `old_rows="stored"` the parsed events."""
         parser = replace(self.parser(collection), late="advance")
-        columns = _texts(frame) if _is_text(frame.schema) else self._columns(frame, parser)
+        columns = texts(frame) if holds_texts(frame.schema) else self._columns(frame, parser)
         if self.old_rows == "events":
             return columns
         output = event_schema(collection.schema)
@@ -200,18 +212,19 @@ class Debezium:
             "op": f.col("op"),
             "before": _struct(frame, "before", layout.before),
             "after": _struct(frame, "after", layout.after),
-            "time": _path(layout.time).cast("bigint"),
+            "time": _path(tuple(parser.time.split("."))).cast("bigint"),
             "order": order,
         }
         return frame.select(*(selected[name].alias(name) for name in AS_COLUMNS))
 
 
-def _is_text(frame: t.StructType) -> bool:
+def holds_texts(frame: t.StructType) -> bool:
+    """Whether the rows of a frame are events as texts."""
     kinds = {field.name: field.dataType for field in frame}
     return is_text(kinds) and isinstance(kinds["value"], t.StringType | t.BinaryType)
 
 
-def _texts(frame: DataFrame) -> DataFrame:
+def texts(frame: DataFrame) -> DataFrame:
     """The columns of `AS_TEXT`; those that are missing are null."""
     kinds = {"value": None, "key": None, "file": "string", "block": "bigint", "modified": "bigint"}
     kinds["offset"] = "bigint"

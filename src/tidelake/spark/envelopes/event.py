@@ -48,12 +48,12 @@ class Event:
     encoding: Encoding
 
 
-def parse(line: bytes | None, time_path: str, order_path: str | None, stored: bool) -> Event | None:
+def parse(line: bytes | None, time_path: str | None, order_path: str | None, stored: bool) -> Event | None:
     """Parse a line; None if it is a tombstone: empty, `null`, or with a payload of null.
 
     Args:
         line: one JSON text.
-        time_path: names, separated by dots.
+        time_path: names, separated by dots; None: the time is not in the event, and is 0 here.
         order_path: names, separated by dots, or None.
         stored: old rows are looked up, and need not be in `before`.
 
@@ -65,17 +65,21 @@ def parse(line: bytes | None, time_path: str, order_path: str | None, stored: bo
         return None
     event, encoding = found
     if _is_mark(event):
-        there = _value(event, time_path) is not None
-        return Event("h", number(event, time_path, "time") if there else None, None, None, None, PLAIN)
+        there = time_path is not None and _value(event, time_path) is not None
+        return Event("h", _time(event, time_path) if there else None, None, None, None, PLAIN)
     op = event.get("op")
     if not isinstance(op, str):
         raise Unfit("no 'op': not a Debezium change event")
-    time = number(event, time_path, "time")
+    time = _time(event, time_path)
     if op in MARKS:
         return Event(op, time, None, None, None, PLAIN)
     order = None if order_path is None else number(event, order_path, "order")
     before, after = _rows(event, op, stored)
     return Event(op, time, order, before, after, encoding)
+
+
+def _time(event: dict[str, Any], path: str | None) -> int:
+    return 0 if path is None else number(event, path, "time")
 
 
 def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:

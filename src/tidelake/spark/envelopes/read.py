@@ -16,9 +16,11 @@ import pyarrow.compute as pc
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes import columns as as_columns
-from tidelake.spark.envelopes.blocks import EventLayout
 from tidelake.spark.envelopes.changes import LINE, ORDER, REMOVED, TIME, ChangeParser, Parsed
+from tidelake.spark.envelopes.held import packed
 from tidelake.spark.envelopes.messages import as_bytes, place
+from tidelake.spark.envelopes.positions import positions
+from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.uploads import Answer, upload
 
@@ -46,6 +48,7 @@ class EventReader:
     columns: tuple[str, ...]
     answer: Answer
     _last: tuple[object, int] = field(default=(None, 0))
+    _held: list[pa.RecordBatch] = field(default_factory=list)
 
     def read(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Parsed, "Places"]:
         """Parse a batch: the rows that it makes, the rest of the result, and where the events are from.
@@ -56,9 +59,17 @@ class EventReader:
         named = batch.rename_columns(list(self.columns))
         text = is_text(self.columns)
         if self.columns not in (AS_TEXT, AS_COLUMNS):
-            named = _as_text(named) if text else _as_columns(named, self.parser.layout)
+            named = _as_text(named) if text else _as_columns(named, self.parser)
         places = self._places(named, text)
-        parsed = self._text(named, places) if text else self._columns(named)
+        times: npt.NDArray[np.int64] | None = None
+        if text:
+            # Rows that were held back were counted with the micro-batch that they are from.
+            new = pc.fill_null(pc.greater_equal(named.column("block"), 0), True)
+            self.answer.see_files(named.column("file").filter(new).drop_null())
+            if self.parser.timeline is not None:
+                again = not pc.any(new, min_count=0).as_py()
+                named, places, times = self._in_time(named, places, self.parser.timeline, again=again)
+        parsed = self._text(named, places, times) if text else self._columns(named)
         answer = self.answer
         answer.see_times(None, parsed.time_upper)
         answer.events += parsed.events
@@ -68,11 +79,45 @@ class EventReader:
         self._reject(parsed, named, places)
         return parsed.rows, parsed, places
 
-    def _text(self, batch: pa.RecordBatch, places: "Places") -> Parsed:
-        self.answer.see_files(batch.column("file").drop_null())
+    def finish(self) -> None:
+        """Add what is held back to the answer, after the last batch.
+
+        Raises:
+            InvalidUpdates: it is too large.
+        """
+        rows = packed(self._held)
+        self.answer.held = (rows,) if rows else ()
+
+    def _in_time(
+        self, batch: pa.RecordBatch, places: "Places", timeline: Timeline, *, again: bool
+    ) -> tuple[pa.RecordBatch, "Places", npt.NDArray[np.int64]]:
+        """The lines whose times are known, where they are from, and their times; the others are held back.
+
+        `again` says that the lines were held back before.
+        """
+        lines = as_bytes(batch.column("value"))
+        found = positions(lines, timeline.clock)
+        times, held, old = timeline.split(found)
+        if not again:
+            old = old | timeline.again(lines, found)
+            held = held & ~old
+        self.answer.held_events += int(held.sum())
+        self.answer.repeated += int(old.sum())
+        if held.any():
+            kept = {"offset": places.numbers, "block": -1 - places.blocks}
+            for name, values in kept.items():
+                at = batch.schema.get_field_index(name)
+                batch = batch.set_column(at, batch.schema.field(at), pa.array(values))
+            self._held.append(batch.filter(pa.array(held)))
+        rest = ~(held | old)
+        if rest.all():
+            return batch, places, times
+        return batch.filter(pa.array(rest)), places.chosen(rest), times[rest]
+
+    def _text(self, batch: pa.RecordBatch, places: "Places", times: npt.NDArray[np.int64] | None) -> Parsed:
         keys = batch.column("key")
         no_keys = keys.null_count == len(keys)
-        return self.parser.parse(batch.column("value"), places.text, None if no_keys else keys)
+        return self.parser.parse(batch.column("value"), places.text, None if no_keys else keys, times)
 
     def _columns(self, batch: pa.RecordBatch) -> Parsed:
         layout = self.parser.layout
@@ -92,6 +137,8 @@ class EventReader:
             return Places(pa.nulls(count, pa.string()), none, none, none)
         files, offsets = batch.column("file"), batch.column("offset")
         blocks, modified = _numbers(batch.column("block")), _numbers(batch.column("modified"))
+        # Rows that were held back: with their line numbers, and the complement of where these begin.
+        blocks = np.where(blocks < 0, -1 - blocks, blocks)
         if offsets.null_count < count:
             return Places(files, blocks, modified, _numbers(offsets))
         if files.null_count == count:
@@ -143,6 +190,11 @@ class Places:
     modified: npt.NDArray[np.int64]
     numbers: npt.NDArray[np.int64]
 
+    def chosen(self, which: npt.NDArray[np.bool_]) -> "Places":
+        """Those of some rows."""
+        files = self.files.filter(pa.array(which))
+        return Places(files, self.blocks[which], self.modified[which], self.numbers[which])
+
     def text(self, row: int) -> str:
         """The place of one row, for messages."""
         return place(self.files[row].as_py(), int(self.numbers[row]) or None)
@@ -183,11 +235,12 @@ def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(AS_TEXT))
 
 
-def _as_columns(batch: pa.RecordBatch, layout: EventLayout) -> pa.RecordBatch:
+def _as_columns(batch: pa.RecordBatch, parser: ChangeParser) -> pa.RecordBatch:
     """The columns of `AS_COLUMNS`, from those of a frame."""
+    layout, time = parser.layout, tuple(parser.time.split("."))
     order = pa.nulls(batch.num_rows, pa.int64()) if layout.order is None else _inside(batch, layout.order)
     sides = [_chosen(batch.column(n), s) for n, s in (("before", layout.before), ("after", layout.after))]
-    columns = [batch.column("op"), *sides, _inside(batch, layout.time), order]
+    columns = [batch.column("op"), *sides, _inside(batch, time), order]
     return pa.RecordBatch.from_arrays(columns, names=list(AS_COLUMNS))
 
 
@@ -248,6 +301,7 @@ class StoreChanges:
             answer.see_rows(rows, TIME)
             if rows.num_rows:
                 yield rows
+        reader.finish()
 
 
 @dataclass(frozen=True)
@@ -273,9 +327,11 @@ class ReadEvents:
             for batch in batches:
                 rows, _, places = reader.read(batch)
                 yield convert(self._events(rows, places), self.schema)
+            reader.finish()
         except UsageError as error:
             fault = str(error)
-        note = json.dumps(asdict(answer) | {"uploads": [], "fault": fault})
+        kept = [base64.b85encode(rows).decode() for rows in answer.held]
+        note = json.dumps(asdict(answer) | {"uploads": [], "held": kept, "fault": fault})
         yield pa.RecordBatch.from_pylist([{NOTE: note}], schema=self.schema)
 
     def _events(self, rows: pa.RecordBatch, places: Places) -> pa.RecordBatch:

@@ -92,6 +92,24 @@ def moved(events: Events, start: int) -> Events:
     )
 
 
+def chosen(events: Events, which: npt.NDArray[np.bool_]) -> Events:
+    """Some of the events on rows."""
+    lines = events.lines[which]
+
+    def side(of: EventSide) -> EventSide:
+        there = np.isin(of.lines, lines)
+        return EventSide(of.lines[there], of.rows.filter(pa.array(there)))
+
+    return replace(
+        events,
+        lines=lines,
+        times=events.times[which],
+        orders=None if events.orders is None else events.orders[which],
+        before=side(events.before),
+        after=side(events.after),
+    )
+
+
 def joined_sides(sides: list[EventSide], schema: pa.Schema) -> EventSide:
     """The rows of several sides, in the order of their lines."""
     lines = concat([side.lines for side in sides])

@@ -4,6 +4,7 @@ Owns the rows between the two: events, and one note from each parsing task, whic
 the reason if it failed.
 """
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,5 +108,5 @@ def _hear(note: dict[str, Any], answer: Answer) -> None:
     if fault is not None:
         raise InvalidUpdates(fault)
     note["files"], note["rejects"] = tuple(note["files"]), tuple(note["rejects"])
-    note["uploads"] = ()
+    note["uploads"], note["held"] = (), tuple(base64.b85decode(rows) for rows in note["held"])
     answer.add(Answer(**note))

@@ -33,6 +33,7 @@ from tidelake.spark.envelopes.changes import Late, OldRows
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.held import split
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, ours, rows_of, text_of
 from tidelake.spark.tasks import remote
@@ -58,6 +59,8 @@ class IngestedBatch:
         late: events whose time was closed when they were read, moved to the least open time.
         rejects: lines that could not be read, stored in the folder of rejects.
         files: files read.
+        held: events that are held back: the commit, or the end, of their transaction is not known yet.
+        repeated: events ignored, since their transactions are in the collection.
     """
 
     batch: int
@@ -70,6 +73,8 @@ class IngestedBatch:
     late: int = 0
     rejects: int = 0
     files: int = 0
+    held: int = 0
+    repeated: int = 0
 
 
 @dataclass
@@ -79,6 +84,7 @@ class IngestReport:
     Attributes:
         batches: micro-batches that were appended.
         already: micro-batches that were committed before.
+        held: events that are held back after the last micro-batch.
         upper: the collection's upper after the last micro-batch or, without any, at the end of the run. None
             before that.
     """
@@ -92,14 +98,17 @@ class IngestReport:
     late: int = 0
     rejects: int = 0
     files: int = 0
+    held: int = 0
+    repeated: int = 0
     upper: Frontier | None = None
 
     def add(self, batch: IngestedBatch) -> None:
         """Count one more micro-batch."""
         self.batches += not batch.already
         self.already += batch.already
-        for name in ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "files"):
+        for name in ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "files", "repeated"):
             setattr(self, name, getattr(self, name) + getattr(batch, name))
+        self.held = self.held if batch.already else batch.held
         self.upper = batch.upper
 
 
@@ -282,7 +291,7 @@ class _Sink:
     def _ingest(self, writer: Writer, frame: DataFrame, batch: int) -> IngestedBatch:
         lines = ROWS_FILE not in frame.columns and "value" in frame.columns
         if is_in(writer, batch):
-            if content_of(self._files(frame)) != writer.last_content:
+            if content_of(self._files(frame)) != split(writer.last_content)[0]:
                 # After a crash Spark repeats the last batch, with the same files. An old copy of the
                 # checkpoint gives the number to new files: to skip these as repeated would lose them
                 # silently.
@@ -295,7 +304,10 @@ class _Sink:
             frame if lines else frame.drop(_file_column(frame)),
             self.envelope,
             numbered=Numbered(
-                writer, batch, lambda answer: content_of(answer.files if files is None else files)
+                writer,
+                batch,
+                lambda answer: content_of(answer.files if files is None else files),
+                stream=True,
             ),
             title=f"tidelake: ingest batch {batch} into {self.collection.name}",
         )
@@ -311,6 +323,8 @@ class _Sink:
             answer.late,
             len(answer.rejects),
             len(answer.files if files is None else files),
+            answer.held_events,
+            answer.repeated,
         )
 
     def _files(self, frame: DataFrame) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ does.
 INVARIANT: uploads are offered again at a later upper only if they are right there.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidelake.errors import UpdateBeforeLower, UpperMismatch, UsageError
@@ -19,11 +20,14 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
+from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Compared, Envelope
+from tidelake.spark.envelopes.held import with_held
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.running import Rows, rows_of
+from tidelake.spark.writing.transactions import Transactions, surveyed
 from tidelake.state.append import Appended
 
 
@@ -39,11 +43,13 @@ class Numbered:
         writer: the open writer; older holders of its name are fenced.
         sequence: the number.
         content: describes the input of the data, to tell whether it is the same again.
+        stream: whether the next number goes on where this one ends: then transactions may be held back.
     """
 
     writer: Writer
     sequence: int
     content: Callable[[Answer], str] = _nothing
+    stream: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,16 +101,30 @@ def write(
     # Read the state first, so that the columns are checked against the newest schema.
     collection.state()
     envelope.check(frame.schema, collection)
+    title = title or f"tidelake: write to {collection.name}"
+    kept = numbered.writer.last_content if numbered is not None and numbered.stream else None
+    whole = numbered is None or not numbered.stream
+    taken = surveyed(
+        collection, frame, envelope, kept, whole=whole, title=title, expected_bytes=expected_bytes
+    )
+    few: Sequence[pa.RecordBatch] | None = None
+    if taken is not None and isinstance(envelope, Debezium):
+        frame, envelope = taken.frame, envelope.at(taken.timeline)
+        # Events whose old rows are looked up are parsed by tasks.
+        few = taken.few if envelope.rebases else None
+        by_tasks = by_tasks or taken.few is None
+        if numbered is not None and numbered.stream:
+            numbered = replace(numbered, content=_keeping(numbered.content, taken))
     rows: Rows | None = None
     stored: Answer | None = None
     while True:
         read_at = None if envelope.rebases else collection.distributed.newest_state().seqno
         start = _start(collection, lower, rebases=envelope.rebases)
-        with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
+        with described(frame.sparkSession, title):
             if stored is None:
                 if rows is None:
                     rows = rows_of(
-                        frame, envelope, collection, by_tasks=by_tasks, expected_bytes=expected_bytes
+                        frame, envelope, collection, by_tasks=by_tasks, expected_bytes=expected_bytes, few=few
                     )
                 answer = rows.answer(envelope.work(collection, rows.names, start))
             if isinstance(envelope, Compared):
@@ -113,15 +133,23 @@ def write(
                 read_at = collection.distributed.newest_state().seqno
                 start = open_upper(collection) if lower is None else lower
                 answer = envelope.difference(collection, stored, start, frame.sparkSession)
+        end = upper
+        if upper is None and taken is not None and taken.timeline.upper is not None:
+            told = Frontier.of(taken.timeline.upper)
+            end = told if start <= told else None
         appended = (
-            commit(collection, answer, start, upper, read_at=read_at, numbered=numbered)
+            commit(collection, answer, start, end, read_at=read_at, numbered=numbered)
             if lower is None
-            else _append(collection, answer, start, _end(start, upper, answer), numbered, read_at=read_at)
+            else _append(collection, answer, start, _end(start, end, answer), numbered, read_at=read_at)
         )
         if appended is not None:
             if stored is not None and isinstance(envelope, Compared):
                 envelope.discard(collection, stored)
             return WriteReport(appended, answer)
+
+
+def _keeping(content: Callable[[Answer], str], taken: Transactions) -> Callable[[Answer], str]:
+    return lambda answer: with_held(content(answer), taken.held(answer))
 
 
 def commit(

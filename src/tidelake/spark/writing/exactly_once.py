@@ -39,6 +39,7 @@ from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import window
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.held import split
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.stage import PARTED, Watermark, finish_batch, stage_batch
@@ -143,7 +144,7 @@ class Sink:
             self._taken_bytes = staged.taken_bytes
             return WrittenBatch(batch, False, self.collection.upper, staged.rows, staged.late)
         title = f"tidelake: batch {batch} into {self.collection.name}"
-        numbered = Numbered(writer, batch, lambda _answer: content)
+        numbered = Numbered(writer, batch, lambda _answer: content, stream=True)
         done = write(
             self.collection,
             frame,
@@ -317,7 +318,7 @@ def is_in(writer: Writer, batch: int, content: str = "") -> bool:
     if writer.last_sequence is None or batch > writer.last_sequence:
         return False
     planned, _, run = content.partition(_RUN)
-    known, _, last_run = (writer.last_content or "").partition(PARTED)[0].partition(_RUN)
+    known, _, last_run = split(writer.last_content)[0].partition(PARTED)[0].partition(_RUN)
     if batch < writer.last_sequence or (planned and known and planned != known):
         raise UsageError(other_content(writer.name, batch))
     if run and run == last_run:

@@ -90,6 +90,7 @@ def rows_of(
     *,
     by_tasks: bool = False,
     expected_bytes: int | None = None,
+    few: Sequence[pa.RecordBatch] | None = None,
 ) -> Rows:
     """The rows of a checked frame; runs a job to fetch them if they seem to be few.
 
@@ -99,17 +100,17 @@ def rows_of(
         collection: the collection to write to.
         by_tasks: leave the rows to the tasks, however few they are.
         expected_bytes: a guess of their size, used if Spark has no estimate.
+        few: the prepared rows, if they are in this process already.
 
     Raises:
         UsageError: the setting `spark.tidelake.driverBytesMax` is not a size.
     """
     prepared = envelope.prepare(frame, collection)
     names = prepared.columns
-    most = 0 if by_tasks or remote(frame.sparkSession) else _bytes_max(frame.sparkSession)
-    size = estimated_bytes(frame) if most else None
-    if size is None:
-        size = expected_bytes
-    if most and size is not None and size <= most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
+    if few is not None:
+        return Rows(names, prepared, few)
+    most = 0 if by_tasks else _most(frame, expected_bytes)
+    if most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
         caught_up = (
             beside(partial(envelope.catch_up, collection))
             if isinstance(envelope, Unpacking)
@@ -120,6 +121,22 @@ def rows_of(
         if few is not None:
             return Rows(names, prepared, few)
     return Rows(names, envelope.spread(prepared, collection).selectExpr(*_numbered(names)))
+
+
+def fetched(frame: DataFrame, expected_bytes: int | None = None) -> list[pa.RecordBatch] | None:
+    """The rows of a frame, in at most one batch, if they seem to be few; None if not. Errors as `rows_of`."""
+    most = _most(frame, expected_bytes)
+    few = taken(frame, most * _GROWTH) if most else None
+    return None if few is None else [batch.rename_columns(frame.columns) for batch in few]
+
+
+def _most(frame: DataFrame, expected_bytes: int | None) -> int:
+    """The most bytes of rows that this process takes; 0 if the frame's rows seem to be more."""
+    most = 0 if remote(frame.sparkSession) else _bytes_max(frame.sparkSession)
+    size = estimated_bytes(frame) if most else None
+    if size is None:
+        size = expected_bytes
+    return most if size is not None and size <= most else 0
 
 
 def _bytes_max(spark: SparkSession) -> int:

@@ -1,0 +1,332 @@
+"""Where change events stand in the log of their source: the positions of their transactions.
+
+Owns which fields each connector of Debezium has for that. Must not know how positions become times
+(`tidelake.spark.envelopes.timeline`), nor the rows of events.
+
+| connector | position | what tells transactions apart |
+|---|---|---|
+| `postgresql` | the commit before, `source.sequence[0]`; of END its id | the position |
+| `mysql`, `mariadb` | `source.file` and `source.pos` | `source.gtid`, or `transaction.id` |
+| `sqlserver` | `source.commit_lsn` | the position |
+| `oracle` | `source.commit_scn` | the position |
+| `mongodb` | `source.ts_ms` in seconds and `source.ord` | the position |
+
+Positions never decrease in the order in which a connector gives events out, and are equal within a
+transaction, but for MySQL and MariaDB, where they ascend.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.json.block import JsonMember, Unsure, objects, trimmed
+from tidelake.data.json.values import loads
+from tidelake.errors import InvalidUpdates
+from tidelake.spark.envelopes.event import MARKS
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+NONE = -1
+# What a line is: nothing with a position, an event on rows, a mark (END, a message), a row of a first copy
+# and the last one of these.
+NOTHING, ROWS, MARK, COPY, COPY_END = 0, 1, 2, 4, 8
+# Connectors that give the position of the commit before a transaction, and not that of its own commit.
+BEFORE = ("postgresql",)
+_MYSQL = ("mysql", "mariadb")
+REMEDY = {
+    "postgresql": "no commit position in 'source.sequence': Debezium has it since 1.4",
+    "mysql": "no 'source.gtid' and no 'transaction.id': set gtid_mode=ON at the source, or "
+    "provide.transaction.metadata=true of the connector",
+    "sqlserver": "no 'source.commit_lsn'",
+    "oracle": "no 'source.commit_scn'",
+    "mongodb": "no 'source.ts_ms' and 'source.ord'",
+}
+REMEDY["mariadb"] = REMEDY["mysql"]
+CONNECTORS = frozenset(REMEDY)
+
+_TEXT, _NUMBER = pa.string(), pa.int64()
+_SHARED = {"connector": _TEXT, "snapshot": _TEXT, "ts_ms": _NUMBER, "ts_us": _NUMBER}
+_OWN: dict[str, dict[str, pa.DataType]] = {
+    "": {},
+    "postgresql": {"sequence": _TEXT, "lsn": _NUMBER},
+    "mysql": {"file": _TEXT, "pos": _NUMBER, "gtid": _TEXT},
+    "sqlserver": {"commit_lsn": _TEXT},
+    "oracle": {"commit_scn": _TEXT, "scn": _TEXT},
+    "mongodb": {"ord": _NUMBER},
+}
+_OWN["mariadb"] = _OWN["mysql"]
+_LINES_MIN = 32
+# Bits of the three numbers of an LSN of SQL Server: log file, block, slot.
+_LSN_BITS = (24, 24, 15)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The positions of lines; element i of each array belongs to line i.
+
+    Attributes:
+        connector: of all lines that have a position; empty: no line is of a known connector, but END events
+            may have positions of PostgreSQL.
+        starts: the positions; `NONE` where there is none.
+        roles: what the lines are, as `ROWS` and the others.
+        clocks: wall clocks of the commits at the source, in the unit that was asked for; `NONE` without.
+        ends: positions of the events themselves in the log, where the connector has them, else `starts`.
+        groups: names of the transactions, as text; None: the position tells them apart.
+    """
+
+    connector: str
+    starts: Ints
+    roles: npt.NDArray[np.int8]
+    clocks: Ints
+    ends: Ints
+    groups: pa.Array | None = None
+
+
+def positions(lines: pa.Array, clock: str = "ts_ms") -> Positions:
+    """The positions of lines.
+
+    Args:
+        lines: binary, one JSON text each; any other lines have no position.
+        clock: the field of `source` with the wall clock: `ts_ms` or `ts_us`.
+
+    Raises:
+        InvalidUpdates: lines of several connectors.
+    """
+    bare = trimmed(lines)
+    guess = _mentioned(bare)
+    fields = _fields(bare, _OWN[guess])
+    named = set(_inside(fields.field("source"), "connector").unique().to_pylist()) & CONNECTORS
+    if len(named) > 1:
+        raise InvalidUpdates(mixed(named))
+    connector = min(named, default="")
+    if connector != guess:
+        fields = _fields(bare, _OWN[connector])
+    return _positions(fields, connector, clock)
+
+
+def named_connector(lines: pa.Array) -> str:
+    """The known connector that lines (binary) name; empty if none does."""
+    names = "|".join(sorted(CONNECTORS))
+    if not pc.any(pc.match_substring_regex(lines, rf'"connector":\s*"({names})"')).as_py():
+        return ""
+    return positions(lines).connector
+
+
+def mixed(connectors: Collection[str]) -> str:
+    """Why events of several connectors are refused."""
+    return (
+        f"change events of {' and '.join(sorted(connectors))} are mixed: their positions cannot be "
+        "compared, so take each source into collections of its own, or name the time: time='...'"
+    )
+
+
+def _mentioned(lines: pa.Array) -> str:
+    """The known connector whose name is in the first line that has such a name; empty: none of the first."""
+    for line in lines.slice(0, _LINES_MIN).to_pylist():
+        for name in sorted(CONNECTORS):
+            if line is not None and f'"{name}"'.encode() in line:
+                return name
+    return ""
+
+
+def _kinds(own: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    source = pa.struct(list((_SHARED | dict(own)).items()))
+    return {
+        "op": _TEXT,
+        "status": _TEXT,
+        "id": _TEXT,
+        "source": source,
+        "transaction": pa.struct([("id", _TEXT)]),
+    }
+
+
+def _fields(lines: pa.Array, own: Mapping[str, pa.DataType]) -> pa.StructArray:
+    """The fields that positions are made of, in or outside of a payload; null where there are none."""
+    kinds = _kinds(own)
+    whole = pa.struct(list(kinds.items()))
+    found = _spans(lines, kinds, whole)
+    return pa.chunked_array(found, whole).combine_chunks() if len(found) != 1 else found[0]
+
+
+def _spans(lines: pa.Array, kinds: Mapping[str, pa.DataType], whole: pa.DataType) -> list[pa.Array]:
+    if not len(lines):
+        return [pa.array([], whole)]
+    empty = pc.or_(lines.is_null(), pc.is_in(lines, value_set=pa.array([b"", b"null"])))
+    there = np.flatnonzero(~empty.to_numpy(zero_copy_only=False))
+    if not len(there):
+        return [pa.nulls(len(lines), whole)]
+    try:
+        found = _block(lines.take(pa.array(there)) if len(there) < len(lines) else lines, kinds)
+    except Unsure:
+        if len(lines) > _LINES_MIN:
+            half = len(lines) // 2
+            return _spans(lines.slice(0, half), kinds, whole) + _spans(lines.slice(half), kinds, whole)
+        return [pa.array([_one(line, kinds) for line in lines.to_pylist()], whole)]
+    if len(there) == len(lines):
+        return [found]
+    at = np.full(len(lines), -1)
+    at[there] = np.arange(len(there))
+    return [found.take(pa.array(at, mask=at < 0))]
+
+
+def _block(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> pa.StructArray:
+    members = {name: JsonMember(kind, msgspec.Raw) for name, kind in kinds.items()}
+    first: bytes = lines[0].as_py()
+    if not first.startswith((b'{"schema":', b'{"payload":')):
+        # In a column of this name it is no payload; the slower way tells.
+        if pc.any(pc.match_substring(lines, '"payload"')).as_py():
+            raise Unsure
+        return objects(lines, members)
+    payload = pa.struct(list(kinds.items()))
+    found = objects(
+        lines, {"op": JsonMember(_TEXT, msgspec.Raw), "payload": JsonMember(payload, msgspec.Raw)}
+    )
+    if found.field("op").null_count < len(found):
+        raise Unsure
+    return found.field("payload")
+
+
+def _one(line: bytes | None, kinds: Mapping[str, pa.DataType]) -> dict[str, Any] | None:
+    """The same of one line, as the exact parser reads it; None if it is no event, which that parser tells."""
+    try:
+        event = None if line is None else loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(event, dict) and "payload" in event and "op" not in event:
+        event = event["payload"]
+    if not isinstance(event, dict):
+        return None
+    found: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        value = event.get(name)
+        if not pa.types.is_struct(kind):
+            found[name] = _plain(value, kind)
+        elif isinstance(value, dict):
+            inner = [kind.field(i) for i in range(kind.num_fields)]
+            found[name] = {field.name: _plain(value.get(field.name), field.type) for field in inner}
+    return found
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_integer(kind):
+        return value if type(value) is int and -(2**63) <= value < 2**63 else None
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | str) else None
+
+
+def _positions(fields: pa.StructArray, connector: str, clock: str) -> Positions:
+    count = len(fields)
+    source, op = fields.field("source"), fields.field("op")
+    none = np.full(count, NONE, np.int64)
+    # END tells its transaction, and not its connector.
+    closed = _closed(fields) if connector in ("", *BEFORE) else none
+    if not connector:
+        return Positions("", closed, np.where(closed >= 0, MARK, NOTHING).astype(np.int8), none, closed)
+    here = _true(pc.equal(_inside(source, "connector"), connector))
+    copies = here & _true(pc.equal(op, "r"))
+    starts, ends, groups = _of_connector(fields, source, connector, copies)
+    on_rows = here & ~_true(pc.is_in(op, value_set=pa.array(MARKS)))
+    starts = np.where(here, starts, NONE)
+    roles = np.where(copies, COPY, np.where(on_rows, ROWS, np.where(starts >= 0, MARK, NOTHING)))
+    last = copies & _true(pc.equal(_inside(source, "snapshot"), "last"))
+    roles = np.where(last, COPY | COPY_END, roles).astype(np.int8)
+    roles = np.where(closed >= 0, MARK, roles).astype(np.int8)
+    starts = np.where(closed >= 0, closed, starts)
+    clocks = np.where(here, _numbers(_inside(source, clock)), NONE)
+    return Positions(connector, starts, roles, clocks, np.where(ends > NONE, ends, starts), groups)
+
+
+def _of_connector(
+    fields: pa.StructArray, source: pa.StructArray, connector: str, copies: Mask
+) -> tuple[Ints, Ints, pa.Array | None]:
+    """Positions of transactions and of events, and names of transactions."""
+    if connector == "postgresql":
+        own = _numbers(_inside(source, "lsn"))
+        return np.where(copies, own, _sequence(_inside(source, "sequence"))), own, None
+    if connector in _MYSQL:
+        number = _digits(_inside(source, "file"), r"\.(?P<n>[0-9]{1,9})$")
+        at = _numbers(_inside(source, "pos"))
+        names = pc.coalesce(_inside(source, "gtid"), _inside(fields.field("transaction"), "id"))
+        named = names.is_valid().to_numpy(zero_copy_only=False) | copies
+        known = (number >= 0) & (number < 2**31) & (at >= 0) & (at < 2**32) & named
+        starts = np.where(known, (number << 32) | (at & (2**32 - 1)), NONE)
+        return starts, starts, names
+    if connector == "sqlserver":
+        starts = _by_value(_inside(source, "commit_lsn"), _packed_lsn)
+        return starts, starts, None
+    if connector == "oracle":
+        texts = pc.coalesce(_inside(source, "commit_scn"), _inside(source, "scn"))
+        starts = _by_value(texts, lambda text: int(text) if text.isdecimal() else NONE)
+        return starts, starts, None
+    seconds, order = _numbers(_inside(source, "ts_ms")) // 1000, _numbers(_inside(source, "ord"))
+    known = (seconds >= 0) & (seconds < 2**31) & (order >= 0) & (order < 2**32)
+    starts = np.where(known, (seconds << 32) | (order & (2**32 - 1)), NONE)
+    return starts, starts, None
+
+
+def _sequence(texts: pa.Array) -> Ints:
+    """The first item of `["12","34"]` (a JSON text); null, before the first commit, is position 0."""
+    found = _digits(texts, r'^\s*\[\s*"(?P<n>[0-9]{1,18})"\s*,')
+    first = _true(pc.match_substring_regex(texts, r"^\s*\[\s*null\s*,"))
+    return np.where(first, 0, found)
+
+
+def _closed(fields: pa.StructArray) -> Ints:
+    """The commit position in the id of an END event, `TRANSACTION:POSITION`; `NONE` elsewhere."""
+    end = pc.and_(pc.equal(fields.field("status"), "END"), fields.field("op").is_null())
+    ids = pc.if_else(end, fields.field("id"), None)
+    return _digits(ids, r":(?P<n>[0-9]{1,18})$")
+
+
+def _packed_lsn(text: str) -> int:
+    """An LSN of SQL Server, such as `00000027:00000ac0:0002`, as one number of the same order."""
+    words = text.split(":")
+    try:
+        numbers = [int(word, 16) for word in words]
+    except ValueError:
+        return NONE
+    if len(numbers) != len(_LSN_BITS):
+        return NONE
+    packed = 0
+    for number, bits in zip(numbers, _LSN_BITS, strict=True):
+        if number >> bits:
+            raise InvalidUpdates(
+                f"source.commit_lsn {text!r} is too large for a position of 63 bits: take times of a clock "
+                "(a collection with time 'ms'), or another field: time='...'"
+            )
+        packed = packed << bits | number
+    return packed
+
+
+def _by_value(texts: pa.Array, number: Any) -> Ints:
+    coded = texts.dictionary_encode()
+    values = np.array([number(text) for text in coded.dictionary.to_pylist()] + [NONE], np.int64)
+    found: Ints = values[pc.fill_null(coded.indices, len(values) - 1).to_numpy(zero_copy_only=False)]
+    return found
+
+
+def _digits(texts: pa.Array, pattern: str) -> Ints:
+    """The whole number at group `n` of a pattern; `NONE` where it does not match."""
+    return _numbers(_inside(pc.extract_regex(texts, pattern), "n").cast(pa.int64()))
+
+
+def _inside(struct: pa.StructArray, name: str) -> pa.Array:
+    """A field of structs, null where the struct is."""
+    return pc.struct_field(struct, name)
+
+
+def _true(values: pa.Array) -> Mask:
+    found: Mask = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _numbers(values: pa.Array) -> Ints:
+    found: Ints = pc.fill_null(values, NONE).to_numpy(zero_copy_only=False)
+    return found

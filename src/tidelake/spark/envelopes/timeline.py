@@ -1,0 +1,321 @@
+"""The times of transactions, from the positions at which they begin.
+
+Owns how positions become times, and which events are held back. Must not know lines, nor Spark.
+
+An event's time is the commit of its transaction:
+
+- Times of a counter are positions in the source's log. Where events have the position of the commit before
+  (PostgreSQL), a transaction's own commit is the next position that any event, message or END tells, and its
+  time is the last number before that position. Otherwise its time is its own position.
+- Times of a clock are the wall clocks of the commits at the source, in the order of the positions: a clock
+  that goes back, or stands, gives the time of the transaction before.
+
+The transaction at the last position is held back: its commit, or its rest, is not known yet. So are, with
+times of a clock, all transactions of the last time. A set of positions decides all of this, so it does not
+depend on the order of lines, nor on how they are divided among files, tasks and micro-batches.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.errors import InvalidUpdates
+from tidelake.spark.envelopes.positions import (
+    BEFORE,
+    COPY,
+    COPY_END,
+    MARK,
+    NONE,
+    ROWS,
+    Positions,
+    mixed,
+)
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+_LAST = 2**63 - 1
+# What a task tells the driver of its lines.
+SURVEY = pa.schema(
+    [
+        pa.field("connector", pa.string(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("roles", pa.int8(), nullable=False),
+        pa.field("clock", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("group", pa.string()),
+    ]
+)
+
+
+def told_apart(lines: pa.Array) -> pa.Array:
+    """What tells events apart: their lines (binary), without the moments at which they were delivered.
+
+    Each event has its own position in the log, so only an event that is delivered again has an equal text.
+    """
+    texts = lines.view(pa.string())
+    return pc.replace_substring_regex(texts, r'"ts_[mun]s":\s*[0-9]+', "").view(pa.binary())
+
+
+def survey(found: Positions) -> pa.RecordBatch:
+    """The transactions of some lines, each position once, as `SURVEY`. Only END events have no connector."""
+    there = pa.array(found.starts >= 0)
+    groups = pa.nulls(len(found.starts), pa.string()) if found.groups is None else found.groups
+    columns = {
+        "connector": pa.repeat(pa.scalar(found.connector), len(found.starts)),
+        "start": pa.array(found.starts),
+        "roles": pa.array(found.roles),
+        "clock": pa.array(found.clocks),
+        "end": pa.array(found.ends),
+        "group": groups,
+    }
+    table = pa.table(columns, schema=SURVEY).filter(there)
+    return _one(merged_surveys(table))
+
+
+def merged_surveys(table: pa.Table) -> pa.Table:
+    """Each position of each role once; of transactions with names only the first position."""
+    by_position = table.column("group").null_count == table.num_rows
+    names = ["connector", "roles", "start" if by_position else "group"]
+    sums = [("start", "min"), ("clock", "max"), ("end", "max"), ("group", "max")]
+    grouped = table.group_by(names, use_threads=False).aggregate([s for s in sums if s[0] not in names])
+    renamed = grouped.rename_columns(
+        [name.removesuffix("_max").removesuffix("_min") for name in grouped.column_names]
+    )
+    return renamed.select(SURVEY.names).cast(SURVEY)
+
+
+def _one(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=SURVEY)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The times of all transactions in a micro-batch.
+
+    Attributes:
+        connector: of the events.
+        clock: the field of `source` with the wall clock.
+        by_clock: whether times are of a clock.
+        starts: positions at which transactions begin, ascending.
+        times: their times.
+        held: events of transactions that begin at or after this position are held back.
+        done: all transactions before this position are in the collection.
+        before: the last position before this micro-batch.
+        known_clock: the greatest wall clock of these; `NONE` without.
+        last: the last position.
+        last_clock: the greatest wall clock of all transactions before `held`.
+        floor: with a clock, the time of the last transaction.
+        copying: whether a first copy is going on: its rows are at open times.
+        upper: all times before it are closed after this micro-batch; None: it says nothing.
+        seen: what tells the events apart that were held back before, as `told_apart`.
+    """
+
+    connector: str
+    clock: str
+    by_clock: bool
+    starts: Ints = field(repr=False)
+    times: Ints = field(repr=False)
+    held: int
+    done: int
+    before: int
+    known_clock: int
+    last: int
+    last_clock: int
+    floor: int
+    copying: bool
+    upper: int | None
+    seen: pa.Array | None = field(default=None, repr=False)
+
+    @property
+    def progress(self) -> "Progress":
+        """How far the stream is after this micro-batch."""
+        return Progress(self.connector, self.last, self.held, self.last_clock, self.floor, self.copying)
+
+    def split(self, found: Positions) -> tuple[Ints, Mask, Mask]:
+        """The times of lines, which are held back, and which are in the collection already.
+
+        A line without a position has time `NONE`, and is neither.
+
+        Raises:
+            InvalidUpdates: lines of another connector; or the position of an event went back, while its clock
+                did not: the source has another log.
+        """
+        if found.connector not in ("", self.connector):
+            raise InvalidUpdates(mixed({found.connector, self.connector}))
+        starts, roles = found.starts, found.roles
+        rows = (roles & ROWS) > 0
+        copies = (roles & COPY) > 0
+        old = rows & (starts >= 0) & (starts < self.done)
+        newer = old & (found.clocks > self.known_clock)
+        if newer.any():
+            at = int(np.flatnonzero(newer)[0])
+            raise InvalidUpdates(
+                f"a change event stands at position {int(starts[at])} of the source's log, before "
+                f"{self.done}, up to which everything is in the collection; its clock "
+                f"{int(found.clocks[at])} is later: the source has another log (it was restored, or another "
+                "server took over). Take it into a new collection, with a first copy"
+            )
+        held = rows & (starts >= self.held) & ~old
+        index = np.searchsorted(self.starts, starts, side="right") - 1
+        times = np.full(len(starts), NONE, np.int64)
+        inside = rows & (starts >= 0) & (index >= 0)
+        times[inside] = self.times[index[inside]]
+        if self.by_clock:
+            times[copies] = found.clocks[copies]
+        else:
+            times[copies] = np.maximum(starts[copies] - (self.connector in BEFORE), NONE)
+        return times, held, old
+
+    def again(self, lines: pa.Array, found: Positions) -> Mask:
+        """Which lines (binary) are events that are among those held back, or earlier in the lines.
+
+        A connector that restarts in the middle of a transaction delivers it again.
+        """
+        rows = (found.roles & ROWS) > 0
+        again = np.zeros(len(rows), np.bool_)
+        if self.seen is not None:
+            near = np.flatnonzero(rows & (found.starts >= self.done) & (found.starts <= self.before))
+            texts = told_apart(lines.take(pa.array(near)))
+            again[near] = pc.is_in(texts, value_set=self.seen).to_numpy(zero_copy_only=False)
+        there = np.flatnonzero(rows)
+        if (np.diff(found.starts[there]) < 0).any():
+            codes = told_apart(lines.take(pa.array(there))).dictionary_encode().indices.to_numpy()
+            first = np.zeros(len(there), np.bool_)
+            first[np.unique(codes, return_index=True)[1]] = True
+            again[there[~first]] = True
+        return again
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stream of transactions has come; kept with the last micro-batch.
+
+    Attributes:
+        connector: of the events.
+        last: all transactions that begin before this position are in the collection, but those held back.
+        held: position of the first transaction that is held back; `last` if none is.
+        clock: the greatest wall clock of the transactions that are in.
+        floor: with times of a clock, the time of the last transaction.
+        copying: whether a first copy was going on.
+    """
+
+    connector: str
+    last: int = 0
+    held: int = 0
+    clock: int = NONE
+    floor: int = NONE
+    copying: bool = False
+
+
+def timeline(
+    found: pa.Table,
+    unit_clock: str | None,
+    before: Progress | None,
+    *,
+    whole: bool,
+    seen: pa.Array | None = None,
+    reach: int | None = None,
+) -> Timeline | None:
+    """The times of the transactions of a micro-batch.
+
+    Args:
+        found: as `SURVEY`, of all lines: also those that were held back before.
+        unit_clock: the field of `source` whose values are times; None: times are positions.
+        before: how far the stream was; None: this is its first micro-batch.
+        whole: the lines end with whole transactions: none is held back.
+        seen: lines (binary) that were held back before.
+        reach: up to this position all events are here, if they come in several streams, such as partitions:
+            the least of their last positions. None: up to the last one.
+
+    Returns:
+        None if no line is of a known connector.
+
+    Raises:
+        InvalidUpdates: lines of several connectors.
+    """
+    connectors = set(found.column("connector").unique().to_pylist())
+    connectors |= set() if before is None else {before.connector}
+    connectors.discard("")
+    if not connectors:
+        return None
+    if len(connectors) > 1:
+        raise InvalidUpdates(mixed(connectors))
+    connector = connectors.pop()
+    known = ["", connector] if connector in BEFORE else [connector]
+    found = found.filter(pc.is_in(found.column("connector"), value_set=pa.array(known)))
+    roles = found.column("roles").to_numpy()
+    streamed = (roles & (ROWS | MARK)) > 0
+    done, known_clock = (0, NONE) if before is None else (before.held, before.clock)
+    # What lies before is in already, or refused.
+    streamed &= found.column("start").to_numpy() >= done
+    starts, clocks, ends = _starts(found.filter(pa.array(streamed)))
+    by_clock = unit_clock is not None
+    common: dict[str, Any] = {
+        "connector": connector,
+        "clock": unit_clock or "ts_ms",
+        "by_clock": by_clock,
+        "done": done,
+        "before": 0 if before is None else before.last,
+        "known_clock": known_clock,
+        "seen": None if seen is None else told_apart(seen),
+    }
+    copied = found.filter(pa.array((roles & COPY) > 0))
+    copying = bool(copied.num_rows or (before is not None and before.copying))
+    ended = bool((roles & COPY_END).any() or len(starts))
+    if not len(starts):
+        last, held = (0, 0) if before is None else (before.last, before.held)
+        floor = NONE if before is None else before.floor
+        none = np.zeros(0, np.int64)
+        return Timeline(
+            **common, starts=none, times=none, held=held, last=last, last_clock=known_clock, floor=floor,
+            copying=copying and not ended and not whole, upper=None,
+        )  # fmt: skip
+    last = int(starts[-1])
+    at = len(starts) - 1 if reach is None else int(np.searchsorted(starts, reach, side="right")) - 1
+    times = starts
+    if by_clock:
+        times = _clock_times(starts, clocks, before)
+    elif connector in BEFORE:
+        times = np.append(starts[1:] - 1, max(int(ends[-1]), last))
+    held, floor, upper = _LAST, NONE, None
+    if not whole and at < 0:
+        held, floor = done, NONE if before is None else before.floor
+    elif not whole and by_clock:
+        upper = floor = int(times[at])
+        held = int(starts[np.searchsorted(times, floor)])
+    elif not whole:
+        upper = held = int(starts[at])
+    released = clocks[starts < held]
+    last_clock = max(known_clock, int(released.max())) if len(released) else known_clock
+    return Timeline(
+        **common, starts=starts, times=times, held=held, last=last, last_clock=last_clock, floor=floor,
+        copying=False, upper=upper,
+    )  # fmt: skip
+
+
+def _starts(found: pa.Table) -> tuple[Ints, Ints, Ints]:
+    """The positions at which transactions begin, ascending, with their clocks and their last positions."""
+    if found.column("group").null_count < found.num_rows:
+        named = found.filter(found.column("group").is_valid())
+        found = named.group_by("group", use_threads=False).aggregate(
+            [("start", "min"), ("clock", "max"), ("end", "max")]
+        )
+        found = found.rename_columns({"start_min": "start", "clock_max": "clock", "end_max": "end"})
+    grouped = found.group_by("start", use_threads=False).aggregate([("clock", "max"), ("end", "max")])
+    grouped = grouped.sort_by("start")
+    return tuple(grouped.column(n).to_numpy() for n in ("start", "clock_max", "end_max"))
+
+
+def _clock_times(starts: Ints, clocks: Ints, before: Progress | None) -> Ints:
+    """Clocks that never go back, from the time of the transactions that were held back on."""
+    given = clocks.copy()
+    if before is not None and before.floor >= 0:
+        new = starts >= before.held
+        given[new] = np.maximum(given[new], before.floor)
+    times: Ints = np.maximum.accumulate(given)
+    return times

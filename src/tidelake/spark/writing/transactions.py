@@ -1,0 +1,125 @@
+"""Micro-batches of change events at the times of their transactions.
+
+Owns the two passes over the lines: the first finds at which positions transactions begin, the second reads
+the events. What is held back comes again with the next micro-batch, as if it were a part of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from tidelake.errors import UsageError
+from tidelake.lake.api.collection import Collection
+from tidelake.spark.columns import frame_arrow, frame_schema
+from tidelake.spark.envelopes.debezium import Debezium, holds_texts, texts
+from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.held import Held, merged, split
+from tidelake.spark.envelopes.messages import as_bytes
+from tidelake.spark.envelopes.positions import positions
+from tidelake.spark.envelopes.timeline import SURVEY, Timeline, merged_surveys, survey, timeline
+from tidelake.spark.tasks import described, one_thread
+from tidelake.spark.uploads import Answer
+from tidelake.spark.writing.running import fetched
+
+_CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """The lines of a micro-batch, surveyed.
+
+    Attributes:
+        frame: the lines, with those that were held back before.
+        few: the same, if they are in this process; None: they are not.
+        timeline: the times of their transactions.
+    """
+
+    frame: DataFrame
+    few: Sequence[pa.RecordBatch] | None
+    timeline: Timeline
+
+    def held(self, answer: Answer) -> Held:
+        """What is kept until the next micro-batch."""
+        return Held(self.timeline.progress, merged(list(answer.held)))
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """In a worker: find the positions of lines, in the first of its columns."""
+
+    clock: str
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+        one_thread()
+        for found in self.all(batches):
+            yield found.cast(self.schema)
+
+    def all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same, as `SURVEY`."""
+        for batch in batches:
+            yield survey(positions(as_bytes(batch.column(0)), self.clock))
+
+
+def surveyed(
+    collection: Collection,
+    frame: DataFrame,
+    envelope: Envelope,
+    kept: str | None,
+    *,
+    whole: bool,
+    title: str = "",
+    expected_bytes: int | None = None,
+) -> Transactions | None:
+    """Survey a micro-batch. Reads its lines once.
+
+    Args:
+        collection: gives the unit of the times.
+        frame: the micro-batch.
+        envelope: what the rows mean.
+        kept: the text that the last micro-batch left in the record of the stream's writer.
+        whole: the frame ends with whole transactions, and none is held back.
+        title: description of the job.
+        expected_bytes: a guess of the rows' size, used if Spark has no estimate.
+
+    Returns:
+        None if the events have times of their own: the envelope names a time, or is not of change events, or
+        no line is of a connector that is known.
+
+    Raises:
+        InvalidUpdates: lines of several connectors.
+        UsageError: events are held back, and this call would forget them.
+    """
+    before = split(kept)[1]
+    if not isinstance(envelope, Debezium) or envelope.time is not None or not holds_texts(frame.schema):
+        if before is not None and before.rows:
+            raise UsageError(
+                "events of a transaction are held back by this writer until its commit is known, and the "
+                "envelope now names a time or is another one: go on with 'debezium' and no time"
+            )
+        return None
+    clock = _CLOCKS.get(collection.domain.unit)
+    work = Surveyed(clock or "ts_ms", frame_arrow(SURVEY))
+    lines = texts(frame)
+    held = None if before is None else before.batch()
+    few = fetched(lines, expected_bytes)
+    with described(frame.sparkSession, title):
+        if few is None:
+            found = lines.mapInArrow(work, frame_schema(SURVEY)).toArrow().cast(SURVEY)
+        else:
+            found = pa.Table.from_batches(work.all(iter(few)), schema=SURVEY)
+    if held is not None:
+        found = pa.concat_tables([found, pa.Table.from_batches(work.all(iter([held])), schema=SURVEY)])
+    progress = None if before is None else before.progress
+    seen = None if held is None else as_bytes(held.column("value"))
+    times = timeline(merged_surveys(found), clock, progress, whole=whole, seen=seen)
+    if times is None:
+        return None
+    if held is None:
+        return Transactions(lines, few, times)
+    kept_rows = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
+    again = lines.sparkSession.createDataFrame(kept_rows, lines.schema)
+    return Transactions(lines.unionByName(again), None if few is None else [held, *few], times)

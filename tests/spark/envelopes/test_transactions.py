@@ -1,0 +1,457 @@
+"""Change events get the commits of their transactions as times, whatever the micro-batches are."""
+
+import gzip
+import itertools
+import json
+import os
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiers import examples
+
+pytest.importorskip("pyspark")
+
+import tidelake
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark import ingest
+from tidelake.spark.envelopes import held as held_back
+from tidelake.spark.envelopes.changes import ChangeParser
+from tidelake.spark.envelopes.held import BYTES_MAX, Held, merged, packed, split, with_held
+from tidelake.spark.envelopes.positions import COPY, COPY_END, MARK, NONE, NOTHING, ROWS, positions
+from tidelake.spark.envelopes.read import AS_TEXT, EventReader
+from tidelake.spark.envelopes.timeline import SURVEY, merged_surveys, survey, timeline
+from tidelake.spark.uploads import Answer
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("owner", pa.int32()),
+        ("bal", pa.int64()),
+        ("note", pa.string()),
+    ]
+)
+Row = tuple[Any, ...]
+Update = tuple[int, Row, int]
+
+
+class Lines(list[bytes]):
+    """Many lines, shown shortly if a test fails."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} lines"
+
+
+class Stream:
+    """A stream of micro-batches without Spark: what its driver and its tasks do, one after the other."""
+
+    def __init__(self, clock: str | None = None, schema: pa.Schema = SCHEMA) -> None:
+        self.clock, self.schema = clock, schema
+        self.updates: list[Update] = []
+        self.closed = 0
+        self.record: str | None = None
+        self.batches = 0
+        self.held = self.repeated = 0
+
+    def take(self, files: Iterable[Sequence[bytes]]) -> None:
+        """One micro-batch of files, each of them a task."""
+        before = split(self.record)[1]
+        batches = [_batch(lines, f"{self.batches}-{i}") for i, lines in enumerate(files)]
+        if before is not None and before.rows:
+            again = before.batch()
+            assert again is not None
+            batches.append(again)
+        clock = self.clock or "ts_ms"
+        found = pa.Table.from_batches([survey(positions(b.column(0), clock)) for b in batches], schema=SURVEY)
+        progress = None if before is None else before.progress
+        seen = None if before is None or not before.rows else batches[-1].column("value")
+        line = timeline(merged_surveys(found), self.clock, progress, whole=False, seen=seen)
+        self.batches += 1
+        if line is None:
+            return
+        total = Answer()
+        for batch in batches:
+            answer = Answer()
+            reader = EventReader(
+                ChangeParser(self.schema, ("id",), lower=self.closed, timeline=line), AS_TEXT, answer
+            )
+            self.updates += [_update(row) for row in reader.read(batch)[0].to_pylist()]
+            reader.finish()
+            total.add(answer)
+        self.held, self.repeated = total.held_events, self.repeated + total.repeated
+        self.closed = max(self.closed, line.upper or 0)
+        self.record = with_held("x", Held(line.progress, merged(list(total.held))))
+
+    def at(self, time: int) -> set[Row]:
+        """The contents at a time; each row is there once."""
+        rows: Counter[Row] = Counter()
+        for at, row, diff in self.updates:
+            if at <= time:
+                rows[row] += diff
+        assert set(rows.values()) <= {0, 1}
+        return {row for row, count in rows.items() if count}
+
+
+def _batch(lines: Sequence[bytes], file: str) -> pa.RecordBatch:
+    count = len(lines)
+    columns = [
+        pa.array(lines, pa.binary()),
+        pa.nulls(count, pa.string()),
+        pa.array([file] * count, pa.string()),
+        pa.array([0] * count, pa.int64()),
+        pa.array([1] * count, pa.int64()),
+        pa.nulls(count, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(AS_TEXT))
+
+
+def _update(row: dict[str, Any]) -> Update:
+    time, diff = row.pop("_time"), row.pop("_diff")
+    return time, tuple(row.values()), diff
+
+
+@pytest.fixture(scope="session")
+def capture(shared_folder: Path) -> Path:
+    folder = shared_folder / "postgres_acc"
+    if not folder.is_dir():
+        pytest.skip(f"no capture at {folder}; TIDELAKE_SHARED_DATA names another place")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def events(capture: Path) -> Lines:
+    return Lines(gzip.decompress((capture / "events.jsonl.gz").read_bytes()).splitlines())
+
+
+@pytest.fixture(scope="session")
+def truth(capture: Path) -> dict[int, set[Row]]:
+    told = [json.loads(gzip.decompress(path.read_bytes())) for path in (capture / "truth").iterdir()]
+    return {state["lsn"]: {tuple(row.values()) for row in state["rows"]} for state in told}
+
+
+def replayed(lines: Sequence[bytes]) -> tuple[list[int], list[frozenset[Row]]]:
+    """Times of transactions, and the contents after each, by a replay transaction by transaction."""
+    whole = [event for event in map(json.loads, lines) if event is not None]
+    groups = [
+        list(g) for _, g in itertools.groupby(whole, key=lambda e: (e["op"] == "m", e["source"]["txId"]))
+    ]
+    begins = [int(json.loads(group[0]["source"]["sequence"])[0] or 0) for group in groups]
+    rows: set[Row] = set()
+    times, states = [], []
+    for group, commit in zip(groups, begins[1:], strict=False):
+        if group[0]["op"] != "m":
+            for event in group:
+                rows -= {tuple(event["before"].values())} if event["before"] else set()
+                rows |= {tuple(event["after"].values())} if event["after"] else set()
+            times.append(commit - 1)
+            states.append(frozenset(rows))
+    return times, states
+
+
+def check(stream: Stream, truth: dict[int, set[Row]], replay: tuple[list[int], list[frozenset[Row]]]) -> None:
+    """The contents are the truth at its times, and whole transactions at all others that are closed."""
+    assert all(stream.at(lsn) == rows for lsn, rows in truth.items() if lsn < stream.closed)
+    times, states = replay
+    rows: Counter[Row] = Counter()
+    updates = sorted(stream.updates, key=lambda u: u[0])
+    for time, group in itertools.groupby(updates, key=lambda u: u[0]):
+        for _, row, diff in group:
+            rows[row] += diff
+        assert {row for row, count in rows.items() if count} == states[bisect_right(times, time) - 1]
+        assert time in times and time < stream.closed
+
+
+def test_a_capture_of_concurrent_transactions_is_the_truth(events: Lines, truth: dict[int, set[Row]]) -> None:
+    stream = Stream()
+    stream.take([events])
+    assert len(truth) == 8 and max(truth) < stream.closed and stream.held == 0
+    check(stream, truth, replayed(events))
+
+
+@settings(max_examples=examples(20))
+@given(data=st.data())
+def test_micro_batches_of_any_size_give_the_same_times(
+    events: Lines, truth: dict[int, set[Row]], data: st.DataObject
+) -> None:
+    quiet = data.draw(st.booleans())
+    events = Lines(events[:1500])
+    lines = Lines(line for line in events if not (quiet and b'"op":"m"' in line.replace(b" ", b"")))
+    cuts = data.draw(st.lists(st.integers(0, len(lines)), max_size=12).map(sorted))
+    stream = Stream()
+    for start, end in itertools.pairwise([0, *cuts, len(lines)]):
+        batch = lines[start:end]
+        at = data.draw(st.integers(0, len(batch)))
+        files = [batch[:at], batch[at:]]
+        stream.take(files[::-1] if data.draw(st.booleans()) else files)
+    whole = Stream()
+    whole.take([events])
+    last = stream.closed
+    assert sorted(map(repr, stream.updates)) == sorted(repr(u) for u in whole.updates if u[0] < last)
+    assert last == whole.closed
+
+
+@settings(max_examples=examples(20))
+@given(sizes=st.lists(st.integers(1, 3), min_size=20, max_size=20), start=st.integers(0, 5000))
+def test_events_one_by_one(events: Lines, sizes: list[int], start: int) -> None:
+    lines = events[start : start + sum(sizes)]
+    stream, whole = Stream(), Stream()
+    whole.take([lines])
+    at = 0
+    for size in sizes:
+        stream.take([lines[at : at + size]])
+        at += size
+    assert sorted(map(repr, stream.updates)) == sorted(map(repr, whole.updates))
+    assert (stream.closed, stream.held) == (whole.closed, whole.held)
+
+
+@pytest.mark.parametrize("clock", [None, "ts_ms", "ts_us"])
+def test_what_a_connector_delivers_again_is_ignored(events: Lines, clock: str | None) -> None:
+    once, again = Stream(clock), Stream(clock)
+    once.take([events[:2000]])
+    once.take([events[2000:3000]])
+    again.take([events[:2000]])
+    assert again.held
+    # From the first event of a transaction on, as a connector that restarts does.
+    again.take([events[1000:2000]])
+    again.take([events[2000:3000]])
+    assert sorted(map(repr, once.updates)) == sorted(map(repr, again.updates))
+    assert again.repeated > 500 and once.repeated == 0
+
+
+@pytest.mark.parametrize("clock", ["ts_ms", "ts_us"])
+def test_clocks_are_those_of_the_commits_and_never_go_back(events: Lines, clock: str) -> None:
+    events = Lines(events[:1000])
+    whole = Stream(clock)
+    whole.take([events])
+    _, states = replayed(events)
+    assert {frozenset(whole.at(time)) for time, _, _ in whole.updates[::20]} <= set(states)
+    for cut in (1, 700, 701, 702):
+        stream = Stream(clock)
+        stream.take([events[:cut]])
+        assert all(time < stream.closed for time, _, _ in stream.updates)
+        stream.take([events[cut:]])
+        assert sorted(map(repr, stream.updates)) == sorted(map(repr, whole.updates))
+
+
+def line(connector: str, op: str = "c", id_: int = 1, **source: Any) -> bytes:
+    row = {"id": id_, "owner": 0, "bal": 0, "note": "n"}
+    before, after = (row, None) if op == "d" else (None, row)
+    told = {"connector": connector, "snapshot": "false", "ts_ms": 1_700_000_000_000, **source}
+    return json.dumps({"before": before, "after": after, "source": told, "op": op}).encode()
+
+
+def placed(*lines: bytes) -> list[tuple[int, int]]:
+    found = positions(pa.array(lines, pa.binary()))
+    return list(zip(found.starts.tolist(), found.roles.tolist(), strict=True))
+
+
+def test_each_connector_has_its_position() -> None:
+    assert placed(
+        line("postgresql", sequence='["9", "10"]', lsn=10),
+        line("postgresql", sequence='[null,"10"]', lsn=10),
+        line("postgresql", "r", sequence='["9","10"]', lsn=10, snapshot="true"),
+        line("postgresql", "r", sequence='["9","10"]', lsn=10, snapshot="last"),
+        line("postgresql", lsn=10),
+        line("postgresql", "m", sequence='["12","12"]', lsn=12),
+        b'{"status":"END","id":"4721:205639576","event_count":2,"ts_ms":1}',
+        b'{"status":"BEGIN","id":"4721:205639576","ts_ms":1}',
+        b'{"ts_ms":1}',
+        b"null",
+        b"not JSON",
+    ) == [
+        (9, ROWS),
+        (0, ROWS),
+        (10, COPY),
+        (10, COPY | COPY_END),
+        (NONE, ROWS),
+        (12, MARK),
+        (205639576, MARK),
+        *[(NONE, NOTHING)] * 4,
+    ]
+    assert placed(line("mysql", file="bin.000003", pos=154, gtid="a:5")) == [((3 << 32) + 154, ROWS)]
+    assert placed(line("mariadb", file="bin.000003", pos=154, gtid="0-1-2")) == [((3 << 32) + 154, ROWS)]
+    assert placed(line("mysql", file="bin.000003", pos=154, gtid=None)) == [(NONE, ROWS)]
+    assert placed(line("sqlserver", commit_lsn="00000027:00000ac0:0002")) == [
+        ((0x27 << 39) + (0xAC0 << 15) + 2, ROWS)
+    ]
+    assert placed(line("oracle", commit_scn="2868546", scn="1")) == [(2868546, ROWS)]
+    assert placed(line("mongodb", ord=3)) == [((1_700_000_000 << 32) + 3, ROWS)]
+    assert positions(pa.array([line("git", lsn=1)], pa.binary())).connector == ""
+
+
+def test_lines_one_by_one_are_read_as_blocks_are(events: Lines) -> None:
+    wrapped = [b'{"payload":' + text + b"}" for text in events[:60]]
+    with_schema = [b'{"schema":{"a":"payload"},"payload":' + text + b"}" for text in events[:60]]
+    odd = [*events[:40], b"{", *wrapped[40:50], *events[50:60]]
+    want = placed(*events[:60])
+    assert placed(*wrapped) == placed(*with_schema) == want
+    found = placed(*odd)
+    assert found[:40] + found[41:] == want[:40] + want[40:]
+
+
+def test_a_transaction_of_mysql_is_one_time_and_is_held_until_the_next() -> None:
+    def event(id_: int, pos: int, gtid: str) -> bytes:
+        return line("mysql", "c", id_, file="bin.000001", pos=pos, gtid=gtid)
+
+    stream = Stream()
+    stream.take([[event(1, 100, "a:1"), event(2, 150, "a:1"), event(3, 200, "a:2")]])
+    assert [u[0] for u in stream.updates] == [(1 << 32) + 100] * 2 and stream.held == 1
+    stream.take([[event(4, 250, "a:2")]])
+    assert len(stream.updates) == 2 and stream.held == 2
+    stream.take([[event(5, 300, "a:3")]])
+    assert [u[0] for u in stream.updates[2:]] == [(1 << 32) + 200] * 2
+    assert stream.closed == (1 << 32) + 300
+
+
+@pytest.mark.parametrize(
+    ("connector", "field", "values"),
+    [
+        ("sqlserver", "commit_lsn", ["00000027:00000ac0:0002", "00000027:00000ac0:0003"]),
+        ("oracle", "commit_scn", ["100", "101"]),
+        ("mongodb", "ord", [1, 2]),
+    ],
+)
+def test_the_last_commit_is_held_until_it_is_known_to_be_whole(
+    connector: str, field: str, values: list[Any]
+) -> None:
+    stream = Stream()
+    first, second = values
+    stream.take([[line(connector, "c", 1, **{field: first})]])
+    assert stream.held == 1 and not stream.updates
+    stream.take([[line(connector, "c", 2, **{field: first}), line(connector, "c", 3, **{field: second})]])
+    assert len(stream.updates) == 2 and len({u[0] for u in stream.updates}) == 1 and stream.held == 1
+
+
+def test_the_end_of_a_transaction_releases_it() -> None:
+    stream = Stream()
+    stream.take([[line("postgresql", sequence='["9","10"]', lsn=10)]])
+    assert stream.held == 1
+    stream.take([[b'{"status":"END","id":"7:20","event_count":1,"data_collections":[],"ts_ms":1}']])
+    assert [u[0] for u in stream.updates] == [19] and (stream.held, stream.closed) == (0, 20)
+
+
+@pytest.mark.parametrize("clock", [None, "ts_ms"])
+def test_several_streams_are_whole_up_to_where_the_slowest_is(events: Lines, clock: str | None) -> None:
+    found = pa.Table.from_batches([survey(positions(pa.array(events[:900], pa.binary())))])
+    starts = sorted(set(found.column("start").to_pylist()))
+    for reach in (starts[0] - 1, starts[5], starts[5] + 1, starts[-2]):
+        line = timeline(found, clock, None, whole=False, reach=reach)
+        assert line is not None
+        assert line.held <= max(reach, 0) and line.last == starts[-1]
+        assert (line.upper is None) == (reach < starts[0])
+        if clock is None and line.upper is not None:
+            assert line.upper == line.held == max(s for s in starts if s <= reach)
+
+
+def test_another_log_of_the_source_is_refused_and_not_taken_for_a_repetition() -> None:
+    stream = Stream()
+    for seq in (100, 200):
+        stream.take([[line("postgresql", sequence=f'["{seq}","{seq}"]', lsn=seq)]])
+    newer = line("postgresql", sequence='["50","50"]', lsn=50, ts_ms=1_800_000_000_000)
+    with pytest.raises(InvalidUpdates, match="has another log"):
+        stream.take([[newer]])
+
+
+def test_connectors_are_not_mixed() -> None:
+    lines = [line("postgresql", sequence='["9","9"]', lsn=9), line("oracle", commit_scn="9")]
+    with pytest.raises(InvalidUpdates, match="oracle and postgresql are mixed"):
+        positions(pa.array(lines, pa.binary()))
+    stream = Stream()
+    with pytest.raises(InvalidUpdates, match="are mixed"):
+        stream.take([lines[:1], lines[1:]])
+
+
+def test_an_event_without_its_position_is_refused_by_line() -> None:
+    stream = Stream()
+    with pytest.raises(InvalidUpdates, match=r"no commit position in 'source.sequence'.*file=0-0 number=2"):
+        stream.take([[line("postgresql", sequence='["9","9"]', lsn=9), line("postgresql", lsn=10)]])
+
+
+def test_a_commit_position_that_is_too_large_is_refused() -> None:
+    with pytest.raises(InvalidUpdates, match="too large for a position of 63 bits"):
+        placed(line("sqlserver", commit_lsn="ff000027:00000ac0:0002"))
+
+
+def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch, events: Lines) -> None:
+    rows = _batch(events[:10], "f")
+    assert packed([rows]) and packed([rows.slice(0, 0)]) == b""
+    assert len(packed([_batch(events, "f")])) < BYTES_MAX
+    monkeypatch.setattr(held_back, "BYTES_MAX", 10)
+    with pytest.raises(InvalidUpdates, match=r"10 events would have to be held back.*larger micro-batches"):
+        packed([rows])
+
+
+def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
+    stream = Stream()
+    stream.take([events[:100]])
+    text, kept = split(stream.record)
+    assert text == "x" and kept is not None and kept.batch() is not None
+    assert split(with_held("a b", kept)) == ("a b", kept)
+    assert split(None) == ("", None) and split("a b") == ("a b", None)
+    rows = kept.batch()
+    assert rows is not None and rows.schema.names == list(AS_TEXT)
+    assert (np.array(rows.column("block")) < 0).all() and rows.column("offset").null_count == 0
+
+
+def landed(folder: Path, lines: Sequence[bytes], number: int) -> None:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{number:04}.json"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    os.utime(path, (1_000_000_000 + number,) * 2)
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_an_ingest_of_a_capture_is_the_truth(
+    spark: Any, tmp_path: Path, events: Lines, truth: dict[int, set[Row]]
+) -> None:
+    for number, start in enumerate((0, 1, 1000, 1001, 4000)):
+        landed(tmp_path / "in", events[start : [1, 1000, 1001, 4000, len(events)][number]], number)
+    c = tidelake.open(tmp_path / "lake").create("acc", SCHEMA, key=["id"])
+    done: list[Any] = []
+    report = ingest(
+        spark,
+        c,
+        tmp_path / "in",
+        tmp_path / "check",
+        envelope="debezium",
+        max_files_per_trigger=2,
+        progress=done.append,
+    )
+    assert report.batches == 3 and report.events == sum(line != b"null" for line in events) - 8
+    assert (report.held, report.late, report.files) == (0, 0, 5)
+    assert done[0].held > 0
+    assert report.upper is not None and report.upper.elements == (205326656,)
+    for lsn, rows in truth.items():
+        found = c.snapshot(lsn).read_all().select(SCHEMA.names).to_pylist()
+        assert {tuple(row.values()) for row in found} == rows and len(found) == len(rows)
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_an_ingest_goes_on_where_a_transaction_was_held_back(
+    spark: Any, tmp_path: Path, events: Lines
+) -> None:
+    c = tidelake.open(tmp_path / "lake").create("acc", SCHEMA, key=["id"])
+    whole = Stream()
+    whole.take([events[:600]])
+
+    def run(**options: Any) -> Any:
+        return ingest(spark, c, tmp_path / "in", tmp_path / "check", envelope="debezium", **options)
+
+    landed(tmp_path / "in", events[:301], 0)
+    assert run().held > 0
+    landed(tmp_path / "in", events[301:302], 1)
+    with pytest.raises(UsageError, match="held back by this writer"):
+        run(time="source.lsn")
+    assert run().events <= 1
+    landed(tmp_path / "in", events[302:600], 2)
+    run()
+    rows = c.updates(0, c.upper.elements[0]).read_all().to_pylist()
+    assert sorted(map(repr, map(_update, rows))) == sorted(map(repr, whole.updates))
