@@ -111,7 +111,9 @@ def test_samples_become_the_history_that_they_tell(
     landing = tmp_path / "in"
     landing.mkdir()
     shutil.copy(SAMPLES / f"{name}.jsonl", landing)
-    report = ingest_change_files(spark, orders, landing, tmp_path / "checkpoint", old_rows=old_rows)
+    report = ingest_change_files(
+        spark, orders, landing, tmp_path / "checkpoint", time="source.lsn", old_rows=old_rows
+    )
     assert told(orders.updates(0, 51).read_all()) == sorted(story, key=repr)
     assert orders.upper == Frontier.of(51)
     events = 7 if name == "key_moved" else 8
@@ -161,7 +163,7 @@ def _expr(text: str) -> Any:
 @pytest.mark.parametrize("name", ["schema_off", "key_only"])
 def test_a_frame_of_change_events_is_written(spark: Any, orders: Any, name: str, parsed: bool) -> None:
     old_rows: Any = "events" if name == "schema_off" else "stored"
-    done = write(orders, frame_of(spark, name, parsed), "debezium", old_rows=old_rows)
+    done = write(orders, frame_of(spark, name, parsed), "debezium", time="source.lsn", old_rows=old_rows)
     assert told(orders.updates(0, 51).read_all()) == sorted(STORY, key=repr)
     assert (done.answer.events, done.answer.rows) == (8, 10)
 
@@ -176,9 +178,21 @@ def test_the_format_writes_change_events(spark: Any, orders: Any, tmp_path: Path
     if not parsed:
         frame = frame.union(spark.createDataFrame([("{",)], "value string"))
     writer = frame.write.format("tidelake").mode("append").option("envelope", "debezium")
+    writer = writer.option("time", "source.lsn")
     writer.option("rejects", str(tmp_path / "rejects")).save(f"{tmp_path}/lake/orders")
     assert told(orders.updates(0, 51).read_all()) == sorted(STORY, key=repr)
     assert (tmp_path / "rejects").is_dir() == (not parsed)
+
+
+@pytest.mark.full
+def test_the_format_does_not_know_the_times_of_transactions(spark: Any, orders: Any, tmp_path: Path) -> None:
+    from tidelake.spark import register
+
+    register(spark)
+    writer = frame_of(spark, "schema_off", parsed=False).write.format("tidelake").mode("append")
+    with pytest.raises(Exception, match=r"'postgresql' are those of their transactions.*time='source.lsn'"):
+        writer.option("envelope", "debezium").save(f"{tmp_path}/lake/orders")
+    assert orders.upper == Frontier.of(0)
 
 
 @pytest.mark.parametrize(

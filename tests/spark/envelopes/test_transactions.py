@@ -22,7 +22,7 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark import ingest
+from tidelake.spark import ingest, write
 from tidelake.spark.envelopes import held as held_back
 from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.held import BYTES_MAX, Held, merged, packed, split, with_held
@@ -455,3 +455,48 @@ def test_an_ingest_goes_on_where_a_transaction_was_held_back(
     run()
     rows = c.updates(0, c.upper.elements[0]).read_all().to_pylist()
     assert sorted(map(repr, map(_update, rows))) == sorted(map(repr, whole.updates))
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("unit", ["counter", "ms"])
+def test_old_rows_are_looked_up_at_the_times_of_transactions(
+    spark: Any, tmp_path: Path, events: Lines, unit: Any
+) -> None:
+    whole = Stream("ts_ms" if unit == "ms" else None)
+    whole.take([events[:400]])
+    for number, start in enumerate((0, 133, 134, 300)):
+        landed(tmp_path / "in", events[start : (133, 134, 300, 400)[number]], number)
+    c = tidelake.open(tmp_path / "lake").create("acc", SCHEMA, key=["id"], time=unit)
+    report = ingest(
+        spark,
+        c,
+        tmp_path / "in",
+        tmp_path / "check",
+        envelope="debezium",
+        old_rows="stored",
+        order_by="source.lsn",
+        max_files_per_trigger=1,
+    )
+    assert report.batches == 4 and report.held == whole.held
+    assert c.upper.elements == (whole.closed,)
+    for time in sorted({u[0] for u in whole.updates})[::20]:
+        found = c.snapshot(time).read_all().select(SCHEMA.names).to_pylist()
+        assert {tuple(row.values()) for row in found} == whole.at(time)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("both_ways")
+def test_a_frame_that_is_written_ends_with_a_whole_transaction(
+    spark: Any, tmp_path: Path, events: Lines
+) -> None:
+    c = tidelake.open(tmp_path / "lake").create("acc", SCHEMA, key=["id"])
+    frame = spark.createDataFrame([(text.decode(),) for text in events[:200]], "value string")
+    done = write(c, frame, "debezium")
+    assert done.answer.held_events == 0
+    stream = Stream()
+    stream.take([events[:200]])
+    assert stream.held
+    rows = c.snapshot(stream.closed - 1).read_all().select(SCHEMA.names).to_pylist()
+    assert {tuple(row.values()) for row in rows} == stream.at(stream.closed - 1)
+    assert c.updates(0, c.upper.elements[0]).read_all().num_rows > len(stream.updates)
