@@ -55,7 +55,7 @@ class Config:
             setting of the lake.
         rollup_bytes_min: bytes of deltas after which a rollup may be due; more if the state is larger.
         retry_deadline_s: how long calls of an unavailable store are retried.
-        wait_timeout_s: how long a read waits for a time to be closed.
+        wait_timeout_s: how long a read without `timeout_s` waits for a time to be closed; 0: not at all.
         poll_interval_s: longest pause between two reads of the log while waiting.
     """
 
@@ -88,7 +88,7 @@ class Config:
     upload_age_s: float = 86_400.0
     rollup_bytes_min: int = 64 * 1024
     retry_deadline_s: float = 30.0
-    wait_timeout_s: float = 30.0
+    wait_timeout_s: float = 0.0
     poll_interval_s: float = 0.5
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ names the object and, if there is one, the remedy.
 
 from typing import Self
 
-from tidelake.timetext import is_clock, shown, span
+from tidelake.timetext import shown, span
 
 
 class TidelakeWarning(UserWarning):
@@ -299,28 +299,29 @@ class HistoryCompacted(TimedError, TidelakeError):
 
 
 class NotYetClosed(TimedError, TidelakeError):
-    """The time asked for was still open when the deadline passed."""
+    """The time asked for is still open; the message names the last closed time."""
 
     def __init__(self, asked: object, upper: object, timeout_s: float) -> None:
         super().__init__(asked, upper, timeout_s)
         self.asked, self.upper, self.timeout_s = asked, upper, timeout_s
 
     def __str__(self) -> str:
+        waited = f" after waiting {self.timeout_s:g} s" if self.timeout_s else ""
         return (
-            f"time {self._text(self.asked)} is not closed after waiting {self.timeout_s:g} s: "
-            f"{self._behind()}; ask for an earlier time, wait longer, or append up to a later frontier"
+            f"time {self._text(self.asked)} is not closed{waited}: {self._behind()}; ask for an earlier "
+            "time, wait for it (timeout_s), or append up to a later frontier"
         )
 
     def _behind(self) -> str:
         """How far the closed times reach."""
-        if not isinstance(self.asked, int) or not isinstance(self.upper, int):
+        if not isinstance(self.upper, int):
             return f"upper={self._text(self.upper)}"
-        short = f"{span(self.asked - self.upper + 1, self.unit)} short of it"
-        if not is_clock(self.unit):
-            return f"upper={self.upper}, {short}"
         if not self.upper:
             return "no time is closed yet"
-        return f"the last closed time is {self._text(self.upper - 1)}, {short}"
+        short = ""
+        if isinstance(self.asked, int):
+            short = f", {span(self.asked - self.upper + 1, self.unit)} short of it"
+        return f"the last closed time is {self._text(self.upper - 1)}{short}"
 
 
 class UploadExpired(TidelakeError):

@@ -302,11 +302,13 @@ def test_times_since_1970_may_be_dates(run, tmp_path):
         (str(noon), [1]),
         ("2024-01-31T12:59:59.999", [1]),
         ("2024-01-31T13:00", [1, 2]),
+        ("now", [1, 2]),
     ):
-        found = run("snapshot", "cl", "events", "--as-of", asked, "--json").lines
-        assert [row["id"] for row in found] == ids
+        found = run("snapshot", "cl", "events", "--as-of", asked, "--json")
+        assert [row["id"] for row in found.lines] == ids
+        assert ("is taken as" in found.err) == (asked.startswith("2024")), found.err
     refused = run("snapshot", "cl", "events", "--as-of", "2024-02-30")
-    assert refused.code == 2 and "give a whole number, or a date" in refused.err
+    assert refused.code == 2 and "give a whole number, a date and time, now" in refused.err
     assert run("snapshot", "cl", "events", "--as-of", "1969-12-31").code == 2
 
 
@@ -680,8 +682,8 @@ USAGE = [
     (["snapshot", "cl"], "tidelake snapshot: missing argument 'COLLECTION'; see tidelake snapshot --help"),
     (["snapshot", "cl", "users", "--limit", "-1"], "invalid value for '--limit'"),
     (["snapshot", "cl", "users", "--timeout", "-1"], "invalid value for '--timeout'"),
-    (["snapshot", "cl", "users", "--as-of", "x"], "--as-of='x' is not a time of unit counter: give whole"),
-    (["snapshot", "cl", "users", "--as-of", "-1"], "--as-of=-1 is not a time"),
+    (["snapshot", "cl", "users", "--as-of", "x"], "--as-of='x' is not a time of unit counter: give a whole"),
+    (["snapshot", "cl", "users", "--as-of", "-1"], "--as-of='-1' is not a time"),
     (["snapshot", "cl", "users", "--as-of", "1,2"], "--as-of=(1, 2) is not a time"),
     (["snapshot", "cl", "userz"], "no collection 'userz'; the nearest names are 'users'"),
     (["snapshot", "nolake", "users"], "check the path, or create the lake"),
@@ -739,7 +741,7 @@ def test_code_3_is_a_conflict_that_cannot_be_settled(run, users):
 def test_code_4_is_a_time_that_is_folded_or_open(run, users):
     answer = run("snapshot", "cl", "users", "--as-of", "9", "--timeout", "0")
     one_line(answer, 4)
-    assert "time 9 is not closed after waiting 0 s: upper=2, 8 short of it" in answer.err
+    assert "time 9 is not closed: the last closed time is 1, 8 short of it" in answer.err
     run("merge", "cl", "users", "--since", "1")
     answer = run("changes", "cl", "users", "0", "1")
     one_line(answer, 4)
@@ -870,3 +872,23 @@ def test_the_installed_command_and_no_arguments_show_the_help():
     done = subprocess.run([command], capture_output=True, text=True, timeout=60, check=False, env=os.environ)
     assert done.returncode in (0, 2)
     assert "Commands:" in done.stdout + done.stderr
+
+
+def test_a_time_back_is_an_argument_and_no_option(run, tmp_path):
+    run("create", "cl", "events", *USERS, "--time", "ms")
+    for name, back in (("a", "-3h"), ("b", "-1h")):
+        (tmp_path / f"{name}.csv").write_text(f"id,name\n{ord(name)},{name}\n")
+        assert run("append", "cl", "events", f"{name}.csv", "--time", back).code == 0
+    (change,) = run("changes", "cl", "events", "-2h", "now", "--json").lines
+    assert change["name"] == "b"
+    (then,) = run("snapshot", "cl", "events", "--as-of", "-2h", "--json").lines
+    assert then["name"] == "a"
+    now = run("snapshot", "cl", "events", "--as-of", "now", "--json")
+    assert len(now.lines) == 2 and "--as-of now: the last closed time, 20" in now.err
+    assert run("snapshot", "cl", "events", "--as-of", "today").code in (0, 4)
+    answer = run("snapshot", "cl", "events", "--as-of", "-30m")
+    assert answer.code == 4 and "the last closed time is" in answer.err
+    assert run("seal", "cl", "events", "-30m").code == 0
+    assert run("snapshot", "cl", "events", "--as-of", "-31m").code == 0
+    (counted, (told,)) = run("create", "cl", "users", *USERS), [run("seal", "cl", "users", "-30m")]
+    assert (counted.code, told.code) == (0, 2) and "give a whole number" in told.err

@@ -30,7 +30,8 @@ from tidelake.data.ingest import normalize
 from tidelake.data.types import row_schema, schema_from_arrow
 from tidelake.env import Env
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import Time, TimeDomain
+from tidelake.model.instants import TimeLike
+from tidelake.model.time import TimeDomain
 
 A = TypeVar("A", bound="Arrangement")
 
@@ -175,7 +176,7 @@ class Arrangement(ArrangementReads):
         """Wait until there are few enough batches and enough memory for the next append."""
         self._spine.wait()
 
-    def advance_since(self, since: Frontier | Time) -> None:
+    def advance_since(self, since: Frontier | TimeLike) -> None:
         """Let merges fold times before `since`. Reads as of earlier times are refused from now on.
 
         Args:

@@ -74,8 +74,8 @@ def export(
         raise errors.UsageError("give --as-of or --changes, not both")
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
-        at = files.time(as_of, of.domain, "--as-of")
-        between = tuple(files.time(time, of.domain, "--changes") for time in changes) if changes else None
+        at = files.time(as_of, of, "--as-of")
+        between = tuple(files.time(time, of, "--changes") for time in changes) if changes else None
         asked: dict[str, Any] = {
             "as_of": at,
             "changes": between,

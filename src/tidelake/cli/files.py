@@ -1,10 +1,10 @@
 """Parsing command-line arguments: times, columns, and files of rows."""
 
-import datetime
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -16,44 +16,48 @@ from tidelake.data.json import values
 from tidelake.data.json.block import overlong_decimals
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.model.time import Time, TimeDomain
+from tidelake.lake.api.handle import times_of
+from tidelake.lake.arguments.times import whole_of
+from tidelake.model.instants import PER_UNIT, TimeLike, is_instant, is_now, is_zoneless
+from tidelake.model.time import parts
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
+def time(text: str | None, of: Collection, name: str, *, read: bool = True) -> TimeLike | None:
+    """Parse a time: a whole number, several with commas for tuples or, for clocks, a date, a time or a word.
 
-def time(text: str | None, domain: TimeDomain, name: str) -> Time | None:
-    """Parse a time: a whole number, several with commas for tuples, or a date and time.
+    A text without a zone is taken as UTC, and `now` in a read as the last closed time at most. Both are said
+    on standard error.
 
-    If times count from 1970, `2024-01-31`, `2024-01-31T12:00:00` (UTC) and `2024-01-31T12:00:00+02:00` are
-    also accepted.
+    Args:
+        text: what the user wrote; None: nothing.
+        of: the collection whose time it is.
+        name: name of the argument, for messages.
+        read: whether contents are read there; False: `now` is the wall clock.
+
+    Raises:
+        UsageError: it is not a time; says what to write.
     """
     if text is None:
         return None
-    try:
-        components = tuple(int(word) for word in text.split(","))
-    except ValueError as error:
-        moment = _moment(text, domain)
-        if moment is None:
-            wanted = "whole numbers" if domain.unit in ("counter", "tuple") else "a whole number, or a date"
-            raise UsageError(f"{name}={text!r} is not a time of unit {domain}: give {wanted}") from error
-        components = (moment,)
-    return domain.check(components if domain.unit == "tuple" else _single(components), name)
-
-
-def _single(components: tuple[int, ...]) -> object:
-    return components[0] if len(components) == 1 else components
-
-
-def _moment(text: str, domain: TimeDomain) -> int | None:
-    units = {"ms": datetime.timedelta(milliseconds=1), "us": datetime.timedelta(microseconds=1)}
-    if domain.unit not in units:
-        return None
-    try:
-        at = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    since = at.replace(tzinfo=at.tzinfo or datetime.UTC) - _EPOCH
-    return since // units[domain.unit]
+    domain, times, given = of.domain, times_of(of), text.strip()
+    whole = whole_of(given)
+    if whole is not None:
+        return domain.check((whole,) if isinstance(whole, int) and domain.unit == "tuple" else whole, name)
+    if not is_instant(given):
+        wanted = "whole numbers" if domain.unit == "tuple" else "a whole number"
+        if domain.unit in PER_UNIT:
+            wanted += ", a date and time, now, today, yesterday, or a time back such as -1d"
+        raise UsageError(f"{name}={text!r} is not a time of unit {domain}: give {wanted}")
+    if domain.unit in PER_UNIT and is_zoneless(given):
+        given = f"{given if ':' in given else f'{given} 00:00'}Z"
+        click.echo(f"{name} {text} is taken as {given}: it does not say its zone", err=True)
+    # Checked here, so that the message has the name that the user wrote.
+    times.at(given, name)
+    if not (read and is_now(given)):
+        return given
+    at = times.read(given, name)
+    click.echo(f"{name} now: the last closed time, {domain.text(at)}", err=True)
+    return at
 
 
 def key(words: Sequence[str], of: Collection) -> tuple[object, ...]:
@@ -114,7 +118,7 @@ def _field(word: str) -> pa.Field:
         ) from error
 
 
-def read(paths: Sequence[Path], into: Collection, at: Time | None) -> pa.Table:
+def read(paths: Sequence[Path], into: Collection, at: TimeLike | None) -> pa.Table:
     """Read the rows of some files as one table; if `at` is given, all rows get this time."""
     tables = [_read(path, into.update_schema) for path in paths]
     for path, found in zip(paths, tables, strict=True):
@@ -129,7 +133,7 @@ def read(paths: Sequence[Path], into: Collection, at: Time | None) -> pa.Table:
         raise InvalidUpdates(f"the files do not fit together: {error}; append them one by one") from error
     if at is None:
         return table
-    components = at if isinstance(at, tuple) else (at,)
+    components = parts(times_of(into).at(at, "--time"))
     for column, component in zip(into.domain.columns, components, strict=True):
         if column in table.column_names:
             raise UsageError(f"--time and a column {column} in the file: leave one of them out")

@@ -1,6 +1,7 @@
 """The group of all commands, and the arguments and options that several of them share."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,27 @@ TIMEOUT = click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0),
-    help="Seconds to wait for the time to be closed; default: 30.",
+    help="Seconds to wait for the time to be closed; default: 0, an open time is an error at once.",
 )
+
+
+_BACK = re.compile(r"-\d[\d.]* ?[A-Za-z]+")
+
+
+class _Command(click.Command):
+    """A command whose arguments may be times back, such as -1d."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line. Behind a space, a time back is no option; times are read without it."""
+        end = args.index("--") if "--" in args else len(args)
+        words = [f" {word}" if _BACK.fullmatch(word) else word for word in args[:end]]
+        return super().parse_args(ctx, words + args[end:])
 
 
 class _Commands(click.Group):
     """The group. A closed pipe, as with `| head`, ends the command without an error."""
+
+    command_class = _Command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Carry out the command."""

@@ -8,11 +8,9 @@ from tidelake.cli.output import SpanCell, timed
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.spans import window as window_of
+from tidelake.model.durations import microseconds
 from tidelake.model.frontier import Frontier
 from tidelake.state.state import ShardState
-
-_SPANS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-_WINDOW = re.compile(r"(\d{1,18})(?:([dhms])| ?(days?|hours?|minutes?|seconds?))?")
 
 
 def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:
@@ -69,18 +67,18 @@ def window(text: str) -> int | timedelta | None:
     """
     if text == "all":
         return None
-    match = _WINDOW.fullmatch(text)
-    if match is None:
+    number = int(text) if re.fullmatch(r"\d{1,18}", text) else None
+    length_us = microseconds(text) if number is None else None
+    if number is None and length_us is None:
         raise UsageError(
             f"retention {text!r} is not valid: give all, a number of times, or a span such as 7d or 12h"
         )
-    number, unit = int(match.group(1)), (match.group(2) or match.group(3) or "")[:1]
-    if not number:
+    if not (number or length_us):
         raise UsageError(f"retention {text!r} is too short: give at least one time or second, or all")
-    if not unit:
+    if length_us is None:
         return number
     try:
-        return timedelta(**{_SPANS[unit]: number})
+        return timedelta(microseconds=length_us)
     except OverflowError as error:
         raise UsageError(f"retention {text!r} is too long: give all") from error
 

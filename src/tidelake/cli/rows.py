@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelake.lake.api.collection import Collection
+    from tidelake.model.instants import TimeLike
     from tidelake.model.selection import TimesAs
-    from tidelake.model.time import Time
     from tidelake.state.append import Appended
 
 
@@ -167,9 +167,9 @@ def append(
         raise errors.UsageError("--order-by and --delete-column are for --envelope upsert")
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
-        at = files.time(time, into.domain, "--time")
+        at = files.time(time, into, "--time", read=False)
         if envelope == "updates":
-            table, answer = _append(into, paths, at, files.time(upper, into.domain, "--upper"))
+            table, answer = _append(into, paths, at, files.time(upper, into, "--upper", read=False))
         else:
             table = files.read(paths, into, None)
             if envelope == "upsert":
@@ -183,7 +183,7 @@ def append(
 
 
 def _append(
-    into: "Collection", paths: tuple[Path, ...], at: "Time | None", end: "Time | None"
+    into: "Collection", paths: tuple[Path, ...], at: "TimeLike | None", end: "TimeLike | None"
 ) -> "tuple[pa.Table, Appended]":
     from tidelake.cli import files
 
@@ -235,7 +235,7 @@ def snapshot(
     output.check_out(out)
     with tidelake.open(lake, create=False, read_only=read_only) as opened:
         of = opened.collection(collection)
-        at = files.time(as_of, of.domain, "--as-of")
+        at = files.time(as_of, of, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
         found = of.snapshot(
@@ -285,7 +285,7 @@ def changes(
     output.check_out(out)
     with tidelake.open(lake, create=False, read_only=read_only) as opened:
         of = opened.collection(collection)
-        start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
+        start, end = files.time(after, of, "AFTER"), files.time(through, of, "THROUGH")
         if start is None or end is None:
             raise errors.UsageError("give two times: AFTER and THROUGH")
         found = of.changes(
@@ -341,7 +341,8 @@ def history(
     output.check_out(out)
     with tidelake.open(lake, create=False, read_only=read_only) as opened:
         of = opened.collection(collection)
-        start, end = files.time(lower, of.domain, "--lower"), files.time(upper, of.domain, "--upper")
+        start = files.time(lower, of, "--lower", read=False)
+        end = files.time(upper, of, "--upper", read=False)
         found = of.history(
             files.key(key, of),
             start,

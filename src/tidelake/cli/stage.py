@@ -10,7 +10,7 @@ from tidelake import errors
 from tidelake.cli.group import JSON, LAKE, NAME, cli
 
 if TYPE_CHECKING:
-    from tidelake.model.time import Time
+    from tidelake.model.instants import TimeLike
 
 
 @cli.command()
@@ -33,7 +33,7 @@ def stage(
 
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
-        table = files.read(paths, into, files.time(time, into.domain, "--time"))
+        table = files.read(paths, into, files.time(time, into, "--time", read=False))
         if not set(into.domain.columns) <= set(table.column_names):
             named = ", ".join(into.domain.columns)
             raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
@@ -57,13 +57,13 @@ def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
     with tidelake.open(lake, create=False) as opened:
         if len(closed) == 2 and "=" not in closed[1]:
             of = opened.collection(closed[0])
-            end = files.time(closed[1], of.domain, "UPPER")
+            end = files.time(closed[1], of, "UPPER", read=False)
             answer = of.seal(_required(end))
             one = {"lower": answer.lower, "upper": answer.upper, "already": answer.already}
             output.table([output.timed(one, of.domain)], as_json)
             return
         given = pairs(closed, "UPPER")
-        uppers = {name: files.time(end, opened.collection(name).domain, name) for name, end in given}
+        uppers = {name: files.time(end, opened.collection(name), name, read=False) for name, end in given}
         done = opened.seal({name: _required(end) for name, end in uppers.items()})
         members = [opened.collection(name) for name in uppers]
         shown = [
@@ -95,7 +95,7 @@ def write(lake: str, written: tuple[str, ...], time: str | None, token: str | No
             for name, path in pairs(written, "FILE"):
                 into = opened.collection(name)
                 domain = into.domain
-                at = files.time(time, domain, "--time")
+                at = files.time(time, into, "--time", read=False)
                 if not Path(path).is_file():
                     raise errors.UsageError(f"there is no file {path!r}, of collection {name!r}")
                 transaction.write(name, files.read((Path(path),), into, at))
@@ -127,7 +127,7 @@ def pairs(given: Sequence[str], what: str) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found]
 
 
-def _required(end: "Time | None") -> "Time":
+def _required(end: "TimeLike | None") -> "TimeLike":
     if end is None:
         raise errors.UsageError("give a time: UPPER")
     return end

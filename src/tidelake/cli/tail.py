@@ -67,8 +67,8 @@ def tail(
         raise errors.UsageError("--once and --until are different ends: give one of them")
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
-        at, start = files.time(as_of, of.domain, "--as-of"), files.time(lower, of.domain, "--lower")
-        last = files.time(until, of.domain, "--until")
+        at, start = files.time(as_of, of, "--as-of"), files.time(lower, of, "--lower", read=False)
+        last = files.time(until, of, "--until", read=False)
         end = of.upper if once else last
         patience_s = 0.0 if once and timeout_s is None else timeout_s
         how: dict[str, Any] = {"columns": files.names(columns), "where": where, "times": times or "int64"}

@@ -26,7 +26,7 @@ def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: b
 
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
-        wanted = files.time(since, of.domain, "--since")
+        wanted = files.time(since, of, "--since")
         if wanted is not None:
             of.advance_since(wanted)
         with _workers(spark, "tidelake merge") as workers:
@@ -107,7 +107,7 @@ def fork(
 
     with tidelake.open(lake, create=False) as opened:
         # Open the source only for --as-of: a damaged collection cannot be opened, and need not be.
-        at = None if as_of is None else files.time(as_of, opened.collection(collection).domain, "--as-of")
+        at = None if as_of is None else files.time(as_of, opened.collection(collection), "--as-of")
         made = opened.fork(collection, new_name, at, to_seqno=to_seqno, allow_recreate=allow_recreate)
         output.table([show.summary(made)], as_json)
 
@@ -265,7 +265,7 @@ def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
             if not equals or name in given:
                 raise errors.UsageError(f"{word!r} is not COLLECTION=TIME, or names a collection twice")
             of = opened.collection(name)
-            given[name] = [t for t in [files.time(text, of.domain, name)] if t is not None]
+            given[name] = [t for t in [files.time(text, of, name)] if t is not None]
         opened.advance_since(given)
         lines = [shown.retained(opened.collection(name)) for name in given]
     output.table(lines, as_json)

@@ -9,10 +9,10 @@ import math
 import re
 import struct
 from dataclasses import dataclass
-from datetime import date, datetime
 from decimal import Decimal
 from typing import TypeAlias
 
+from tidelake.model.instants import Moment, day_number
 from tidelake.model.predicate import NULL, PAST
 from tidelake.model.schema import Column, DataType
 
@@ -21,10 +21,6 @@ _SIGNED = re.compile(r"int(\d+)")
 _UNSIGNED = re.compile(r"uint(\d+)")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
-_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
-_MOMENT = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|[+-]\d\d(?::?\d\d)?)?"
-)
 _NAN, _SIGN, _ONES = 0x7FF8 << 48, 1 << 63, (1 << 64) - 1
 # No column has so many digits.
 _DIGITS_MAX = 256
@@ -42,14 +38,6 @@ class Day:
     """A date: days since 1970-01-01."""
 
     days: int
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A time on a clock: nanoseconds since 1970-01-01 00:00, in UTC if the zone is known."""
-
-    ns: int
-    zoned: bool
 
 
 Value: TypeAlias = bool | Decimal | str | bytes | Double | Day | Moment
@@ -101,41 +89,8 @@ def beginning(prefix: str) -> tuple[bytes, bytes]:
 
 def day(text: str) -> Day | None:
     """The date in the text `yyyy-mm-dd`; None if it is not a date."""
-    found = _DATE.fullmatch(text.strip())
-    try:
-        return (
-            Day(date(*map(int, found.groups())).toordinal() - date(1970, 1, 1).toordinal()) if found else None
-        )
-    except ValueError:
-        return None
-
-
-def moment(text: str) -> Moment | None:
-    """The time in the text `yyyy-mm-dd hh:mm:ss.fffffffff+hh:mm`, whose end may be left out; or None."""
-    found = _MOMENT.fullmatch(text.strip())
-    if found is None:
-        return None
-    on, hour, minute, second, fraction, zone = found.groups()
-    days = day(on)
-    try:
-        # Only checks the numbers, since a datetime holds no nanoseconds.
-        datetime(2000, 1, 1, int(hour or 0), int(minute or 0), int(second or 0))  # noqa: DTZ001
-        offset_s = _offset_s(zone)
-    except ValueError:
-        return None
-    if days is None:
-        return None
-    seconds = days.days * _DAY_S + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0) - offset_s
-    return Moment(seconds * 10**9 + int((fraction or "").ljust(9, "0")), zone is not None)
-
-
-def _offset_s(zone: str | None) -> int:
-    if zone is None or zone in ("Z", "UTC"):
-        return 0
-    hours, minutes = int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0
-    if hours > 18 or minutes > 59:
-        raise ValueError(zone)
-    return (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
+    days = day_number(text)
+    return None if days is None else Day(days)
 
 
 def _number(value: Decimal | Double, type_: DataType) -> Place | None:

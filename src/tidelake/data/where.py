@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 from sqlglot import Dialect, exp, parse_one, tokens
 from sqlglot.errors import SqlglotError
 
-from tidelake.data.literal import Day, Double, Moment, Place, Value, beginning, day, moment, place
+from tidelake.data.literal import Day, Double, Place, Value, beginning, day, place
 from tidelake.errors import UsageError
+from tidelake.model.instants import Moment, moment
 from tidelake.model.predicate import (
     FALSE,
     IS_NULL,

@@ -6,10 +6,12 @@ the only place that knows the two forms; `<=` on tuples means something else in 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tidelake.errors import UsageError
+from tidelake.model.instants import PER_UNIT, clock_time
 from tidelake.timetext import shown
 
 Time: TypeAlias = int | tuple[int, ...]
@@ -105,26 +107,58 @@ class TimeDomain:
             return tuple(f"_time_{i}" for i in range(self.arity))
         return ("_time",)
 
-    def check(self, time: object, name: str = "time") -> Time:
-        """The time itself if it belongs to this domain.
+    def check(
+        self,
+        time: object,
+        name: str = "time",
+        *,
+        up: bool = False,
+        now_ms: Callable[[], int] | None = None,
+    ) -> Time:
+        """The time of this domain that a user's value means: a whole number of units, or an instant.
+
+        Args:
+            time: a whole number, a tuple of them or, for a clock, an instant: see `tidelake.model.instants`.
+            name: name of the argument, for messages.
+            up: round an instant up to the unit; False: down.
+            now_ms: the clock that words such as `now` refer to; None: words are not taken.
 
         Raises:
-            UsageError: wrong form, negative or too large for an int64; names the value and the unit.
+            UsageError: wrong form, negative or too large for an int64, or an instant that does not say its
+                zone; names the value and the unit.
         """
-        components = time if self.unit == "tuple" else (time,)
-        if not isinstance(components, tuple | list) or len(components) != self.arity:
+        at = None if type(time) is int else clock_time(time, self.unit, name, up=up, now_ms=now_ms)
+        if at is not None:
+            return at
+        given = time if self.unit == "tuple" else (time,)
+        if not isinstance(given, tuple | list) or len(given) != self.arity:
             raise UsageError(f"{name}={time!r} is not a time of unit {self}: give {self._example()}")
+        components = tuple(_whole(x) for x in given)
         for x in components:
-            if isinstance(x, bool) or not isinstance(x, int) or not 0 <= x <= TIME_MAX:
+            if x is None or not 0 <= x <= TIME_MAX:
                 raise UsageError(
                     f"{name}={time!r} is not a time of unit {self}: "
                     f"give {self._example()}, from 0 to 2^63 - 1"
                 )
-        return tuple(components) if self.unit == "tuple" else components[0]
+        whole = tuple(x for x in components if x is not None)
+        return whole if self.unit == "tuple" else whole[0]
 
     def text(self, value: object) -> str:
         """The text of a time or frontier for people; see `tidelake.timetext.shown`."""
         return shown(value, self.unit)
 
     def _example(self) -> str:
-        return f"a tuple of {self.arity} whole numbers" if self.unit == "tuple" else "one whole number"
+        if self.unit == "tuple":
+            return f"a tuple of {self.arity} whole numbers"
+        clock = "a datetime with its zone, a date, a text such as '2026-01-31 12:00Z', or "
+        return f"{clock if self.unit in PER_UNIT else ''}one whole number"
+
+
+def _whole(x: object) -> int | None:
+    """A whole number of Python or NumPy as an int; None if it is none."""
+    if isinstance(x, int):
+        return None if isinstance(x, bool) else int(x)
+    kind = type(x)
+    if kind.__module__ == "numpy" and getattr(getattr(x, "dtype", None), "kind", "") in ("i", "u"):
+        return int(x) if getattr(x, "ndim", 0) == 0 else None  # type: ignore[call-overload]
+    return None

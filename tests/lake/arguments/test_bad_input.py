@@ -258,7 +258,8 @@ def test_what_holds_and_upkeep_are_told_is_checked(lake, collection):
         (lambda: collection.distributed.hold(["x"], 5, "p"), "plans is a .*: give a list of what"),
         (lambda: collection.distributed.hold(None, 5, "p"), "plans is a .*: give a list of what"),
         (lambda: collection.retain(2**63), "longer than all time: give None"),
-        (lambda: collection.retain("7d"), "retention '7d' must be a whole number"),
+        (lambda: collection.retain("7d"), "retention 7d is a span of a clock"),
+        (lambda: collection.retain("7"), "retention '7' must be a whole number"),
         (lambda: collection.retain(0), "retention 0 must be a whole number"),
         (lambda: collection.retain(a_day), "retention 1 day, 0:00:00 is a span of a clock"),
         (lambda: collection.schema_at(None), "seqno=None must be a whole number"),
@@ -337,7 +338,10 @@ def test_an_open_time_is_waited_for_and_then_told_by_how_much():
     collection = lake.create("c", SCHEMA, key=["id"])
     collection.append(at(3, 1))
     with refused(
-        lake, collection, NotYetClosed, "time 9 is not closed after waiting 12 s: upper=4, 6 short"
+        lake,
+        collection,
+        NotYetClosed,
+        "time 9 is not closed after waiting 12 s: the last closed time is 3, 6",
     ) as caught:
         collection.snapshot(9)
     assert (caught.value.asked, caught.value.upper) == (9, 4)

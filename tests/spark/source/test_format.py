@@ -490,7 +490,7 @@ def test_spark_finds_the_format_by_itself_and_may_be_told(spark: Any, tmp_path: 
             ({"columns": "k,k"}, "UsageError: columns=['k', 'k']: column 'k' appears twice"),
             (
                 {"asOf": "77", "timeout": "0"},
-                "NotYetClosed: time 77 is not closed after waiting 0 s: upper=5",
+                "NotYetClosed: time 77 is not closed: the last closed time is 4",
             ),
             ({"asOf": "0"}, "HistoryCompacted: history at 0 is compacted: since=[1]"),
             ({"envelope": "append"}, "option 'envelope' is one of writes, not of batch reads: leave it out"),

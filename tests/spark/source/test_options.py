@@ -11,7 +11,9 @@ from hypothesis import given
 pytest.importorskip("pyspark")
 
 from tidelake.errors import UsageError
-from tidelake.model.time import TimeDomain
+from tidelake.lake.arguments.times import ReadTimes
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time, TimeDomain
 from tidelake.spark.source.options import (
     HOLD_FOR_S,
     FormatReadOptions,
@@ -22,11 +24,20 @@ from tidelake.spark.source.options import (
     write_options,
 )
 from tidelake.spark.source.place import places
-from tidelake.spark.source.times import frontier_of, time_of
+from tidelake.spark.source.times import frontier_of, time_of, written_at
 
 PLAIN = FormatReadOptions(RowShape("table"), None, None, None, None, None, HOLD_FOR_S, None, None)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-COUNTER, MS, US, PAIRS = (TimeDomain.parse(text) for text in ("counter", "ms", "us", "tuple(2)"))
+NOW_MS, LAST_MS = 1_706_702_400_000, 1_706_702_280_000
+
+
+def times(unit: str) -> ReadTimes:
+    """Times of a collection whose last closed time is two minutes before the clock, or 9."""
+    last: dict[str, Time] = {"ms": LAST_MS, "us": 1000 * LAST_MS, "counter": 9}
+    return ReadTimes(TimeDomain.parse(unit), lambda: NOW_MS, lambda: last[unit])
+
+
+COUNTER, MS, US, PAIRS = map(times, ("counter", "ms", "us", "tuple(2)"))
 
 
 def test_a_read_without_options_is_a_table_held_for_a_day() -> None:
@@ -130,7 +141,7 @@ def test_options_of_streams_and_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "domain", "time"),
+    ("text", "of", "time"),
     [
         ("0", COUNTER, 0),
         (" 17 ", COUNTER, 17),
@@ -141,23 +152,38 @@ def test_options_of_streams_and_writes() -> None:
         ("1970-01-01 01:00+01:00", US, 0),
         ("(3, 4)", PAIRS, (3, 4)),
         ("3,4", PAIRS, (3, 4)),
+        ("today", MS, NOW_MS // 86_400_000 * 86_400_000),
+        ("Yesterday", US, (NOW_MS // 86_400_000 - 1) * 86_400_000_000),
+        ("-90m", MS, NOW_MS - 5_400_000),
+        ("now", MS, LAST_MS),
+        ("now", US, 1000 * LAST_MS),
     ],
 )
-def test_times_of_every_unit(text: str, domain: TimeDomain, time: Any) -> None:
-    assert time_of(text, domain, "asOf") == time
+def test_times_of_every_unit(text: str, of: ReadTimes, time: Any) -> None:
+    assert time_of(text, of, "asOf") == time
 
 
 @given(st.integers(0, 253_370_764_800_000_000), st.integers(-18, 18))
 def test_a_timestamp_is_the_last_time_at_or_before_it_or_the_first_from_it(exact_us: int, hours: int) -> None:
     zone = timezone(timedelta(hours=hours))
     text = (EPOCH + timedelta(microseconds=exact_us)).astimezone(zone).isoformat(" ")
-    assert time_of(text, US, "asOf") == time_of(text, US, "asOf", up=True) == exact_us
-    assert time_of(text, MS, "asOf") == exact_us // 1000
-    assert time_of(text, MS, "lower", up=True) == -(-exact_us // 1000)
+    assert time_of(text, US, "asOf") == exact_us
+    assert frontier_of(text, US, "lower") == Frontier.of(exact_us)
+    assert time_of(text, MS, "asOf") == written_at(text, MS, "time") == exact_us // 1000
+    assert frontier_of(text, MS, "lower") == Frontier.of(-(-exact_us // 1000))
+
+
+def test_now_is_what_can_be_read_now_and_the_clock_where_rows_are_written() -> None:
+    assert frontier_of("now", MS, "upper") == Frontier.of(LAST_MS + 1)
+    assert frontier_of("now", MS, "upper", staged=True) == Frontier.of(NOW_MS)
+    assert time_of("now", MS, "asOf", staged=True) == written_at("now", MS, "time") == NOW_MS
+    ahead = ReadTimes(MS.domain, lambda: LAST_MS - 7, MS.last)
+    assert time_of("now", ahead, "asOf") == LAST_MS - 7
+    assert frontier_of("now", ahead, "upper") == Frontier.of(LAST_MS - 7)
 
 
 @pytest.mark.parametrize(
-    ("text", "domain", "reason"),
+    ("text", "of", "reason"),
     [
         (
             "now",
@@ -174,9 +200,10 @@ def test_a_timestamp_is_the_last_time_at_or_before_it_or_the_first_from_it(exact
         (
             "2024-02-30 00:00:00Z",
             MS,
-            "is not a time of unit ms: give a number of ms since 1970 UTC, or a time",
+            "is not a time of unit ms: give a number of ms since 1970 UTC, a timestamp",
         ),
-        ("1969-12-31 23:59:59Z", MS, "asOf=-1000 is not a time of unit ms"),
+        ("1969-12-31 23:59:59Z", MS, "asOf='1969-12-31 23:59:59Z' is before 1970-01-01 00:00 UTC"),
+        ("-1 fortnight", MS, "or a time back such as -1d"),
         ("-1", COUNTER, "asOf='-1' is not a time"),
         (str(2**63), COUNTER, r"from 0 to 2\^63 - 1"),
         ("5", PAIRS, r"asOf=\(5,\) is not a time of unit tuple\(2\)"),
@@ -184,18 +211,18 @@ def test_a_timestamp_is_the_last_time_at_or_before_it_or_the_first_from_it(exact
         ("٣", COUNTER, "is not a time"),
     ],
 )
-def test_what_is_no_time_is_refused_with_an_example(text: str, domain: TimeDomain, reason: str) -> None:
+def test_what_is_no_time_is_refused_with_an_example(text: str, of: ReadTimes, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        time_of(text, domain, "asOf")
+        time_of(text, of, "asOf")
 
 
 def test_frontiers_are_times_or_lists_of_them() -> None:
-    assert frontier_of("3", COUNTER, "lower") == [3]
-    assert frontier_of("[]", COUNTER, "upper") == []
-    assert frontier_of("[3, 4]", COUNTER, "upper") == [3, 4]
-    assert frontier_of("(0, 3)", PAIRS, "lower") == [(0, 3)]
-    assert frontier_of("[(0, 3), (2, 0)]", PAIRS, "lower") == [(0, 3), (2, 0)]
-    assert frontier_of("1970-01-01 00:00:00.0005Z", MS, "lower") == [1]
+    assert frontier_of("3", COUNTER, "lower") == Frontier.of(3)
+    assert frontier_of("[]", COUNTER, "upper") == Frontier()
+    assert frontier_of("[3, 4]", COUNTER, "upper") == Frontier.of(3)
+    assert frontier_of("(0, 3)", PAIRS, "lower") == Frontier.of((0, 3))
+    assert frontier_of("[(0, 3), (2, 0)]", PAIRS, "lower") == Frontier.of((0, 3), (2, 0))
+    assert frontier_of("1970-01-01 00:00:00.0005Z", MS, "lower") == Frontier.of(1)
     for bad in ("[(0, 3), x]", "[0, 3]", "[(0)]"):
         with pytest.raises(UsageError, match="lower"):
             frontier_of(bad, PAIRS, "lower")

@@ -26,6 +26,7 @@ from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
@@ -88,7 +89,7 @@ class FollowedArrangement(Arrangement):
         """The last time whose updates are applied; the least time if there is none yet. No store call."""
         return last_before(self._follower.position)
 
-    def catch_up(self, through: Time | None = None, *, timeout_s: float | None = None) -> Time:
+    def catch_up(self, through: TimeLike | None = None, *, timeout_s: float | None = None) -> Time:
         """Apply new updates up to a time; returns the last time that is applied.
 
         One log scan for each step, and reads of the new parts. Also raises an error that the background
@@ -137,7 +138,7 @@ class FollowedArrangement(Arrangement):
         """Refused, as `append`."""
         self.append(updates)
 
-    def advance_since(self, since: Frontier | Time) -> None:
+    def advance_since(self, since: Frontier | TimeLike) -> None:
         """Give up the history before `since`; see `Arrangement.advance_since`.
 
         Raises:

@@ -23,6 +23,7 @@ from tidelake.data.select import select
 from tidelake.data.sums import sum_batch
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
 from tidelake.model.query import Fold, Updates
 from tidelake.model.time import Time
 
@@ -145,7 +146,7 @@ class Cursor(KeyCursor):
         """
         self._visit(self._updates(), visit)
 
-    def map_times_through(self, as_of: Time, visit: Callable[[Time, int], None]) -> None:
+    def map_times_through(self, as_of: TimeLike, visit: Callable[[Time, int], None]) -> None:
         """Like `map_times`, for the times at or before `as_of`.
 
         Raises:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidelake.arrangement.read.cursor import Cursor
 from tidelake.arrangement.read.snapshot import Snapshot
-from tidelake.model.time import Time
+from tidelake.model.instants import TimeLike
 
 
 class ArrangementReads(ABC):
@@ -22,7 +22,7 @@ class ArrangementReads(ABC):
         """The current contents, for several reads that must agree. Close it after use."""
 
     def lookup(
-        self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
+        self, keys: object, as_of: TimeLike | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of some keys, sorted by key and value, each with its multiplicity in `_diff`.
 
@@ -52,7 +52,7 @@ class ArrangementReads(ABC):
         *,
         limit: int | None = None,
         reverse: bool = False,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows of the keys in `[lower, upper)`, ascending, or with `reverse` descending.
@@ -68,7 +68,7 @@ class ArrangementReads(ABC):
         with self.snapshot() as snapshot:
             return snapshot.range(lower, upper, limit=limit, reverse=reverse, as_of=as_of, columns=columns)
 
-    def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
+    def sample_keys(self, n: int, seed: int | None = None, as_of: TimeLike | None = None) -> pa.Table:
         """A uniform random sample of `n` keys that have rows, sorted; all keys if there are fewer.
 
         Args:
@@ -79,7 +79,7 @@ class ArrangementReads(ABC):
         with self.snapshot() as snapshot:
             return snapshot.sample_keys(n, seed, as_of)
 
-    def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
+    def partition_keys(self, n: int, seed: int | None = None, as_of: TimeLike | None = None) -> pa.Table:
         """At most n - 1 keys, ascending, that split all keys into n ranges of about equal size.
 
         Each range begins with one of these keys and ends before the next one. Computed from a sample;
@@ -88,13 +88,13 @@ class ArrangementReads(ABC):
         with self.snapshot() as snapshot:
             return snapshot.partition_keys(n, seed, as_of)
 
-    def key_count(self, as_of: Time | None = None) -> int:
+    def key_count(self, as_of: TimeLike | None = None) -> int:
         """The number of keys that have rows. Reads everything."""
         with self.snapshot() as snapshot:
             return snapshot.key_count(as_of)
 
     @contextmanager
-    def cursor(self, as_of: Time | None = None) -> Iterator[Cursor]:
+    def cursor(self, as_of: TimeLike | None = None) -> Iterator[Cursor]:
         """A context with a cursor over a snapshot, at the first key."""
         with self.snapshot() as snapshot:
             yield snapshot.cursor(as_of)

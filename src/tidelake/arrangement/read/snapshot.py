@@ -26,8 +26,8 @@ from tidelake.arrangement.read.view import UpdatesView, check_kept
 from tidelake.arrangement.read.windows import Edge, Windows
 from tidelake.errors import Closed, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
 from tidelake.model.schema import DIFF
-from tidelake.model.time import Time
 
 # `lookup` looks up this many keys at a time, so that the rows found fit into one record batch.
 _LOOKUP_KEYS = 16_384
@@ -102,7 +102,7 @@ class Snapshot:
         """The number of updates in all batches, including those that cancel out or that a filter hides."""
         return sum(batch.rows for batch in self.batches)
 
-    def view(self, as_of: Time | None) -> UpdatesView:
+    def view(self, as_of: TimeLike | None) -> UpdatesView:
         """The view as of a time.
 
         Raises:
@@ -115,7 +115,7 @@ class Snapshot:
         return UpdatesView(self.layout, self.retention, self.since, as_of)
 
     def lookup(
-        self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
+        self, keys: object, as_of: TimeLike | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of some keys, which may also be `Keys`; see `Arrangement.lookup`."""
         batches, view = self.batches, self.view(as_of)
@@ -133,7 +133,7 @@ class Snapshot:
         upper: KeyPrefix | None = None,
         *,
         reverse: bool = False,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a range of keys, in batches, in bounded memory.
@@ -164,7 +164,7 @@ class Snapshot:
         *,
         limit: int | None = None,
         reverse: bool = False,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """The first rows of a range of keys: `scan` in memory, at most `limit` rows."""
@@ -178,7 +178,7 @@ class Snapshot:
                     break
         return self._table(found, columns)
 
-    def cursor(self, as_of: Time | None = None) -> Cursor:
+    def cursor(self, as_of: TimeLike | None = None) -> Cursor:
         """A cursor at the first key, which must not be used after the snapshot is closed.
 
         Raises:
@@ -187,15 +187,15 @@ class Snapshot:
         """
         return Cursor(self.batches, self.view(as_of))
 
-    def key_count(self, as_of: Time | None = None) -> int:
+    def key_count(self, as_of: TimeLike | None = None) -> int:
         """The number of keys that have rows. Reads everything; raises as `lookup`."""
         return sum(window.key_count for window in Windows(self.batches, self.view(as_of)).upwards())
 
-    def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
+    def sample_keys(self, n: int, seed: int | None = None, as_of: TimeLike | None = None) -> pa.Table:
         """See `Arrangement.sample_keys`. Reads some blocks for each key; or everything, if that is less."""
         return sample_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 
-    def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
+    def partition_keys(self, n: int, seed: int | None = None, as_of: TimeLike | None = None) -> pa.Table:
         """See `Arrangement.partition_keys`."""
         return partition_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 

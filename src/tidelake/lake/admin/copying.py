@@ -56,6 +56,8 @@ Watch = Callable[[str, int, int], None]
 """Called with the name of a collection, the bytes of its parts that are done, and of all parts to copy."""
 
 _TRIES = 16
+# How long a copy waits for a moment at which no transaction is half applied.
+_MOMENT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,7 @@ class LakeCopy:
         ids = sorted(wanted, key=lambda id_: wanted[id_])
         pairs = zip(ids, mapped(opened, ids, THREADS), strict=True)
         sources = {id_: shard for id_, shard in pairs if shard is not None}
-        states = states_at_one_moment(sources, self._config.wait_timeout_s)
+        states = states_at_one_moment(sources, _MOMENT_S)
         contents = {id_: contents_of(state) for id_, state in states.items()}
         copied: list[CopiedCollection] = []
         with ExitStack() as stack:

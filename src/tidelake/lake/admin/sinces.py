@@ -20,7 +20,8 @@ from tidelake.errors import (
     TidelakeError,
     UsageError,
 )
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.times import Times
 from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.model.frontier import Frontier
@@ -93,7 +94,8 @@ def _wanted(name: str, shard: Shard, value: FrontierLike) -> Frontier:
     Raises:
         UsageError: it does not fit the collection's times, or goes back.
     """
-    since, state = frontier(value, shard.spec.domain, f"since of {name!r}"), shard.alive()
+    times, state = Times(shard.spec.domain, shard.env.clock.now_ms), shard.alive()
+    since = times.since(value, f"since of {name!r}")
     if since.closed:
         raise UsageError(f"since={since} of collection {name!r}: nothing could ever be read")
     if not state.retained <= since:

@@ -1,7 +1,6 @@
 """Administration of a lake: advancing since, settings, garbage collection and checks."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 
 from tidelake.errors import CorruptionError, ReadOnlyLake
 from tidelake.lake.admin.agreeing import UpgradeReport
@@ -9,6 +8,7 @@ from tidelake.lake.admin.fsck import FsckReport, LakeCheck, Watch
 from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_list, check_text
+from tidelake.lake.arguments.spans import DurationLike
 from tidelake.lake.catalog.catalog import SHARD_ID
 from tidelake.lake.catalog.settings import LakeSettings
 from tidelake.model.frontier import Frontier
@@ -42,7 +42,7 @@ class Administering(LakeHandle):
         self._guard.check()
         return self._sinces.advance(frontiers)
 
-    def settings(self, **changes: float | timedelta) -> LakeSettings:
+    def settings(self, **changes: DurationLike) -> LakeSettings:
         """Read the settings that all processes of the lake use; with arguments, change these first.
 
         `lake.settings(upload_age_s=timedelta(days=30))` lets uploads take a month, for all processes. The
@@ -51,7 +51,7 @@ class Administering(LakeHandle):
         takes effect only after the old age has passed, so that work begun under the old one can finish.
 
         Args:
-            changes: see `LakeSettings`; in seconds, or a timedelta.
+            changes: see `LakeSettings`; in seconds, a timedelta, or a text such as `"7d"`.
 
         Returns:
             All settings. One log scan; a change costs a log write of the catalog and of each collection.

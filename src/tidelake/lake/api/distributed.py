@@ -6,22 +6,24 @@ jobs in `tidelake.spark` are built on it.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import pyarrow as pa
 
 from tidelake.data.events import EventColumns
 from tidelake.env import Env
 from tidelake.errors import UsageError
+from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.intervals import R, ReadAt, SplitReads
 from tidelake.lake.api.reading import Reading
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
-from tidelake.lake.arguments.spans import duration_s
+from tidelake.lake.arguments.spans import DurationLike, duration_s
+from tidelake.lake.arguments.times import ReadTimes
 from tidelake.lake.arguments.tokens import written
+from tidelake.model.instants import TimeLike
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions
-from tidelake.model.time import Time, TimeDomain
+from tidelake.model.time import TimeDomain
 from tidelake.shard.reading import planholds, query
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
@@ -65,6 +67,10 @@ class Distributed(SplitReads):
     def domain(self) -> TimeDomain:
         """The unit of the collection's times."""
         return self._reads.domain
+
+    @property
+    def _times(self) -> ReadTimes:
+        return times_of(self._reads)
 
     @property
     def env(self) -> Env:
@@ -145,7 +151,7 @@ class Distributed(SplitReads):
     def upserter(
         self,
         *,
-        time: Time | None = None,
+        time: TimeLike | None = None,
         order_by: str | None = None,
         delete_column: str | None = None,
         rows_count: bool = True,
@@ -164,11 +170,13 @@ class Distributed(SplitReads):
             rows_count: if events tie, the later row wins; False: tied events must be equal.
             advance: move events whose times are closed to the upper, in their order.
         """
-        at = None if time is None else self.domain.check(time, "time")
+        at = None if time is None else self._times.at(time, "time")
         columns = EventColumns(order_by, delete_column)
         return Upserter.at(self._shard.apply_decided(), columns, at, rows_count=rows_count, advance=advance)
 
-    def replacements(self, uploads: Sequence[bytes], *, time: Time, parallelism: int) -> list[Replacement]:
+    def replacements(
+        self, uploads: Sequence[bytes], *, time: TimeLike, parallelism: int
+    ) -> list[Replacement]:
         """Split a `Collection.replace` with uploaded rows into tasks for other processes.
 
         `append_uploaded` accepts what the tasks return only at the current upper (`Replacement.lower`). The
@@ -181,7 +189,7 @@ class Distributed(SplitReads):
 
         One log scan, and a read or two of each part. Errors as for `Collection.replace`.
         """
-        version, at = self._shard.apply_decided(), self.domain.check(time, "time")
+        version, at = self._shard.apply_decided(), self._times.at(time, "time")
         blobs = self._shard.stores.blobs
         return plan_replacement(version, blobs, uploads, at=at, parallelism=parallelism)
 
@@ -244,7 +252,7 @@ class Distributed(SplitReads):
     def hold(
         self,
         plans: Iterable[ReadPlan],
-        hold_for: timedelta | float,
+        hold_for: DurationLike,
         purpose: str,
         *,
         owner: str | None = None,
@@ -285,7 +293,7 @@ class Distributed(SplitReads):
         """Release a hold. May be repeated; at most one log write."""
         planholds.release_plan_hold(self._shard, hold)
 
-    def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
+    def _at(self, as_of: TimeLike | None, options: ReadOptions, read: ReadAt[R]) -> R:
         return self._reads._at(as_of, options, read)
 
     def _split(

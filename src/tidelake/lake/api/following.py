@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from tidelake.data.timestamps import check_clock
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
-from tidelake.lake.arguments.spans import duration_s
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.spans import DurationLike, duration_s
+from tidelake.lake.arguments.times import Times
 from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.selection import ReadOptions, TimesAs
-from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading import query
 from tidelake.shard.reading.reader import ListenOptions, Reader, Step
 from tidelake.shard.reading.tail import Tail
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from tidelake.arrangement.merge.settings import ArrangementConfig
 
 
-def following(domain: TimeDomain, until: FrontierLike | None, options: ReadOptions) -> ListenOptions:
+def following(times: Times, until: FrontierLike | None, options: ReadOptions) -> ListenOptions:
     """The arguments of `listen` and `subscribe`, checked. Without a timeout they wait without limit."""
     if options.timeout_s is None:
         options = replace(options, timeout_s=float("inf"))
     if options.times == "timestamp":
-        check_clock(domain)
-    return ListenOptions(options, Frontier() if until is None else frontier(until, domain, "until"))
+        check_clock(times.domain)
+    return ListenOptions(options, Frontier() if until is None else times.bound(until, "until"))
 
 
 class Following(CollectionHandle):
@@ -45,7 +46,7 @@ class Following(CollectionHandle):
 
     def listen(
         self,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         *,
         lower: FrontierLike | None = None,
         until: FrontierLike | None = None,
@@ -71,15 +72,15 @@ class Following(CollectionHandle):
         Raises:
             HistoryCompacted: the times of updates after `as_of` are no longer known. Nothing was written.
         """
-        how = following(self.domain, until, ReadOptions(columns, where, timeout_s, times=times))
-        if (as_of is None) == (lower is None):
-            raise UsageError("say where to begin: give either as_of=... or lower=...")
+        how = following(self._times, until, ReadOptions(columns, where, timeout_s, times=times))
         told: object = None
-        if lower is not None:
+        if lower is not None and as_of is None:
             told = start = self._frontier(lower, "lower")
-        else:
-            told = at = self.domain.check(as_of, "as_of")
+        elif as_of is not None and lower is None:
+            told = at = self._times.read(as_of, "as_of")
             start = Frontier.past(at)
+        else:
+            raise UsageError("say where to begin: give either as_of=... or lower=...")
         since = self._shard.alive().since
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
             error = HistoryCompacted(told, since) if lower is None else query.updates_folded(start, since)
@@ -93,7 +94,7 @@ class Following(CollectionHandle):
 
     def subscribe(
         self,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         *,
         until: FrontierLike | None = None,
         columns: Sequence[str] | None = None,
@@ -113,7 +114,8 @@ class Following(CollectionHandle):
             until: as for `listen`.
             columns: as for `listen`.
             where: as for `listen`.
-            timeout_s: how long to wait for each step, and for `as_of` to be closed.
+            timeout_s: how long to wait for each step, and for `as_of` to be closed; default: for each step
+                without limit, and for `as_of` the setting `wait_timeout_s`, which is not at all.
             times: as for `listen`.
 
         Returns:
@@ -124,14 +126,18 @@ class Following(CollectionHandle):
             NotYetClosed: it is still open after `timeout_s`.
             UsageError: no `as_of` is given, and times are tuples or all are closed.
         """
-        how = following(self.domain, until, ReadOptions(columns, where, timeout_s, times=times))
+        asked = ReadOptions(columns, where, timeout_s, times=times)
+        how = following(self._times, until, asked)
         if as_of is None:
-            return self._subscribed(None, how)
-        at = AsOf(self.domain.check(as_of, "as_of"))
-        query.check_since(at, self._shard.alive())
-        return self._subscribed(at, how)
+            return self._subscribed(None, how, asked)
+        at = AsOf(self._times.read(as_of, "as_of"))
+        if timeout_s is None:
+            query.ready(self._shard, at, asked)
+        else:
+            query.check_since(at, self._shard.alive())
+        return self._subscribed(at, how, asked)
 
-    def _subscribed(self, given: AsOf | None, how: ListenOptions) -> Iterator[Step]:
+    def _subscribed(self, given: AsOf | None, how: ListenOptions, asked: ReadOptions) -> Iterator[Step]:
         purpose = f"subscription to {self.name}"
         while True:
             at = self._last() if given is None else given
@@ -147,7 +153,7 @@ class Following(CollectionHandle):
                     raise
         with reader:
             if at is not None:
-                contents = reader.stream(at, how.options)
+                contents = reader.stream(at, asked)
                 yield Step(Frontier.of(self.domain.minimum), lower, contents)
             yield from reader.follow(lower, how)
 
@@ -161,7 +167,7 @@ class Following(CollectionHandle):
         self,
         hold: str | None = None,
         *,
-        hold_for: timedelta | float = timedelta(days=1),
+        hold_for: DurationLike = timedelta(days=1),
         poll_s: float = 0.5,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -193,7 +199,7 @@ class Following(CollectionHandle):
 
     def arrange(
         self,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -201,7 +207,7 @@ class Following(CollectionHandle):
         directory: str | os.PathLike[str] | None = None,
         config: "ArrangementConfig | None" = None,
         follow: bool = True,
-        hold_for: timedelta | float = timedelta(days=1),
+        hold_for: DurationLike = timedelta(days=1),
         poll_s: float = 0.5,
         timeout_s: float | None = None,
     ) -> "FollowedArrangement":
@@ -239,7 +245,7 @@ class Following(CollectionHandle):
         # Imported here: most users of a lake arrange nothing, and the import takes time.
         from tidelake.arrangement.follow.follow import FollowOptions, arranged
 
-        at = None if as_of is None else self.domain.check(as_of, "as_of")
+        at = None if as_of is None else self._times.read(as_of, "as_of")
         if not self.domain.total_order:
             raise UsageError(
                 f"times of {self.name!r} are of unit {self.domain}: an arrangement that follows needs times "
@@ -256,7 +262,7 @@ class Following(CollectionHandle):
         return arranged(self._shard, self.name, wanted, options, as_of=at, restore=restore)
 
 
-def _lasting_s(hold_for: timedelta | float) -> float:
+def _lasting_s(hold_for: DurationLike) -> float:
     """How long a hold lasts while no process follows, in seconds, checked."""
     lasts_s = duration_s(hold_for, "hold_for")
     if lasts_s < 1:

@@ -4,7 +4,8 @@ import pyarrow as pa
 
 from tidelake.data.types import row_schema, update_schema
 from tidelake.errors import NotYetClosed, UsageError
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.times import ReadTimes
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
@@ -126,5 +127,14 @@ class CollectionHandle:
         """The text of a time or frontier, for messages."""
         return self.domain.text(value)
 
+    @property
+    def _times(self) -> ReadTimes:
+        return ReadTimes(self.domain, self._shard.env.clock.now_ms, self.last_time)
+
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
-        return frontier(value, self.domain, name)
+        return self._times.bound(value, name)
+
+
+def times_of(handle: CollectionHandle) -> ReadTimes:
+    """What converts times that users hand in for a collection."""
+    return handle._times

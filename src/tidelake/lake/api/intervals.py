@@ -8,10 +8,12 @@ from typing import TypeAlias, TypeVar
 import pyarrow as pa
 
 from tidelake.errors import UsageError
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.times import ReadTimes
+from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.selection import ReadOptions, TimesAs
-from tidelake.model.time import Time, TimeDomain
+from tidelake.model.time import TimeDomain
 from tidelake.shard.version import Version
 
 R = TypeVar("R")
@@ -27,6 +29,11 @@ class Timed(ABC):
     def domain(self) -> TimeDomain:
         """The unit of the times."""
 
+    @property
+    @abstractmethod
+    def _times(self) -> ReadTimes:
+        """Converts the times of users."""
+
 
 class IntervalReads(Timed):
     """Reads of what lies between two times."""
@@ -37,8 +44,8 @@ class IntervalReads(Timed):
 
     def changes(
         self,
-        after: Time,
-        through: Time,
+        after: TimeLike,
+        through: TimeLike,
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -52,7 +59,8 @@ class IntervalReads(Timed):
         and removed in between does not appear. All rows are at time `through`. `columns`, `where`, `staged`,
         `times` and errors as for `snapshot`.
         """
-        asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
+        read = partial(self._times.read, staged=staged)
+        asked = Changes(read(after, "after"), read(through, "through"))
         return self._read(asked, ReadOptions(columns, where, timeout_s, staged, times=times))
 
     def updates(
@@ -70,7 +78,8 @@ class IntervalReads(Timed):
 
         `columns`, `where`, `staged`, `times` and errors as for `snapshot`.
         """
-        asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
+        bound = partial(self._times.read_bound, staged=staged)
+        asked = Updates(bound(lower, "lower"), bound(upper, "upper"))
         return self._read(asked, ReadOptions(columns, where, timeout_s, staged, times=times))
 
 
@@ -78,7 +87,7 @@ class SplitReads(Timed):
     """Reads in several streams."""
 
     @abstractmethod
-    def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
+    def _at(self, as_of: TimeLike | None, options: ReadOptions, read: ReadAt[R]) -> R:
         """Read the contents at a time; None: the last closed one or, if `staged`, `last_staged`."""
 
     @abstractmethod
@@ -90,7 +99,7 @@ class SplitReads(Timed):
     def split_snapshot(
         self,
         n: int,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -122,8 +131,8 @@ class SplitReads(Timed):
     def split_changes(
         self,
         n: int,
-        after: Time,
-        through: Time,
+        after: TimeLike,
+        through: TimeLike,
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -131,7 +140,8 @@ class SplitReads(Timed):
         times: TimesAs = "int64",
     ) -> list[pa.RecordBatchReader]:
         """`changes` in `n` streams; see `split_snapshot`."""
-        asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
+        read = self._times.read
+        asked = Changes(read(after, "after"), read(through, "through"))
         return self._split(_streams(n), asked, ReadOptions(columns, where, timeout_s, times=times))
 
     def split_updates(
@@ -146,7 +156,8 @@ class SplitReads(Timed):
         times: TimesAs = "int64",
     ) -> list[pa.RecordBatchReader]:
         """`updates` in `n` streams; see `split_snapshot`."""
-        asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
+        bound = self._times.read_bound
+        asked = Updates(bound(lower, "lower"), bound(upper, "upper"))
         return self._split(_streams(n), asked, ReadOptions(columns, where, timeout_s, times=times))
 
 

@@ -4,7 +4,6 @@ Owns the arguments; `tidelake.shard.upkeep` does the work.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import partial
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.readers import CollectionCriticalHold
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name, check_token
-from tidelake.lake.arguments.spans import duration_s
+from tidelake.lake.arguments.spans import DurationLike, WindowLike, duration_s
 from tidelake.lake.arguments.spans import window as window_of
 from tidelake.lake.groups.groups import Groups
 from tidelake.model.frontier import Frontier
@@ -71,16 +70,17 @@ class Maintaining(CollectionHandle):
         """
         check_name(name, "name of a critical hold")
         check_token(token, name)
-        start = None if since is None else self._frontier(since, "since")
-        return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
+        start = None if since is None else self._times.since(since, "since")
+        return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self._times)
 
-    def retain(self, window: int | timedelta | None) -> None:
+    def retain(self, window: WindowLike | None) -> None:
         """Let `since` follow `upper` at a distance; None: no longer. Holds still keep it back.
 
         `since` moves with every commit, and with maintenance if there are no commits. One log write.
 
         Args:
-            window: how much history to keep, in the unit of the times; for clock times also a timedelta.
+            window: how much history to keep, in the unit of the times; for clock times also a timedelta, or a
+                text such as `"7d"`.
 
         Raises:
             UsageError: the window is not valid, or times are tuples, which have no length.
@@ -99,7 +99,7 @@ class Maintaining(CollectionHandle):
         Raises:
             UsageError: no closed time would be left to read; nothing changed.
         """
-        wanted, state = self._frontier(since, "since"), self._shard.apply_decided().state
+        wanted, state = self._times.since(since, "since"), self._shard.apply_decided().state
         if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
             raise UsageError(
                 f"since={self._text(wanted)} is past the upper {self._text(state.upper)} of collection "
@@ -134,7 +134,7 @@ class Maintaining(CollectionHandle):
         self,
         *,
         thorough: bool = True,
-        seconds: float | None = None,
+        seconds: DurationLike | None = None,
         workers: Workers | None = None,
         progress: Watch | None = None,
     ) -> MaintenanceReport:

@@ -16,13 +16,15 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.names import check_name, check_text
 from tidelake.lake.catalog.creating import create_collection
 from tidelake.lake.catalog.forking import fork_collection, fork_version
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.lake.catalog.renaming import check_renames, renamed
-from tidelake.model.time import Time, TimeDomain
+from tidelake.model.instants import TimeLike
+from tidelake.model.time import TimeDomain
 from tidelake.shard.checking.mend import Mending
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.ending import Ending
@@ -198,7 +200,7 @@ class Naming(LakeHandle):
         self,
         source: str,
         name: str,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         *,
         to_seqno: int | None = None,
         allow_recreate: bool = False,
@@ -252,8 +254,8 @@ class Naming(LakeHandle):
             )
             return Collection(name, self._shards.led_to(name, shard_id))
         origin = self._shards.named(source)
-        time = None if as_of is None else origin.spec.domain.check(as_of, "as_of")
         origin.title = source
+        time = None if as_of is None else times_of(Collection(source, origin)).read(as_of, "as_of")
         shard_id = fork_collection(
             origin, name, self._catalog, self._leftovers, time, allow_recreate=allow_recreate
         )

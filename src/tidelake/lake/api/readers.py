@@ -8,9 +8,11 @@ import pyarrow as pa
 from tidelake.errors import UsageError
 from tidelake.lake.api.following import following
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt, SplitReads
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_token
+from tidelake.lake.arguments.times import ReadTimes, Times
 from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import Time, TimeDomain
@@ -34,18 +36,20 @@ class CollectionReader(IntervalReads, SplitReads):
     def __init__(
         self,
         reader: Reader,
-        domain: TimeDomain,
-        last_time: Callable[[], Time],
+        times: ReadTimes,
         last_staged: Callable[[ShardState], Time],
     ) -> None:
         self._reader = reader
-        self._domain = domain
-        self._last_time, self._last_staged = last_time, last_staged
+        self._converts, self._last_staged = times, last_staged
 
     @property
     def domain(self) -> TimeDomain:
         """The unit of the times."""
-        return self._domain
+        return self._converts.domain
+
+    @property
+    def _times(self) -> ReadTimes:
+        return self._converts
 
     @property
     def id(self) -> str:
@@ -59,7 +63,7 @@ class CollectionReader(IntervalReads, SplitReads):
 
     def snapshot(
         self,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -74,10 +78,10 @@ class CollectionReader(IntervalReads, SplitReads):
         """
         return self._at(as_of, ReadOptions(columns, where, timeout_s, staged, times=times), self._read)
 
-    def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
+    def _at(self, as_of: TimeLike | None, options: ReadOptions, read: ReadAt[R]) -> R:
         if as_of is not None:
-            return read(AsOf(self._domain.check(as_of, "as_of")), options, None)
-        last = self._last_staged(self._reader.ahead()) if options.staged else self._last_time()
+            return read(AsOf(self._times.read(as_of, "as_of", staged=options.staged)), options, None)
+        last = self._last_staged(self._reader.ahead()) if options.staged else self._times.last()
         return read(AsOf(last), options, None)
 
     def _read(
@@ -99,7 +103,7 @@ class CollectionReader(IntervalReads, SplitReads):
 
     def listen(
         self,
-        as_of: Time,
+        as_of: TimeLike,
         timeout_s: float | None = None,
         *,
         until: FrontierLike | None = None,
@@ -112,9 +116,9 @@ class CollectionReader(IntervalReads, SplitReads):
         Raises:
             LeaseExpired: the hold is gone.
         """
-        at = self._domain.check(as_of, "as_of")
+        at = self._times.read(as_of, "as_of")
         how = ReadOptions(columns, where, timeout_s, times=times)
-        return self._reader.listen(at, following(self._domain, until, how))
+        return self._reader.listen(at, following(self._times, until, how))
 
     def downgrade(self, since: FrontierLike) -> None:
         """Stop holding history before `since`, and staged rows that earlier reads saw. One log write.
@@ -122,7 +126,7 @@ class CollectionReader(IntervalReads, SplitReads):
         Raises:
             LeaseExpired: the hold is gone.
         """
-        self._reader.downgrade(frontier(since, self._domain, "since"))
+        self._reader.downgrade(self._times.since(since, "since"))
 
     def close(self) -> None:
         """Release the hold. May be repeated."""
@@ -140,9 +144,9 @@ class CollectionReader(IntervalReads, SplitReads):
 class CollectionCriticalHold:
     """A named hold that lasts until it is dropped; see `tidelake.shard.reading.critical.CriticalHold`."""
 
-    def __init__(self, hold: CriticalHold, domain: TimeDomain) -> None:
+    def __init__(self, hold: CriticalHold, times: Times) -> None:
         self._hold = hold
-        self._domain = domain
+        self._times = times
 
     @property
     def name(self) -> str:
@@ -175,7 +179,7 @@ class CollectionCriticalHold:
         for text in (expected_token, token):
             check_token(text, self.name)
         return self._hold.compare_and_downgrade_since(
-            expected_token, token, frontier(since, self._domain, "since")
+            expected_token, token, self._times.since(since, "since")
         )
 
     def drop(self) -> bool:

@@ -16,9 +16,9 @@ from tidelake.lake.api.readers import CollectionReader
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.keys import one_key
 from tidelake.lake.arguments.names import check_name
+from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions, TimesAs
-from tidelake.model.time import Time
 from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import history, lookup
 from tidelake.shard.reading.negatives import may_be_negative, negatives
@@ -31,7 +31,7 @@ class Reading(CollectionHandle, IntervalReads):
 
     def snapshot(
         self,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -42,7 +42,7 @@ class Reading(CollectionHandle, IntervalReads):
     ) -> pa.RecordBatchReader:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
-        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. The parts are kept
+        Rows come sorted by key, then value; nulls last. The time must be closed. The parts are kept
         as long as the stream is read or referenced; only a long read writes a hold for that.
 
         Rows have the columns of the newest schema, also if another one was in force at `as_of`. With
@@ -50,7 +50,9 @@ class Reading(CollectionHandle, IntervalReads):
         since are null.
 
         Args:
-            as_of: the time.
+            as_of: the time: in the collection's unit or, for a clock, an instant with its zone, such as a
+                datetime or `"2026-11-01 12:00Z"`, which is rounded down. `"now"` is the last closed time, if
+                the clock is ahead of that.
             columns: the columns to return, in this order, before the times and `_diff`; default: all. Rows
                 that are equal in them stay apart, each with its own multiplicity.
             where: an SQL condition on the rows, such as `price > 10 AND name LIKE 'a%'`: see "Some rows and
@@ -66,8 +68,8 @@ class Reading(CollectionHandle, IntervalReads):
             UsageError: there is no such column, or the condition is not supported; says what to write.
             IncompatibleSchema: since that schema, a column was widened or became nullable.
             HistoryCompacted: `as_of` is before `since`.
-            NotYetClosed: `as_of` is still open after `timeout_s` (default: the setting `wait_timeout_s`). At
-                once if no `as_of` is given and no time is closed yet.
+            NotYetClosed: `as_of` is still open after `timeout_s` (default: the setting `wait_timeout_s`, 0);
+                names the last closed time. At once if no time is closed yet.
         """
         return self._at(as_of, ReadOptions(columns, where, timeout_s, staged, schema_id, times), self._read)
 
@@ -90,7 +92,7 @@ class Reading(CollectionHandle, IntervalReads):
     def lookup(
         self,
         keys: object,
-        as_of: Time | None = None,
+        as_of: TimeLike | None = None,
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -157,14 +159,15 @@ class Reading(CollectionHandle, IntervalReads):
             HistoryCompacted: updates from `lower` on can no longer be told apart, or `upper` is not after
                 `since`.
         """
-        start = None if lower is None else self._frontier(lower, "lower")
-        end = None if upper is None else self._frontier(upper, "upper")
+        bound = partial(self._times.read_bound, staged=staged)
+        start = None if lower is None else bound(lower, "lower")
+        end = None if upper is None else bound(upper, "upper")
         options = ReadOptions(columns, where, timeout_s, staged, times=times)
         return history(self._shard, one_key(key, self._shard.spec.schema), start, end, options)
 
-    def _at(self, as_of: Time | None, options: ReadOptions, read: ReadAt[R]) -> R:
+    def _at(self, as_of: TimeLike | None, options: ReadOptions, read: ReadAt[R]) -> R:
         if as_of is not None:
-            return read(AsOf(self.domain.check(as_of, "as_of")), options, None)
+            return read(AsOf(self._times.read(as_of, "as_of", staged=options.staged)), options, None)
         while True:
             seen = self._shard.version()
             last = self._last_staged_in(seen.state) if options.staged else self._last_before(seen.upper)
@@ -183,6 +186,6 @@ class Reading(CollectionHandle, IntervalReads):
         The hold of a process that dies expires after `lease_s`. One log write.
         """
         check_name(purpose, "purpose of a reader")
-        start = None if since is None else self._frontier(since, "since")
+        start = None if since is None else self._times.since(since, "since")
         reader = Reader(self._shard, purpose, start)
-        return CollectionReader(reader, self.domain, self.last_time, self._last_staged_in)
+        return CollectionReader(reader, self._times, self._last_staged_in)

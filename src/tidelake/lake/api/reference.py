@@ -17,7 +17,7 @@ from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
-from tidelake.lake.arguments.spans import duration_s
+from tidelake.lake.arguments.spans import DurationLike, duration_s
 from tidelake.model.selection import ReadOptions
 from tidelake.process import PerProcess
 
@@ -81,7 +81,7 @@ def arrangement_reference(
     restore: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
     config: ArrangementConfig | None = None,
-    hold_for: timedelta | float = timedelta(minutes=15),
+    hold_for: DurationLike = timedelta(minutes=15),
 ) -> ArrangementReference:
     """Describe an arrangement for other processes; each opens its own with `reference.here()`.
 

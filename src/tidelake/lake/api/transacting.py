@@ -12,11 +12,13 @@ from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.groups.transactions import Committed, Transaction
+from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
 
 T = TypeVar("T")
 # Times of any collection in a group are whole numbers.
-_NUMBERS = TimeDomain("counter")
+_NUMBERS, _CLOCK = TimeDomain("counter"), TimeDomain("us")
 
 
 class Transacting(LakeHandle):
@@ -25,7 +27,7 @@ class Transacting(LakeHandle):
     def transaction(
         self,
         *,
-        time: int | None = None,
+        time: TimeLike | None = None,
         lower: FrontierLike | None = None,
         upper: FrontierLike | None = None,
         token: str | None = None,
@@ -46,13 +48,18 @@ class Transacting(LakeHandle):
         self._guard.check()
         if token is not None:
             check_name(token, "token")
+        for bound, what in ((time, "time"), (lower, "lower"), (upper, "upper")):
+            if bound is not None:
+                # The collections and their unit are known later: here, whether it is a time of any unit.
+                of = _NUMBERS if isinstance(bound, int | Frontier | list) else _CLOCK
+                frontier(bound, of, what, now_ms=self.env.clock.now_ms)
         return Transaction(
             self._groups,
             self._shards.named,
             self.env.ids.fresh,
-            time=None if time is None else int(_NUMBERS.check(time, "time")),  # type: ignore[arg-type]
-            lower=None if lower is None else frontier(lower, _NUMBERS, "lower"),
-            upper=None if upper is None else frontier(upper, _NUMBERS, "upper"),
+            time=time,
+            lower=lower,
+            upper=upper,
             token=token,
         )
 
@@ -60,7 +67,7 @@ class Transacting(LakeHandle):
         self,
         updates: Mapping[str, object],
         *,
-        time: int | None = None,
+        time: TimeLike | None = None,
         upper: FrontierLike | None = None,
         token: str | None = None,
     ) -> Committed:

@@ -9,9 +9,11 @@ from typing import TypeVar
 
 from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
+from tidelake.lake.arguments.times import Times
 from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
 from tidelake.model.time import Time
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing import append, batches, stage, upsert
@@ -119,7 +121,7 @@ class Writer:
         self,
         table: object,
         *,
-        time: Time | None = None,
+        time: TimeLike | None = None,
         order_by: str | None = None,
         delete_column: str | None = None,
         sequence: int | None = None,
@@ -130,7 +132,9 @@ class Writer:
             sequence, lambda idempotency: upsert.upsert(self._shard, table, columns, at, idempotency)
         )
 
-    def replace(self, table: object, *, time: Time | None = None, sequence: int | None = None) -> Appended:
+    def replace(
+        self, table: object, *, time: TimeLike | None = None, sequence: int | None = None
+    ) -> Appended:
         """`Collection.replace` as number `sequence`. If it is committed already, nothing is written."""
         at = self._time(time)
         return self._numbered(
@@ -183,11 +187,15 @@ class Writer:
             content,
         )
 
-    def _time(self, value: Time | None) -> Time | None:
-        return None if value is None else self._shard.spec.domain.check(value, "time")
+    @property
+    def _times(self) -> Times:
+        return Times(self._shard.spec.domain, self._shard.env.clock.now_ms)
+
+    def _time(self, value: TimeLike | None) -> Time | None:
+        return None if value is None else self._times.at(value, "time")
 
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
-        return frontier(value, self._shard.spec.domain, name)
+        return self._times.bound(value, name)
 
     def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
         number = self._next() if sequence is None else sequence

@@ -11,7 +11,7 @@ from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.tokens import writer_of, written
-from tidelake.model.time import Time
+from tidelake.model.instants import TimeLike
 from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
@@ -135,7 +135,7 @@ class Writing(CollectionHandle):
         self,
         table: object,
         *,
-        time: Time | None = None,
+        time: TimeLike | None = None,
         order_by: str | None = None,
         delete_column: str | None = None,
         state: "FollowedArrangement | None" = None,
@@ -168,12 +168,12 @@ class Writing(CollectionHandle):
             UpdateBeforeLower: a time is already closed.
             UsageError: times are tuples, or there is no such column.
         """
-        at = None if time is None else self.domain.check(time, "time")
+        at = None if time is None else self._times.at(time, "time")
         old_rows = None if state is None else self._old_rows(state)
         columns = EventColumns(order_by, delete_column)
         return upsert.upsert(self._shard, table, columns, at, old_rows=old_rows)
 
-    def replace(self, table: object, *, time: Time | None = None) -> Appended:
+    def replace(self, table: object, *, time: TimeLike | None = None) -> Appended:
         """Replace the contents with the rows of a table (a full dump); only differences are stored.
 
         Whole rows and their multiplicities are compared, so that it is right for any collection. If another
@@ -191,7 +191,7 @@ class Writing(CollectionHandle):
         Raises:
             InvalidUpdates, UpdateBeforeLower, UsageError: as for `upsert`.
         """
-        at = None if time is None else self.domain.check(time, "time")
+        at = None if time is None else self._times.at(time, "time")
         return upsert.replace(self._shard, table, at)
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:

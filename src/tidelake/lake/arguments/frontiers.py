@@ -1,24 +1,40 @@
 """Frontiers as users write them: a time, a list of times, or a `Frontier`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import Time, TimeDomain
+from tidelake.model.instants import TimeLike
+from tidelake.model.time import TimeDomain
 
-FrontierLike: TypeAlias = Frontier | int | tuple[int, ...] | list[Time]
+FrontierLike: TypeAlias = Frontier | TimeLike | list[TimeLike]
 
 
-def frontier(value: FrontierLike, domain: TimeDomain, name: str = "frontier") -> Frontier:
+def frontier(
+    value: FrontierLike,
+    domain: TimeDomain,
+    name: str = "frontier",
+    *,
+    up: bool = True,
+    now_ms: Callable[[], int] | None = None,
+) -> Frontier:
     """Convert a user's argument to a frontier.
+
+    Args:
+        value: a time, a list of times, or a `Frontier`.
+        domain: the unit of the times.
+        name: name of the argument, for messages.
+        up: an instant means the first time at or after it, as for the end of an interval; False: the last one
+            at or before it, as for `since`, from which on reads are possible.
+        now_ms: the clock that words such as `now` refer to; None: words are not taken.
 
     Raises:
         UsageError: an element is not a time of the domain; names the argument (`name`).
     """
     if isinstance(value, Frontier):
-        elements: Sequence[Time] = value.elements
+        elements: Sequence[TimeLike] = value.elements
     elif isinstance(value, list):
         elements = value
     else:
         elements = [value]
-    return Frontier.of_all(domain.check(t, name) for t in elements)
+    return Frontier.of_all(domain.check(t, name, up=up, now_ms=now_ms) for t in elements)

@@ -1,21 +1,31 @@
 """Spans of time as users write them: durations and windows of history."""
 
 from datetime import timedelta
+from typing import TypeAlias
 
 from tidelake.errors import UsageError
+from tidelake.model.durations import microseconds
+from tidelake.model.instants import MICROSECOND, PER_UNIT
 from tidelake.model.time import TIME_MAX, TimeDomain
 
+DurationLike: TypeAlias = timedelta | float | str
+"""A timedelta, a number of seconds, or a text such as `"7d"`."""
+WindowLike: TypeAlias = timedelta | int | str
+"""A number of times or, for a clock, a timedelta or a text such as `"7d"`."""
+
 _LONGEST_S = 100 * 366 * 86_400
-_PER_UNIT = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
 
 
 def duration_s(duration: object, name: str) -> float:
-    """Convert a number of seconds or a timedelta to seconds, and check it."""
+    """Convert a number of seconds, a timedelta, or a text such as `7d` to seconds, and check it."""
     value = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(duration, str):
+        length_us = microseconds(duration)
+        value = None if length_us is None else length_us / 1_000_000
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_S:
         raise UsageError(
-            f"{name}={duration!r} must be a timedelta, or a number of seconds that is not negative, and at "
-            "most a hundred years"
+            f"{name}={duration!r} must be a timedelta, a number of seconds, or a text such as '90s' or '7d'; "
+            "not negative, and at most a hundred years"
         )
     return float(value)
 
@@ -33,18 +43,19 @@ def window(wanted: object, domain: TimeDomain) -> int | None:
             f"times of unit {domain} have no length, so there is no window of them: call advance_since"
         )
     asked = wanted
-    if isinstance(wanted, timedelta):
-        unit = _PER_UNIT.get(domain.unit)
-        if unit is None:
+    length_us = microseconds(wanted) if isinstance(wanted, timedelta | str) else None
+    if length_us is not None:
+        per = PER_UNIT.get(domain.unit)
+        if per is None:
             raise UsageError(
                 f"retention {wanted} is a span of a clock, and times are a {domain}: give a number"
             )
-        wanted = wanted // unit
+        wanted = length_us * MICROSECOND // per
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
         shown = asked if isinstance(asked, timedelta) else repr(asked)
         raise UsageError(
-            f"retention {shown} must be a whole number of at least 1, a timedelta of at least one unit of "
-            "the times, or None to keep all"
+            f"retention {shown} must be a whole number of at least 1, a timedelta or a text such as '7d' "
+            "of at least one unit of the times, or None to keep all"
         )
     if wanted > TIME_MAX:
         raise UsageError(f"retention {asked!r} is longer than all time: give None to keep all")

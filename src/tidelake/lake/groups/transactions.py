@@ -27,11 +27,14 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.times import Times
 from tidelake.lake.groups.attempt import Attempt
 from tidelake.lake.groups.groups import Groups
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
+from tidelake.model.time import TimeDomain, parts
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing.append import past_last
 from tidelake.shard.writing.batch import Batch
@@ -79,14 +82,19 @@ class Transaction:
         open_: Callable[[str], Shard],
         new_id: Callable[[], str],
         *,
-        time: int | None = None,
-        lower: Frontier | None = None,
-        upper: Frontier | None = None,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
         token: str | None = None,
     ) -> None:
         self._groups, self._open = groups, open_
         self._new_id = new_id
-        self._time, self._lower, self._upper, self._token = time, lower, upper, token
+        # Instants become times of the unit when the collections are known, before anything is stored.
+        self._asked: tuple[TimeLike | None, FrontierLike | None, FrontierLike | None] = (time, lower, upper)
+        self._time: int | None = None
+        self._lower: Frontier | None = None
+        self._upper: Frontier | None = None
+        self._token = token
         self._shards: dict[str, Shard] = {}
         self._rows: list[tuple[str, Given]] = []
         self._held: list[Batch] = []
@@ -161,9 +169,9 @@ class Transaction:
         """Close the times of one collection before a frontier."""
         self._check_open()
         shard = self._shard(name)
-        self._seals[name] = frontier(upper, shard.spec.domain, f"upper of {name!r}")
+        self._seals[name] = _times(shard).bound(upper, f"upper of {name!r}")
 
-    def commit(self, time: int | None = None) -> Committed:
+    def commit(self, time: TimeLike | None = None) -> Committed:
         """Commit the transaction. One log write for each collection that gets rows, and one that decides.
 
         Args:
@@ -182,10 +190,12 @@ class Transaction:
         """
         with self._lock:
             self._check_open()
-            wanted = self._time if time is None else time
             # Check before anything is joined or stored, so that a wrong call changes nothing.
+            wanted, lower, upper = self._in_unit(time)
             self._check_times(wanted)
-            self._time = wanted
+            self._time, self._lower, self._upper = wanted, lower, upper
+            # Another commit means the same times, also if they were words such as `now`.
+            self._asked = (wanted, lower, upper)
             done = None
             try:
                 self._take()
@@ -330,6 +340,22 @@ class Transaction:
         shown = upper if self._kind == "write" else reduce(Frontier.meet, uppers.values())
         return Committed(shown, already, uppers)
 
+    def _in_unit(self, time: TimeLike | None) -> tuple[int | None, Frontier | None, Frontier | None]:
+        """The time, lower and upper of this commit, in the unit of the collections, which is one."""
+        at, lower, upper = self._asked
+        at = at if time is None else time
+        if not self._shards:
+            return None, None, None
+        times = _times(next(iter(self._shards.values())))
+        if not times.domain.total_order:
+            # No group takes this collection, and says why.
+            times = Times(TimeDomain(), times.now_ms)
+        return (
+            None if at is None else parts(times.at(at, "time"))[0],
+            None if lower is None else times.bound(lower, "lower"),
+            None if upper is None else times.bound(upper, "upper"),
+        )
+
     def _check_times(self, time: int | None) -> None:
         timed = {has_times(self._shards[name], given) for name, given in self._rows}
         if len(timed) > 1:
@@ -392,6 +418,10 @@ class Transaction:
     def _check_open(self) -> None:
         if self._ended:
             raise UsageError("the transaction has ended: begin another one")
+
+
+def _times(shard: Shard) -> Times:
+    return Times(shard.spec.domain, shard.env.clock.now_ms)
 
 
 def _kept(updates: object) -> pa.Table:

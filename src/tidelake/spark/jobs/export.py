@@ -22,6 +22,8 @@ from pyspark.sql import functions as f
 from tidelake.env import IdSource
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import times_of
+from tidelake.model.instants import TimeLike
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.spark.columns import quoted
@@ -68,8 +70,8 @@ def export(
     path: str,
     *,
     format: Format = "parquet",  # noqa: A002
-    as_of: Time | None = None,
-    changes: tuple[Time, Time] | None = None,
+    as_of: TimeLike | None = None,
+    changes: tuple[TimeLike, TimeLike] | None = None,
     columns: Sequence[str] | None = None,
     where: str | None = None,
     with_diff: bool | None = None,
@@ -99,6 +101,11 @@ def export(
         HistoryCompacted, NotYetClosed: as for reads.
     """
     _check(format, mode, as_of, changes)
+    times = times_of(collection)
+    at = None if as_of is None else times.read(as_of, "as_of")
+    between = (
+        None if changes is None else (times.read(changes[0], "after"), times.read(changes[1], "through"))
+    )
     if format != "iceberg":
         _check_apart(path, collection.distributed.lake_url)
     env = collection.distributed.env
@@ -110,7 +117,7 @@ def export(
         _check_installed(spark, format, env.ids)
     asked = {"columns": columns, "where": where, "timeout_s": timeout_s}
     with released_afterwards():
-        frame, through = _read(spark, collection, as_of, changes, asked)
+        frame, through = _read(spark, collection, at, between, asked)
         kept = [c for c in frame.columns if c not in collection.domain.columns]
         frame = frame.select(*map(_column, kept))
         if not (changes is not None if with_diff is None else with_diff):
@@ -123,11 +130,11 @@ def export(
             else:
                 _write(frame, path, format, mode)
         rows = int(seen.get["rows"])
-    after = None if changes is None else changes[0]
+    after = None if between is None else between[0]
     return ExportReport(path, format, rows, through, after, env.clock.monotonic_s() - started_s)
 
 
-def _check(format_: str, mode: str, as_of: Time | None, changes: tuple[Time, Time] | None) -> None:
+def _check(format_: str, mode: str, as_of: object, changes: Sequence[object] | None) -> None:
     if format_ not in get_args(Format):
         raise UsageError(f"format={format_!r} is not known: give one of {', '.join(get_args(Format))}")
     if mode not in get_args(Mode):

@@ -11,7 +11,6 @@ plan, by default for a day: see `tidelake.spark.reading.holds`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,11 +18,14 @@ from pyspark.sql.functions import timestamp_micros, timestamp_millis
 
 from tidelake.data.timestamps import check_clock
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.api.handle import times_of
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.spans import DurationLike
+from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions, TimesAs
-from tidelake.model.time import Time, TimeDomain
+from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
 from tidelake.spark.reading.holds import HOLD_FOR, Lasting, hold_plans, kept
@@ -45,13 +47,13 @@ class _Read:
 def snapshot(
     spark: SparkSession,
     collection: Collection,
-    as_of: Time | None = None,
+    as_of: TimeLike | None = None,
     *,
     columns: Sequence[str] | None = None,
     where: str | None = None,
     parallelism: int | None = None,
     timeout_s: float | None = None,
-    hold_for: timedelta | float | None = HOLD_FOR,
+    hold_for: DurationLike | None = HOLD_FOR,
     staged: bool = False,
     times: TimesAs = "int64",
     native: bool = True,
@@ -61,14 +63,14 @@ def snapshot(
     Args:
         spark: the session.
         collection: the collection to read.
-        as_of: a time of the collection's unit.
+        as_of: the time: in the collection's unit or, for a clock, an instant with its zone.
         columns: key and value columns to return; default: all. See `Collection.snapshot`.
         where: an SQL condition on the rows; parts that cannot match are not read.
         parallelism: the most key ranges to merge; default: as many as the session runs tasks at once, and
             more if a range would read more than `spark.sql.files.maxPartitionBytes`.
         timeout_s: how long to wait for the time to be closed; default: the setting `wait_timeout_s`.
-        hold_for: how long the DataFrame can be used; a timedelta, or seconds. See `release`. None: it must be
-            used within `garbage_age_s`, and nothing is written.
+        hold_for: how long the DataFrame can be used; a timedelta, seconds, or `"7d"`. See `release`. None: it
+            must be used within `garbage_age_s`, and nothing is written.
         staged: include updates that are staged at open times: see `Collection.snapshot`.
         times: the type of `_time`: `"int64"`, or `"timestamp"`, which only clocks have. Spark's timestamps
             are in microseconds: a time of `ms` after the year 294,246 fails the job.
@@ -86,7 +88,8 @@ def snapshot(
         NotYetClosed: `as_of` is still open after `timeout_s`.
         UsageError: a column has a type that Spark cannot hold, or `columns` or `where` do not fit.
     """
-    asked = None if as_of is None else AsOf(collection.domain.check(as_of, "as_of"))
+    read = times_of(collection).read
+    asked = None if as_of is None else AsOf(read(as_of, "as_of", staged=staged))
     return _frame(
         spark,
         collection,
@@ -102,14 +105,14 @@ def snapshot(
 def changes(
     spark: SparkSession,
     collection: Collection,
-    after: Time,
-    through: Time,
+    after: TimeLike,
+    through: TimeLike,
     *,
     columns: Sequence[str] | None = None,
     where: str | None = None,
     parallelism: int | None = None,
     timeout_s: float | None = None,
-    hold_for: timedelta | float | None = HOLD_FOR,
+    hold_for: DurationLike | None = HOLD_FOR,
     staged: bool = False,
     times: TimesAs = "int64",
 ) -> DataFrame:
@@ -118,8 +121,8 @@ def changes(
     Columns as for `snapshot`; `_diff` is the change in multiplicity, and all times are `through`. Arguments
     and errors as for `snapshot`; `after` must not be before `since`.
     """
-    domain = collection.domain
-    asked = Changes(domain.check(after, "after"), domain.check(through, "through"))
+    read = times_of(collection).read
+    asked = Changes(read(after, "after", staged=staged), read(through, "through", staged=staged))
     return _frame(
         spark,
         collection,
@@ -141,12 +144,13 @@ def updates(
     where: str | None = None,
     parallelism: int | None = None,
     timeout_s: float | None = None,
-    hold_for: timedelta | float | None = HOLD_FOR,
+    hold_for: DurationLike | None = HOLD_FOR,
     staged: bool = False,
     times: TimesAs = "int64",
 ) -> DataFrame:
     """Every update in `[lower, upper)`, at its own time. Columns, arguments and errors as for `snapshot`."""
-    asked = Updates(frontier(lower, collection.domain, "lower"), frontier(upper, collection.domain, "upper"))
+    bound = times_of(collection).read_bound
+    asked = Updates(bound(lower, "lower", staged=staged), bound(upper, "upper", staged=staged))
     return _frame(
         spark,
         collection,
@@ -161,17 +165,17 @@ def updates(
 def snapshots(
     spark: SparkSession,
     collection: Collection,
-    times: Sequence[Time],
+    times: Sequence[TimeLike],
     *,
     timeout_s: float | None = None,
-    hold_for: timedelta | float | None = HOLD_FOR,
+    hold_for: DurationLike | None = HOLD_FOR,
 ) -> DataFrame:
     """The contents at each of several times in one job; the time columns say which time a row belongs to.
 
     For reading many versions of a collection that is small enough for one task to read completely.
     Columns and errors as for `snapshot`.
     """
-    asked = [AsOf(collection.domain.check(time, "times")) for time in times]
+    asked = [AsOf(times_of(collection).read(time, "times")) for time in times]
     # Read all under one schema, even if others change it meanwhile.
     options = ReadOptions(timeout_s=timeout_s, schema_id=collection.state().schema_id)
     plans = [collection.distributed.plan(query, 1, options) for query in asked]
@@ -223,7 +227,7 @@ def _frame(
     options: ReadOptions,
     *,
     parallelism: int | None,
-    hold_for: timedelta | float | None,
+    hold_for: DurationLike | None,
     times: TimesAs,
     native: bool = False,
 ) -> DataFrame:

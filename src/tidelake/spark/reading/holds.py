@@ -37,7 +37,7 @@ from tidelake.errors import (
     TidelakeError,
 )
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.arguments.spans import duration_s
+from tidelake.lake.arguments.spans import DurationLike, duration_s
 from tidelake.process import PerProcess
 from tidelake.shard.reading.planholds import (
     extend_plan_hold,
@@ -89,7 +89,7 @@ _FOLLOWED: PerProcess[dict[str, Path]] = PerProcess(dict)
 
 
 def hold_plans(
-    collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None
+    collection: Collection, plans: Sequence[ReadPlan], hold_for: DurationLike | None
 ) -> Lasting | None:
     """Hold the parts that a DataFrame of this process reads, until `release`. At most one log write."""
     hold = None if hold_for is None else collection.distributed.hold(plans, hold_for, "a DataFrame")

@@ -13,7 +13,7 @@ from tidelake.data.timestamps import check_clock, timestamp_type, with_timestamp
 from tidelake.data.types import row_schema
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.arguments.frontiers import frontier
+from tidelake.lake.api.handle import times_of
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
@@ -81,18 +81,18 @@ def planned(collection: Collection, asked: FormatReadOptions, wanted: StructType
 
 def query_of(collection: Collection, asked: FormatReadOptions) -> Query | None:
     """The query that the options ask for; None: the contents at the last closed time."""
-    domain = collection.domain
+    times, staged = times_of(collection), asked.staged
     if asked.after is not None:
-        after = time_of(asked.after, domain, "after")
+        after = time_of(asked.after, times, "after", staged=staged)
         if asked.through is None:
             return Changes(after, collection.last_staged() if asked.staged else collection.last_time())
-        return Changes(after, time_of(asked.through, domain, "through"))
+        return Changes(after, time_of(asked.through, times, "through", staged=staged))
     if asked.lower is not None:
-        lower = frontier(frontier_of(asked.lower, domain, "lower"), domain, "lower")
+        lower = frontier_of(asked.lower, times, "lower", staged=staged)
         if asked.upper is None:
             return Updates(lower, Frontier() if asked.staged else lower.join(collection.upper))
-        return Updates(lower, frontier(frontier_of(asked.upper, domain, "upper"), domain, "upper"))
-    return None if asked.as_of is None else AsOf(time_of(asked.as_of, domain, "asOf"))
+        return Updates(lower, frontier_of(asked.upper, times, "upper", staged=staged))
+    return None if asked.as_of is None else AsOf(time_of(asked.as_of, times, "asOf", staged=staged))
 
 
 def readable(collection: Collection, asked: RowShape, wanted: StructType) -> tuple[int, list[str]]:

@@ -26,13 +26,14 @@ from pyspark.sql.types import StructType
 
 from tidelake.errors import InternalError, UsageError
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import times_of
 from tidelake.lake.arguments.tokens import writer_of
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, named
 from tidelake.spark.source.kept import Target
 from tidelake.spark.source.options import WriteOptions, write_options
 from tidelake.spark.source.place import located
-from tidelake.spark.source.times import time_of
+from tidelake.spark.source.times import written_at
 from tidelake.spark.source.uploading import Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in, planned_in
@@ -65,7 +66,7 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
         name = SNAPSHOT if overwrite else DEFAULT
     time: object = given.time
     if given.time is not None and name in AT_ONE_TIME and given.time not in schema.names:
-        time = time_of(given.time, collection.domain, "time")
+        time = written_at(given.time, times_of(collection), "time")
     options = {
         "time": time,
         "delete_column": given.delete_column,

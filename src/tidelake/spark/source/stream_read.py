@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidelake.errors import UsageError
-from tidelake.model.frontier import Frontier
-from tidelake.model.time import TimeDomain
+from tidelake.lake.api.handle import times_of
+from tidelake.lake.arguments.times import ReadTimes
 from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Start
 from tidelake.spark.source.options import HOLD_FOR_S, RowShape, stream_read_options
 from tidelake.spark.source.place import opened
@@ -63,7 +63,7 @@ def stream_read(options: Mapping[str, str]) -> StreamRead:
         return StreamRead(
             lake.url,
             collection.name,
-            _start(asked.starting_at, domain),
+            _start(asked.starting_at, times_of(collection)),
             asked.rows_max,
             asked.times_max,
             asked.shape,
@@ -72,13 +72,13 @@ def stream_read(options: Mapping[str, str]) -> StreamRead:
         )
 
 
-def _start(text: str | None, domain: TimeDomain) -> Start:
+def _start(text: str | None, times: ReadTimes) -> Start:
     """Parse `snapshot`, `latest`, or a time or frontier to start at, as for option `lower`."""
     if text is None or text.strip().lower() == SNAPSHOT:
         return SNAPSHOT
     if text.strip().lower() == LATEST:
         return LATEST
     try:
-        return Frontier.of_all(frontier_of(text, domain, "startingAt"))
+        return frontier_of(text, times, "startingAt")
     except UsageError as error:
         raise UsageError(f"{error}; or write snapshot or latest") from error

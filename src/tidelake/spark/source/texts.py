@@ -7,16 +7,10 @@ import re
 from collections.abc import Mapping
 
 from tidelake.errors import UsageError
+from tidelake.model.durations import microseconds
 
 _NAME = re.compile(r"""\s*(?:`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|([^,`"]*[^,`"\s]))\s*(,|\Z)""")
-_SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([a-z]*)")
-_SECONDS = {
-    **dict.fromkeys(("ms", "millis", "milliseconds"), 0.001),
-    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600.0),
-    **dict.fromkeys(("d", "day", "days"), 86_400.0),
-}
+_SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 
 
 def names_of(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
@@ -80,8 +74,10 @@ def seconds(given: Mapping[str, str], option: str) -> float | None:
     text = given.get(option)
     if text is None:
         return None
-    found = _SPAN.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _SECONDS:
+    if _SECONDS.fullmatch(text.strip()):
+        return float(text)
+    length_us = microseconds(text)
+    if length_us is None:
         also = ", or none" if option == "holdFor" else ""
         raise UsageError(f"option {option}={text!r} is no span of time: write 90, 90s, 15m, 24h or 7d{also}")
-    return float(found[1]) * _SECONDS[found[2]]
+    return length_us / 1_000_000

@@ -4,13 +4,17 @@ Owns the arguments of a batch write, and the token that identifies a repeated jo
 meaning of rows; `tidelake.spark.writing.commit` commits them.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.api.handle import times_of
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.model.time import parts
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
@@ -54,12 +58,23 @@ def append(
         UpperMismatch: the collection's upper is not `lower`.
     """
     domain = collection.domain
-    start = None if lower is None else frontier(lower, collection.domain, "lower")
-    end = None if upper is None else frontier(upper, collection.domain, "upper")
+    start = None if lower is None else times_of(collection).bound(lower, "lower")
+    end = None if upper is None else times_of(collection).bound(upper, "upper")
     timed = any(name in frame.columns for name in domain.columns)
     if not timed and (start is not None or end is not None):
         raise UsageError(f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out")
     return write(collection, frame, lower=start, upper=end, ranges=ranges, token=token).appended
+
+
+def at_time(collection: Collection, options: Mapping[str, object]) -> dict[str, object]:
+    """The options of an envelope, with an instant that is given as `time` in the collection's unit.
+
+    A text stays as it is: it names a column.
+    """
+    time: Any = options.get("time")
+    if time is None or isinstance(time, str):
+        return dict(options)
+    return {**options, "time": parts(times_of(collection).at(time, "time"))[0]}
 
 
 def write(
@@ -101,9 +116,9 @@ def write(
         UpperMismatch: the collection's upper is not `lower`.
         WriterFenced: another process that began later is writing under the same token.
     """
-    made: Envelope = named(envelope, options)
-    start = None if lower is None else frontier(lower, collection.domain, "lower")
-    end = None if upper is None else frontier(upper, collection.domain, "upper")
+    made: Envelope = named(envelope, at_time(collection, options))
+    start = None if lower is None else times_of(collection).bound(lower, "lower")
+    end = None if upper is None else times_of(collection).bound(upper, "upper")
     total_order = collection.domain.total_order
     if isinstance(made, Updates) and not total_order and start is not None and end is not None:
         made = replace(made, interval=(start, end))

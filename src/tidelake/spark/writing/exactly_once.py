@@ -36,7 +36,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import open_lake
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.names import check_name
-from tidelake.lake.arguments.spans import window
+from tidelake.lake.arguments.spans import WindowLike, window
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.held import split
@@ -185,7 +185,7 @@ def sink(
     take_over: bool = False,
     progress: Progress | None = None,
     query: str | None = None,
-    delay: timedelta | int | None = None,
+    delay: WindowLike | None = None,
     side: Collection | None = None,
     **options: object,
 ) -> Sink:
@@ -210,8 +210,8 @@ def sink(
             checkpoint.
         delay: stage the rows at their own times, in any order, and seal as the stream goes: the commit that
             stages a micro-batch also closes all times that lie further than this before the latest time seen.
-            In units of the collection's times, or a timedelta for clock times. Take at least the delay of a
-            `withWatermark` of the query. For the envelope 'updates', with times.
+            In units of the collection's times or, for clock times, a timedelta or `"10m"`. Take at least the
+            delay of a `withWatermark` of the query. For the envelope 'updates', with times.
         side: with `delay`: a collection with the same columns and times, in which rows are staged whose times
             are closed. It is not sealed. Default: such a row is an error, and its micro-batch is not
             committed.
@@ -233,7 +233,7 @@ def sink(
     return Sink(collection, named(envelope, options), writer, take_over, progress, query, mark)
 
 
-def _delay(delay: timedelta | int, collection: Collection) -> int:
+def _delay(delay: WindowLike, collection: Collection) -> int:
     """Convert a delay to units of the collection's times.
 
     Raises:

@@ -3,7 +3,9 @@
 from pyspark.sql import DataFrame
 
 from tidelake.lake.api.collection import Collection
-from tidelake.model.time import Time
+from tidelake.lake.api.handle import times_of
+from tidelake.model.instants import TimeLike
+from tidelake.model.time import parts
 from tidelake.spark.envelopes.snapshot import Snapshot
 from tidelake.spark.envelopes.updates import Late
 from tidelake.spark.envelopes.upsert import Upsert
@@ -17,7 +19,7 @@ def upsert(
     *,
     order_by: str | None = None,
     delete_column: str | None = None,
-    time: str | int | None = None,
+    time: TimeLike | None = None,
     late: Late = "refuse",
     token: str | None = None,
 ) -> Appended:
@@ -36,8 +38,8 @@ def upsert(
             row are late and change nothing.
         delete_column: a boolean column that is true where the key is removed; default: a row removes its key
             if all its value columns except `order_by` are null.
-        time: the time of all events, or the column with the time of each; events of one key apply in the
-            order of times. Default: `_time` if the frame has it, otherwise the time of the commit.
+        time: the time of all events, or (a text) the column with the time of each; events of one key apply in
+            the order of times. Default: `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` moves them to
             the least open time.
         token: see `tidelake.spark.write`.
@@ -53,12 +55,13 @@ def upsert(
             differ and have no order (nothing was appended).
         UpdateBeforeLower: a time is closed.
     """
-    envelope = Upsert(order_by, delete_column, time, late)
+    at = time if time is None or isinstance(time, str) else parts(times_of(collection).at(time, "time"))[0]
+    envelope = Upsert(order_by, delete_column, at, late)
     return write(collection, frame, envelope, token=token).appended
 
 
 def replace(
-    collection: Collection, frame: DataFrame, *, time: Time | None = None, token: str | None = None
+    collection: Collection, frame: DataFrame, *, time: TimeLike | None = None, token: str | None = None
 ) -> Appended:
     """Replace the contents with the rows of a DataFrame; only differences are stored.
 
@@ -74,5 +77,5 @@ def replace(
     Returns:
         The times written, and the new upper. Errors as for `upsert`.
     """
-    at = None if time is None else int(collection.domain.check(time, "time"))  # type: ignore[arg-type]
+    at = None if time is None else parts(times_of(collection).at(time, "time"))[0]
     return write(collection, frame, Snapshot(at), token=token).appended
