@@ -63,7 +63,9 @@ def test_a_subscription_waits_for_the_time_that_it_is_to_begin_with(collection):
     collection.append(rows(1))
     with pytest.raises(NotYetClosed):
         next(collection.subscribe(3, timeout_s=0))
-    steps = collection.subscribe(3, until=5)
+    with pytest.raises(NotYetClosed):
+        collection.subscribe(3)
+    steps = collection.subscribe(3, until=5, timeout_s=60)
     timer = threading.Timer(0.1, lambda: collection.append(at(3, 2), upper=9))
     timer.start()
     assert told(steps) == [("[0]", "[4]", [(1, 3, 1), (2, 3, 1)]), ("[4]", "[5]", [])]

@@ -140,12 +140,12 @@ def test_errors_tell_times_of_a_clock_as_people_write_them_and_survive_pickling(
 def test_errors_tell_times_that_are_no_dates_as_numbers(lake):
     collection = made(lake)
     with pytest.raises(
-        NotYetClosed, match=rf"time {FAR} is not closed .* 2026-11-01 12:00Z, 2,912,\d\d\d days 12 hours"
+        NotYetClosed, match=rf"time {FAR} is not closed: .* 2026-11-01 12:00Z, 2,912,\d\d\d days 12 hours"
     ):
         collection.snapshot(FAR, timeout_s=0)
     counted = lake.create("counted", SCHEMA, key=["id"])
     counted.append(at(5, 1), upper=6)
-    with pytest.raises(NotYetClosed, match=r"time 9 is not closed .* 4 short of it"):
+    with pytest.raises(NotYetClosed, match=r"time 9 is not closed: .* 4 short of it"):
         counted.snapshot(9, timeout_s=0)
     pairs = lake.create("pairs", SCHEMA, key=["id"], time="tuple(2)")
     with pytest.raises(NotYetClosed, match=r"time \(3, 4\) is not closed"):
