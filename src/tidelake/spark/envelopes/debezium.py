@@ -110,6 +110,11 @@ class Debezium:
         return made
 
     @property
+    def by_transaction(self) -> bool:
+        """Whether times are those of transactions, if events are texts that tell them."""
+        return self.time is None
+
+    @property
     def rebases(self) -> bool:
         """False if old rows are looked up: they may differ at a later upper."""
         return self.old_rows == "events"
@@ -134,7 +139,7 @@ class Debezium:
             # A user who names the field knows what it holds, so check only the default.
             _FIRST.get(collection.domain.unit, 0) if self.time is None else 0,
             self.timeline,
-            self.time is None and self.timeline is None,
+            self.by_transaction and self.timeline is None,
         )
 
     def check(self, frame: t.StructType, collection: Collection) -> None:

@@ -352,8 +352,9 @@ class DialectParser(ChangeParser):
         lines: pa.Array,
         where: Callable[[int], str],
         keys: pa.Array | None = None,  # noqa: ARG002 - other tools' keys have other forms
+        times: Ints | None = None,  # noqa: ARG002 - messages have times of their own
     ) -> Parsed:
-        """As `ChangeParser.parse`. Keys of messages are not read.
+        """As `ChangeParser.parse`. Neither keys of messages nor other times are read.
 
         Raises:
             InvalidUpdates: as there; or the messages are of several tables.

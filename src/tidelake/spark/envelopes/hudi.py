@@ -50,6 +50,11 @@ class Hudi(Debezium):
             )
         return _TIME
 
+    @property
+    def by_transaction(self) -> bool:
+        """False: all rows of a commit have its instant."""
+        return False
+
     def check(self, frame: t.StructType, collection: Collection) -> None:
         """As `Envelope`."""
         kinds = {field.name: field.dataType for field in frame}

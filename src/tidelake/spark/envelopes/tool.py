@@ -65,6 +65,11 @@ class ToolMessages(Debezium):
             raise UsageError(f"time={self.time!r} must be a field of the message, and not of a row")
         return self.time
 
+    @property
+    def by_transaction(self) -> bool:
+        """False: a message has a time of its own."""
+        return False
+
     def check(self, frame: t.StructType, collection: Collection) -> None:
         """As `Envelope`."""
         kinds = {field.name: field.dataType for field in frame}

@@ -94,7 +94,7 @@ def surveyed(
         UsageError: events are held back, and this call would forget them.
     """
     before = split(kept)[1]
-    if not isinstance(envelope, Debezium) or envelope.time is not None or not holds_texts(frame.schema):
+    if not isinstance(envelope, Debezium) or not envelope.by_transaction or not holds_texts(frame.schema):
         if before is not None and before.rows:
             raise UsageError(
                 "events of a transaction are held back by this writer until its commit is known, and the "
