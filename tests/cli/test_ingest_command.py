@@ -105,6 +105,26 @@ def test_options_reach_the_envelope(spark: Any, run: Any, landing: Path) -> None
     assert contents(landing) == [(1, "x"), (5, "e")]
 
 
+@pytest.mark.full
+@pytest.mark.spark
+def test_messages_of_other_tools_are_taken(spark: Any, run: Any, landing: Path) -> None:
+    told = {"database": "shop", "type": "insert", "position": "bin.000001:7"}
+    lines = [{**told, "table": name, "data": {"id": 1, "v": name}} for name in ("c", "d")]
+    (landing / "1.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ("--envelope", "maxwell", "--table", "shop.c", "--json")
+    done = run("ingest", landing.parent / "lake", "c", landing, *options)
+    assert (done.code, json.loads(done.out)[0]["events"]) == (0, 1)
+    assert contents(landing) == [(1, "c")]
+    (landing / "1.json").unlink()
+    message = {"metadata": {"operation": "load"}, "data": {"id": 2}}
+    (landing / "2.json").write_text(json.dumps(message))
+    options = ("--envelope", "dms", "--time", "metadata.number", "--late", "advance", "--writer", "other")
+    done = run("ingest", landing.parent / "lake", "c", landing, *options)
+    assert done.code == 2 and "column 'v' of 'after': is missing" in done.err
+    assert run("ingest", landing.parent / "lake", "c", landing, *options, "--missing", "null").code == 0
+    assert contents(landing) == [(1, "c"), (2, None)]
+
+
 @pytest.mark.spark
 def test_another_checkpoint_is_refused_unless_it_takes_over(spark: Any, run: Any, landing: Path) -> None:
     lake = landing.parent / "lake"

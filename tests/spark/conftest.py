@@ -42,6 +42,7 @@ LEFT_TO_THE_SOAK = {
     ),
     "the driver and the tasks read files in the same way: the fast tier reads them in the driver": (
         ("test_changelogs.py", "test_files_of_maxwell_are_taken_and_bad_lines_kept", "tasks-events"),
+        ("test_changelogs.py", "test_*_through_the_format", "tasks"),
         ("test_debezium_samples.py", "test_samples_are_read", "tasks-*"),
         ("test_ingest.py", "test_a_directory_is_read_by_its_very_name", "tasks"),
         ("test_ingest.py", "test_changes_can_be_parsed_as_a_frame", "tasks"),

@@ -291,3 +291,14 @@ def test_messages_are_not_taken_for_rows(spark: Any, tmp_path: Path, line: Any, 
     (tmp_path / "in/1.json").write_text(json.dumps(line))
     with pytest.raises(InvalidUpdates, match=f"is a change event: give the envelope '{envelope}'"):
         run(spark, c, tmp_path)
+
+
+@pytest.mark.full
+def test_messages_of_maxwell_go_through_the_format(spark: Any, tmp_path: Path) -> None:
+    c = make(tmp_path)
+    told = {"database": "shop", "type": "insert", "position": "bin.000001:7"}
+    texts = [json.dumps({**told, "table": name, "data": {"id": 1, "v": name}}) for name in ("c", "d")]
+    frame = rows(spark, *((text,) for text in texts), schema="value string")
+    options = {"envelope": "maxwell", "table": "c"}
+    frame.write.format("tidelake").mode("append").options(**options).save(f"{tmp_path}/lake/c")
+    assert history(c) == {((1, "c"), (1 << 32) + 7): 1}

@@ -16,11 +16,11 @@ from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.read import AS_TEXT
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 _COLUMNS = ("op", "ts_ms", "before", "after")
 _TIME = "ts_ms"
+_NULL = pa.scalar(None, pa.string())
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Hudi(Debezium):
         """As `Envelope`."""
         if _TIME not in columns:
             return super().work(collection, columns, lower)
-        return _Texts(super().work(collection, AS_TEXT, lower), tuple(columns))
+        return _Texts(super().work(collection, ("value",), lower), tuple(columns))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Texts:
     """In a worker: make Debezium's texts of rows, and do the work of the envelope with them.
 
     Attributes:
-        work: takes the columns of `AS_TEXT`; None: the texts are the result, as a column `value`.
+        work: takes a column `value` of texts; None: the texts are the result.
         columns: names of the input columns, in order.
     """
 
@@ -96,10 +96,9 @@ class _Texts:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
         one_thread()
-        texts = (_texts(batch.rename_columns(list(self.columns))) for batch in batches)
-        if self.work is None:
-            return (pa.RecordBatch.from_arrays([text], names=["value"]) for text in texts)
-        return self.work(_as_text(text) for text in texts)
+        named = (batch.rename_columns(list(self.columns)) for batch in batches)
+        texts = (pa.RecordBatch.from_arrays([_texts(batch)], names=["value"]) for batch in named)
+        return texts if self.work is None else self.work(texts)
 
 
 def _texts(batch: pa.RecordBatch) -> pa.Array:
@@ -119,12 +118,3 @@ def _texts(batch: pa.RecordBatch) -> pa.Array:
         *('","before":', pc.coalesce(before, null), ',"after":', pc.coalesce(after, null)),
         *(',"ts_ms":', pc.coalesce(number, null), "}", ""),
     )
-
-
-_NULL = pa.scalar(None, pa.string())
-
-
-def _as_text(value: pa.Array) -> pa.RecordBatch:
-    kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64()}
-    others = {name: pa.nulls(len(value), kinds.get(name, pa.string())) for name in AS_TEXT}
-    return pa.RecordBatch.from_pydict(others | {"value": value})
