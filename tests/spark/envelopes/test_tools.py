@@ -277,6 +277,9 @@ def of_maxwell(**changed: Any) -> dict[str, Any]:
         (of_maxwell(data=ROW | {"at": "0000-00-00 00:00:00"}), "column 'at' of 'after'"),
         (maxwell(UPDATE, old=None), "a row is missing"),
         (of_maxwell(type="bootstrap-insert"), "use old_rows='stored'"),
+        (of_maxwell(type="database-drop", table=None), "'database-drop' removes rows"),
+        (of_maxwell(type="table-alter", **{"def": {"table": "goods"}}), "the table is renamed to 'goods'"),
+        (of_maxwell(type="table-alter", **{"def": [1]}), "'def' describes no table"),
         (of_maxwell(type="table-drop"), "'table-drop' removes rows that no message names"),
     ],
 )
@@ -302,6 +305,10 @@ def test_messages_of_maxwell_that_cannot_be_read(message: Any, reason: str, tmp_
         (canal(STEP, data=[ROW | {"id": "1.5"}]), "column 'id' of 'after'"),
         (canal(STEP, isDdl=True, type="TRUNCATE", data=None), "'TRUNCATE' removes rows"),
         (canal(STEP, isDdl=True, type="ERASE", data=None), "'ERASE' removes rows"),
+        (
+            canal(STEP, isDdl=True, type="QUERY", table="", data=None, sql="/* x */ drop  database shop"),
+            "removes rows",
+        ),
     ],
 )
 def test_messages_of_canal_that_cannot_be_read(message: Any, reason: str, tmp_path: Path) -> None:
@@ -348,6 +355,7 @@ def test_messages_of_dms_that_cannot_be_read(message: Any, reason: str, tmp_path
 
 def test_statements_that_remove_no_rows_are_counted_as_heartbeats_and_move_no_time(tmp_path: Path) -> None:
     statement = {"type": "table-alter", "database": "shop", "table": "items", "ts": 1_790_000_000_000}
+    statement["def"] = {"table": "items", "columns": []}
     ends = [maxwell(STEP, type=kind, data={}) for kind in ("bootstrap-start", "bootstrap-complete")]
     parsed = parse(
         collection(tmp_path / "maxwell", "ms"), Maxwell(), maxwell(STEP), statement, *ends, b"", None
@@ -368,6 +376,14 @@ def test_of_several_tables_one_must_be_chosen_and_the_others_move_time(tmp_path:
     with pytest.raises(InvalidUpdates, match=r"several tables: choose one, such as table='shop\.items'"):
         parse(c, Maxwell(rejects="aside"), maxwell(STEP), other)
     dropped = {"type": "table-drop", "database": "shop", "table": "orders", "position": "bin.000007:999"}
+    gone = {"type": "database-drop", "database": "others", "position": "bin.000007:999"}
+    parsed = parse(c, Maxwell(table="shop.items"), maxwell(STEP), gone)
+    assert (parsed.events, parsed.heartbeats) == (1, 1)
+    drop = canal(
+        STEP, isDdl=True, type="QUERY", database="others", table="", data=None, sql="DROP DATABASE others"
+    )
+    parsed = parse(c, Canal(table="shop.items", time="es"), canal(STEP), drop)
+    assert (parsed.events, parsed.heartbeats) == (1, 1)
     for table in ("shop.items", "items"):
         parsed = parse(c, Maxwell(table=table), maxwell(STEP), other, dropped)
         assert updates(parsed) == truth([STEP], lambda step: (7 << 32) + step.number)

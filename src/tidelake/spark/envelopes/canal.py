@@ -12,6 +12,7 @@ All values are texts. An item of `old` has the columns that changed, the item of
 removes rows without naming them is refused.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -34,6 +35,8 @@ from tidelake.spark.envelopes.maxwell import removes
 from tidelake.spark.envelopes.tool import ToolMessages
 
 _DROPS = ("ERASE", "TRUNCATE", "RENAME", "DELETE", "UPDATE")
+# A statement of type QUERY, which is the type of those that Canal does not tell apart.
+_REMOVES = re.compile(r"\s*(/\*.*?\*/\s*)*(DROP\s+(DATABASE|SCHEMA|TABLE)|TRUNCATE|RENAME)\b", re.I | re.S)
 _OPS = {"INSERT": b"c", "UPDATE": b"u", "DELETE": b"d"}
 _Rows = list[msgspec.Raw] | None
 
@@ -47,7 +50,7 @@ class CanalDialect(Dialect):
         {
             **dict.fromkeys(("type", "database", "table"), str | None),
             **dict.fromkeys(("data", "old"), _Rows),
-            "isDdl": bool | None,
+            **{"isDdl": bool | None, "sql": str | None},
         }
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({"es": "ms", "ts": "ms"})
@@ -55,7 +58,7 @@ class CanalDialect(Dialect):
     def table_of(self, message: Any) -> str:
         """As `Dialect`."""
         names = (member(message, "database"), member(message, "table"))
-        return ".".join(name for name in names if name)
+        return ".".join(name for name in names if name) if names[1] else ""
 
     def on_rows(self, message: Any) -> bool:
         """As `Dialect`."""
@@ -63,10 +66,14 @@ class CanalDialect(Dialect):
 
     def changes(self, message: Any) -> Iterator[Change] | None:
         """As `Dialect`."""
+        database, dot, _ = (self.table or "").partition(".")
+        if dot and member(message, "database") not in (database, None, ""):
+            return None
         kind, data, old = (member(message, name) for name in ("type", "data", "old"))
         if member(message, "isDdl"):
-            if kind in _DROPS:
-                raise Unfit(removes(kind))
+            sql = member(message, "sql")
+            if kind in _DROPS or (kind == "QUERY" and _REMOVES.match(sql or "")):
+                raise Unfit(removes(kind if kind in _DROPS else sql))
             return None
         if kind in ("QUERY", "TIDB_WATERMARK"):
             return None

@@ -33,6 +33,15 @@ _NO_ROWS = (
 )
 
 
+class _Named(msgspec.Struct):
+    """A description of a table, of which only the name is read."""
+
+    table: str | None = None
+
+
+_Names = msgspec.json.Decoder(_Named)
+
+
 @dataclass(frozen=True)
 class MaxwellDialect(Dialect):
     """How Maxwell writes."""
@@ -49,7 +58,8 @@ class MaxwellDialect(Dialect):
     def table_of(self, message: Any) -> str:
         """As `Dialect`."""
         names = (member(message, "database"), member(message, "table"))
-        return ".".join(name for name in names if name)
+        # A statement on a database is about all of its tables.
+        return ".".join(name for name in names if name) if names[1] else ""
 
     def first_copy(self, message: Any) -> bool:
         """As `Dialect`."""
@@ -72,7 +82,12 @@ class MaxwellDialect(Dialect):
             if not self.stored:
                 raise Unfit(BOOTSTRAP)
             return iter([(b"r", None, self.row(data))])
+        if kind == "table-alter":
+            _check_name(member(message, "table"), member(message, "def"))
         if kind in _NO_ROWS:
+            return None
+        database, dot, _ = (self.table or "").partition(".")
+        if kind == "database-drop" and dot and database != member(message, "database"):
             return None
         if kind in _DROPS:
             raise Unfit(removes(kind))
@@ -83,6 +98,23 @@ class MaxwellDialect(Dialect):
     def repairs(self) -> Mapping[str, Repair]:
         """MySQL has no booleans: it has numbers."""
         return {one.name: as_boolean for one in self.schema if pa.types.is_boolean(one.type)}
+
+
+def _check_name(table: str | None, described: Any) -> None:
+    """Refuse a statement that renames the table.
+
+    Raises:
+        Unfit: it does.
+    """
+    try:
+        name = None if described is None else _Names.decode(described).table
+    except msgspec.DecodeError as error:
+        raise Unfit(f"'def' describes no table: {error}") from None
+    if name is not None and name != table:
+        raise Unfit(
+            f"the table is renamed to {name!r}, and its messages are of that table from here on: go on with "
+            f"table={name!r}, and set this message aside with rejects=FOLDER"
+        )
 
 
 def removes(statement: str) -> str:
