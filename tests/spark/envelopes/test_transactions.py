@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import os
+import shutil
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -351,6 +352,16 @@ def test_several_streams_are_whole_up_to_where_the_slowest_is(events: Lines, clo
             assert line.upper == line.held == max(s for s in starts if s <= reach)
 
 
+def test_a_first_copy_is_before_what_follows_it() -> None:
+    for clock in (None, "ts_ms"):
+        stream = Stream(clock)
+        copied = line("postgresql", "r", 1, snapshot="last", sequence='[null,"50"]', lsn=50)
+        stream.take([[copied, line("postgresql", "c", 2, sequence='[null,"60"]', lsn=60)]])
+        assert len(stream.updates) == 1 and stream.updates[0][0] == stream.closed - 1 and stream.held == 1
+        stream.take([[line("postgresql", "c", 3, sequence='["70","80"]', lsn=80, ts_ms=1_800_000_000_000)]])
+        assert stream.updates[0][0] < stream.updates[1][0] < stream.closed
+
+
 def test_another_log_of_the_source_is_refused_and_not_taken_for_a_repetition() -> None:
     stream = Stream()
     for seq in (100, 200):
@@ -500,3 +511,49 @@ def test_a_frame_that_is_written_ends_with_a_whole_transaction(
     rows = c.snapshot(stream.closed - 1).read_all().select(SCHEMA.names).to_pylist()
     assert {tuple(row.values()) for row in rows} == stream.at(stream.closed - 1)
     assert c.updates(0, c.upper.elements[0]).read_all().num_rows > len(stream.updates)
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize(
+    ("unit", "old_rows"), [("counter", "events"), pytest.param("ms", "stored", marks=pytest.mark.full)]
+)
+def test_a_first_copy_of_several_micro_batches_is_seen_as_a_whole(
+    spark: Any, tmp_path: Path, unit: Any, old_rows: Any
+) -> None:
+    def copied(id_: int, snapshot: str = "true") -> bytes:
+        return line("postgresql", "r", id_, snapshot=snapshot, sequence='[null,"50"]', lsn=50)
+
+    c = tidelake.open(tmp_path / "lake").create("acc", SCHEMA, key=["id"], time=unit)
+    files = [
+        [copied(1, "first"), copied(2)],
+        [copied(3)],
+        [copied(4, "last")],
+        [line("postgresql", "c", 5, sequence='[null,"60"]', lsn=60, ts_ms=1_700_000_000_001)],
+        [line("postgresql", "c", 6, sequence='["70","80"]', lsn=80, ts_ms=1_700_000_000_002)],
+    ]
+    seen = []
+    for number, lines in enumerate(files):
+        landed(tmp_path / "in", lines, number)
+        ingest(
+            spark, c, tmp_path / "in", tmp_path / "check", envelope="debezium", old_rows=old_rows,
+        )  # fmt: skip
+        upper = c.upper.elements[0]
+        ids = c.snapshot(upper - 1).read_all().column("id").to_pylist() if upper else []
+        seen.append(sorted(ids))
+    assert seen == [[], [], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4, 5]]
+    again = tidelake.open(tmp_path / "lake").create("again", SCHEMA, key=["id"], time=unit)
+    # The last piece comes with what follows.
+    shutil.rmtree(tmp_path / "in")
+    for number, lines in enumerate([files[0], [*files[1], *files[2], *files[3]], files[4]]):
+        landed(tmp_path / "in", lines, number)
+        ingest(
+            spark, again, tmp_path / "in", tmp_path / "again", envelope="debezium", old_rows=old_rows,
+        )  # fmt: skip
+    assert again.upper == c.upper
+    assert (
+        again.snapshot(again.upper.elements[0] - 1).read_all().sort_by("id").column("id").to_pylist()
+        == seen[-1]
+    )
+    if unit == "counter":
+        assert c.snapshot(49).read_all().num_rows == c.snapshot(68).read_all().num_rows == 4
+        assert c.snapshot(69).read_all().num_rows == 5 and c.upper.elements == (70,)

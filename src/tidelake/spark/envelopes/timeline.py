@@ -109,7 +109,7 @@ class Timeline:
         known_clock: the greatest wall clock of these; `NONE` without.
         last: the last position.
         last_clock: the greatest wall clock of all transactions before `held`.
-        floor: with a clock, the time of the last transaction.
+        floor: the least time that later transactions may have; used with a clock, and by a first copy.
         copying: whether a first copy is going on: its rows are at open times.
         upper: all times before it are closed after this micro-batch; None: it says nothing.
         seen: what tells the events apart that were held back before, as `told_apart`.
@@ -200,7 +200,7 @@ class Progress:
         last: all transactions that begin before this position are in the collection, but those held back.
         held: position of the first transaction that is held back; `last` if none is.
         clock: the greatest wall clock of the transactions that are in.
-        floor: with times of a clock, the time of the last transaction.
+        floor: as in `Timeline`.
         copying: whether a first copy was going on.
     """
 
@@ -264,32 +264,35 @@ def timeline(
         "known_clock": known_clock,
         "seen": None if seen is None else told_apart(seen),
     }
+    floor = NONE if before is None else before.floor
     copied = found.filter(pa.array((roles & COPY) > 0))
     copying = bool(copied.num_rows or (before is not None and before.copying))
-    ended = bool((roles & COPY_END).any() or len(starts))
+    if copied.num_rows:
+        name = "clock" if by_clock else "start"
+        floor = max(floor, pc.max(copied.column(name)).as_py() + (by_clock or connector not in BEFORE))
+    ended = whole or bool((roles & COPY_END).any() or len(starts))
+    last, held = (0, 0) if before is None else (before.last, before.held)
     if not len(starts):
-        last, held = (0, 0) if before is None else (before.last, before.held)
-        floor = NONE if before is None else before.floor
-        none = np.zeros(0, np.int64)
         return Timeline(
-            **common, starts=none, times=none, held=held, last=last, last_clock=known_clock, floor=floor,
-            copying=copying and not ended and not whole, upper=None,
+            **common, starts=starts, times=starts, held=held, last=last, last_clock=known_clock, floor=floor,
+            copying=copying and not ended, upper=floor if copying and ended else None,
         )  # fmt: skip
     last = int(starts[-1])
     at = len(starts) - 1 if reach is None else int(np.searchsorted(starts, reach, side="right")) - 1
     times = starts
     if by_clock:
-        times = _clock_times(starts, clocks, before)
+        times = _clock_times(starts, clocks, done, floor)
     elif connector in BEFORE:
         times = np.append(starts[1:] - 1, max(int(ends[-1]), last))
-    held, floor, upper = _LAST, NONE, None
+    held, upper = _LAST, None
     if not whole and at < 0:
-        held, floor = done, NONE if before is None else before.floor
+        held, upper = done, floor if copying else None
     elif not whole and by_clock:
         upper = floor = int(times[at])
         held = int(starts[np.searchsorted(times, floor)])
     elif not whole:
-        upper = held = int(starts[at])
+        held = int(starts[at])
+        upper = max(held, floor) if copying else held
     released = clocks[starts < held]
     last_clock = max(known_clock, int(released.max())) if len(released) else known_clock
     return Timeline(
@@ -311,11 +314,8 @@ def _starts(found: pa.Table) -> tuple[Ints, Ints, Ints]:
     return tuple(grouped.column(n).to_numpy() for n in ("start", "clock_max", "end_max"))
 
 
-def _clock_times(starts: Ints, clocks: Ints, before: Progress | None) -> Ints:
-    """Clocks that never go back, from the time of the transactions that were held back on."""
-    given = clocks.copy()
-    if before is not None and before.floor >= 0:
-        new = starts >= before.held
-        given[new] = np.maximum(given[new], before.floor)
+def _clock_times(starts: Ints, clocks: Ints, done: int, floor: int) -> Ints:
+    """Clocks that never go back, from `floor` on for transactions that begin at `done` or later."""
+    given = np.where(starts >= done, np.maximum(clocks, floor), clocks)
     times: Ints = np.maximum.accumulate(given)
     return times

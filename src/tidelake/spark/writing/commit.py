@@ -133,6 +133,8 @@ def write(
                 read_at = collection.distributed.newest_state().seqno
                 start = open_upper(collection) if lower is None else lower
                 answer = envelope.difference(collection, stored, start, frame.sparkSession)
+        if taken is not None and numbered is not None and lower is None and taken.stages(envelope.rebases):
+            return WriteReport(_staged(collection, answer, numbered, taken.timeline.upper), answer)
         end = upper
         if upper is None and taken is not None and taken.timeline.upper is not None:
             told = Frontier.of(taken.timeline.upper)
@@ -146,6 +148,23 @@ def write(
             if stored is not None and isinstance(envelope, Compared):
                 envelope.discard(collection, stored)
             return WriteReport(appended, answer)
+
+
+def _staged(collection: Collection, answer: Answer, numbered: Numbered, seal: int | None) -> Appended:
+    """Stage a piece of a first copy: its rows are seen together when the last one is in, which seals."""
+    keep(answer, collection.name, _numbered_batch(collection, numbered))
+    numbered.writer.stage_uploaded(
+        answer.uploads,
+        seal=None if seal is None else Frontier.of(seal),
+        sequence=numbered.sequence,
+        content=numbered.content(answer),
+    )
+    upper = open_upper(collection)
+    return Appended(upper, upper)
+
+
+def _numbered_batch(collection: Collection, numbered: Numbered) -> NumberedBatch:
+    return NumberedBatch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
 
 
 def _keeping(content: Callable[[Answer], str], taken: Transactions) -> Callable[[Answer], str]:
@@ -235,10 +254,7 @@ def _append(
 ) -> Appended:
     if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
         raise UpdateBeforeLower(answer.time_lower, lower).of(collection.domain.unit)
-    batch: NumberedBatch | None = None
-    if numbered is not None:
-        batch = NumberedBatch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
-    keep(answer, collection.name, batch)
+    keep(answer, collection.name, None if numbered is None else _numbered_batch(collection, numbered))
     if numbered is None:
         return collection.distributed.append_uploaded(
             answer.uploads, lower=lower, upper=upper, advance=answer.advances, read_at=read_at

@@ -34,11 +34,20 @@ class Transactions:
         frame: the lines, with those that were held back before.
         few: the same, if they are in this process; None: they are not.
         timeline: the times of their transactions.
+        copied: a first copy was going on before.
     """
 
     frame: DataFrame
     few: Sequence[pa.RecordBatch] | None
     timeline: Timeline
+    copied: bool = False
+
+    def stages(self, rebases: bool) -> bool:
+        """Whether the rows are staged, as pieces of a first copy.
+
+        The last piece is appended if what is appended does not depend on the contents (`rebases`).
+        """
+        return self.timeline.copying or (self.copied and not rebases)
 
     def held(self, answer: Answer) -> Held:
         """What is kept until the next micro-batch."""
@@ -115,11 +124,14 @@ def surveyed(
         found = pa.concat_tables([found, pa.Table.from_batches(work.all(iter([held])), schema=SURVEY)])
     progress = None if before is None else before.progress
     seen = None if held is None else as_bytes(held.column("value"))
-    times = timeline(merged_surveys(found), clock, progress, whole=whole, seen=seen)
+    copied = progress is not None and progress.copying
+    # What follows a first copy is looked up in it, so the copy is closed first.
+    reach = -1 if copied and envelope.old_rows == "stored" else None
+    times = timeline(merged_surveys(found), clock, progress, whole=whole, seen=seen, reach=reach)
     if times is None:
         return None
     if held is None:
-        return Transactions(lines, few, times)
+        return Transactions(lines, few, times, copied)
     kept_rows = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
     again = lines.sparkSession.createDataFrame(kept_rows, lines.schema)
-    return Transactions(lines.unionByName(again), None if few is None else [held, *few], times)
+    return Transactions(lines.unionByName(again), None if few is None else [held, *few], times, copied)
