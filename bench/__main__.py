@@ -30,6 +30,7 @@ MEASURED = (
     "arrangement_spine",
     "spark",
     "spark_writes",
+    "spark_ingest",
 )
 OUT = Path("bench-out/bench.json")
 SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.json.block import JsonMember, Unsure, objects, trimmed
+from tidelake.data.json.block import JsonMember, Unsure, joined, objects, trimmed
 from tidelake.data.json.values import loads
 from tidelake.errors import InvalidUpdates
 from tidelake.spark.envelopes.event import MARKS
@@ -51,14 +51,14 @@ REMEDY["mariadb"] = REMEDY["mysql"]
 CONNECTORS = frozenset(REMEDY)
 
 _TEXT, _NUMBER = pa.string(), pa.int64()
-_SHARED = {"connector": _TEXT, "snapshot": _TEXT, "ts_ms": _NUMBER, "ts_us": _NUMBER}
+_SHARED = {"connector": _TEXT, "snapshot": _TEXT}
 _OWN: dict[str, dict[str, pa.DataType]] = {
     "": {},
     "postgresql": {"sequence": _TEXT, "lsn": _NUMBER},
     "mysql": {"file": _TEXT, "pos": _NUMBER, "gtid": _TEXT},
     "sqlserver": {"commit_lsn": _TEXT},
     "oracle": {"commit_scn": _TEXT, "scn": _TEXT},
-    "mongodb": {"ord": _NUMBER},
+    "mongodb": {"ord": _NUMBER, "ts_ms": _NUMBER},
 }
 _OWN["mariadb"] = _OWN["mysql"]
 _LINES_MIN = 32
@@ -100,13 +100,13 @@ def positions(lines: pa.Array, clock: str = "ts_ms") -> Positions:
     """
     bare = trimmed(lines)
     guess = _mentioned(bare)
-    fields = _fields(bare, _OWN[guess])
+    fields = _fields(bare, guess, clock)
     named = set(_inside(fields.field("source"), "connector").unique().to_pylist()) & CONNECTORS
     if len(named) > 1:
         raise InvalidUpdates(mixed(named))
     connector = min(named, default="")
     if connector != guess:
-        fields = _fields(bare, _OWN[connector])
+        fields = _fields(bare, connector, clock)
     return _positions(fields, connector, clock)
 
 
@@ -135,20 +135,15 @@ def _mentioned(lines: pa.Array) -> str:
     return ""
 
 
-def _kinds(own: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    source = pa.struct(list((_SHARED | dict(own)).items()))
-    return {
-        "op": _TEXT,
-        "status": _TEXT,
-        "id": _TEXT,
-        "source": source,
-        "transaction": pa.struct([("id", _TEXT)]),
-    }
+def _kinds(connector: str, clock: str) -> dict[str, pa.DataType]:
+    source = _SHARED | {clock: _NUMBER} | _OWN[connector]
+    kinds = {"op": _TEXT, "status": _TEXT, "id": _TEXT, "source": pa.struct(list(source.items()))}
+    return kinds | ({"transaction": pa.struct([("id", _TEXT)])} if connector in _MYSQL else {})
 
 
-def _fields(lines: pa.Array, own: Mapping[str, pa.DataType]) -> pa.StructArray:
+def _fields(lines: pa.Array, connector: str, clock: str) -> pa.StructArray:
     """The fields that positions are made of, in or outside of a payload; null where there are none."""
-    kinds = _kinds(own)
+    kinds = _kinds(connector, clock)
     whole = pa.struct(list(kinds.items()))
     found = _spans(lines, kinds, whole)
     return pa.chunked_array(found, whole).combine_chunks() if len(found) != 1 else found[0]
@@ -180,7 +175,7 @@ def _block(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> pa.StructArray:
     first: bytes = lines[0].as_py()
     if not first.startswith((b'{"schema":', b'{"payload":')):
         # In a column of this name it is no payload; the slower way tells.
-        if pc.any(pc.match_substring(lines, '"payload"')).as_py():
+        if b'"payload"' in joined(lines).to_pybytes():
             raise Unsure
         return objects(lines, members)
     payload = pa.struct(list(kinds.items()))
