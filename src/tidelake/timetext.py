@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_US_PER = {"us": 1, "ms": 1_000, "date": 86_400_000_000}
+_US_PER = {"us": 1, "ms": 1_000}
 _SPANS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000))
 _US_PER_SECOND = 1_000_000
 
@@ -22,7 +22,7 @@ def is_clock(unit: str) -> bool:
 
 
 def shown(value: object, unit: str) -> str:
-    """The text of a time or a frontier: `2026-11-01 12:00Z`, `2026-11-01` for dates, `17` for counters.
+    """The text of a time or a frontier: `2026-11-01 12:00Z`, `17` for counters.
 
     Args:
         value: a time, a frontier, or something else, which is shown as `str` shows it.
@@ -61,8 +61,6 @@ def _at(time: int, unit: str) -> str:
         at = _EPOCH + timedelta(microseconds=time * _US_PER[unit])
     except OverflowError:
         return str(time)
-    if unit == "date":
-        return f"{at.date()}"
     seconds = f":{at.second:02}{_fraction(at.microsecond)}" if at.second or at.microsecond else ""
     return f"{at.date()} {at.hour:02}:{at.minute:02}{seconds}Z"
 
