@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from content_hash import hashes
 
 import tidelake
@@ -49,6 +50,9 @@ class Stage:
         self.versions: int = about["versions"]
         # Of these times a micro-batch has: there are four of them.
         self.few = self.versions // 4 + 1
+        # An older PySpark knows no limits.
+        knows_limits = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+        self.in_steps = {"maxTimesPerTrigger": self.few} if knows_limits else {}
         self.lake = tidelake.open(self.place_of_lake)
         # Versions to look at, the first and the last among them.
         self.times = sorted({i * (self.versions - 1) // (self.looks - 1) for i in range(self.looks)})
@@ -263,8 +267,24 @@ def stream_upsert(stage: Stage, name: str = "upserted-stream") -> list[Idempoten
 
 def stream_read(stage: Stage) -> list[IdempotencyKey]:
     """Every update, from the first time on, into Parquet files."""
-    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
+    source = stage.source("appended", startingAt="[0]", withDiff="true", **stage.in_steps)
     return stage.steps(stage.streamed(source, "tailed"))
+
+
+def stream_read_again(stage: Stage) -> list[IdempotencyKey]:
+    """By a query that is started again after each append."""
+    c = stage.create("growing")
+    for lower, upper, rows in stage.pieces("updates"):
+        ts.append(c, rows, lower=lower, upper=upper)
+        source = stage.spark.readStream.format("tidelake").options(startingAt="[0]", withDiff="true")
+        found = stage.streamed(source.load(stage.place(c)), "grown")
+    return stage.steps(found)
+
+
+def stream_read_in_steps(stage: Stage) -> list[IdempotencyKey]:
+    """With a limit of a micro-batch."""
+    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
+    return stage.steps(stage.streamed(source, "limited"))
 
 
 def stream_read_snapshot(stage: Stage) -> list[IdempotencyKey]:
@@ -293,7 +313,7 @@ def stream_sink(stage: Stage, name: str = "sunk") -> list[IdempotencyKey]:
 def stream_through(stage: Stage) -> list[IdempotencyKey]:
     """From one collection into another."""
     c = stage.create("copied")
-    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
+    source = stage.source("appended", startingAt="[0]", withDiff="true", **stage.in_steps)
     stream = source.writeStream.format("tidelake").trigger(availableNow=True)
     stream.option("checkpointLocation", stage.checkpoint("copied")).start(stage.place(c)).awaitTermination()
     return stage.contents(c)
@@ -332,6 +352,8 @@ PATHS: dict[str, Path_] = {
     "format upsert": format_upsert,
     "stream upsert": stream_upsert,
     "stream read": stream_read,
+    "stream read, started again": stream_read_again,
+    "stream read in steps": stream_read_in_steps,
     "stream read from a snapshot": stream_read_snapshot,
     "stream write": stream_write,
     "stream sink": stream_sink,

@@ -140,15 +140,22 @@ def _engine(name: str, root: Path) -> Iterator[tuple[str, dict[str, str], dict[s
         yield "local", {**settings, **workers, **conf}, {}
 
 
-def run(engine: str, history: History, root: Path, looks: int = 9, paths: Sequence[str] = (*PATHS,)) -> Run:
-    """Take paths with an engine, in a process of its own."""
+def run(
+    engine: str,
+    history: History,
+    root: Path,
+    looks: int = 9,
+    paths: Sequence[str] = (*PATHS,),
+    python: str = sys.executable,
+) -> Run:
+    """Take paths with an engine, in a process of its own, by the PySpark of a Python."""
     (root / "work").mkdir(parents=True)
     with _engine(engine, root) as (master, conf, environment):
         asked = {"engine": engine, "master": master, "conf": conf, "looks": looks, "paths": [*paths]}
         asked |= {"data": str(history.folder), "work": str(root / "work")}
         packages = os.pathsep.join([str(SOURCES), str(HERE), os.environ.get("PYTHONPATH", "")])
         own = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": packages, **environment}
-        command = [sys.executable, str(HERE / "matrix_driver.py"), json.dumps(asked)]
+        command = [python, str(HERE / "matrix_driver.py"), json.dumps(asked)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=own, cwd=root, timeout=1500, check=False
         )

@@ -3,32 +3,50 @@
 The only package that imports PySpark. It is thin: `tidelake.shard` plans, sorts, consolidates and commits;
 this package brings the work to the workers. Only bytes and schemas go there, never a handle or a credential.
 
-Importing it raises `ImportError`, with the remedy, if the PySpark that is installed is older than 4.3.
+Works with PySpark 3.5 and newer; without one, or with an older one, importing it raises `ImportError`, with
+the remedy. Each name is imported when it is first used: what a version of PySpark lacks stops nothing else.
 """
 
-import pyspark
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3):
-    raise ImportError(
-        f"tidelake.spark needs PySpark 4.3, and PySpark {pyspark.__version__} is installed: "
-        "pip install 'tidelake[spark]'",
-        name="pyspark",
-    )
+import tidelake.spark.installed as _installed  # noqa: F401  # raises if there is no PySpark
 
-from tidelake.spark.envelopes.debezium import parse_changes
-from tidelake.spark.jobs.backfill import BackfillReport, backfill
-from tidelake.spark.jobs.export import ExportReport, export
-from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
-from tidelake.spark.jobs.maintain import MaintainReport, maintain
-from tidelake.spark.jobs.merge import merge, workers
-from tidelake.spark.reading.frames import changes, history, snapshot, snapshots, updates
-from tidelake.spark.reading.holds import release
-from tidelake.spark.session import local_session
-from tidelake.spark.source.format import TidelakeSource, register
-from tidelake.spark.writing.append import append, write
-from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
-from tidelake.spark.writing.stage import stage
-from tidelake.spark.writing.upsert import replace, upsert
+if TYPE_CHECKING:
+    from tidelake.spark.envelopes.debezium import parse_changes
+    from tidelake.spark.jobs.backfill import BackfillReport, backfill
+    from tidelake.spark.jobs.export import ExportReport, export
+    from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
+    from tidelake.spark.jobs.maintain import MaintainReport, maintain
+    from tidelake.spark.jobs.merge import merge, workers
+    from tidelake.spark.reading.frames import changes, history, snapshot, snapshots, updates
+    from tidelake.spark.reading.holds import release
+    from tidelake.spark.registering import register
+    from tidelake.spark.session import local_session
+    from tidelake.spark.source.format import TidelakeSource
+    from tidelake.spark.writing.append import append, write
+    from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
+    from tidelake.spark.writing.stage import stage
+    from tidelake.spark.writing.upsert import replace, upsert
+
+_MODULES = {
+    "envelopes.debezium": ("parse_changes",),
+    "jobs.backfill": ("BackfillReport", "backfill"),
+    "jobs.export": ("ExportReport", "export"),
+    "jobs.ingest": ("IngestReport", "IngestedBatch", "ingest", "ingest_change_files"),
+    "jobs.maintain": ("MaintainReport", "maintain"),
+    "jobs.merge": ("merge", "workers"),
+    "reading.frames": ("changes", "history", "snapshot", "snapshots", "updates"),
+    "reading.holds": ("release",),
+    "registering": ("register",),
+    "session": ("local_session",),
+    "source.format": ("TidelakeSource",),
+    "writing.append": ("append", "write"),
+    "writing.exactly_once": ("Sink", "WrittenBatch", "sink"),
+    "writing.stage": ("stage",),
+    "writing.upsert": ("replace", "upsert"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "BackfillReport",
@@ -62,3 +80,15 @@ __all__ = [
     "workers",
     "write",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

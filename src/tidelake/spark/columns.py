@@ -24,9 +24,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import from_arrow_type
 
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.versions import spark_schema
 
 _WIDER = {
     pa.uint8(): pa.int16(),
@@ -61,9 +61,7 @@ def frame_schema(schema: pa.Schema) -> t.StructType:
     Raises:
         UsageError: a column that Spark cannot hold.
     """
-    return t.StructType(
-        [t.StructField(f.name, from_arrow_type(f.type), f.nullable) for f in frame_arrow(schema)]
-    )
+    return spark_schema(frame_arrow(schema))
 
 
 def convert(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
 """A Spark session on this machine, for the demo, the command line and the tests.
 
 Owns the settings that Tidelake wants from a local session, and the search for a Java that can start
-Spark 4. It must not know collections. Jobs on a cluster bring their own session: nothing else in
+Spark. It must not know collections. Jobs on a cluster bring their own session: nothing else in
 `tidelake.spark` depends on how the session was made.
 
 INVARIANT: everything that listens is bound to the loopback address.
@@ -20,8 +20,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tidelake.errors import UsageError
+from tidelake.spark.installed import VERSION
 
-JAVA_LEAST = 17
+# The least and the greatest Java that can start Spark: its version 4, and 3.5.
+JAVA_LEAST, JAVA_MOST = (17, None) if VERSION >= (4, 0) else (8, 17)
 _PLACES = (
     "/usr/lib/jvm/*",
     "/opt/java/*",
@@ -73,6 +75,8 @@ def _settings() -> dict[str, str]:
         "spark.sql.streaming.stopTimeout": "60s",
         # A job with Python workers takes 55 ms instead of 88.
         "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
+        # With it, idle workers end without a traceback.
+        "spark.python.daemon.module": "tidelake.spark.daemon",
     }
     # Spark runs a task per core; libraries inside a task must not start as many threads again.
     settings.update({f"spark.executorEnv.{name}": "1" for name in _ONE_THREAD})
@@ -97,9 +101,10 @@ def find_java() -> Path:
             return home
         tried.append(f"{home} ({reason})")
     found = "found " + ", ".join(tried) if tried else "found none"
+    wanted = f"{JAVA_LEAST} or newer" if JAVA_MOST is None else f"{JAVA_LEAST} to {JAVA_MOST}"
     raise UsageError(
-        f"Spark needs Java {JAVA_LEAST} or newer, {found}: "
-        f"install a JDK (such as openjdk-{JAVA_LEAST}-jre-headless) or point JAVA_HOME to one"
+        f"Spark needs Java {wanted}, {found}: "
+        f"install a JDK (such as openjdk-{JAVA_MOST or JAVA_LEAST}-jre-headless) or point JAVA_HOME to one"
     )
 
 
@@ -118,19 +123,24 @@ def _unfit(home: Path) -> str | None:
     java = home / "bin" / "java"
     if not java.exists():
         return "no bin/java in it"
-    # Spark starts with this module, which some cut-down runtimes lack.
-    command = [str(java), "--add-modules=jdk.incubator.vector", "-version"]
+    # Spark 4 starts with this module, which some cut-down runtimes lack.
+    module = ("--add-modules=jdk.incubator.vector",) if JAVA_MOST is None else ()
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-        if answer.returncode != 0:
-            plain = [str(java), "-version"]
-            answer = subprocess.run(plain, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-            version = _version(answer.stderr)
-            return "lacks the module jdk.incubator.vector" if version >= JAVA_LEAST else f"Java {version}"
+        version = _started(java, *module)
+        lacks = not version
+        version = version or _started(java)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not start: {error}"
-    version = _version(answer.stderr)
-    return None if version >= JAVA_LEAST else f"Java {version}"
+    if version < JAVA_LEAST or (JAVA_MOST is not None and version > JAVA_MOST):
+        return f"Java {version}"
+    return "lacks the module jdk.incubator.vector" if lacks else None
+
+
+def _started(java: Path, *options: str) -> int:
+    """The feature release of a Java that starts with these options; 0 if it does not."""
+    command = [str(java), *options, "-version"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    return 0 if answer.returncode else _version(answer.stderr)
 
 
 def _version(text: str) -> int:

@@ -13,12 +13,12 @@ from dataclasses import astuple, dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.spark.tasks import one_thread
+from tidelake.spark.versions import spark_schema, to_arrow
 
 _ANSWER = pa.schema(
     [
@@ -126,7 +126,7 @@ def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> in
 
 def answer_schema() -> StructType:
     """The schema of a DataFrame of answers."""
-    return from_arrow_schema(_ANSWER)
+    return spark_schema(_ANSWER)
 
 
 def upload(
@@ -157,7 +157,7 @@ def weighing(answer: pa.RecordBatch, taken_bytes: int) -> pa.RecordBatch:
 
 def collect(answers: DataFrame) -> Answer:
     """In the driver: run the job and add up the answers of its tasks. Errors as `total`."""
-    return total(answers.toArrow())
+    return total(to_arrow(answers))
 
 
 def total(answers: pa.Table) -> Answer:

@@ -131,6 +131,7 @@ class DemoJob:
 
     def _compared_with_git(self, session: "SparkSession", source: DemoSource, when: str) -> Iterator[Check]:
         from tidelake.spark.reading import frames
+        from tidelake.spark.versions import to_arrow
 
         shown = []
         total = len(source.checked) + 1
@@ -138,7 +139,7 @@ class DemoJob:
             for done, index in enumerate(source.checked, 1):
                 commit = source.commits[index]
                 found = _expanded(
-                    frames.snapshot(session, self._lake(), index, timeout_s=0, hold_for=None).toArrow()
+                    to_arrow(frames.snapshot(session, self._lake(), index, timeout_s=0, hold_for=None))
                 )
                 whole = truth.compare(source.tree(commit.sha), found)
                 sampled = truth.compare_sample(source.sample(commit.sha), found)
@@ -150,7 +151,7 @@ class DemoJob:
                 )
                 update(done, total)
             a, b = source.pair
-            found = frames.changes(session, self._lake(), a, b, timeout_s=0, hold_for=None).toArrow()
+            found = to_arrow(frames.changes(session, self._lake(), a, b, timeout_s=0, hold_for=None))
             expected = source.diff(source.commits[a].sha, source.commits[b].sha)
             got = truth.diff_of(_sides(found, -1), _sides(found, 1))
             wrong = tuple(str(entry) for entry in sorted(expected ^ got)[:5])
@@ -168,6 +169,7 @@ class DemoJob:
         contents.
         """
         from tidelake.spark.reading import frames
+        from tidelake.spark.versions import to_arrow
 
         lake = self._lake()
         upper = lake.upper.elements[0]
@@ -176,7 +178,7 @@ class DemoJob:
             self._replayed = replay.replay(self.landing, lake.schema)
         shown = []
         for time_ in sorted({last * i // 4 for i in range(5)}):
-            found = frames.snapshot(session, lake, time_, timeout_s=0, hold_for=None).toArrow()
+            found = to_arrow(frames.snapshot(session, lake, time_, timeout_s=0, hold_for=None))
             what = f"as of {time_}"
             judged = []
             if time_ == last:
@@ -256,8 +258,9 @@ def own_files(directory: Path, keys: Sequence[str], time: str) -> Callable[[Path
 
 def _inferred(session: "SparkSession", directory: Path, keys: Sequence[str]) -> pa.Schema:
     """The columns of the rows in change files, as Spark infers them from all lines."""
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
+
+    from tidelake.spark.versions import arrow_schema
 
     envelope = session.read.option("dropFieldIfAllNull", "true").json(str(directory)).schema
     if "payload" in envelope.fieldNames() and isinstance(envelope["payload"].dataType, StructType):
@@ -270,7 +273,7 @@ def _inferred(session: "SparkSession", directory: Path, keys: Sequence[str]) -> 
         raise UsageError(
             f"--key {missing[0]} is not a column of the events: they have {', '.join(rows.fieldNames())}"
         )
-    schema = to_arrow_schema(rows)
+    schema = arrow_schema(rows)
     return pa.schema([f.with_nullable(f.name not in keys) for f in schema])
 
 

@@ -21,6 +21,7 @@ from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
 from tidelake.spark.envelopes.times import TakeTime, check_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
+from tidelake.spark.installed import VERSION
 from tidelake.spark.tasks import ArrowMap, slots
 from tidelake.spark.uploads import Answer, answered
 
@@ -189,6 +190,11 @@ def _sorted_as_stored(field: t.StructField) -> Column:
     column = f.col(quoted(field.name))
     if isinstance(field.dataType, t.FloatType | t.DoubleType):
         column = column + f.lit(0.0).cast(field.dataType)
-    if isinstance(field.dataType, t.StringType) and not field.dataType.isUTF8BinaryCollation():
+    if isinstance(field.dataType, t.StringType) and not _by_bytes(field.dataType):
         column = f.collate(column, "UTF8_BINARY")
     return column.asc_nulls_last()
+
+
+def _by_bytes(text: t.StringType) -> bool:
+    """Whether Spark sorts this text by its bytes; before 4.0 it knows no other order."""
+    return VERSION < (4, 0) or bool(text.isUTF8BinaryCollation())

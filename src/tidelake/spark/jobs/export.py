@@ -31,6 +31,7 @@ from tidelake.spark.reading.frames import changes as changes_frame
 from tidelake.spark.reading.frames import snapshot
 from tidelake.spark.reading.holds import released_afterwards
 from tidelake.spark.tasks import described
+from tidelake.spark.versions import condition
 
 Format = Literal["parquet", "delta", "iceberg"]
 Mode = Literal["error", "overwrite", "append"]
@@ -208,7 +209,7 @@ def _write(frame: DataFrame, path: str, format_: str, mode: str) -> None:
         {"error": table.create, "overwrite": table.createOrReplace, "append": table.append}[mode]()
     except AnalysisException as error:
         # Spark and Iceberg say ALREADY_EXISTS, Delta Lake PATH_EXISTS.
-        if "EXISTS" in (error.getCondition() or "") or "already exists" in str(error):
+        if "EXISTS" in condition(error) or "already exists" in str(error):
             raise _exists(path) from error
         raise
 
@@ -259,7 +260,7 @@ class _Parquet:
         try:
             frame.write.mode(self._mode).parquet(self._path)
         except AnalysisException as error:
-            if error.getCondition() != "PATH_ALREADY_EXISTS":
+            if condition(error) != "PATH_ALREADY_EXISTS":
                 raise
             raise _exists(self._path) from error
 

@@ -27,6 +27,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.messages import as_bytes, place, shown
 from tidelake.spark.tasks import ArrowMap, one_thread
+from tidelake.spark.versions import condition
 
 Format: TypeAlias = Literal["jsonl", "csv", "parquet"]
 # Name of the column with the file: for the envelope `debezium`, and for rows that may have any column names.
@@ -105,7 +106,7 @@ def rows_of(
             return _mapped(found, _CastTexts(wanted, frame_arrow(wanted), file_column), wanted, file_column)
         first = spark.read.text(_literal(directory)).where("trim(value) != ''").first()
     except AnalysisException as error:
-        if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+        if condition(error) not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise
         raise UsageError(
             f"there are no files at {directory!r} yet to take columns from: put one there"
@@ -245,7 +246,7 @@ def _loaded(reader: DataStreamReader, directory: str) -> DataFrame:
     try:
         return reader.load(_literal(directory))
     except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+        if condition(error) != "PATH_NOT_FOUND":
             raise
         raise UsageError(f"there is no directory of files at {directory!r}: create it first") from error
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidelake.errors import TidelakeError
 from tidelake.lake.api.collection import Collection
@@ -19,6 +18,7 @@ from tidelake.shard.runs.plan import run_merge_task
 from tidelake.shard.upkeep.compactor import MergeReport, Workers
 from tidelake.shard.upkeep.maintain import SET_ASIDE
 from tidelake.spark.tasks import described, run_tasks, slots
+from tidelake.spark.versions import spark_schema
 
 _ARROW = pa.schema(
     [
@@ -84,7 +84,7 @@ def carried_out(spark: SparkSession, tasks: Sequence[bytes]) -> list[bytes | Tid
     """Carry out merge tasks as one job. Returns for each the run that it stored, or its error."""
     numbered = [i.to_bytes(8, "big") + task for i, task in enumerate(tasks)]
     partitions = min(len(tasks), _TASKS_A_SLOT * slots(spark))
-    rows = run_tasks(spark, numbered, _Merge(), from_arrow_schema(_ARROW), partitions=partitions).collect()
+    rows = run_tasks(spark, numbered, _Merge(), spark_schema(_ARROW), partitions=partitions).collect()
     outputs = {int(row.task): bytes(row.run) if row.fault is None else _error(row.fault) for row in rows}
     return [outputs[i] for i in range(len(tasks))]
 

@@ -23,6 +23,7 @@ from tidelake.model.schema import DIFF
 from tidelake.model.time import parts
 from tidelake.shard.runs.stored import AsStored
 from tidelake.spark.columns import frame_schema, quoted
+from tidelake.spark.versions import condition
 
 # Types that parts store as Spark would. Spark may read the stored bytes of other types differently.
 _PLAIN = {
@@ -98,7 +99,7 @@ def scan(spark: SparkSession, stored: AsStored, schema: pa.Schema, times: Sequen
     try:
         frames = [reader.parquet(*paths) for paths in _in_lists(stored.files)]
     except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+        if condition(error) != "PATH_NOT_FOUND":
             raise
         gone = next((part.name for part in stored.parts if part.name in str(error)), stored.parts[0].name)
         raise LeaseExpired("", gone) from error

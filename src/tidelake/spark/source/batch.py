@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelake.errors import LeaseExpired, UsageError
@@ -27,6 +26,7 @@ from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import planned, timed
 from tidelake.spark.source.rows import expanded
 from tidelake.spark.tasks import one_thread
+from tidelake.spark.versions import arrow_schema
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,6 @@ class BatchReader(DataSourceReader):
         one_thread()
         if not isinstance(partition, ReadTask):
             raise UsageError(f"a partition is a {type(partition).__name__}, not one of this read")
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         for batch in partition.batches():
             yield convert(batch, schema)

@@ -4,7 +4,6 @@ Owns which options lead to which reader or writer. Spark makes a source, asks fo
 reader or writer, in short-lived processes of the driver.
 """
 
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -12,14 +11,16 @@ from tidelake.data.selection import bind
 from tidelake.data.types import schema_from_arrow
 from tidelake.model.selection import ReadOptions
 from tidelake.spark.columns import frame_schema
-from tidelake.spark.reading.holds import follow
+from tidelake.spark.installed import VERSION
 from tidelake.spark.source.batch import BatchReader
+from tidelake.spark.source.interface import LIMITS
 from tidelake.spark.source.options import shape
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import shown
 from tidelake.spark.source.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from tidelake.spark.source.stream import StreamReader
+from tidelake.spark.source.stream import StreamReader, UnlimitedStreamReader
 from tidelake.spark.source.stream_read import stream_read
+from tidelake.spark.versions import needs
 
 
 class TidelakeSource(DataSource):
@@ -49,18 +50,18 @@ class TidelakeSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """A streaming read of some of the columns. A few store calls."""
-        return StreamReader(stream_read(self.options), schema)
+        read = stream_read(self.options)
+        if VERSION >= LIMITS:
+            return StreamReader(read, schema)
+        for name, limit in (("maxRowsPerTrigger", read.max_rows), ("maxTimesPerTrigger", read.max_times)):
+            if limit is not None:
+                needs(
+                    f"option {name}",
+                    LIMITS,
+                    "leave it out, and a micro-batch takes all times that are closed",
+                )
+        return UnlimitedStreamReader(read, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """The sink of a streaming query."""
         return stream_writer(self.options, schema, overwrite)
-
-
-def register(spark: SparkSession) -> None:
-    """Register the format `tidelake` with a session; most sessions find it by themselves.
-
-    Reads by the format hold their parts for `holdFor`. After this call the holds also end with this process,
-    or by `release()`; not under Spark Connect, where the planner is on another machine.
-    """
-    spark.dataSource.register(TidelakeSource)
-    follow(spark)

@@ -17,11 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tidelake.errors import InternalError, UsageError
@@ -30,6 +26,7 @@ from tidelake.lake.api.handle import times_of
 from tidelake.lake.arguments.tokens import writer_of
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, named
+from tidelake.spark.source.interface import DataSourceStreamArrowWriter
 from tidelake.spark.source.kept import Target
 from tidelake.spark.source.options import WriteOptions, write_options
 from tidelake.spark.source.place import located

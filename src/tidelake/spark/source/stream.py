@@ -20,13 +20,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
@@ -40,12 +33,19 @@ from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import run_task
 from tidelake.spark.columns import convert
 from tidelake.spark.source import change_feed
+from tidelake.spark.source.interface import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Begin, Json, Offset, Position, from_json, to_json
 from tidelake.spark.source.options import RowShape
 from tidelake.spark.source.planning import readable, timed
 from tidelake.spark.source.rows import repeated
 from tidelake.spark.source.stream_read import StreamRead
 from tidelake.spark.tasks import one_thread
+from tidelake.spark.versions import arrow_schema
 from tidelake.state.backlog import Limits
 
 # Stored bytes of one partition; fewer if that would make fewer partitions than the machine has cores.
@@ -160,7 +160,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, ended = self._checked(from_json(start)), self._checked(from_json(end))
         if isinstance(ended, Begin) or start == end:
             return []
-        tail = self._tail_of(ended.hold)
+        # They differ after a restart under a PySpark before 4.2: see `UnlimitedStreamReader`.
+        tail = self._tail_of(begun.hold if isinstance(begun, Position) else ended.hold)
         lower = _lower(begun, ended)
         asked: Query = tail.snapshot_of(ended.frontier) if lower is None else Updates(lower, ended.frontier)
         start_of = ended.frontier if lower is None else lower
@@ -181,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         one_thread()
         if not isinstance(partition, StreamTask):
             raise UsageError(f"a partition is a {type(partition).__name__}, not one of this stream")
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         return (convert(batch, schema) for batch in partition.batches())
 
     def commit(self, end: Json) -> None:
@@ -261,6 +262,59 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "new query, with a new checkpoint and startingAt=snapshot, into an empty sink"
             )
         return HistoryCompacted(error.asked, error.since, remedy).of(error.unit)
+
+
+class UnlimitedStreamReader(StreamReader):
+    """Reads for a PySpark before 4.2, which tells neither where a batch begins nor how large it may be.
+
+    A batch takes all times that are closed. A query that is started again learns its place only when Spark
+    asks for the partitions of its first batch. So the end of that batch names a hold of this run, which keeps
+    what comes after it. The hold of the run before keeps the batch, and is released once that is done.
+    """
+
+    def __init__(self, read: StreamRead, schema: StructType) -> None:
+        super().__init__(read, schema)
+        self._at: Position | None = None
+        self._hold_before: str | None = None
+
+    def latestOffset(self) -> Json:  # type: ignore[override]
+        """The end of the next batch; that of the last one if there is nothing to read. Costs as above."""
+        if self._at is None:
+            begin = Begin(self._collection().id, self._read.start)
+            return to_json(self._first(begin) or begin)
+        try:
+            return to_json(self._next(self._at, Limits()) or self._at)
+        except HistoryCompacted as error:
+            raise self._lost(error, self._at) from error
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """As `StreamReader`."""
+        found = super().partitions(start, end)
+        begun, ended = from_json(start), from_json(end)
+        if isinstance(ended, Position):
+            self._at = ended
+            if isinstance(begun, Position) and begun.hold != ended.hold:
+                self._hold_before = begun.hold
+        return found
+
+    def commit(self, end: Json) -> None:
+        """As `StreamReader`."""
+        done = from_json(end)
+        if self._hold_before is not None and isinstance(done, Position) and done.hold != self._hold_before:
+            self._tail_of(self._hold_before).release()
+            self._tail = self._hold_before = None
+        super().commit(end)
+
+    def _first(self, begin: Begin) -> Position | None:
+        """The end of the first batch of this run, whether the query is new or goes on."""
+        try:
+            return self._begun(begin, Limits())
+        except HistoryCompacted:
+            if not isinstance(begin.start, Frontier):
+                raise
+            # A query that goes on needs no history from there; that of a new one ends in `partitions`.
+            tail = self._tail_of(None)
+            return Position(begin.collection, tail.hold, tail.begin(), begin.start)
 
 
 def _lower(begun: Offset, ended: Position) -> Frontier | None:

@@ -21,6 +21,7 @@ from tidelake.spark.envelopes.positions import positions
 from tidelake.spark.envelopes.timeline import SURVEY, Timeline, merged_surveys, survey, timeline
 from tidelake.spark.tasks import described, one_thread
 from tidelake.spark.uploads import Answer
+from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.running import fetched
 
 _CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
@@ -117,7 +118,7 @@ def surveyed(
     few = fetched(lines, expected_bytes)
     with described(frame.sparkSession, title):
         if few is None:
-            found = lines.mapInArrow(work, frame_schema(SURVEY)).toArrow().cast(SURVEY)
+            found = to_arrow(lines.mapInArrow(work, frame_schema(SURVEY))).cast(SURVEY)
         else:
             found = pa.Table.from_batches(work.all(iter(few)), schema=SURVEY)
     if held is not None:

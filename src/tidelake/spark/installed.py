@@ -1,0 +1,23 @@
+"""Which PySpark is installed.
+
+Importing it raises `ImportError`, with the remedy, if there is none, or one older than 3.5. It is the first
+that the package imports, so that no other module meets a PySpark that it cannot use.
+"""
+
+try:
+    import pyspark
+except ImportError as error:
+    raise ImportError(
+        f"tidelake.spark needs PySpark, which cannot be imported ({error}): pip install 'tidelake[spark]'",
+        name="pyspark",
+    ) from error
+
+RELEASE: str = pyspark.__version__
+VERSION: tuple[int, ...] = tuple(map(int, RELEASE.split(".")[:2]))
+
+if VERSION < (3, 5):  # the version is what is asked about
+    raise ImportError(
+        f"tidelake.spark needs PySpark 3.5 or newer, and PySpark {RELEASE} is installed: "
+        "pip install 'tidelake[spark]'",
+        name="pyspark",
+    )
