@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tidelake import spark as ts
 from tidelake.errors import UsageError
 from tidelake.spark import session
 
@@ -77,8 +78,63 @@ def test_the_session_listens_on_loopback_and_keeps_utc(spark: Any) -> None:
     assert spark.conf.get("spark.ui.enabled") == "false"
 
 
-def test_an_older_pyspark_is_refused_by_its_version() -> None:
-    code = "import pyspark; pyspark.__version__ = '4.2.1'\nfrom tidelake import spark"
+def imported(code: str) -> str:
+    """The last line of the errors of a Python that runs `code`."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    last = "ImportError: tidelake.spark needs PySpark 4.3, and PySpark 4.2.1 is installed: "
-    assert done.stderr.splitlines()[-1] == last + "pip install 'tidelake[spark]'"
+    return done.stderr.splitlines()[-1] if done.stderr else ""
+
+
+def test_an_older_pyspark_is_refused_by_its_version() -> None:
+    last = "ImportError: tidelake.spark needs PySpark 3.5 or newer, and PySpark 3.4.4 is installed: "
+    for name in ("tidelake.spark", "tidelake.spark.jobs.merge"):
+        found = imported(f"import pyspark; pyspark.__version__ = '3.4.4'\nimport {name}")
+        assert found == last + "pip install 'tidelake[spark]'"
+
+
+def test_without_pyspark_the_extra_is_named() -> None:
+    for name in ("tidelake.spark", "tidelake.spark.jobs.merge"):
+        found = imported(f"import sys; sys.modules['pyspark'] = None\nimport {name}")
+        assert found.startswith("ImportError: tidelake.spark needs PySpark, which cannot be imported (")
+        assert found.endswith("): pip install 'tidelake[spark]'")
+
+
+# What PySpark 3.5 has not.
+OLD = """
+import sys, pyspark
+pyspark.__version__ = "3.5.9"
+sys.modules["pyspark.sql.datasource"] = None
+sys.modules["pyspark.sql.streaming.datasource"] = None
+from tidelake import spark as ts
+"""
+
+
+def test_without_data_sources_all_but_the_format_is_there() -> None:
+    names = "[name for name in ts.__all__ if name != 'TidelakeSource']"
+    assert imported(OLD + f"for name in {names}: getattr(ts, name)") == ""
+    last = "the format 'tidelake' needs PySpark 4.0 or newer, and PySpark 3.5.9 is installed: "
+    found = imported(OLD + "ts.register(None)")
+    assert found.startswith("tidelake.errors.UsageError: " + last)
+    assert imported(OLD + "ts.TidelakeSource").startswith("ImportError: " + last)
+
+
+def test_names_are_found_where_they_are_listed() -> None:
+    assert set(ts.__all__) <= set(dir(ts))
+    assert set(ts._MODULE_OF) == set(ts.__all__)
+    for name in ts.__all__:
+        assert getattr(ts, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'snapshoot'"):
+        ts.snapshoot  # noqa: B018
+
+
+def test_a_java_that_is_too_new_for_an_older_spark_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nowhere: None
+) -> None:
+    monkeypatch.setattr(session, "JAVA_LEAST", 8)
+    monkeypatch.setattr(session, "JAVA_MOST", 17)
+    new = fake_java(tmp_path / "new", 'openjdk version "25.0.1"')
+    monkeypatch.setenv("JAVA_HOME", str(new))
+    with pytest.raises(UsageError, match=r"needs Java 8 to 17, found .*new \(Java 25\): install"):
+        session.find_java()
+    old = fake_java(tmp_path / "old", 'java version "1.8.0_392"', 1)
+    monkeypatch.setattr(session, "_PLACES", (f"{tmp_path}/old",))
+    assert session.find_java() == old

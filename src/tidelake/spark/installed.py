@@ -21,3 +21,6 @@ if VERSION < (3, 5):  # the version is what is asked about
         "pip install 'tidelake[spark]'",
         name="pyspark",
     )
+
+# The first version with data sources in Python.
+SOURCES = (4, 0)

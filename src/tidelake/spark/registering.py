@@ -5,10 +5,9 @@ Apart from the format itself, whose modules need a PySpark with data sources in 
 
 from pyspark.sql import SparkSession
 
+from tidelake.spark.installed import SOURCES
 from tidelake.spark.reading.holds import follow
 from tidelake.spark.versions import needs
-
-NEEDS_SOURCES = (4, 0)
 
 
 def register(spark: SparkSession) -> None:
@@ -22,7 +21,7 @@ def register(spark: SparkSession) -> None:
     """
     needs(
         "the format 'tidelake'",
-        NEEDS_SOURCES,
+        SOURCES,
         "use the functions of tidelake.spark, such as snapshot, append and sink",
     )
     from tidelake.spark.source.format import TidelakeSource

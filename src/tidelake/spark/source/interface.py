@@ -3,24 +3,14 @@
 Owns what its versions differ in. 4.0 hands Arrow batches to a stream's writer only if it is also a writer of
 batch jobs; 4.1 has a class for it. Up to 4.1 a stream's reader tells how far it has come without being told
 where the batch begins, nor a limit; Spark asks once for a query with `availableNow`.
-
-Importing it raises `ImportError`, with the remedy, if PySpark has no data sources at all (3.5).
 """
 
 from typing import TYPE_CHECKING
 
-from tidelake.spark.installed import RELEASE, VERSION
+from tidelake.spark.installed import VERSION
 
-NEEDS = (4, 0)
 # From this version on, Spark tells a stream's reader where a batch begins, and how large it may be.
 LIMITS = (4, 2)
-
-if NEEDS > VERSION:
-    raise ImportError(
-        f"the format 'tidelake' needs PySpark 4.0 or newer, and PySpark {RELEASE} is installed: use the "
-        "functions of tidelake.spark, such as snapshot, append and sink, or pip install 'pyspark>=4.0'",
-        name="pyspark.sql.datasource",
-    )
 
 if TYPE_CHECKING or VERSION >= (4, 1):
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
