@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 import tidelake.spark.installed as _installed  # noqa: F401  # raises if there is no PySpark
+from tidelake.spark.idle import end_quietly
+
+end_quietly()
 
 if TYPE_CHECKING:
     from tidelake.spark.envelopes.debezium import parse_changes

@@ -75,8 +75,6 @@ def _settings() -> dict[str, str]:
         "spark.sql.streaming.stopTimeout": "60s",
         # A job with Python workers takes 55 ms instead of 88.
         "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
-        # With it, idle workers end without a traceback.
-        "spark.python.daemon.module": "tidelake.spark.daemon",
     }
     # Spark runs a task per core; libraries inside a task must not start as many threads again.
     settings.update({f"spark.executorEnv.{name}": "1" for name in _ONE_THREAD})
