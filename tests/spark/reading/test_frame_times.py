@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 import tidelake
 import tidelake.spark as ts
-from tidelake.errors import UsageError
+from tidelake.errors import NotYetClosed, UsageError
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 NOON = 1_793_534_400_000
@@ -109,3 +109,37 @@ def test_what_has_no_timestamps_is_refused(spark: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(PySparkException, match=told):
             load(spark, tmp_path, "counted", **{"times": "timestamp", **options})
+
+
+@pytest.mark.full
+def test_helpers_and_options_take_instants(spark: Any, tmp_path: Path) -> None:
+    c = make(tmp_path)
+    old = {(1, "a"), (2, "x")}
+    half = datetime(2026, 11, 1, 12, 0, 0, 499_999, UTC)
+
+    def rows(frame: Any) -> set[tuple[int, str]]:
+        return {(row["k"], row["v"]) for row in frame.collect()}
+
+    assert rows(ts.snapshot(spark, c, half)) == rows(ts.snapshot(spark, c, "2026-11-01 12:00Z")) == old
+    assert rows(load(spark, tmp_path, "c", asOf="2026-11-01 13:00:00.499+01:00")) == old
+    assert rows(ts.changes(spark, c, FIRST, SECOND)) == {(1, "a"), (1, "b")}
+    assert rows(ts.updates(spark, c, FIRST, "2026-11-01 12:00:00.5Z")) == old
+    assert rows(load(spark, tmp_path, "c", lower="2026-11-01 12:00:00.001Z", upper="[]", staged="true")) == {
+        (1, "a"),
+        (1, "b"),
+    }
+    with pytest.raises(UsageError, match=r"does not say its zone: give value\.replace"):
+        ts.snapshot(spark, c, half.replace(tzinfo=None))
+    with pytest.raises(NotYetClosed, match=r"the last closed time is 2026-11-01 12:00:00\.5"):
+        ts.snapshot(spark, c, "2026-11-01 12:01Z")
+    one = spark.createDataFrame([(1, "z")], "k bigint, v string")
+    minute = datetime(2026, 11, 1, 12, 1, tzinfo=UTC)
+    assert ts.replace(c, one, time=minute).upper.elements == (NOON + 60_001,)
+    two = spark.createDataFrame([(2, "y")], "k bigint, v string")
+    assert ts.upsert(c, two, time=minute.replace(minute=2)).upper.elements == (NOON + 120_001,)
+    done = ts.write(c, two, "snapshot", time=minute.replace(minute=3))
+    assert done.appended.upper.elements == (NOON + 180_001,)
+    two.write.format("tidelake").option("envelope", "upsert").option("time", "2026-11-01 12:04Z").mode(
+        "append"
+    ).save(f"{tmp_path}/lake/c")
+    assert rows(ts.snapshot(spark, c)) == {(2, "y")}

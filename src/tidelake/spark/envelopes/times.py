@@ -26,9 +26,9 @@ def check_time(frame: t.StructType, time: str, collection: Collection) -> None:
             f"it has {', '.join(map(repr, frame.names))}"
         )
     clock = collection.domain.unit in _CUTS
-    if isinstance(found[0], t.IntegralType) or (clock and isinstance(found[0], t.TimestampType)):
+    if isinstance(found[0], t.IntegralType) or (clock and isinstance(found[0], t.TimestampType | t.DateType)):
         return
-    wanted = "bigint or timestamp" if clock else "bigint"
+    wanted = "bigint, timestamp or date" if clock else "bigint"
     raise InvalidUpdates(
         f"column {time!r} is {found[0].simpleString()}, and times of this collection are {wanted}: cast it"
     )
@@ -36,7 +36,7 @@ def check_time(frame: t.StructType, time: str, collection: Collection) -> None:
 
 @dataclass(frozen=True)
 class TakeTime:
-    """Computes the time column from another one."""
+    """Computes the time column from another one. A date is midnight UTC, as everywhere."""
 
     source: str
     target: str
@@ -45,7 +45,9 @@ class TakeTime:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Append the time column to a batch."""
         values = batch.column(self.source)
-        if pa.types.is_timestamp(values.type):
+        if pa.types.is_date(values.type):
+            values = pc.cast(pc.cast(values, pa.timestamp(_CUTS[self.unit][0])), pa.int64())
+        elif pa.types.is_timestamp(values.type):
             # Round down, also before 1970: a cast rounds towards 0, so that -0.5 ms would become time 0.
             unit, cut = _CUTS[self.unit]
             values = pc.cast(pc.cast(cut(values), pa.timestamp(unit, values.type.tz)), pa.int64())

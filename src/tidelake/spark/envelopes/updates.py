@@ -35,9 +35,9 @@ class Updates:
     schema added may be missing, and are null.
 
     Attributes:
-        time: the column with the time of each row: whole numbers, or timestamps if the collection's times
-            are a clock (rounded down to its unit). It is also stored if the collection has a column of that
-            name. None: `_time` if the frame has it, otherwise the time of the commit.
+        time: the column with the time of each row: whole numbers or, if the collection's times are a clock,
+            timestamps (rounded down to its unit) or dates (midnight UTC). It is also stored if the collection
+            has a column of that name. None: `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with rows whose time is closed: `"refuse"` is an error, `"advance"` gives them
             the least time that is open at the commit.
         interval: lower and upper; all rows lie in between. Only needed if times are tuples.
