@@ -137,6 +137,35 @@ def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str, killed_j
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_transactions_that_are_held_back_outlive_a_kill(tmp_path: Path, moment: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    c = tidelake.open(tmp_path / "lake").create("c", SCHEMA, key=["id"])
+    lines = []
+    for id_ in range(16):
+        # Three events a transaction; each file ends within one.
+        begin = 100 * (id_ // 3)
+        told = {"connector": "postgresql", "ts_ms": begin, "sequence": f'["{begin}","{id_}"]', "lsn": id_}
+        event = {"op": "c", "before": None, "after": _object((id_, "a", 0.5)), "source": told}
+        lines.append(json.dumps(event) + "\n")
+    for number in range(4):
+        path = folder / f"{number}.json"
+        path.write_text("".join(lines[4 * number : 4 * number + 4]))
+        os.utime(path, (1_000_000_000 + number,) * 2)
+    driver = Driver(tmp_path)
+    process = driver.start(moment, "2")
+    process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL, driver.log.read_text()[-4000:]
+    driver.finish()
+    # The event of the last transaction is held back.
+    wanted = {(id_, 100 * (id_ // 3) + 99, 1) for id_ in range(15)}
+    rows = c.updates(0, c.upper).read_all().select(["id", "_time", "_diff"]).to_pylist()
+    assert {tuple(row.values()) for row in rows} == wanted and len(rows) == len(wanted)
+    assert c.upper == Frontier.of(500)
+
+
+@pytest.mark.full
 @pytest.mark.grows
 def test_killed_at_random_moments(
     tmp_path: Path, rng: Random, killed_jvms: Path, record_property: Any

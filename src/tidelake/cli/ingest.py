@@ -64,8 +64,9 @@ _OPTIONS = {
     "--time",
     "time_",
     metavar="PATH",
-    help="Where the time is: for change events a path (default for debezium: source.lsn, for ms "
-    "source.ts_ms, for us source.ts_us), otherwise a column.",
+    help="Where the time is: for change events a path (default for debezium: the commit of the transaction "
+    "or, of an unknown source.connector, source.lsn, for ms source.ts_ms, for us source.ts_us), otherwise a "
+    "column.",
 )
 @click.option(
     "--late", type=click.Choice(["refuse", "advance"]), help="What to do with times that are closed."
