@@ -445,6 +445,7 @@ def test_an_ingest_of_a_capture_is_the_truth(
         assert {tuple(row.values()) for row in found} == rows and len(found) == len(rows)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("both_ways")
 def test_an_ingest_goes_on_where_a_transaction_was_held_back(
     spark: Any, tmp_path: Path, events: Lines
@@ -513,10 +514,9 @@ def test_a_frame_that_is_written_ends_with_a_whole_transaction(
     assert c.updates(0, c.upper.elements[0]).read_all().num_rows > len(stream.updates)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("both_ways")
-@pytest.mark.parametrize(
-    ("unit", "old_rows"), [("counter", "events"), pytest.param("ms", "stored", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize(("unit", "old_rows"), [("counter", "events"), ("ms", "stored")])
 def test_a_first_copy_of_several_micro_batches_is_seen_as_a_whole(
     spark: Any, tmp_path: Path, unit: Any, old_rows: Any
 ) -> None:

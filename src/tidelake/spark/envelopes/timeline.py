@@ -174,7 +174,8 @@ class Timeline:
     def again(self, lines: pa.Array, found: Positions) -> Mask:
         """Which lines (binary) are events that are among those held back, or earlier in the lines.
 
-        A connector that restarts in the middle of a transaction delivers it again.
+        A connector that restarts delivers events again, from the middle of a transaction or from earlier on.
+        LIMITATION: of what comes twice in one micro-batch, only what is in one batch of a task is found.
         """
         rows = (found.roles & ROWS) > 0
         again = np.zeros(len(rows), np.bool_)
