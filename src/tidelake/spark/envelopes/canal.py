@@ -115,9 +115,7 @@ class Canal(ToolMessages):
     """
 
     dialect: ClassVar[type[Dialect]] = CanalDialect
-    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"us": "es", "ms": "es", "s": "es", "date": "es"}
-    )
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({"us": "es", "ms": "es"})
     positions: ClassVar[frozenset[str]] = frozenset({"id", "gtid", "_tidb.commitTs"})
 
     def no_time(self) -> str:

@@ -45,7 +45,7 @@ Repair: TypeAlias = Callable[[Json], Json]
 
 # The paths in texts.
 TIME_PATH, ORDER_PATH = "time", "order"
-_US: Mapping[str, int] = MappingProxyType({"us": 1, "ms": 1_000, "s": 1_000_000, "date": 86_400_000_000})
+_US: Mapping[str, int] = MappingProxyType({"us": 1, "ms": 1_000, "s": 1_000_000})
 _NUMBER = re.compile(rb'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A file of MySQL's log with its number, and a position in it.

@@ -129,9 +129,7 @@ class Dms(ToolMessages):
     before_image: str = "before-image"
 
     dialect: ClassVar[type[Dialect]] = DmsDialect
-    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
-        dict.fromkeys(("us", "ms", "s", "date"), _COMMIT)
-    )
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("us", "ms"), _COMMIT))
     positions: ClassVar[frozenset[str]] = frozenset(
         {"metadata.transaction-id", "metadata.transaction-record-id", "metadata.stream-position"}
     )

@@ -135,9 +135,7 @@ class Maxwell(ToolMessages):
     """
 
     dialect: ClassVar[type[Dialect]] = MaxwellDialect
-    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"counter": "position", "us": "ts", "ms": "ts", "s": "ts", "date": "ts"}
-    )
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({"counter": "position", "us": "ts", "ms": "ts"})
     positions: ClassVar[frozenset[str]] = frozenset({"position", "xid", "xoffset", "gtid"})
 
     def no_time(self) -> str:
