@@ -16,7 +16,10 @@ from tidelake.cli.spark import session
 if TYPE_CHECKING:
     from tidelake.model.time import TimeDomain
     from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport
+    from tidelake.spark.jobs.tables import TablesReport
+    from tidelake.spark.writing.tables import TablesBatch
 
+_WRITER = "spark-ingest"
 _ENVELOPES = ("updates", "upsert", "debezium", "maxwell", "canal", "dms")
 # Option of the command: option of the envelope.
 _OPTIONS = {
@@ -98,13 +101,29 @@ _OPTIONS = {
     type=click.Path(file_okay=False, path_type=Path),
     help="Store lines that cannot be read in this folder, with the reason; default: such a line is an error.",
 )
-@click.option(
-    "--writer", default="spark-ingest", show_default=True, help="Name of this ingest in the collection."
-)
+@click.option("--writer", default=_WRITER, show_default=True, help="Name of this ingest in the collection.")
 @click.option(
     "--take-over",
     is_flag=True,
     help="Take over a writer name that another checkpoint has used for other files.",
+)
+@click.option(
+    "--tables",
+    is_flag=True,
+    help="The files have change events of many tables. Each table goes to a collection of its own, "
+    "COLLECTION.SCHEMA.TABLE, and each commit has all of them.",
+)
+@click.option(
+    "--key",
+    "keys",
+    metavar="[TABLE=]COLUMN,...",
+    multiple=True,
+    help="With --tables: the key of a new collection, or of all; may be repeated.",
+)
+@click.option(
+    "--time-unit",
+    type=click.Choice(["counter", "ms", "us"]),
+    help="With --tables: what times of new collections count (default: counter).",
 )
 @JSON
 def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
@@ -115,14 +134,23 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
     """
     import tidelake
     from tidelake.cli import output
+    from tidelake.model.time import TimeDomain
 
     directory: Path = given["directory"]
     if not directory.is_dir():
         raise errors.UsageError(f"there is no directory {str(directory)!r}: create it first")
+    _check_tables(given)
     with (
         tidelake.open(lake, create=False) as opened,
         session(f"tidelake ingest {collection}", "ingest") as spark,
     ):
+        if given["tables"]:
+            domain = TimeDomain.parse(given["time_unit"] or "counter")
+            with _progress(domain) as progress:
+                done = _run_tables(spark, opened, collection, given, progress)
+            shown = {"register": collection, **asdict(done), "upper": done.upper}
+            output.table([output.timed(shown, domain)], as_json)
+            return
         into = opened.collection(collection)
         with _progress(into.domain) as progress:
             report = _run(spark, into, given, progress)
@@ -157,6 +185,62 @@ def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "Ingest
     )
 
 
+# Options that `--tables` does not take, and what they are by default.
+_NOT_TABLES = {"format_": "jsonl", "old_rows": None, "delete_column": None}
+
+
+def _check_tables(given: dict[str, Any]) -> None:
+    """Refuse options that do not go together with `--tables`, or without it."""
+    if not given["tables"]:
+        for name in ("keys", "time_unit"):
+            if given[name]:
+                raise errors.UsageError(f"--{name.replace('keys', 'key').replace('_', '-')} needs --tables")
+        return
+    wrong = [name for name, usual in _NOT_TABLES.items() if given[name] != usual]
+    if given["envelope"] == "upsert" or wrong:
+        what = "--envelope upsert" if not wrong else f"--{wrong[0].rstrip('_').replace('_', '-')}"
+        raise errors.UsageError(
+            f"{what} does not go with --tables, which reads change events as JSON lines and looks old rows up"
+        )
+
+
+def _keys(words: tuple[str, ...]) -> Any:
+    """The keys by table, or of all tables; None if none are given."""
+    by_table: dict[str, list[str]] = {}
+    for word in words:
+        table, equals, columns = word.partition("=")
+        if not equals:
+            if len(words) > 1:
+                raise errors.UsageError(f"--key {word} is for all tables, and goes with no other --key")
+            return word.split(",")
+        by_table[table] = columns.split(",")
+    return by_table or None
+
+
+def _run_tables(spark: Any, lake: Any, register: str, given: dict[str, Any], progress: Any) -> "TablesReport":
+    from tidelake.spark.jobs.tables import ingest_tables
+
+    directory = given["directory"]
+    options = {name: given[name] for name in ("late", "order_by", "encodings", "time_unit")}
+    options["time"] = given["time_"]
+    if given["writer"] != _WRITER:
+        options["writer"] = given["writer"]
+    return ingest_tables(
+        spark,
+        lake,
+        directory,
+        given["checkpoint"] or directory / f".checkpoint-{register}",
+        into=register,
+        keys=_keys(given["keys"]),
+        follow=given["follow"],
+        max_files_per_trigger=given["max_files_per_trigger"],
+        rejects=given["rejects"],
+        take_over=given["take_over"],
+        progress=progress,
+        **{name: value for name, value in options.items() if value is not None},
+    )
+
+
 def _shown(collection: str, report: "IngestReport") -> dict[str, Any]:
     shown = {"collection": collection, **asdict(report)}
     shown["upper"] = report.upper
@@ -177,9 +261,9 @@ def _progress(domain: "TimeDomain") -> Iterator[Any]:
         task = bar.add_task("starting", total=None)
         taken = {"batches": 0, "files": 0, "updates": 0}
 
-        def seen(batch: "IngestedBatch") -> None:
+        def seen(batch: "IngestedBatch | TablesBatch") -> None:
             taken["batches"] += 1
-            taken["files"] += batch.files
+            taken["files"] += getattr(batch, "files", 0)
             taken["updates"] += batch.updates
             counts = ", ".join(f"{count:,} {name}" for name, count in taken.items())
             bar.update(task, description=f"{counts}, upper {domain.text(batch.upper)}")

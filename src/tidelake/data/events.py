@@ -5,7 +5,8 @@ a collection. Invariant: the events returned have canonical values, times >= 0, 
 nullable column or in the values of a removal.
 """
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from tidelake.model.time import Time, TimeDomain, parts
 Mask = npt.NDArray[np.bool_]
 
 REMOVED, ORDER, BEFORE = "_tidelake_removed", "_tidelake_order", "_tidelake_before"
+LEFT_OUT = "_tidelake_left_out"
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,13 @@ class EventColumns:
             row wins.
         delete_column: true where the key is removed; None: a key is removed where all value columns except
             `order_by` are null.
+        left_out: the names of the value columns that the event does not tell, as a JSON list of texts, or
+            null: these values are those of the key's row before it. None: events tell all values.
     """
 
     order_by: str | None = None
     delete_column: str | None = None
+    left_out: str | None = None
 
     def check(self, schema: Schema, domain: TimeDomain) -> None:
         """Refuse settings that fit no table.
@@ -53,6 +58,7 @@ class EventColumns:
         given: tuple[tuple[str, object], ...] = (
             ("order_by", self.order_by),
             ("delete_column", self.delete_column),
+            ("left_out", self.left_out),
         )
         for what, name in given:
             if name is not None and (not isinstance(name, str) or name in taken):
@@ -61,7 +67,7 @@ class EventColumns:
     def besides(self, schema: Schema) -> tuple[str, ...]:
         """Names of these columns that the collection does not have."""
         own = {column.name for column in schema.columns}
-        names = (self.order_by, self.delete_column)
+        names = (self.order_by, self.delete_column, self.left_out)
         return tuple(dict.fromkeys(name for name in names if name is not None and name not in own))
 
 
@@ -92,8 +98,8 @@ def read_events(
         dropped: columns that earlier schemas had, for the message.
 
     Returns:
-        Key, value and time columns, `_tidelake_removed`, and with `order_by` `_tidelake_order`. The rows keep
-        their order.
+        Key, value and time columns, `_tidelake_removed`, with `order_by` also `_tidelake_order`, and with
+        `left_out` `_tidelake_left_out`. The rows keep their order.
 
     Raises:
         InvalidUpdates: the table does not fit; names the column and the first bad row.
@@ -116,10 +122,14 @@ def read_events(
         dropped=dropped,
     ).drop_columns([DIFF])
     removed = _removed(rows, schema, columns, extra)
+    untold = {} if columns.left_out is None else left_out_rows(extra[columns.left_out])
     for column in schema.value:
         if not column.nullable:
-            _refuse(rows.column(column.name).is_null(), ~removed, column.name, "give it a value")
+            told = ~removed & ~untold[column.name] if column.name in untold else ~removed
+            _refuse(rows.column(column.name).is_null(), told, column.name, "give it a value")
     result = rows.append_column(REMOVED, pa.array(removed))
+    if columns.left_out is not None:
+        result = result.append_column(LEFT_OUT, extra[columns.left_out].cast(pa.string()))
     if columns.order_by is None:
         return result
     order = extra.get(columns.order_by)
@@ -127,6 +137,50 @@ def read_events(
         order = rows.column(columns.order_by)
     _refuse(order.is_null(), np.ones(len(order), np.bool_), columns.order_by, "it orders the events")
     return result.append_column(ORDER, _plain(order, columns.order_by))
+
+
+def left_out_rows(texts: pa.ChunkedArray) -> dict[str, Mask]:
+    """Which rows leave out the value of a column, by column: from JSON lists of names, or nulls."""
+    if texts.null_count == len(texts):
+        return {}
+    coded = texts.cast(pa.string()).combine_chunks().dictionary_encode()
+    codes = coded.indices.fill_null(-1).to_numpy()
+    found: dict[str, Mask] = {}
+    for code, text in enumerate(coded.dictionary.to_pylist()):
+        for name in json.loads(text):
+            found[name] = found.get(name, np.zeros(len(texts), np.bool_)) | (codes == code)
+    return found
+
+
+def truncated(
+    events: pa.Table, truncates: Sequence[tuple[int, bytes]], schema: Schema, domain: TimeDomain
+) -> pa.Table:
+    """Events of `read_events`, and for each key among them a removal at each truncation of the collection.
+
+    Args:
+        events: with an order.
+        truncates: the time and the order of each truncation.
+        schema: the collection's.
+        domain: of its times.
+    """
+    parts = [events]
+    for time, order in truncates:
+        constant = {
+            domain.columns[0]: pa.scalar(time, pa.int64()),
+            REMOVED: pa.scalar(True),
+            ORDER: pa.scalar(order, events.schema.field(ORDER).type),
+        }
+        keys = {column.name for column in schema.key}
+        columns = [
+            events.column(field.name)
+            if field.name in keys
+            else pa.repeat(constant[field.name], events.num_rows)
+            if field.name in constant
+            else pa.nulls(events.num_rows, field.type)
+            for field in events.schema
+        ]
+        parts.append(pa.Table.from_arrays(columns, schema=events.schema))
+    return pa.concat_tables(parts)
 
 
 def advanced(events: pa.Table, domain: TimeDomain, floor: Time) -> pa.Table:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.encode import encode_key
-from tidelake.data.events import BEFORE, ORDER, REMOVED
+from tidelake.data.events import BEFORE, LEFT_OUT, ORDER, REMOVED, left_out_rows
 from tidelake.data.keytext import key_text
 from tidelake.data.order import Mask, differ, group_starts
 from tidelake.data.sort import sort_indices
@@ -68,7 +68,7 @@ def resolve(
     wanted = update_schema(schema, domain)
     if not events.num_rows:
         return wanted.empty_table()
-    last = _winners(_joined(events), schema, domain, rules)
+    last = _winners(_joined(events), old, schema, domain, rules)
     starts = group_starts(last, len(schema.key))
     found = encode_key(old, schema)
     keys = encode_key(last.filter(pa.array(starts)), schema)
@@ -91,17 +91,66 @@ def _joined(events: pa.Table) -> pa.RecordBatch:
 
 
 def _winners(
-    events: pa.RecordBatch, schema: Schema, domain: TimeDomain, rules: UpsertRules
+    events: pa.RecordBatch, old: pa.Table, schema: Schema, domain: TimeDomain, rules: UpsertRules
 ) -> pa.RecordBatch:
     """The event that wins for each key and time, sorted by both."""
     by = [*(column.name for column in schema.key), *domain.columns]
     tied = [*by, *(name for name in (ORDER, BEFORE) if name in events.schema.names)]
     ordered = events.take(sort_indices(events.select([*tied, _ROW]), len(tied) + 1))
+    if LEFT_OUT in ordered.schema.names and ordered.column(LEFT_OUT).null_count < ordered.num_rows:
+        ordered = _filled(ordered, old, schema)
     points = group_starts(ordered.select(by), len(by))
     wins = np.append(points[1:], True)
     if not rules.rows_count:
         _check_equal(ordered, group_starts(ordered.select(tied), len(tied)), wins, schema)
     return ordered.filter(pa.array(wins)) if not wins.all() else ordered
+
+
+def _filled(ordered: pa.RecordBatch, old: pa.Table, schema: Schema) -> pa.RecordBatch:
+    """The events with the values that they leave out: those of the event before, or of the stored row.
+
+    Args:
+        ordered: events, sorted by key, and the events of a key as they follow each other.
+        old: stored rows of at least these keys.
+        schema: of the rows.
+
+    Raises:
+        InvalidUpdates: there is no one row before an event that leaves a value out.
+    """
+    starts = group_starts(ordered, len(schema.key))
+    group = np.cumsum(starts) - 1
+    first = np.flatnonzero(starts)
+    number = pc.index_in(
+        encode_key(old, schema), value_set=encode_key(ordered.filter(pa.array(starts)), schema)
+    )
+    at = np.flatnonzero(number.is_valid().to_numpy(zero_copy_only=False))
+    copies = np.zeros(len(first), np.int64)
+    np.add.at(copies, number.drop_null().to_numpy(), old.column(DIFF).to_numpy()[at])
+    rows = np.bincount(number.drop_null().to_numpy(), minlength=len(first))
+    stored = np.zeros(len(first), np.int64)
+    stored[number.drop_null().to_numpy()] = at
+    removed = ordered.column(REMOVED).to_numpy(zero_copy_only=False)
+    places = np.arange(ordered.num_rows)
+    for name, left_out in left_out_rows(pa.chunked_array([ordered.column(LEFT_OUT)])).items():
+        if name not in ordered.schema.names:
+            continue
+        untold = left_out & ~removed
+        # The last event that tells the value, if it is of the same key; a removal tells that there is none.
+        told = np.maximum.accumulate(np.where(untold, -1, places))
+        inside = told >= first[group]
+        nowhere = untold & np.where(inside, removed[told], (rows[group] != 1) | (copies[group] != 1))
+        if nowhere.any():
+            key = encode_key(ordered.slice(int(np.argmax(nowhere)), 1), schema)[0].as_py()
+            raise InvalidUpdates(
+                f"the source left out the value of column {name!r} for the key {key_text(key, schema)}, and "
+                "the collection has no row of this key to take it from: let the source write whole rows "
+                "(REPLICA IDENTITY FULL), or take a new snapshot of the table"
+            )
+        own, before = ordered.column(name), old.column(name).combine_chunks()
+        source = np.where(untold & ~inside, ordered.num_rows + stored[group], np.where(untold, told, places))
+        filled = pa.concat_arrays([own, before.cast(own.type)]).take(pa.array(source))
+        ordered = ordered.set_column(ordered.schema.get_field_index(name), ordered.schema.field(name), filled)
+    return ordered
 
 
 def _check_equal(ordered: pa.RecordBatch, ties: Mask, wins: Mask, schema: Schema) -> None:

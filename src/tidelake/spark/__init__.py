@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
     from tidelake.spark.jobs.maintain import MaintainReport, maintain
     from tidelake.spark.jobs.merge import merge, workers
+    from tidelake.spark.jobs.tables import TablesReport, ingest_tables
     from tidelake.spark.reading.frames import changes, history, snapshot, snapshots, updates
     from tidelake.spark.reading.holds import release
     from tidelake.spark.registering import register
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tidelake.spark.writing.append import append, write
     from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
     from tidelake.spark.writing.stage import stage
+    from tidelake.spark.writing.tables import TablesBatch, TablesSink, tables_sink
     from tidelake.spark.writing.upsert import replace, upsert
 
 _MODULES = {
@@ -39,6 +41,7 @@ _MODULES = {
     "jobs.ingest": ("IngestReport", "IngestedBatch", "ingest", "ingest_change_files"),
     "jobs.maintain": ("MaintainReport", "maintain"),
     "jobs.merge": ("merge", "workers"),
+    "jobs.tables": ("TablesReport", "ingest_tables"),
     "reading.frames": ("changes", "history", "snapshot", "snapshots", "updates"),
     "reading.holds": ("release",),
     "registering": ("register",),
@@ -47,6 +50,7 @@ _MODULES = {
     "writing.append": ("append", "write"),
     "writing.exactly_once": ("Sink", "WrittenBatch", "sink"),
     "writing.stage": ("stage",),
+    "writing.tables": ("TablesBatch", "TablesSink", "tables_sink"),
     "writing.upsert": ("replace", "upsert"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -58,6 +62,9 @@ __all__ = [
     "IngestedBatch",
     "MaintainReport",
     "Sink",
+    "TablesBatch",
+    "TablesReport",
+    "TablesSink",
     "TidelakeSource",
     "WrittenBatch",
     "append",
@@ -67,6 +74,7 @@ __all__ = [
     "history",
     "ingest",
     "ingest_change_files",
+    "ingest_tables",
     "local_session",
     "maintain",
     "merge",
@@ -78,6 +86,7 @@ __all__ = [
     "snapshot",
     "snapshots",
     "stage",
+    "tables_sink",
     "updates",
     "upsert",
     "workers",

@@ -38,6 +38,7 @@ _ANSWER = pa.schema(
         pa.field("held", pa.list_(pa.binary()), nullable=False),
         pa.field("held_events", pa.int64(), nullable=False),
         pa.field("repeated", pa.int64(), nullable=False),
+        pa.field("truncates", pa.int64(), nullable=False),
         pa.field("fault", pa.string()),
     ]
 )
@@ -64,6 +65,7 @@ class Answer:
         held: the rows that are held back until the time of their transaction is known, one item a task.
         held_events: how many they are.
         repeated: events of transactions that are in the collection already, ignored.
+        truncates: truncations of the collection, which only one task that gets all events can carry out.
     """
 
     uploads: tuple[bytes, ...] = field(default=(), repr=False)
@@ -82,6 +84,7 @@ class Answer:
     held: tuple[bytes, ...] = field(default=(), repr=False)
     held_events: int = 0
     repeated: int = 0
+    truncates: int = 0
 
     def see_files(self, names: pa.Array) -> None:
         """Remember which files there were."""
@@ -116,6 +119,7 @@ class Answer:
         self.held += tuple(other.held)
         self.held_events += other.held_events
         self.repeated += other.repeated
+        self.truncates += other.truncates
 
 
 def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:

@@ -90,21 +90,22 @@ def alone(state: ShardState, group: ShardState, idempotency: IdempotencyKey | No
 
 def known_writer(group: ShardState, state: ShardState, name: str) -> WriterRecord | None:
     """The record of a writer of a collection in a group: the group's, or else the collection's own."""
-    return group.writers.get(_key(state.shard_id, name)) or state.writers.get(name)
+    return group.writers.get(member_key(state.shard_id, name)) or state.writers.get(name)
 
 
 def writers_of(group: ShardState, member: str) -> dict[str, WriterRecord]:
     """The group's records of one collection's writers, by writer. Costs O(writers)."""
-    start = _key(member, "")
+    start = member_key(member, "")
     return {name.removeprefix(start): one for name, one in group.writers.items() if name.startswith(start)}
 
 
 def keys_of_writers(group: ShardState, members: list[str]) -> tuple[str, ...]:
     """The keys of the group's records of the writers of some collections."""
-    return tuple(sorted(_key(id_, name) for id_ in members for name in writers_of(group, id_)))
+    return tuple(sorted(member_key(id_, name) for id_ in members for name in writers_of(group, id_)))
 
 
-def _key(member: str, name: str) -> str:
+def member_key(member: str, name: str) -> str:
+    """The name under which a group keeps the record of a writer of one of its collections."""
     return f"{member}:{name}"
 
 
@@ -138,12 +139,12 @@ def open_member_writer(
     stranger = _stranger(state, member, joined)
     if stranger is not None:
         return stranger
-    known = state.writers.get(_key(member, name)) or record
+    known = state.writers.get(member_key(member, name)) or record
     before = replace(state, upper=upper, writers=pmap({} if known is None else {name: known}), tokens=pmap())
     outcome = commands.open_writer(before, now_ms, name, owner, take_over=take_over, resume=resume)
     if not isinstance(outcome, Commit):
         return outcome
-    key = _key(member, name)
+    key = member_key(member, name)
     begun = tuple(key for _ in outcome.edits.tokens)
     return Commit(Edits(writers={key: outcome.result}, tokens=begun), outcome.result)
 
@@ -160,7 +161,7 @@ def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[App
     idempotency, key = wanted.idempotency, ""
     record = wanted.record
     if idempotency is not None:
-        key = _key(wanted.member, idempotency.writer)
+        key = member_key(wanted.member, idempotency.writer)
         record = state.writers.get(key) or wanted.record
         known = answer_of_record(record, idempotency, Appended.before)
         if known is not None:

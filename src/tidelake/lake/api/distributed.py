@@ -154,6 +154,7 @@ class Distributed(SplitReads):
         time: TimeLike | None = None,
         order_by: str | None = None,
         delete_column: str | None = None,
+        left_out: str | None = None,
         rows_count: bool = True,
         advance: bool = False,
     ) -> Upserter:
@@ -167,11 +168,13 @@ class Distributed(SplitReads):
             time: time of all events.
             order_by: as for `Collection.upsert`.
             delete_column: as for `Collection.upsert`.
+            left_out: a column with a JSON list of the value columns that an event leaves out, or null: these
+                values are those of the key's row before the event.
             rows_count: if events tie, the later row wins; False: tied events must be equal.
             advance: move events whose times are closed to the upper, in their order.
         """
         at = None if time is None else self._times.at(time, "time")
-        columns = EventColumns(order_by, delete_column)
+        columns = EventColumns(order_by, delete_column, left_out)
         return Upserter.at(self._shard.apply_decided(), columns, at, rows_count=rows_count, advance=advance)
 
     def replacements(

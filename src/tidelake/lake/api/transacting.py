@@ -11,6 +11,7 @@ from tidelake.errors import TidelakeError, UploadExpired, UpperMismatch, UsageEr
 from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.lake.arguments.names import check_name
+from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
@@ -61,6 +62,31 @@ class Transacting(LakeHandle):
             lower=lower,
             upper=upper,
             token=token,
+        )
+
+    def group_writer(
+        self, register: str, name: str, *, owner: str = "", take_over: bool = False
+    ) -> GroupWriter:
+        """Open a named writer of the group of a collection: its writes to all of the group are numbered.
+
+        Each number is committed at most once. Opening fences every earlier handle of the same name. A few log
+        writes if the collection is in no group yet, otherwise one.
+
+        Args:
+            register: name of the collection that keeps the writer's record; it joins a group.
+            name: name of the writer.
+            owner: the owner of the numbers; a name that has another owner is refused.
+            take_over: take the name from another owner.
+        """
+        self._guard.check()
+        return GroupWriter(
+            self._groups,
+            self._shards.named,
+            self.env.ids.fresh,
+            register=register,
+            name=name,
+            owner=owner,
+            take_over=take_over,
         )
 
     def write(

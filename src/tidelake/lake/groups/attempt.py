@@ -149,6 +149,8 @@ class Attempt:
         if not isinstance(given, Offered):
             return prepare(shard, stay, self._awaited, given, time)
         self._kept |= {part.name for part in given.parts}
+        if given.read_at is not None:
+            self._latest[shard.spec.shard_id] = given.read_at
         return prepare_offered(shard, stay, self._awaited, given)
 
     def decide(

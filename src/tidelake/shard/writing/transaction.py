@@ -63,12 +63,16 @@ class Offered:
         checked: a frontier; all times are known to be at or after it.
         upper: the upper that the batches among them close times up to.
         batches: handles of the batches, which a transaction uses up.
+        read_at: the updates depend on contents, which were read when the group was in this state or a later
+            one: the decision is refused if the group let rows in for the collection after it. None: they
+            depend on none.
     """
 
     runs: tuple[Run, ...]
     checked: Frontier
     upper: Frontier
     batches: tuple[Batch, ...] = ()
+    read_at: int | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -5,15 +5,17 @@ The bytes that it returns are appended by `tidelake.shard.writing.batches.append
 upper that they were made for: at a later upper the old rows may differ.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidelake.data.events import EventColumns, advanced, read_events
+from tidelake.data.encode import encode_key
+from tidelake.data.events import EventColumns, advanced, read_events, truncated
 from tidelake.data.keyranges import RangeLimits, key_ranges
 from tidelake.data.keyset import KeySet
 from tidelake.data.types import update_schema
@@ -22,6 +24,7 @@ from tidelake.errors import BlobNotFound, UpdateBeforeLower, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
+from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import mapped
@@ -135,6 +138,7 @@ class Upserter:
         batches: Iterable[pa.RecordBatch],
         watch: Callable[[pa.Table, pa.Table], None] = lambda _events, _updates: None,
         old_rows: OldRows | None = None,
+        truncates: Sequence[tuple[int, bytes]] = (),
     ) -> bytes:
         """Look up old rows, compute updates and store them; the bytes go to `append_uploaded`.
 
@@ -149,6 +153,9 @@ class Upserter:
                 one call. More than `merge_chunk_rows` must be sorted by key.
             watch: called with the events of each range and the updates that they result in.
             old_rows: a source of old rows that is asked before the store.
+            truncates: the time and the order of each truncation, which removes all rows before it; only if
+                all events have an order, and the call gets the events of all keys. Then the whole contents
+                are read.
 
         Returns:
             The bytes; `b""` if nothing changes.
@@ -163,14 +170,25 @@ class Upserter:
             self._explained(),
             BatchBuilder(self.spec, blobs, env_here(), self.lower, sorted=True, upper=upper) as builder,
         ):
-            for events, updates in self.resolved(blobs, batches, old_rows):
+            keys: list[pa.Array] = []
+            for events, updates in self.resolved(blobs, batches, old_rows, truncates):
                 watch(events, updates)
                 builder.add(updates)
+                if truncates:
+                    keys.append(encode_key(events, self.spec.schema))
+            if truncates:
+                for updates in self._emptied(blobs, keys, min(truncates)[0]):
+                    watch(updates, updates)
+                    builder.add(updates)
             built = builder.finish(upper)
         return built.to_bytes() if built.runs else b""
 
     def resolved(
-        self, blobs: BlobStore, given: Iterable[object], old_rows: OldRows | None = None
+        self,
+        blobs: BlobStore,
+        given: Iterable[object],
+        old_rows: OldRows | None = None,
+        truncates: Sequence[tuple[int, bytes]] = (),
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The events of each range of keys, and the updates that they result in; both in ascending order."""
         spec, config = self.spec, self.spec.config
@@ -184,6 +202,7 @@ class Upserter:
             # `old_rows` knows closed times only, so it cannot answer if staged updates count.
             known = old_rows(self.lower, events) if old_rows and not self.meets_staged else None
             old = self._stored(blobs, events) if known is None else known
+            events = truncated(events, truncates, spec.schema, spec.domain) if truncates else events
             return events, resolve(events, old, spec.schema, spec.domain, rules)
 
         yield from mapped(resolved, key_ranges(map(self._events, given), spec.schema, limits), threads)
@@ -193,6 +212,20 @@ class Upserter:
         among = KeySet.of(events, self.spec.schema)
         found = rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=among)
         return pa.Table.from_batches(found, update_schema(self.spec.schema, self.spec.domain))
+
+    def _emptied(self, blobs: BlobStore, keys: Sequence[pa.Array], time: int) -> Iterator[pa.Table]:
+        """Retractions, at a time, of all stored rows of other keys than these."""
+        spec = self.spec
+        others = pa.chunked_array(keys, pa.binary()).combine_chunks() if keys else pa.array([], pa.binary())
+        wanted = update_schema(spec.schema, spec.domain)
+        for batch in rows(spec, blobs, list(self.needed), AsOf(self.as_of)):
+            left = batch.filter(pc.invert(pc.is_in(encode_key(batch, spec.schema), value_set=others)))
+            if left.num_rows:
+                more = [
+                    pa.repeat(pa.scalar(time, pa.int64()), left.num_rows),
+                    pc.negate_checked(left.column(DIFF)),
+                ]
+                yield pa.Table.from_arrays([*left.columns[:-2], *more], schema=wanted)
 
     @contextmanager
     def _explained(self) -> Generator[None]:

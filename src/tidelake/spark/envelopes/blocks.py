@@ -5,6 +5,7 @@ it raises `Unsure`; the exact parser then reads the lines, and finds the reason 
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -40,10 +41,12 @@ class EventSide:
     Attributes:
         lines: the line number of each row, ascending.
         rows: the rows, as columns.
+        left_out: which rows leave the value of a column out, by column; they have null there.
     """
 
     lines: Ints
     rows: pa.RecordBatch
+    left_out: Mapping[str, Mask] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Events:
         marks: times of the heartbeats and messages that have a time.
         heartbeats: number of heartbeats and messages.
         tombstones: number of tombstones.
+        truncates: numbers of the lines that truncate; they are among `lines`, and have no rows.
     """
 
     lines: Ints
@@ -69,6 +73,7 @@ class Events:
     marks: Ints
     heartbeats: int
     tombstones: int
+    truncates: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,11 @@ class EventLayout:
     stored: bool
     encodings: Encoding = PLAIN
     optional: frozenset[str] = frozenset()
+
+    def keeps(self, side: str) -> frozenset[str]:
+        """The columns whose values may be left out in the rows of a side: they are looked up."""
+        wanted = self.after.names if self.stored and side == "after" else []
+        return frozenset(wanted) - set(self.before.names)
 
 
 @dataclass
@@ -163,6 +173,7 @@ class BlockReader:
 
     def _events(self, found: pa.StructArray, lines: Ints, tombstones: int, encoding: Encoding) -> Events:
         layout = self.layout
+        before, after = (found.field(side) for side in ("before", "after"))
         op = found.field("op")
         times = np.zeros(len(found), np.int64) if layout.time is None else _numbers(found, layout.time)
         marks = _is(op, MARKS)
@@ -183,8 +194,8 @@ class BlockReader:
             lines[events],
             times[events],
             orders,
-            _side(found.field("before"), events, lines, layout.before, encoding),
-            _side(found.field("after"), events, lines, layout.after, encoding),
+            _side(before, events, lines, layout.before, encoding, keeps=layout.keeps("before")),
+            _side(after, events, lines, layout.after, encoding, keeps=layout.keeps("after")),
             times[marks],
             int(marks.sum()),
             tombstones,
@@ -279,17 +290,29 @@ def _is(op: pa.Array, names: tuple[str, ...]) -> Mask:
 
 
 def _side(
-    rows: pa.StructArray, events: Mask, lines: Ints, schema: pa.Schema, encoding: Encoding
+    rows: pa.StructArray,
+    events: Mask,
+    lines: Ints,
+    schema: pa.Schema,
+    encoding: Encoding,
+    *,
+    keeps: frozenset[str],
 ) -> EventSide:
     there = rows.is_valid().to_numpy(zero_copy_only=False) & events
     rows = rows.filter(pa.array(there))
-    columns = []
+    columns, left_out = [], {}
     for wanted in schema:
         read = rows.field(wanted.name)
-        if pa.types.is_string(read.type) and pc.any(pc.is_in(read, value_set=pa.array(UNAVAILABLE))).as_py():
-            raise Unsure
+        if pa.types.is_string(read.type):
+            found = pc.is_in(read, value_set=pa.array(UNAVAILABLE))
+            if pc.any(found).as_py():
+                if wanted.name not in keeps or (read.null_count and not wanted.nullable):
+                    raise Unsure
+                left_out[wanted.name] = found.to_numpy(zero_copy_only=False)
+                read = pc.if_else(found, pa.scalar(None, pa.string()), read)
+                wanted = wanted.with_nullable(True)  # noqa: PLW2901
         columns.append(finished(read, wanted, encoding.of(wanted.name)))
-    return EventSide(lines[there], pa.RecordBatch.from_arrays(columns, schema=schema))
+    return EventSide(lines[there], pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
 
 
 def _texts_of(lines: pa.Array, layout: EventLayout, wrapped: bool) -> Texts:

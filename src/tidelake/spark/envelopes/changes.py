@@ -10,7 +10,7 @@ Owns the meaning of events. Must not know Spark's streams, nor how updates are s
     {"op": "m", "source": {"lsn": 9}, "message": ...}                     the same
     {"ts_ms": 9}, {"status": "END", "id": "5:9", ...}                     the same, if it has the time field
     null, blank line                                                      ignored (a tombstone of Kafka)
-    {"op": "t", ...}                                                      refused: it names no rows
+    {"op": "t", "source": {"lsn": 9}}                                     all rows before it are removed
 
 An event may be wrapped in `{"schema": ..., "payload": <event>}`; then the schema says how values are
 encoded. Fields of a row that the collection does not have are ignored; every column of the collection must
@@ -18,7 +18,8 @@ be present.
 
 Old rows are taken from `before` or, with `old_rows="stored"`, from the collection: then only the key columns
 are read from `before` or, if that is null, from the message's key. A change of the key removes the row of the
-old key.
+old key. A value that the source left out (an unchanged large one) is that of the row before. With old rows
+from `before` such a value, and a truncation, are refused.
 
 Blocks of lines are parsed at once (`blocks`). A block of which that parser is not sure is halved, and in the
 end parsed line by line (`event`).
@@ -27,6 +28,7 @@ INVARIANT: a line is either counted as tombstone, heartbeat or event, or it is a
 file, the line and the reason. There is no other case.
 """
 
+import json
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,7 +46,7 @@ from tidelake.data.order import differ
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.blocks import BlockReader, EventLayout, Events, EventSide
-from tidelake.spark.envelopes.event import OPS, Event, Unfit, parse
+from tidelake.spark.envelopes.event import MARKS, TRUNCATE, Event, Unfit, parse
 from tidelake.spark.envelopes.messages import as_bytes, cut, late_reason, shown, unreadable
 from tidelake.spark.envelopes.positions import NONE, REMEDY, named_connector
 from tidelake.spark.envelopes.sides import (
@@ -64,6 +66,7 @@ Late: TypeAlias = Literal["refuse", "advance"]
 OldRows: TypeAlias = Literal["events", "stored"]
 # Columns of events for an upsert, beside the collection's own.
 TIME, REMOVED, ORDER, LINE = "_time", "_removed", "_order", "_line"
+LEFT_OUT = "_left_out"
 # Fewer lines than this are read one by one.
 _LINES_MIN = 32
 
@@ -82,6 +85,21 @@ class Reject:
 
 
 @dataclass(frozen=True)
+class Truncates:
+    """Lines that remove all rows before them.
+
+    Attributes:
+        lines: their numbers, ascending.
+        times: their times.
+        orders: by `order_by`, 0 without.
+    """
+
+    lines: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+    orders: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Parsed:
     """The result of parsing a batch of lines.
 
@@ -94,6 +112,7 @@ class Parsed:
         late: number of events before `lower`.
         time_upper: the greatest time of any event or heartbeat; None if there is none.
         rejects: lines that could not be read, ascending; empty unless the parser collects them.
+        truncates: truncations, which `events` counts, too; None: there are none.
     """
 
     rows: pa.RecordBatch
@@ -103,6 +122,7 @@ class Parsed:
     late: int
     time_upper: int | None
     rejects: tuple[Reject, ...] = ()
+    truncates: Truncates | None = None
 
 
 def _required(name: str) -> pa.Field:
@@ -161,13 +181,15 @@ class ChangeParser:
         """The schema of `Parsed.rows`.
 
         Updates: the columns, `_time` and `_diff`. Events: the columns, values nullable, `_time`, `_removed`,
-        `_order` (by `order_by`, 0 without) and `_line` (the number of the line, from 0).
+        `_order` (by `order_by`, 0 without), `_line` (the number of the line, from 0) and `_left_out` (the
+        names of the columns whose values are to be looked up, as a JSON list; null: none).
         """
         if self.old_rows == "events":
             return pa.schema([*self.schema, _required(TIME), _required(DIFF)])
         fields = [f if f.name in self.key else f.with_nullable(True) for f in self.schema]
         removed = pa.field(REMOVED, pa.bool_(), nullable=False)
-        return pa.schema([*fields, _required(TIME), removed, _required(ORDER), _required(LINE)])
+        left_out = pa.field(LEFT_OUT, pa.string())
+        return pa.schema([*fields, _required(TIME), removed, _required(ORDER), _required(LINE), left_out])
 
     @cached_property
     def layout(self) -> EventLayout:
@@ -271,6 +293,7 @@ class ChangeParser:
             int((found.times[events] < self.lower).sum()),
             max(ends, default=None),
             tuple(bad),
+            _truncates(found),
         )
 
     def _implausible(self, time: int) -> str:
@@ -308,8 +331,8 @@ class ChangeParser:
                 tombstones += 1
             else:
                 events[number] = event
-        marks = [event for event in events.values() if event.op not in OPS]
-        of_rows = {number: event for number, event in events.items() if event.op in OPS}
+        marks = [event for event in events.values() if event.op in MARKS]
+        of_rows = {number: event for number, event in events.items() if event.op not in MARKS}
         before, after = self._sides(of_rows, bad)
         return Events(
             np.array(list(of_rows), np.int64),
@@ -320,6 +343,7 @@ class ChangeParser:
             np.array([event.time for event in marks if event.time is not None], np.int64),
             len(marks),
             tombstones,
+            np.array([number for number, e in of_rows.items() if e.op == TRUNCATE], np.int64),
         )
 
     def _sides(self, events: dict[int, Event], bad: list[Reject]) -> tuple[EventSide, EventSide]:
@@ -335,8 +359,7 @@ class ChangeParser:
                 bad.append(Reject(row.line, cut(row.reason)))
 
     def _side(self, events: dict[int, Event], name: str, schema: pa.Schema) -> EventSide:
-        lines: list[int] = []
-        batches: list[pa.RecordBatch] = []
+        sides: list[EventSide] = []
         for encoding in dict.fromkeys(event.encoding for event in events.values()):
             rows = {
                 number: getattr(event, name)
@@ -344,11 +367,8 @@ class ChangeParser:
                 if event.encoding == encoding and getattr(event, name) is not None
             }
             given = encoding if encoding != PLAIN else self.layout.encodings
-            lines += rows
-            batches.append(rows_of(rows, name, schema, given, self.optional))
-        table = pa.Table.from_batches(batches, schema=schema)
-        order = np.argsort(np.array(lines, np.int64), kind="stable")
-        return EventSide(np.array(lines, np.int64)[order], one_batch(table.take(pa.array(order))))
+            sides.append(rows_of(rows, name, schema, given, self.optional, keeps=self.layout.keeps(name)))
+        return joined_sides(sides, schema)
 
     def _joined(self, parts: list[Events]) -> Events:
         before = [part.before for part in parts]
@@ -363,6 +383,7 @@ class ChangeParser:
             concat([part.marks for part in parts]),
             sum(part.heartbeats for part in parts),
             sum(part.tombstones for part in parts),
+            concat([part.truncates for part in parts]),
         )
 
     def _updates(self, found: Events) -> pa.RecordBatch:
@@ -402,6 +423,7 @@ class ChangeParser:
             pa.array(is_removal),
             pa.array(orders),
             pa.array(lines),
+            _left_out_names(found.after, len(removed.lines)).take(pa.array(order)),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -416,7 +438,8 @@ class ChangeParser:
         for name in self.layout.before.names:
             kept[both] |= differ(before.column(name), after.column(name))
         there = EventSide(old.lines[kept], old.rows.filter(pa.array(kept)))
-        missing = found.lines[~np.isin(found.lines, np.concatenate([old.lines, new.lines]))]
+        told = np.concatenate([old.lines, new.lines, found.truncates])
+        missing = found.lines[~np.isin(found.lines, told)]
         if not len(missing):
             return there
         return joined_sides([there, self._keys(missing.tolist(), keys, bad)], self.layout.before)
@@ -424,16 +447,38 @@ class ChangeParser:
     def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> EventSide:
         """The keys of deletes without an old row, from the keys of their messages."""
         texts = [None] * len(lines) if keys is None else as_bytes(keys.take(pa.array(lines))).to_pylist()
-        found: list[int] = []
-        batches: list[pa.RecordBatch] = []
+        sides: list[EventSide] = []
         for line, text in zip(lines, texts, strict=True):
             try:
                 row, encoding = message_key(text)
                 given = encoding if encoding != PLAIN else self.layout.encodings
-                batches.append(rows_of({line: row}, "key", self.layout.before, given))
-                found.append(line)
+                sides.append(rows_of({line: row}, "key", self.layout.before, given))
             except (Unfit, BadRow) as error:
                 reason = error.reason if isinstance(error, BadRow) else str(error)
                 bad.append(Reject(line, cut(reason)))
-        table = pa.Table.from_batches(batches, schema=self.layout.before)
-        return EventSide(np.array(found, np.int64), one_batch(table))
+        return joined_sides(sides, self.layout.before)
+
+
+def _truncates(found: Events) -> Truncates | None:
+    if not len(found.truncates):
+        return None
+    at = np.searchsorted(found.lines, found.truncates)
+    orders = np.zeros(len(at), np.int64) if found.orders is None else found.orders[at]
+    return Truncates(found.truncates, found.times[at], orders)
+
+
+def _left_out_names(side: EventSide, before: int) -> pa.Array:
+    """JSON lists of the columns that rows leave out, null for none; after `before` nulls."""
+    count = before + len(side.lines)
+    if not side.left_out:
+        return pa.nulls(count, pa.string())
+    names = sorted(side.left_out)
+    # The rows of one combination of columns have one text.
+    rows = np.stack([side.left_out[name] for name in names], axis=1)
+    combinations, codes = np.unique(rows, axis=0, return_inverse=True)
+    texts = [
+        json.dumps([name for name, there in zip(names, row, strict=True) if there]) if any(row) else None
+        for row in combinations.tolist()
+    ]
+    found = pa.array(texts, pa.string()).take(pa.array(codes.reshape(-1)))
+    return pa.concat_arrays([pa.nulls(before, pa.string()), found])

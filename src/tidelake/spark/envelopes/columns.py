@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidelake.data.json.raw import fields
 from tidelake.spark.envelopes.blocks import UNAVAILABLE, EventLayout, Events, EventSide
 from tidelake.spark.envelopes.changes import Reject
-from tidelake.spark.envelopes.event import FULL, MARKS, OPS, TRUNCATE
+from tidelake.spark.envelopes.event import FULL, MARKS, NEEDS_STORED, OPS, TRUNCATE
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = tuple[pa.StructArray, pa.StructArray]
@@ -40,8 +40,11 @@ def events(
     reasons.add(_negative(times) & ~tombstones, "its time is null or negative")
     if orders is not None:
         reasons.add(_negative(orders) & ~tombstones & ~marks, "what orders it is null or negative")
-    reasons.add(_is(op, ("t",)), TRUNCATE)
-    reasons.add(~_is(op, (*OPS, *MARKS, "t")) & ~tombstones, "its op is none of c, r, u, d, h and m")
+    truncates = _is(op, (TRUNCATE,))
+    if not layout.stored:
+        reasons.add(truncates, NEEDS_STORED)
+    known = _is(op, (*OPS, *MARKS, TRUNCATE))
+    reasons.add(~known & ~tombstones, "its op is none of c, r, u, d, t, h and m")
     for name, needs in OPS.items():
         this = _is(op, (name,))
         for side, of_side, needed in zip(("before", "after"), rows, needs, strict=True):
@@ -51,8 +54,9 @@ def events(
             elif not (layout.stored and side == "before"):
                 remedy = f": {FULL}" if side == "before" else ""
                 reasons.add(this & ~there, f"op {name!r} without {side!r}{remedy}")
+    ignored = marks | truncates
     for side, of_side, schema in (("before", before, layout.before), ("after", after, layout.after)):
-        _check_values(of_side, side, schema, ~_null(of_side) & ~marks, reasons)
+        _check_values(of_side, side, schema, ~_null(of_side) & ~ignored, reasons, keeps=layout.keeps(side))
     good = ~reasons.bad & ~tombstones
     on_rows = good & ~marks
     numbers = np.arange(count, dtype=np.int64)
@@ -60,11 +64,12 @@ def events(
         numbers[on_rows],
         _numbers(times, on_rows),
         None if orders is None else _numbers(orders, on_rows),
-        _side(before, on_rows & ~_null(before), layout.before),
-        _side(after, on_rows & ~_null(after), layout.after),
+        _side(before, on_rows & ~truncates & ~_null(before), layout.before, layout.keeps("before")),
+        _side(after, on_rows & ~truncates & ~_null(after), layout.after, layout.keeps("after")),
         _numbers(times, good & marks),
         int((good & marks).sum()),
         int(tombstones.sum()),
+        np.flatnonzero(on_rows & truncates).astype(np.int64),
     )
     return found, reasons.rejects()
 
@@ -87,7 +92,15 @@ class _Reasons:
         return [Reject(int(row), self._texts[self._code[row]]) for row in np.flatnonzero(self.bad)]
 
 
-def _check_values(rows: pa.StructArray, side: str, schema: pa.Schema, there: Mask, reasons: _Reasons) -> None:
+def _check_values(
+    rows: pa.StructArray,
+    side: str,
+    schema: pa.Schema,
+    there: Mask,
+    reasons: _Reasons,
+    *,
+    keeps: frozenset[str],
+) -> None:
     for wanted in schema:
         values = rows.field(wanted.name)
         where = f"column {wanted.name!r} of {side!r}"
@@ -98,7 +111,7 @@ def _check_values(rows: pa.StructArray, side: str, schema: pa.Schema, there: Mas
         if inner is not None:
             reasons.add(inner & there, f"{where}: holds a null where none is allowed")
         left_out = _left_out(values)
-        if left_out is not None:
+        if left_out is not None and wanted.name not in keeps:
             reasons.add(left_out & there, f"{where}: the source left the value out: {FULL}")
 
 
@@ -126,11 +139,18 @@ def _null_inside(values: pa.Array, kind: pa.DataType) -> Mask | None:
     return bad
 
 
-def _side(rows: pa.StructArray, there: Mask, schema: pa.Schema) -> EventSide:
+def _side(rows: pa.StructArray, there: Mask, schema: pa.Schema, keeps: frozenset[str]) -> EventSide:
     chosen = rows.filter(pa.array(there))
-    columns = [chosen.field(wanted.name) for wanted in schema]
+    columns, left_out = [], {}
+    for wanted in schema:
+        values = chosen.field(wanted.name)
+        mask = _left_out(values) if wanted.name in keeps else None
+        if mask is not None and mask.any():
+            left_out[wanted.name] = mask
+            values = pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)
+        columns.append(values)
     lines = np.flatnonzero(there).astype(np.int64)
-    return EventSide(lines, pa.RecordBatch.from_arrays(columns, schema=schema))
+    return EventSide(lines, pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
 
 
 def _null(values: pa.Array) -> Mask:

@@ -1,4 +1,4 @@
-"""The `schema` beside a `payload`: how Kafka Connect's JSON describes the encoding of values.
+"""The `schema` beside a `payload`: how Kafka Connect's JSON describes columns, and the encoding of values.
 
 Owns the names of Kafka Connect's and Debezium's logical types. Of events it must know only where their rows
 are.
@@ -7,10 +7,33 @@ are.
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from tidelake.data.json.encoding import PLAIN, Encoding
+from tidelake.errors import UsageError
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _SCALED = "io.debezium.data.VariableScaleDecimal"
+_TYPES = {
+    "boolean": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+_LOGICAL = {
+    "org.apache.kafka.connect.data.Date": pa.date32(),
+    "org.apache.kafka.connect.data.Timestamp": pa.timestamp("ms"),
+    "io.debezium.time.Date": pa.date32(),
+    "io.debezium.time.Timestamp": pa.timestamp("ms"),
+    "io.debezium.time.MicroTimestamp": pa.timestamp("us"),
+    "io.debezium.time.NanoTimestamp": pa.timestamp("ns"),
+    "io.debezium.time.ZonedTimestamp": pa.timestamp("us", "UTC"),
+}
 # Types whose name alone says what a number counts. Times of day and texts need no encoding.
 _COUNTS: dict[str, Encoding] = {
     "org.apache.kafka.connect.data.Date": Encoding("days"),
@@ -42,6 +65,76 @@ def struct_encoding(schema: Any) -> Encoding:
         ValueError: it is not a schema.
     """
     return PLAIN if schema is None else _encoding(schema)
+
+
+def row_fields(schema: Any) -> list[dict[str, Any]] | None:
+    """The columns of the rows of an event (`after`, else `before`), by the schema of its envelope.
+
+    Returns:
+        What Connect says of each column; None if it does not tell columns.
+
+    Raises:
+        ValueError: it is not a schema.
+    """
+    if schema is None:
+        return None
+    rows = dict(_fields(schema))
+    row = rows.get("after", rows.get("before"))
+    return None if row is None else [dict(_object(of)) for _, of in _fields(row)]
+
+
+def key_fields(schema: Any) -> list[str] | None:
+    """The names of the columns of a message's key, by its schema; None if it does not tell any.
+
+    Raises:
+        ValueError: it is not a schema.
+    """
+    names = [] if schema is None else [name for name, _ in _fields(schema)]
+    return names or None
+
+
+def columns_of(fields: list[dict[str, Any]]) -> pa.Schema:
+    """The columns that `row_fields` describes.
+
+    Raises:
+        UsageError: a column has a type that no collection can have; names the column and the remedy.
+        ValueError: it is not a schema.
+    """
+    return pa.schema([_column(one) for one in fields])
+
+
+def _column(kind: Mapping[str, Any]) -> pa.Field:
+    name = kind.get("field")
+    if not isinstance(name, str):
+        raise ValueError("a field of it has no name")
+    return pa.field(name, _type(kind, name), nullable=bool(kind.get("optional")))
+
+
+def _type(kind: Mapping[str, Any], where: str) -> pa.DataType:
+    name, base = kind.get("name"), kind.get("type")
+    if name == _DECIMAL:
+        scale = _scale(kind)
+        known = (kind.get("parameters") or {}).get("connect.decimal.precision")
+        precision = int(str(known), 10) if known is not None else max(38, scale)
+        return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+    if name == _SCALED:
+        raise UsageError(
+            f"column {where!r} is a number without a fixed scale: let the connector write texts "
+            "(decimal.handling.mode=string), or create the collection with a decimal type first"
+        )
+    if isinstance(name, str) and name in _LOGICAL:
+        return _LOGICAL[name]
+    if base == "struct":
+        return pa.struct([_column(of) for _, of in _fields(kind)])
+    if base == "array":
+        items = _object(kind.get("items", {}))
+        return pa.list_(pa.field("item", _type(items, where), nullable=bool(items.get("optional"))))
+    if isinstance(base, str) and base in _TYPES:
+        return _TYPES[base]
+    raise UsageError(
+        f"column {where!r} has the type {base!r} of Kafka Connect, which no collection can keep: let the "
+        "connector leave it out (column.exclude.list)"
+    )
 
 
 def _fields(schema: Any) -> list[tuple[str, Any]]:

@@ -19,6 +19,7 @@ Events come as text or as columns:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -32,10 +33,10 @@ from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows
 from tidelake.spark.envelopes.messages import place
-from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, ReadEvents, StoreChanges, is_text
+from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, NOTE, ReadEvents, StoreChanges, is_text
 from tidelake.spark.envelopes.storing import StoreEvents, event_schema
 from tidelake.spark.envelopes.timeline import Timeline
-from tidelake.spark.envelopes.upsert import Upsert
+from tidelake.spark.envelopes.upsert import Upsert, by_key
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 _DEFAULT = {"counter": "source.lsn", "ms": "source.ts_ms", "us": "source.ts_us"}
@@ -58,7 +59,8 @@ class Debezium:
             `"advance"` gives them the least open time.
         old_rows: `"events"`: `before` has the complete old row. `"stored"`: the old row is looked up in the
             collection, and `before` or the message's key need only the key columns; the last event of a key
-            wins, and all rows of the key are replaced.
+            wins, and all rows of the key are replaced. Then also truncations are carried out, and values that
+            the source left out are looked up.
         order_by: path of the value that orders events of one key and time; only with `"stored"`. Ties, or all
             events without it, are ordered by the modification times of their files and then by line, or by
             the messages' offsets. If these do not decide, unequal events of one key and time are refused.
@@ -103,7 +105,7 @@ class Debezium:
             )
         return self.time
 
-    def at(self, timeline: Timeline) -> "Debezium":
+    def at(self, timeline: Timeline) -> Self:
         """This envelope with the times of the transactions in a micro-batch."""
         made = replace(self)
         object.__setattr__(made, "timeline", timeline)
@@ -182,6 +184,13 @@ class Debezium:
     def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:
         """With `old_rows="stored"`, bring the events of each key into one task."""
         return prepared if self.old_rows == "events" else Upsert().spread(prepared, collection)
+
+    def alone(self, prepared: DataFrame, collection: Collection) -> DataFrame | None:
+        """As `Emptying`: the notes come first, then the events, sorted by key."""
+        if self.old_rows == "events":
+            return None
+        by = (f.col(NOTE).isNull(), *by_key(prepared, collection))
+        return prepared.repartition(1).sortWithinPartitions(*by)
 
     def looks_up_bytes(self, collection: Collection) -> int:
         """As for an upsert, or 0."""

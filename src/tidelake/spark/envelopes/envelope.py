@@ -74,6 +74,17 @@ class Unpacking(Protocol):
 
 
 @runtime_checkable
+class Emptying(Protocol):
+    """An envelope whose rows may empty the collection: then one task must get all of them."""
+
+    def alone(self, prepared: DataFrame, collection: Collection) -> DataFrame | None:
+        """Bring all rows of a prepared frame into one task, what empties the collection first.
+
+        None: the rows cannot empty the collection.
+        """
+
+
+@runtime_checkable
 class Compared(Protocol):
     """An envelope whose rows are stored first, whatever the upper is, then compared with the contents."""
 

@@ -17,9 +17,11 @@ FULL = "set REPLICA IDENTITY FULL (or its like) at the source, or old_rows='stor
 OPS = {"c": (False, True), "r": (False, True), "u": (True, True), "d": (True, False)}
 # Events on no row, which only move time: heartbeats, and messages of the source's log.
 MARKS = ("h", "m")
-TRUNCATE = (
-    "op 't' (truncate) names no rows: let the connector skip it (skipped.operations=t), and write what is "
-    "there afterwards with the envelope 'snapshot'"
+# An event on all rows: the table is empty from its time on.
+TRUNCATE = "t"
+NEEDS_STORED = (
+    "op 't' (truncate) names no rows: take old_rows='stored', which looks up the rows that it removes, or "
+    "let the connector skip it (skipped.operations=t)"
 )
 
 
@@ -32,7 +34,7 @@ class Event:
     """One parsed event.
 
     Attributes:
-        op: one of `OPS`, or one of `MARKS`.
+        op: one of `OPS`, one of `MARKS`, or `TRUNCATE`.
         time: its time; None for a mark without one.
         order: the value that orders it among events of its time; None if there is no order field.
         before: the old row, if there is one.
@@ -138,10 +140,12 @@ def number(event: dict[str, Any], path: str, what: str) -> int:
 
 
 def _rows(event: dict[str, Any], op: str, stored: bool) -> tuple[Any, Any]:
-    if op == "t":
-        raise Unfit(TRUNCATE)
+    if op == TRUNCATE and stored:
+        return None, None
+    if op == TRUNCATE:
+        raise Unfit(NEEDS_STORED)
     if op not in OPS:
-        raise Unfit(f"op {op!r} is unknown: known are c, r, u, d, h and m")
+        raise Unfit(f"op {op!r} is unknown: known are c, r, u, d, t, h and m")
     found = []
     for side, needed in zip(("before", "after"), OPS[op], strict=True):
         row = event.get(side)

@@ -16,7 +16,16 @@ import pyarrow.compute as pc
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes import columns as as_columns
-from tidelake.spark.envelopes.changes import LINE, ORDER, REMOVED, TIME, ChangeParser, Parsed
+from tidelake.spark.envelopes.changes import (
+    LEFT_OUT,
+    LINE,
+    ORDER,
+    REMOVED,
+    TIME,
+    ChangeParser,
+    Parsed,
+    Truncates,
+)
 from tidelake.spark.envelopes.held import packed
 from tidelake.spark.envelopes.messages import as_bytes, place
 from tidelake.spark.envelopes.positions import positions
@@ -32,6 +41,28 @@ _REJECTS_MAX = 10_000
 NOTE = "_debezium_note"
 GONE = "_debezium_removed"
 BEST = "_debezium_order"
+UNTOLD = "_debezium_left_out"
+# The note of a truncation.
+EMPTIED = "truncate"
+
+
+@dataclass
+class LineNumbers:
+    """Numbers the lines of the batches of one task, in their order."""
+
+    _last: tuple[object, int] = field(default=(None, 0))
+
+    def of(self, files: pa.Array, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The number of each line, from 1 at the begin of its file or block: Spark reads lines in order."""
+        codes = files.dictionary_encode().indices.fill_null(-1).to_numpy()
+        begins = np.append(True, (codes[1:] != codes[:-1]) | (blocks[1:] != blocks[:-1]))
+        at = np.flatnonzero(begins)
+        lengths = np.diff(np.append(at, len(codes)))
+        numbers: npt.NDArray[np.int64] = np.arange(1, len(codes) + 1) - np.repeat(at, lengths)
+        if self._last[0] == (files[0].as_py(), int(blocks[0])):
+            numbers[: at[1] if len(at) > 1 else len(codes)] += self._last[1]
+        self._last = ((files[-1].as_py(), int(blocks[-1])), int(numbers[-1]))
+        return numbers
 
 
 @dataclass
@@ -47,7 +78,7 @@ class EventReader:
     parser: ChangeParser
     columns: tuple[str, ...]
     answer: Answer
-    _last: tuple[object, int] = field(default=(None, 0))
+    _lines: LineNumbers = field(default_factory=LineNumbers)
     _held: list[pa.RecordBatch] = field(default_factory=list)
 
     def read(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Parsed, "Places"]:
@@ -59,7 +90,7 @@ class EventReader:
         named = batch.rename_columns(list(self.columns))
         text = is_text(self.columns)
         if self.columns not in (AS_TEXT, AS_COLUMNS):
-            named = _as_text(named) if text else _as_columns(named, self.parser)
+            named = as_text(named) if text else _as_columns(named, self.parser)
         places = self._places(named, text)
         times: npt.NDArray[np.int64] | None = None
         if text:
@@ -143,19 +174,7 @@ class EventReader:
             return Places(files, blocks, modified, _numbers(offsets))
         if files.null_count == count:
             return Places(files, blocks, modified, np.zeros(count, np.int64))
-        return Places(files, blocks, modified, self._line_numbers(files, blocks))
-
-    def _line_numbers(self, files: pa.Array, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The number of each line, from 1 at the begin of its file or block: Spark reads lines in order."""
-        codes = files.dictionary_encode().indices.fill_null(-1).to_numpy()
-        begins = np.append(True, (codes[1:] != codes[:-1]) | (blocks[1:] != blocks[:-1]))
-        at = np.flatnonzero(begins)
-        lengths = np.diff(np.append(at, len(codes)))
-        numbers: npt.NDArray[np.int64] = np.arange(1, len(codes) + 1) - np.repeat(at, lengths)
-        if self._last[0] == (files[0].as_py(), int(blocks[0])):
-            numbers[: at[1] if len(at) > 1 else len(codes)] += self._last[1]
-        self._last = ((files[-1].as_py(), int(blocks[-1])), int(numbers[-1]))
-        return numbers
+        return Places(files, blocks, modified, self._lines.of(files, blocks))
 
     def _reject(self, parsed: Parsed, batch: pa.RecordBatch, places: "Places") -> None:
         texts = []
@@ -211,10 +230,18 @@ class Places:
 
         Made of the time, the order field, the file's modification time and name, and the place in the file.
         """
-        at = rows.column(LINE).to_numpy()
-        first = [rows.column(TIME).to_numpy(), rows.column(ORDER).to_numpy(), self.modified[at]]
+        return self._orders(*(rows.column(name).to_numpy() for name in (LINE, TIME, ORDER)))
+
+    def of_truncates(self, found: Truncates) -> pa.Array:
+        """The sort keys of truncations."""
+        return self._orders(found.lines, found.times, found.orders)
+
+    def _orders(
+        self, at: npt.NDArray[np.int64], times: npt.NDArray[np.int64], orders: npt.NDArray[np.int64]
+    ) -> pa.Array:
+        first = [times, orders, self.modified[at]]
         last = [self.blocks[at], self.numbers[at]]
-        files = pc.fill_null(self.files.take(rows.column(LINE)), "").cast(pa.binary())
+        files = pc.fill_null(self.files.take(pa.array(at)), "").cast(pa.binary())
         nothing = pa.scalar(b"")
         return pc.binary_join_element_wise(_big_endian(first), files, _big_endian(last), nothing)
 
@@ -224,7 +251,7 @@ def is_text(names: Collection[str]) -> bool:
     return "op" not in names and "value" in names
 
 
-def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The columns of `AS_TEXT`; missing ones are null."""
     kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
     columns = []
@@ -325,7 +352,9 @@ class ReadEvents:
         reader = EventReader(self.parser, self.columns, answer)
         try:
             for batch in batches:
-                rows, _, places = reader.read(batch)
+                rows, parsed, places = reader.read(batch)
+                if parsed.truncates is not None:
+                    yield self._truncates(parsed.truncates, places)
                 yield convert(self._events(rows, places), self.schema)
             reader.finish()
         except UsageError as error:
@@ -335,7 +364,24 @@ class ReadEvents:
         yield pa.RecordBatch.from_pylist([{NOTE: note}], schema=self.schema)
 
     def _events(self, rows: pa.RecordBatch, places: Places) -> pa.RecordBatch:
-        own = [rows.column(name) for name in rows.schema.names if name not in (REMOVED, ORDER, LINE)]
-        names = [name for name in rows.schema.names if name not in (REMOVED, ORDER, LINE)]
-        more = [rows.column(REMOVED), places.orders(rows), pa.nulls(rows.num_rows, pa.string())]
-        return pa.RecordBatch.from_arrays([*own, *more], names=[*names, GONE, BEST, NOTE])
+        names = [name for name in rows.schema.names if name not in (REMOVED, ORDER, LINE, LEFT_OUT)]
+        own = [rows.column(name) for name in names]
+        no_note = pa.nulls(rows.num_rows, pa.string())
+        more = [rows.column(REMOVED), places.orders(rows), rows.column(LEFT_OUT), no_note]
+        return pa.RecordBatch.from_arrays([*own, *more], names=[*names, GONE, BEST, UNTOLD, NOTE])
+
+    def _truncates(self, found: Truncates, places: Places) -> pa.RecordBatch:
+        """Rows without a key, one for each truncation."""
+        given = {
+            TIME: pa.array(found.times),
+            GONE: pa.repeat(pa.scalar(True), len(found.lines)),
+            BEST: places.of_truncates(found),
+            NOTE: pa.repeat(pa.scalar(EMPTIED), len(found.lines)),
+        }
+        columns = [
+            given[field.name].cast(field.type)
+            if field.name in given
+            else pa.nulls(len(found.lines), field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)

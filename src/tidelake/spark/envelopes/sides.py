@@ -18,6 +18,7 @@ from tidelake.spark.envelopes.connect import struct_encoding
 from tidelake.spark.envelopes.event import FULL, Unfit
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class BadRow(Exception):
@@ -52,34 +53,51 @@ def rows_of(
     schema: pa.Schema,
     encoding: Encoding,
     optional: frozenset[str] = frozenset(),
-) -> pa.RecordBatch:
-    """Columns of the rows of lines."""
+    *,
+    keeps: frozenset[str] = frozenset(),
+) -> EventSide:
+    """Columns of the rows of lines; those that `keeps` names may leave values out."""
     lines, values = list(rows), list(rows.values())
     columns: list[pa.Array] = []
+    left_out: dict[str, Mask] = {}
     for wanted in schema:
         try:
             found = values
             if wanted.name in optional:
                 found = [row if wanted.name in row else {**row, wanted.name: None} for row in values]
-            columns.append(_column(found, wanted, encoding.of(wanted.name), name))
+            gone = [_is_left_out(row.get(wanted.name)) for row in found] if wanted.name in keeps else []
+            if any(gone):
+                left_out[wanted.name] = np.array(gone, np.bool_)
+            columns.append(_column(found, wanted, encoding.of(wanted.name), name, gone))
         except UnfitValue as unfit:
             line = lines[max(unfit.index, 0)]
             raise BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    at = np.array(lines, np.int64)
+    return EventSide(at, pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
 
 
-def _column(rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding, side: str) -> pa.Array:
+def _is_left_out(value: Any) -> bool:
+    return isinstance(value, str) and value in UNAVAILABLE
+
+
+def _column(
+    rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding, side: str, gone: list[bool]
+) -> pa.Array:
     # By default, sources write only the key of an old row.
     remedy = f"; {FULL}" if side == "before" else ""
+    values = []
     for index, row in enumerate(rows):
         if wanted.name not in row:
             raise UnfitValue(index, f"is missing{remedy}")
         value = row[wanted.name]
-        if value is None and not wanted.nullable:
+        if gone and gone[index]:
+            value = None
+        elif value is None and not wanted.nullable:
             raise UnfitValue(index, f"is null, but the column is not nullable{remedy}")
-        if isinstance(value, str) and value in UNAVAILABLE:
+        elif _is_left_out(value):
             raise UnfitValue(index, f"the source left the value out: {FULL}")
-    return column([row[wanted.name] for row in rows], wanted.type, encoding)
+        values.append(value)
+    return column(values, wanted.type, encoding)
 
 
 def moved(events: Events, start: int) -> Events:
@@ -89,6 +107,7 @@ def moved(events: Events, start: int) -> Events:
         lines=events.lines + start,
         before=replace(events.before, lines=events.before.lines + start),
         after=replace(events.after, lines=events.after.lines + start),
+        truncates=events.truncates + start,
     )
 
 
@@ -115,9 +134,15 @@ def joined_sides(sides: list[EventSide], schema: pa.Schema) -> EventSide:
     lines = concat([side.lines for side in sides])
     table = pa.Table.from_batches([side.rows for side in sides], schema=schema)
     order = np.argsort(lines, kind="stable")
+    left_out = {
+        name: np.concatenate(
+            [side.left_out.get(name, np.zeros(len(side.lines), np.bool_)) for side in sides]
+        )[order]
+        for name in dict.fromkeys(name for side in sides for name in side.left_out)
+    }
     if (order == np.arange(len(order))).all():
-        return EventSide(lines, one_batch(table))
-    return EventSide(lines[order], one_batch(table.take(pa.array(order))))
+        return EventSide(lines, one_batch(table), left_out)
+    return EventSide(lines[order], one_batch(table.take(pa.array(order))), left_out)
 
 
 def concat(parts: list[Ints]) -> Ints:

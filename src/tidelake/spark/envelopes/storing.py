@@ -8,6 +8,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.changes import TIME, ChangeParser
 from tidelake.spark.envelopes.messages import late_reason, place, unreadable
-from tidelake.spark.envelopes.read import BEST, GONE, NOTE
+from tidelake.spark.envelopes.read import BEST, EMPTIED, GONE, NOTE, UNTOLD
 from tidelake.spark.uploads import Answer, answered
 
 _PLACE_FROM, _PLACE_TO = 24, -16
@@ -27,7 +28,8 @@ _PLACE_FROM, _PLACE_TO = 24, -16
 
 def event_schema(schema: pa.Schema) -> pa.Schema:
     """The schema of rows between the tasks: the collection's columns, all nullable, and those of events."""
-    more = [(TIME, pa.int64()), (GONE, pa.bool_()), (BEST, pa.binary()), (NOTE, pa.string())]
+    more = [(TIME, pa.int64()), (GONE, pa.bool_()), (BEST, pa.binary())]
+    more += [(UNTOLD, pa.string()), (NOTE, pa.string())]
     return pa.schema([*(field.with_nullable(True) for field in schema), *(pa.field(*one) for one in more)])
 
 
@@ -51,7 +53,9 @@ class StoreEvents:
     def upserter(collection: Collection) -> Upserter:
         """The upserter for `upload`."""
         # Row order decides nothing here: two events of one key and place must be equal.
-        return collection.distributed.upserter(order_by=BEST, delete_column=GONE, rows_count=False)
+        return collection.distributed.upserter(
+            order_by=BEST, delete_column=GONE, left_out=UNTOLD, rows_count=False
+        )
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -65,17 +69,37 @@ class StoreEvents:
             ends = pc.min_max(events.column(TIME)).as_py()
             answer.see_times(ends["min"], ends["max"])
 
-        return Upserter.from_bytes(self.upload).upload(self._events(batches, answer), watch)
+        truncates: list[tuple[int, bytes]] = []
+        events = self._events(batches, answer, truncates)
+        # A task that has to know truncations gets them first; see `Debezium.alone`.
+        first = list(islice(events, 1))
+        known = len(truncates)
+        stored = Upserter.from_bytes(self.upload).upload(
+            chain(first, events), watch, truncates=tuple(truncates)
+        )
+        if known:
+            times = [time for time, _ in truncates]
+            answer.see_times(min(times), max(times))
+        answer.truncates = len(truncates)
+        return stored
 
-    def _events(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> Iterator[pa.RecordBatch]:
+    def _events(
+        self, batches: Iterator[pa.RecordBatch], answer: Answer, truncates: list[tuple[int, bytes]]
+    ) -> Iterator[pa.RecordBatch]:
         schema = event_schema(self.parser.schema)
         kept = [name for name in schema.names if name != NOTE]
         for batch in batches:
             rows = convert(batch.rename_columns(list(self.columns)), schema)
             notes = rows.column(NOTE)
             if notes.null_count < len(notes):
+                emptied = rows.filter(pc.fill_null(pc.equal(notes, EMPTIED), False)).select(kept)
+                if emptied.num_rows:
+                    emptied = self._in_time(emptied, answer)
+                    times, orders = (emptied.column(name).to_pylist() for name in (TIME, BEST))
+                    truncates += zip(times, orders, strict=True)
                 for note in notes.drop_null().to_pylist():
-                    _hear(json.loads(note), answer)
+                    if note != EMPTIED:
+                        _hear(json.loads(note), answer)
                 rows = rows.filter(notes.is_null())
             if rows.num_rows:
                 yield self._in_time(rows.select(kept), answer)

@@ -90,7 +90,7 @@ class Upsert:
 
         Spark samples the frame for that, so it is evaluated twice. There are as many tasks as run at once.
         """
-        by = [_sorted_as_stored(prepared.schema[name]) for name in collection.key]
+        by = by_key(prepared, collection)
         count = slots(prepared.sparkSession)
         met = prepared.repartitionByRange(count, *by) if count > 1 else prepared.coalesce(1)
         # Sorted, so that a task needs memory only for some of its events at a time.
@@ -183,6 +183,11 @@ class UpsertEvents:
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()
             answer.see_times(ends["min"], ends["max"])
+
+
+def by_key(prepared: DataFrame, collection: Collection) -> list[Column]:
+    """The order of stored rows: by key."""
+    return [_sorted_as_stored(prepared.schema[name]) for name in collection.key]
 
 
 def _sorted_as_stored(field: t.StructField) -> Column:

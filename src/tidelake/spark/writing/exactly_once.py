@@ -37,6 +37,7 @@ from tidelake.lake.api.lake import open_lake
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import WindowLike, window
+from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.held import split
@@ -47,7 +48,7 @@ from tidelake.state.idempotency import other_content
 
 DEFAULT_WRITER = "spark"
 QUERY_ID = "sql.streaming.queryId"
-_PLANNED, _RUN = "planned at ", " by run "
+_PLANNED, RUN = "planned at ", " by run "
 # Spark's entry in the checkpoint for a planned micro-batch: the metadata come first.
 _MOMENT = re.compile(r'"batchTimestampMs":(\d+)')
 
@@ -126,7 +127,7 @@ class Sink:
         query = query_of(frame) if self.query is None else self.query
         writer, content = self._open(query), "" if self.query else planned_by(frame, query, batch)
         # After a failure, the same run of the query may repeat the batch: do not compare the run.
-        known = content.partition(_RUN)[0] if batch == self._failed else content
+        known = content.partition(RUN)[0] if batch == self._failed else content
         if is_in(writer, batch, known):
             late = 0
             if self.mark is not None:
@@ -276,7 +277,7 @@ def planned_by(frame: DataFrame, query: str, batch: int) -> str:
         found = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
         running = found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
         moment = running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()
-        return f"{_PLANNED}{moment}{_RUN}{running.runId().toString()}"
+        return f"{_PLANNED}{moment}{RUN}{running.runId().toString()}"
     except (PySparkException, Py4JError, AttributeError):
         # This is not public in Spark: another version may keep it elsewhere.
         return ""
@@ -302,7 +303,7 @@ def planned_in(checkpoint: str | None, batch: int) -> str:
     return "" if found is None else _PLANNED + found[1]
 
 
-def is_in(writer: Writer, batch: int, content: str = "") -> bool:
+def is_in(writer: Writer | GroupWriter, batch: int, content: str = "") -> bool:
     """Whether a micro-batch is committed already.
 
     Args:
@@ -317,8 +318,8 @@ def is_in(writer: Writer, batch: int, content: str = "") -> bool:
     """
     if writer.last_sequence is None or batch > writer.last_sequence:
         return False
-    planned, _, run = content.partition(_RUN)
-    known, _, last_run = split(writer.last_content)[0].partition(PARTED)[0].partition(_RUN)
+    planned, _, run = content.partition(RUN)
+    known, _, last_run = split(writer.last_content)[0].partition(PARTED)[0].partition(RUN)
     if batch < writer.last_sequence or (planned and known and planned != known):
         raise UsageError(other_content(writer.name, batch))
     if run and run == last_run:

@@ -24,7 +24,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.shard.overlap import beside
 from tidelake.spark.columns import quoted
-from tidelake.spark.envelopes.envelope import Envelope, Unpacking
+from tidelake.spark.envelopes.envelope import Emptying, Envelope, Unpacking
 from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes, remote
 from tidelake.spark.uploads import Answer, answer_schema, collect, total, weighing
 
@@ -49,17 +49,23 @@ class Rows:
         names: names of the columns.
         frame: the frame whose rows the tasks get; its columns have other names.
         few: the rows themselves, in at most one batch; None: the tasks get them.
+        alone: the frame with all rows in one task, for rows that empty the collection; None: none do.
     """
 
     names: Sequence[str]
     frame: DataFrame
     few: Sequence[pa.RecordBatch] | None = None
+    alone: DataFrame | None = None
 
     def answer(self, work: ArrowMap) -> Answer:
         """Do the work on all rows. Errors as for `uploads.total`."""
         weighed = _Weighed(work)
         if self.few is None:
-            return collect(self.frame.mapInArrow(weighed, answer_schema()))
+            answer = collect(self.frame.mapInArrow(weighed, answer_schema()))
+            if answer.truncates and self.alone is not None:
+                # Rare. What the tasks uploaded is left to `collect`.
+                answer = collect(self.alone.mapInArrow(weighed, answer_schema()))
+            return answer
         return total(pa.Table.from_batches(weighed(iter(self.few))))
 
 
@@ -109,7 +115,7 @@ def rows_of(
     names = prepared.columns
     if few is not None:
         return Rows(names, prepared, few)
-    most = 0 if by_tasks else _most(frame, expected_bytes)
+    most = 0 if by_tasks else few_bytes(frame, expected_bytes)
     if most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
         caught_up = (
             beside(partial(envelope.catch_up, collection))
@@ -117,26 +123,39 @@ def rows_of(
             else nullcontext()
         )
         with caught_up:
-            few = taken(prepared, most * _GROWTH)
+            few = taken(prepared, most)
         if few is not None:
             return Rows(names, prepared, few)
-    return Rows(names, envelope.spread(prepared, collection).selectExpr(*_numbered(names)))
+    alone = envelope.alone(prepared, collection) if isinstance(envelope, Emptying) else None
+    return Rows(
+        names,
+        envelope.spread(prepared, collection).selectExpr(*_numbered(names)),
+        alone=None if alone is None else alone.selectExpr(*_numbered(names)),
+    )
 
 
-def fetched(frame: DataFrame, expected_bytes: int | None = None) -> list[pa.RecordBatch] | None:
-    """The rows of a frame, in at most one batch, if they seem to be few; None if not. Errors as `rows_of`."""
-    most = _most(frame, expected_bytes)
-    few = taken(frame, most * _GROWTH) if most else None
-    return None if few is None else [batch.rename_columns(frame.columns) for batch in few]
+def few_bytes(frame: DataFrame, expected_bytes: int | None = None) -> int:
+    """How large the rows of a frame may be for this process to take them; 0: the tasks get them.
 
+    Args:
+        frame: the rows.
+        expected_bytes: as for `rows_of`.
 
-def _most(frame: DataFrame, expected_bytes: int | None) -> int:
-    """The most bytes of rows that this process takes; 0 if the frame's rows seem to be more."""
+    Raises:
+        UsageError: as `rows_of`.
+    """
     most = 0 if remote(frame.sparkSession) else _bytes_max(frame.sparkSession)
     size = estimated_bytes(frame) if most else None
     if size is None:
         size = expected_bytes
-    return most if size is not None and size <= most else 0
+    return most * _GROWTH if most and size is not None and size <= most else 0
+
+
+def fetched(frame: DataFrame, expected_bytes: int | None = None) -> list[pa.RecordBatch] | None:
+    """The rows of a frame, in at most one batch, if they seem to be few; None if not. Errors as `rows_of`."""
+    most = few_bytes(frame, expected_bytes)
+    few = taken(frame, most) if most else None
+    return None if few is None else [batch.rename_columns(frame.columns) for batch in few]
 
 
 def _bytes_max(spark: SparkSession) -> int:

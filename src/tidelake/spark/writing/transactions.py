@@ -24,7 +24,7 @@ from tidelake.spark.uploads import Answer
 from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.running import fetched
 
-_CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
+CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def surveyed(
                 "envelope now names a time or is another one: go on with 'debezium' and no time"
             )
         return None
-    clock = _CLOCKS.get(collection.domain.unit)
+    clock = CLOCKS.get(collection.domain.unit)
     work = Surveyed(clock or "ts_ms", frame_arrow(SURVEY))
     lines = texts(frame)
     held = None if before is None else before.batch()

@@ -1,0 +1,155 @@
+"""Named writers of groups: numbered transactions, each committed exactly once.
+
+Owns how the record of a writer of one collection, the register, numbers writes to all collections of its
+group. The group keeps the records of its collections' writers (`tidelake.state.single`), so the
+compare-and-set that decides a transaction also records its number.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tidelake.errors import TidelakeError, UsageError
+from tidelake.lake.arguments.names import check_name
+from tidelake.lake.groups.groups import Groups
+from tidelake.lake.groups.transactions import Committed, Transaction
+from tidelake.model.frontier import Frontier
+from tidelake.shard.shard import Shard
+from tidelake.shard.writing.append import REFUSALS
+from tidelake.shard.writing.single import open_writer
+from tidelake.shard.writing.transaction import offered_of
+from tidelake.state.idempotency import IdempotencyKey
+from tidelake.state.single import member_key
+
+
+class GroupWriter:
+    """One epoch of a named writer of a group. Not thread-safe: sequence numbers need one order.
+
+    It is a writer of the collection that it was opened for, its register: `register.writers` shows it, and
+    `register.writer` with its name fences it.
+
+    Attributes:
+        name: name of the writer.
+        owner: the owner of the sequence numbers, such as a streaming query's id.
+        epoch: a later `GroupWriter` of the same name has a higher one.
+        last_sequence: number of the last committed write of this name; None before the first, -1 if this
+            owner took the name over and has not written yet.
+        last_content: the `content` of that write.
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        open_: Callable[[str], Shard],
+        new_id: Callable[[], str],
+        *,
+        register: str,
+        name: str,
+        owner: str,
+        take_over: bool,
+    ) -> None:
+        self._groups, self._open, self._new_id = groups, open_, new_id
+        self.name = check_name(name, "writer name")
+        if owner != "":
+            check_name(owner, f"owner of writer {name!r}")
+        self.owner = owner
+        self._members = {register: open_(register)}
+        self._register = register
+        # In the group first: the group must have the record that its decisions number.
+        self._group, _ = groups.of(self._members)
+        record = open_writer(self._members[register], name, owner, take_over=take_over)
+        self.epoch, self.last_sequence, self.last_content = record.epoch, record.sequence, record.content
+
+    def join(self, names: Sequence[str]) -> int:
+        """Let collections be in the group, and tell how far the group is.
+
+        A log scan of each collection and two of the group; to join, a log write of each and one of the group.
+
+        Returns:
+            The seqno of the group's newest state, for `write`.
+
+        Raises:
+            UsageError: they cannot be in this group: one counts times in another unit, or is in another one.
+        """
+        for name in names:
+            self._members.setdefault(name, self._open(name))
+        self._group, _ = self._groups.of({self._register: self._members[self._register]} | self._of(names))
+        return self._group.state().seqno
+
+    def write(
+        self,
+        uploads: Mapping[str, Sequence[bytes]],
+        *,
+        sequence: int,
+        content: str = "",
+        upper: Frontier | None = None,
+        read_at: int | None = None,
+    ) -> Committed:
+        """Append uploads of workers to several collections as number `sequence`, all or nothing.
+
+        One log write for each collection that gets rows, and one that decides. If the number is committed
+        already, nothing is written.
+
+        Args:
+            uploads: what the workers returned, by name of the collection; without any, only the number is
+                recorded.
+            sequence: the number.
+            content: describes the input of the data. The same number with another content is refused.
+            upper: close the times of the whole group before it.
+            read_at: what `join` returned before the contents were read that the uploads depend on; None: they
+                depend on none.
+
+        Raises:
+            UpperMismatch, UpdateBeforeLower: others wrote meanwhile. Nothing is committed: make the uploads
+                again.
+            WriterFenced: a later epoch of this name is open.
+            OutcomeUnknown: it may be committed. Open the writer again to learn it.
+        """
+        if sequence < 0:
+            raise UsageError(f"sequence={sequence} must not be negative")
+        register = self._members[self._register].spec.shard_id
+        key = IdempotencyKey(member_key(register, self.name), self.epoch, sequence, content)
+        transaction = _Numbered(self._groups, self._open, self._new_id, key, upper)
+        transaction.take_part(self._register)
+        for name, given in uploads.items():
+            transaction.offer(name, given, read_at)
+        try:
+            done = transaction.commit()
+        except (*REFUSALS, UsageError):
+            with suppress(TidelakeError):
+                transaction.abort()
+            raise
+        self.last_sequence, self.last_content = sequence, content
+        return done
+
+    def _of(self, names: Sequence[str]) -> dict[str, Shard]:
+        return {name: self._members[name] for name in names}
+
+
+class _Numbered(Transaction):
+    """A transaction under a number."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        open_: Callable[[str], Shard],
+        new_id: Callable[[], str],
+        key: IdempotencyKey,
+        upper: Frontier | None,
+    ) -> None:
+        super().__init__(groups, open_, new_id, upper=upper)
+        self._key = key
+
+    def take_part(self, name: str) -> None:
+        """Let a collection be in the group of the transaction, also if it gets no rows."""
+        self._shard(name)
+
+    def offer(self, name: str, uploads: Sequence[bytes], read_at: int | None) -> None:
+        """Add uploads that depend on contents which were read at a state of the group."""
+        offered = offered_of(self._shard(name), list(uploads))
+        if offered is not None:
+            self._kind = "write"
+            self._rows.append((name, replace(offered, read_at=read_at)))
+
+    def _idempotency(self, group: Shard) -> IdempotencyKey | None:  # noqa: ARG002
+        return self._key

@@ -1,0 +1,129 @@
+"""Taking the change events of many tables from a directory into the collections of one group, exactly once.
+
+Owns the stream of files; `tidelake.spark.writing.tables` writes each micro-batch.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tidelake.errors import UsageError
+from tidelake.lake.api.lake import Lake
+from tidelake.model.frontier import Frontier
+from tidelake.spark.jobs.files import text_of
+from tidelake.spark.tasks import remote
+from tidelake.spark.writing.tables import Progress, TablesBatch, tables_sink
+
+
+@dataclass
+class TablesReport:
+    """What a run of `ingest_tables` did, added up over its micro-batches; see `TablesBatch`.
+
+    Attributes:
+        batches: micro-batches that were committed.
+        already: micro-batches that were committed before.
+        held: events that are held back after the last micro-batch.
+        upper: the group's upper after the last micro-batch or, without any, at the end of the run.
+    """
+
+    batches: int = 0
+    already: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
+    events: int = 0
+    updates: int = 0
+    heartbeats: int = 0
+    tombstones: int = 0
+    late: int = 0
+    rejects: int = 0
+    created: list[str] = field(default_factory=list)
+    evolved: list[str] = field(default_factory=list)
+    held: int = 0
+    repeated: int = 0
+    upper: Frontier | None = None
+
+    def add(self, batch: TablesBatch) -> None:
+        """Count one more micro-batch."""
+        self.batches += not batch.already
+        self.already += batch.already
+        for name in ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "repeated"):
+            setattr(self, name, getattr(self, name) + getattr(batch, name))
+        for table, events in batch.tables.items():
+            self.tables[table] = self.tables.get(table, 0) + events
+        self.created += batch.created
+        self.evolved += batch.evolved
+        self.held = self.held if batch.already else batch.held
+        self.upper = batch.upper
+
+
+def ingest_tables(
+    spark: SparkSession,
+    lake: Lake,
+    directory: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str],
+    *,
+    into: str,
+    keys: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
+    follow: bool = False,
+    max_files_per_trigger: int | None = None,
+    rejects: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> TablesReport:
+    """Take the change events of many tables from the files of a directory; each table has a collection.
+
+    A micro-batch is one commit of all tables. The ingest may be killed and run again at any point.
+
+    Args:
+        spark: the session.
+        lake: the lake.
+        directory: the directory of the files: JSON lines, which may be compressed.
+        checkpoint: a directory only for this ingest. Do not share, copy or delete it.
+        into: name of the register: collections are called `INTO.SCHEMA.TABLE`; see `tables_sink`.
+        keys: as for `tables_sink`; files have no message keys, so new collections need it.
+        names: as for `tables_sink`.
+        follow: go on with new files until the query is stopped or the caller is interrupted; False: stop
+            when all present files are taken.
+        max_files_per_trigger: the most files in a micro-batch; default: all new files.
+        rejects: a folder for lines that cannot be read; default: they stop the ingest.
+        progress: called after each micro-batch.
+        **options: other arguments of `tables_sink`, such as `time="source.ts_ms"` or `take_over=True`.
+
+    Returns and raises:
+        As `ingest`; errors also as `tables_sink`.
+    """
+    if remote(spark):
+        raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
+    report = TablesReport()
+
+    def seen(done: TablesBatch) -> None:
+        report.add(done)
+        if progress is not None:
+            progress(done)
+
+    folder = os.fspath(directory)
+    kept = None if rejects is None else os.fspath(rejects)
+    if kept is not None and os.path.realpath(kept) == os.path.realpath(folder):
+        raise UsageError(
+            f"rejects={kept!r} is the directory that is read: rejected lines would be read again"
+        )
+    sink = tables_sink(lake, into, keys=keys, names=names, rejects=kept, progress=seen, **options)
+    frame = text_of(spark, folder, max_files_per_trigger)
+    stream = frame.writeStream.foreachBatch(sink).option("checkpointLocation", os.fspath(checkpoint))
+    query = (stream if follow else stream.trigger(availableNow=True)).start()
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    except StreamingQueryException:
+        # Spark's exception has only the text of the error: raise the error itself.
+        if sink.error is not None:
+            raise sink.error from None
+        raise
+    if report.upper is None:
+        report.upper = sink.register.upper
+    return report

@@ -1,0 +1,205 @@
+"""The lines of a micro-batch of change events of several tables, and the work on them, table by table.
+
+Owns where that work is done: few lines are fetched once, and this process works on several tables at once;
+otherwise Spark keeps the lines with their tables on disk, and its tasks work on one table after the other.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.storagelevel import StorageLevel
+
+from tidelake.lake.api.collection import Collection
+from tidelake.shard.overlap import mapped
+from tidelake.spark.columns import frame_arrow, frame_schema
+from tidelake.spark.envelopes.changes import ChangeParser
+from tidelake.spark.envelopes.debezium import Debezium, texts
+from tidelake.spark.envelopes.read import AS_TEXT, ReadEvents
+from tidelake.spark.envelopes.routes import (
+    TABLE,
+    NumberedLines,
+    RouteLines,
+    Seen,
+    SurveyLines,
+    Table,
+    seen_in,
+)
+from tidelake.spark.envelopes.storing import event_schema
+from tidelake.spark.envelopes.timeline import SURVEY
+from tidelake.spark.uploads import Answer, total
+from tidelake.spark.writing.running import fetched, rows_of
+from tidelake.spark.writing.transactions import Surveyed
+
+# Tables that this process works on at once: most of the time it waits for the store.
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class TableEvents(Debezium):
+    """The events of one table.
+
+    Attributes:
+        missing: columns that the source does not have any more: they may be missing, and are null.
+    """
+
+    missing: frozenset[str] = frozenset()
+
+    def parser(self, collection: Collection, lower: int = 0) -> ChangeParser:
+        """As `Debezium`."""
+        found = super().parser(collection, lower)
+        return replace(found, optional=found.optional | self.missing)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the events of a table go.
+
+    Attributes:
+        table: the table.
+        collection: its collection.
+        envelope: how its events are read.
+        columns: what the register is to say of its columns; None: the events do not tell them.
+    """
+
+    table: Table
+    collection: Collection
+    envelope: TableEvents
+    columns: str | None
+
+
+class Lines(Protocol):
+    """The lines of a micro-batch."""
+
+    @property
+    def seen(self) -> Sequence[Seen]:
+        """What they say of their tables."""
+
+    @property
+    def taken_bytes(self) -> int | None:
+        """Their size in memory; None if it is not known."""
+
+    def survey(self, work: Surveyed) -> pa.Table:
+        """The positions of the lines, as `SURVEY`."""
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """The lines of no table, with the columns of `AS_TEXT`."""
+
+    def answers(self, targets: Sequence[Target]) -> list[Answer]:
+        """Store the events of each table; in the order of the targets. May be repeated."""
+
+    def close(self) -> None:
+        """Give up what was kept of them."""
+
+
+def lines_of(frame: DataFrame, held: pa.RecordBatch | None, expected_bytes: int | None) -> Lines:
+    """The lines of a micro-batch.
+
+    Args:
+        frame: with columns as the envelope `debezium` takes texts.
+        held: lines that were held back by the micro-batch before, with the columns of `AS_TEXT`.
+        expected_bytes: the size of the last micro-batch, used if Spark has no estimate.
+    """
+    lines = texts(frame)
+    few = fetched(lines, expected_bytes)
+    if few is not None:
+        return FewLines([*([] if held is None else [held]), *few])
+    if held is None:
+        return SparkLines(lines)
+    kept = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
+    # A partition of its own, so that no batch has lines of both.
+    return SparkLines(lines.unionByName(lines.sparkSession.createDataFrame(kept, lines.schema)))
+
+
+class FewLines:
+    """Lines in the memory of this process, with the columns of `AS_TEXT`."""
+
+    def __init__(self, lines: Sequence[pa.RecordBatch]) -> None:
+        numbers = NumberedLines()
+        found = [(numbers.of(batch), *seen_in(batch.column("value"), batch.column("key"))) for batch in lines]
+        self._lines = [(batch, tables) for batch, tables, _ in found]
+        self.seen = list(dict.fromkeys(one for _, _, seen in found for one in seen))
+        self.taken_bytes: int | None = sum(batch.nbytes for batch in lines)
+
+    def survey(self, work: Surveyed) -> pa.Table:
+        """As `Lines`."""
+        return pa.Table.from_batches(work.all(batch for batch, _ in self._lines), schema=SURVEY)
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """As `Lines`."""
+        return self._of("")
+
+    def answers(self, targets: Sequence[Target]) -> list[Answer]:
+        """As `Lines`."""
+        return list(mapped(self._answer, targets, _AT_ONCE))
+
+    def close(self) -> None:
+        """As `Lines`."""
+
+    def _answer(self, target: Target) -> Answer:
+        """Store the events of one table, with the work of the tasks."""
+        collection, envelope = target.collection, target.envelope
+        schema = frame_arrow(event_schema(collection.schema))
+        parse = ReadEvents(replace(envelope.parser(collection), late="advance"), AS_TEXT, schema)
+        work = envelope.work(collection, schema.names, collection.upper)
+        return total(pa.Table.from_batches(work(parse(self._of(target.table.text)))))
+
+    def _of(self, table: str) -> Iterator[pa.RecordBatch]:
+        return (batch.filter(pc.equal(tables, table)) for batch, tables in self._lines)
+
+
+class SparkLines:
+    """Lines in Spark, with the columns of `AS_TEXT`."""
+
+    taken_bytes: int | None = None
+
+    def __init__(self, lines: DataFrame) -> None:
+        columns = tuple(lines.columns)
+        output = pa.schema([*_arrow_of(lines), pa.field(TABLE, pa.string())])
+        routed = lines.mapInArrow(RouteLines(columns), frame_schema(output))
+        self._routed = routed.persist(StorageLevel.DISK_ONLY)
+
+    @cached_property
+    def seen(self) -> Sequence[Seen]:
+        """As `Lines`. Runs a job, which also finds the table of each line."""
+        survey = SurveyLines(AS_TEXT)
+        found = self._routed.drop(TABLE).mapInArrow(survey, SurveyLines.kinds).distinct().collect()
+        return sorted((Seen(*row) for row in found), key=lambda one: (one.table, len(one.schema), one.schema))
+
+    def survey(self, work: Surveyed) -> pa.Table:
+        """As `Lines`. Runs a job."""
+        return self._routed.drop(TABLE).mapInArrow(work, frame_schema(SURVEY)).toArrow().cast(SURVEY)
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """As `Lines`."""
+        return iter(self._of("").toArrow().to_batches())
+
+    def answers(self, targets: Sequence[Target]) -> list[Answer]:
+        """As `Lines`."""
+        return list(map(self._answer, targets))
+
+    def close(self) -> None:
+        """As `Lines`."""
+        self._routed.unpersist()
+
+    def _answer(self, target: Target) -> Answer:
+        collection, envelope = target.collection, target.envelope
+        rows = rows_of(self._of(target.table.text), envelope, collection, by_tasks=True)
+        return rows.answer(envelope.work(collection, rows.names, collection.upper))
+
+    def _of(self, table: str) -> DataFrame:
+        return self._routed.where(f.col(TABLE) == table).drop(TABLE)
+
+
+def _arrow_of(lines: DataFrame) -> pa.Schema:
+    """The columns of `AS_TEXT`, as a frame has them."""
+    kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
+    for name in ("value", "key"):
+        binary = lines.schema[name].dataType.simpleString() == "binary"
+        kinds[name] = pa.binary() if binary else pa.string()
+    return pa.schema([(name, kinds[name]) for name in lines.columns])

@@ -1,0 +1,577 @@
+"""Change events of many tables, as writes to the collections of one group: one commit for each micro-batch.
+
+Owns which collection a table goes to, how it is created and evolved from what the events say of its columns,
+and the register: a collection with one row for each table, whose named writer numbers the micro-batches.
+
+1. Spark decides what micro-batch n is made of.
+2. Collections of new tables are created, and those of changed tables evolve. That may be repeated.
+3. Each table's events become uploads, as by the envelope `debezium` with `old_rows="stored"`.
+4. One transaction appends the uploads of all tables and of the register, closes the times of the whole group,
+   and records number n. All of it is in, or nothing.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from tidelake.data.types import data_type
+from tidelake.errors import (
+    CollectionNotFound,
+    IncompatibleSchema,
+    UpdateBeforeLower,
+    UpperMismatch,
+    UsageError,
+)
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
+from tidelake.lake.groups.groupwriter import GroupWriter
+from tidelake.model.evolution import widens
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TIME_MAX
+from tidelake.spark.columns import frame_arrow, frame_schema
+from tidelake.spark.envelopes.changes import LINE, Late
+from tidelake.spark.envelopes.connect import columns_of, key_fields, row_fields
+from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.held import Held, merged, split, with_held
+from tidelake.spark.envelopes.messages import as_bytes, unreadable
+from tidelake.spark.envelopes.read import AS_TEXT, EventReader
+from tidelake.spark.envelopes.routes import (
+    Seen,
+    Table,
+)
+from tidelake.spark.envelopes.timeline import SURVEY, Timeline, merged_surveys, timeline
+from tidelake.spark.tasks import described
+from tidelake.spark.uploads import Answer
+from tidelake.spark.writing.exactly_once import RUN, is_in, planned_by, query_of
+from tidelake.spark.writing.rejects import NumberedBatch, keep
+from tidelake.spark.writing.tablelines import Lines, TableEvents, Target, lines_of
+from tidelake.spark.writing.transactions import CLOCKS, Surveyed
+
+R = TypeVar("R")
+# What Kafka Connect says of each column.
+Fields = list[dict[str, Any]]
+
+DEFAULT_WRITER = "spark-tables"
+_REGISTER = pa.schema(
+    [pa.field("table", pa.string(), nullable=False), ("collection", pa.string()), ("columns", pa.string())]
+)
+
+
+@dataclass(frozen=True)
+class TablesBatch:
+    """What one micro-batch did.
+
+    Attributes:
+        batch: its number in the checkpoint.
+        already: it was committed before; its events were not read again.
+        upper: the upper of the group after it.
+        tables: the change events of each collection, by name.
+        events: change events read, of all tables.
+        updates: rows they made, before consolidation.
+        heartbeats: heartbeats, messages and transaction markers.
+        tombstones: lines ignored.
+        late: events whose time was closed when they were read, moved to the least open time.
+        rejects: lines that could not be read, stored in the folder of rejects.
+        created: collections that were created for it.
+        evolved: collections whose columns changed for it.
+        held: events that are held back: the commit, or the end, of their transaction is not known yet.
+        repeated: events of transactions that are in the collections already, ignored.
+    """
+
+    batch: int
+    already: bool
+    upper: Frontier
+    tables: Mapping[str, int] = field(default_factory=dict)
+    events: int = 0
+    updates: int = 0
+    heartbeats: int = 0
+    tombstones: int = 0
+    late: int = 0
+    rejects: int = 0
+    created: tuple[str, ...] = ()
+    evolved: tuple[str, ...] = ()
+    held: int = 0
+    repeated: int = 0
+
+
+Made = Callable[[pa.RecordBatch | None], Lines]
+Progress = Callable[[TablesBatch], None]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is committed under a number.
+
+    Attributes:
+        batch: the number.
+        content: what the record says of it.
+        end: close all times before it; None: close none.
+        read_at: as for `GroupWriter.write`.
+    """
+
+    batch: int
+    content: str
+    end: int | None
+    read_at: int
+
+
+@dataclass
+class TablesSink:
+    """What `foreachBatch` calls for each micro-batch of a stream of several tables; made by `tables_sink`.
+
+    Attributes:
+        lake: the lake of the collections.
+        into: name of the register, and the beginning of the names of the collections.
+        time_unit: what the times of all collections count.
+        names: names of collections, by table.
+        keys: key columns, by table, or of all tables; None: as the keys of the messages say.
+        options: options of the envelope `debezium`.
+        writer: name of the stream's record in the register.
+        take_over: whether to take over a name that another query has used.
+        progress: called after each micro-batch.
+        error: the error that the last call raised; Spark's own exception has only its text.
+    """
+
+    lake: Lake
+    into: str
+    time_unit: str
+    names: Mapping[str, str]
+    keys: Mapping[str, Sequence[str]] | Sequence[str] | None
+    options: Mapping[str, object]
+    writer: str = DEFAULT_WRITER
+    take_over: bool = False
+    progress: Progress | None = None
+    error: Exception | None = None
+    _opened: tuple[str, GroupWriter] | None = None
+    _known: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    _failed: int | None = None
+    _taken_bytes: int | None = None
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Write one micro-batch, unless it is committed already."""
+        try:
+            done = self._take(frame, batch)
+            if self.progress is not None:
+                self.progress(done)
+        except Exception as error:
+            self.error = error
+            self._opened, self._failed = None, batch
+            raise
+
+    @property
+    def register(self) -> Collection:
+        """The collection with one row for each table; it is created if there is none."""
+        return self.lake.create(self.into, _REGISTER, key=["table"], time=self.time_unit)
+
+    def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
+        query = query_of(frame)
+        with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.into}"):
+            return self.write(
+                lambda held: lines_of(frame, held, self._taken_bytes),
+                query,
+                batch,
+                planned_by(frame, query, batch),
+            )
+
+    def write(self, made: Made, query: str, batch: int, content: str = "") -> TablesBatch:
+        """Write the lines of a micro-batch, unless it is committed already.
+
+        Args:
+            made: reads the lines, and puts those before them that the micro-batch before held back.
+            query: identifies the stream.
+            batch: number of the micro-batch.
+            content: as `planned_by`.
+        """
+        register = self.register
+        writer = self._open(query, register)
+        # After a failure, the same run of the query may repeat the batch: do not compare the run.
+        known = content.partition(RUN)[0] if batch == self._failed else content
+        if is_in(writer, batch, known):
+            return TablesBatch(batch, True, register.upper)
+        before = split(writer.last_content)[1]
+        self._check_time(before)
+        lines = made(None if before is None else before.batch())
+        try:
+            return self._written(lines, register, writer, before, batch=batch, content=content)
+        finally:
+            self._taken_bytes = lines.taken_bytes
+            lines.close()
+
+    def _open(self, query: str, register: Collection) -> GroupWriter:
+        """The writer, opened once for each query: that fences older drivers."""
+        if self._opened is None or self._opened[0] != query:
+            opened = self.lake.group_writer(self.into, self.writer, owner=query, take_over=self.take_over)
+            self._opened = (query, opened)
+            rows = register.snapshot().read_all().to_pylist() if register.upper > _START else []
+            self._known = {row["table"]: (row["collection"], row["columns"]) for row in rows}
+        return self._opened[1]
+
+    def _check_time(self, before: Held | None) -> None:
+        """Refuse a path of the time if events are held back, which have the times of their transactions."""
+        if before is not None and before.rows and self.options.get("time") is not None:
+            raise UsageError(
+                "events of a transaction are held back by this writer until its commit is known: go on "
+                "without time"
+            )
+
+    def _timeline(self, lines: Lines, register: Collection, before: Held | None) -> Timeline | None:
+        """The times of the transactions; None if the events have times of their own."""
+        if self.options.get("time") is not None:
+            return None
+        clock = CLOCKS.get(register.domain.unit)
+        found = lines.survey(Surveyed(clock or "ts_ms", frame_arrow(SURVEY)))
+        held = None if before is None else before.batch()
+        seen = None if held is None else as_bytes(held.column("value"))
+        progress = None if before is None else before.progress
+        return timeline(merged_surveys(found), clock, progress, whole=False, seen=seen)
+
+    def _written(
+        self,
+        lines: Lines,
+        register: Collection,
+        writer: GroupWriter,
+        before: Held | None,
+        *,
+        batch: int,
+        content: str,
+    ) -> TablesBatch:
+        times = self._timeline(lines, register, before)
+        created: list[str] = []
+        evolved: list[str] = []
+        by_table: dict[str, list[Seen]] = {}
+        for one in lines.seen:
+            by_table.setdefault(one.table, []).append(one)
+        targets = [
+            self._target(Table.of(text), by_table[text], times, created, evolved) for text in sorted(by_table)
+        ]
+        self._check_apart(targets)
+        while True:
+            read_at = writer.join([target.collection.name for target in targets])
+            answers = lines.answers(targets)
+            whole = self._rest(lines, register, times)
+            for answer in answers:
+                whole.add(answer)
+            told = (
+                content
+                if times is None
+                else with_held(content, Held(times.progress, merged(list(whole.held))))
+            )
+            work = _Work(batch, told, _end(times, whole, register.upper), read_at)
+            done = self._appended(targets, answers, whole.rejects, writer, work)
+            if done is not None:
+                break
+        counts = {target.collection.name: a.events for target, a in zip(targets, answers, strict=True)}
+        return TablesBatch(
+            batch,
+            False,
+            done,
+            counts,
+            whole.events,
+            whole.rows,
+            whole.heartbeats,
+            whole.tombstones,
+            whole.late,
+            len(whole.rejects),
+            tuple(created),
+            tuple(evolved),
+            whole.held_events,
+            whole.repeated,
+        )
+
+    def _appended(
+        self,
+        targets: Sequence[Target],
+        answers: Sequence[Answer],
+        rejects: Sequence[str],
+        writer: GroupWriter,
+        work: _Work,
+    ) -> Frontier | None:
+        """The upper after the commit; None if others wrote meanwhile."""
+        register = self.register
+        uploads: dict[str, list[bytes]] = {}
+        for target, answer in zip(targets, answers, strict=True):
+            uploads[target.collection.name] = list(answer.uploads)
+        kept = Answer(rejects=tuple(rejects), rejects_to=self.options.get("rejects"))  # type: ignore[arg-type]
+        keep(kept, register.name, NumberedBatch(register.id, writer.name, writer.owner, work.batch))
+        entries = {str(t.table): (t.collection.name, t.columns) for t in targets}
+        changed = {name: row for name, row in entries.items() if self._known.get(name) != row}
+        if work.end is None:
+            changed = {}
+        elif changed:
+            # The commit that first writes a table also says so in the register.
+            at = max(work.end - 1, *(n for n in register.upper.elements if isinstance(n, int)))
+            uploads[register.name] = [self._entries(register, changed, at)]
+        try:
+            done = writer.write(
+                {name: given for name, given in uploads.items() if given},
+                sequence=work.batch,
+                content=work.content,
+                upper=None if work.end is None else Frontier.of(work.end),
+                read_at=work.read_at,
+            )
+        except (UpperMismatch, UpdateBeforeLower) as error:
+            if isinstance(error, UpperMismatch) and register.upper.closed:
+                raise
+            register.state()
+            return None
+        self._known.update(changed)
+        return done.upper
+
+    def _entries(self, register: Collection, changed: Mapping[str, tuple[str, str | None]], at: int) -> bytes:
+        """The upload of changed rows of the register."""
+        rows: list[tuple[object, ...]] = []
+        for table, (collection, columns) in changed.items():
+            rows.append((table, collection, columns, at, 1))
+            if table in self._known:
+                rows.append((table, *self._known[table], at, -1))
+        schema = register.update_schema
+        arrays = [
+            pa.array(list(values), one.type)
+            for values, one in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return register.distributed.uploader().upload(iter([batch]))
+
+    def _check_apart(self, targets: Sequence[Target]) -> None:
+        """Refuse two tables of one collection: the rows of one would replace those of the other."""
+        owners = {collection: table for table, (collection, _) in self._known.items()}
+        for target in targets:
+            name, table = target.collection.name, str(target.table)
+            if owners.setdefault(name, table) != table:
+                raise UsageError(
+                    f"tables {owners[name]!r} and {table!r} would both go to collection {name!r}: name "
+                    f"another one for one of them, with names={{{table!r}: '...'}}"
+                )
+
+    def _target(
+        self,
+        table: Table,
+        seen: Sequence[Seen],
+        times: Timeline | None,
+        created: list[str],
+        evolved: list[str],
+    ) -> Target:
+        """The collection of a table, as the events need it: created or evolved if necessary."""
+        name = self._name(table)
+        fields = [_read(row_fields, one.schema, table) for one in seen if one.schema]
+        told = [found for found in fields if found is not None]
+        try:
+            collection: Collection | None = self.lake.collection(name)
+        except CollectionNotFound:
+            collection = None
+        before = self._known.get(str(table), (name, None))[1]
+        latest: str | None = before
+        if collection is None:
+            if not told:
+                raise UsageError(
+                    f"table '{table}' has no collection yet, and its events do not say which columns it has: "
+                    f"let the converter write schemas (schemas.enable=true), or create collection {name!r}"
+                )
+            collection = self._created(name, table, told[0], seen)
+            created.append(name)
+            before = _text(told[0])
+        elif before is None and told:
+            before = _text(told[0])
+        missing: set[str] = set()
+        for one in told:
+            latest = _text(one)
+            if _evolve(collection, table, before, one):
+                evolved.append(name)
+            before = latest
+        if told:
+            all_named = set.intersection(*({str(column["field"]) for column in one} for one in told))
+            missing = {column.name for column in collection.schema if column.nullable} - all_named
+        options = {key: value for key, value in self.options.items() if value is not None}
+        envelope = TableEvents(old_rows="stored", missing=frozenset(missing), **options)  # type: ignore[arg-type]
+        envelope.check(_LINES, collection)
+        if times is not None:
+            envelope = envelope.at(times)
+        return Target(table, collection, envelope, latest)
+
+    def _name(self, table: Table) -> str:
+        known = self._known.get(str(table))
+        if known is not None:
+            return known[0]
+        for spelled in (str(table), table.short):
+            if spelled in self.names:
+                return self.names[spelled]
+        return f"{self.into}.{table.short}"
+
+    def _created(self, name: str, table: Table, fields: Fields, seen: Sequence[Seen]) -> Collection:
+        key = self._key(table, seen)
+        try:
+            columns = columns_of(fields)
+            strange = [column for column in key if column not in columns.names]
+            if strange:
+                raise UsageError(
+                    f"key column {strange[0]!r} is no column: there is {', '.join(map(repr, columns.names))}"
+                )
+            return self.lake.create(name, columns, key=key, time=self.time_unit)
+        except UsageError as error:
+            raise UsageError(f"table '{table}' gets no collection: {error}") from error
+
+    def _key(self, table: Table, seen: Sequence[Seen]) -> list[str]:
+        if isinstance(self.keys, Mapping):
+            for spelled in (str(table), table.short):
+                if spelled in self.keys:
+                    return list(self.keys[spelled])
+        elif self.keys is not None:
+            return list(self.keys)
+        for one in seen:
+            found = _read(key_fields, one.key, table) if one.key else None
+            if found is not None:
+                return found
+        raise UsageError(
+            f"table '{table}' has no collection yet, and the messages have no key with a schema: give its "
+            f"key, keys={{'{table.short}': ['id']}}, or create the collection {self._name(table)!r} first"
+        )
+
+    def _rest(self, lines: Lines, register: Collection, times: Timeline | None) -> Answer:
+        """What the lines without a table say: heartbeats, messages, transaction markers."""
+        options = {key: value for key, value in self.options.items() if value is not None}
+        envelope = Debezium(old_rows="stored", **options)  # type: ignore[arg-type]
+        envelope = envelope if times is None else envelope.at(times)
+        parser = replace(
+            envelope.parser(register), schema=pa.schema([]), key=(), encodings=(), optional=frozenset()
+        )
+        answer = Answer(rejects_to=envelope.rejects)
+        reader = EventReader(parser, AS_TEXT, answer)
+        for batch in lines.rest():
+            _, parsed, places = reader.read(batch)
+            if parsed.events:
+                at = parsed.rows.column(LINE)[0].as_py() if parsed.rows.num_rows else 0
+                raise unreadable("'source' names no table, so it belongs to no collection", places.text(at))
+        return answer
+
+
+def _end(times: Timeline | None, answer: Answer, upper: Frontier) -> int | None:
+    """Up to where a micro-batch closes times: as the transactions say, or just past its last time."""
+    if times is not None and times.upper is not None and upper <= Frontier.of(times.upper):
+        return times.upper
+    if answer.time_upper is None:
+        return None
+    if answer.time_upper == TIME_MAX:
+        raise UsageError(f"time {TIME_MAX} is the last there is, and closing it would end the group")
+    return answer.time_upper + 1
+
+
+_START = Frontier.of(0)
+_LINES = frame_schema(pa.schema([("value", pa.string())]))
+
+
+def _text(fields: Fields) -> str:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _read(read: Callable[[Any], R], text: str, table: Table) -> R:
+    try:
+        return read(json.loads(text))
+    except ValueError as error:
+        raise UsageError(f"the schema in the events of table '{table}' is not valid: {error}") from None
+
+
+def _evolve(collection: Collection, table: Table, before: str | None, fields: Fields) -> bool:
+    """Let a collection have the columns that the events have now; whether it changed.
+
+    Raises:
+        IncompatibleSchema: a column has changed in a way that no collection can follow.
+    """
+    if before == _text(fields):
+        return False
+    now = columns_of(fields)
+    then = None if before is None else columns_of(json.loads(before))
+    there = collection.schema
+    wanted = []
+    for column in there:
+        if column.name not in now.names:
+            # The source dropped it: from now on it is null.
+            wanted.append(column.with_nullable(column.nullable or column.name not in collection.key))
+            continue
+        told = now.field(column.name)
+        kind = column.type
+        changed = then is not None and column.name in then.names and then.field(column.name).type != told.type
+        if changed and told.type != kind:
+            old, new = data_type(kind, column.name), data_type(told.type, column.name)
+            if widens(old, new):
+                kind = told.type
+            elif not widens(new, old):
+                raise IncompatibleSchema(
+                    f"table '{table}': column {column.name!r} has become {told.type} at the source, and in "
+                    f"collection {collection.name!r} it is {kind}, which cannot change to that: send the "
+                    "changed table to a new collection (names=..., after a new snapshot of the table), or "
+                    "convert the column on its way"
+                )
+        wanted.append(pa.field(column.name, kind, nullable=column.nullable or told.nullable))
+    wanted += [one.with_nullable(True) for one in now if one.name not in there.names]
+    if pa.schema(wanted) == there:
+        return False
+    collection.evolve(pa.schema(wanted))
+    return True
+
+
+def tables_sink(
+    lake: Lake,
+    into: str,
+    *,
+    time_unit: str = "counter",
+    names: Mapping[str, str] | None = None,
+    keys: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    time: str | None = None,
+    late: Late = "refuse",
+    order_by: str | None = None,
+    encodings: str = "",
+    rejects: str | None = None,
+    writer: str = DEFAULT_WRITER,
+    take_over: bool = False,
+    progress: Progress | None = None,
+) -> TablesSink:
+    """A function for `foreachBatch` that writes the change events of many tables, exactly once.
+
+    Each table has a collection, `INTO.SCHEMA.TABLE`, or `INTO.DATABASE.TABLE` for sources without schemas.
+    All of them are in one group: a micro-batch is one commit of all tables, which closes the same times in
+    all. The collection INTO is the register: it has a row for each table, with the name of its collection,
+    and with the columns as the source described them last.
+
+    The collection of a table is created when its first event is seen, from the schema beside the payload.
+    When that schema changes, the collection follows: columns are added, become wider or nullable; one that
+    the source dropped stays, and is null. Another change is an error, and nothing of the micro-batch is
+    committed.
+
+    Old rows are looked up, as by the envelope `debezium` with `old_rows="stored"`: so truncations are carried
+    out, and values that the source left out are those of the row before.
+
+    Args:
+        lake: the lake.
+        into: name of the register.
+        time_unit: `"counter"`, `"ms"` or `"us"`: what the times of new collections count.
+        names: names of collections by table (`"schema.table"`), instead of the ones above. Those that exist
+            must count time in this unit, and may not be in another group.
+        keys: key columns of new collections, by table, or the same for all; default: those of the keys of the
+            messages, if these have schemas.
+        time: as for the envelope `debezium`, like the next ones.
+        late: likewise.
+        order_by: likewise.
+        encodings: likewise, for the columns of all tables.
+        rejects: likewise.
+        writer: name of the stream's record in the register. Each stream needs its own name.
+        take_over: take over a name that another query, that is another checkpoint, has used.
+        progress: called after each micro-batch, in the driver.
+
+    Raises (out of the query, as text; the error itself is in `TablesSink.error`):
+        InvalidUpdates: an event cannot be read. The micro-batch was not committed, all earlier ones were.
+        IncompatibleSchema: a column of a table changed in a way that its collection cannot follow.
+        UsageError: a table has no collection, and none can be created; or the writer name belongs to another
+            checkpoint.
+        WriterFenced: the same query was started elsewhere.
+    """
+    options = {"time": time, "late": late, "order_by": order_by, "encodings": encodings, "rejects": rejects}
+    Debezium(old_rows="stored", **{n: v for n, v in options.items() if v is not None})  # type: ignore[arg-type]
+    if isinstance(keys, str):
+        raise UsageError(f"keys={keys!r} is one text: give a list of columns, or a dict by table")
+    return TablesSink(
+        lake, into, time_unit, names or {}, keys, options, writer, take_over=take_over, progress=progress
+    )

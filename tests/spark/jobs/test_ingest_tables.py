@@ -1,0 +1,190 @@
+"""Change events of many tables, and of one: truncations, values left out, columns that change."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from feed import UNAVAILABLE, Feed, connect, contents, told
+
+import tidelake
+from tidelake.errors import IncompatibleSchema, InvalidUpdates, UsageError
+from tidelake.spark import TablesReport, ingest_change_files, ingest_tables
+
+pytestmark = pytest.mark.usefixtures("both_ways")
+
+COLUMNS = {"id": ("int64", False), "v": ("string", True)}
+
+
+class Landing:
+    """A lake, a directory of change files and a checkpoint."""
+
+    def __init__(self, root: Path, spark: Any) -> None:
+        self.root, self.spark, self.files = root, spark, 0
+        self.directory = root / "in"
+        self.directory.mkdir()
+        self.lake = tidelake.open(root / "lake")
+
+    def put(self, *lines: str) -> Path:
+        self.files += 1
+        path = self.directory / f"{self.files:04}.json"
+        path.write_text("".join(line + "\n" for line in lines))
+        os.utime(path, (1_000_000_000 + self.files,) * 2)
+        return path
+
+    def run(self, **options: Any) -> TablesReport:
+        given = {"into": "shop", "keys": ["id"]} | options
+        return ingest_tables(self.spark, self.lake, self.directory, self.root / "checkpoint", **given)
+
+    def rows(self, name: str) -> dict[int, dict[str, Any]]:
+        collection = self.lake[name]
+        return contents(collection, collection.upper.elements[0] - 1)
+
+
+@pytest.fixture
+def landing(tmp_path: Path, spark: Any) -> Landing:
+    return Landing(tmp_path, spark)
+
+
+def event(op: str, after: Any, lsn: int, *, before: Any = None, table: str = "a", **more: Any) -> str:
+    source = {"db": more.get("db", "d"), "schema": "public", "table": table, "lsn": lsn}
+    payload = {"before": before, "after": after, "op": op, "source": source}
+    columns = more.get("columns", COLUMNS)
+    return json.dumps(payload if columns is None else {"schema": connect(table, columns), "payload": payload})
+
+
+@pytest.mark.full
+def test_a_feed_is_what_a_replay_leaves(landing: Landing) -> None:
+    feed = Feed(7).transactions(12)
+    for at in range(0, 12, 6):
+        landing.put(*(line for _, lines in feed.lines[at : at + 6] for line in lines), "null", "")
+    report = landing.run(max_files_per_trigger=1)
+    assert (report.batches, report.already, report.tombstones) == (2, 0, 4)
+    assert sorted(report.created) == [f"shop.public.{table}" for table in sorted(feed.now)]
+    assert report.heartbeats == sum('"op": "m"' in line for _, lines in feed.lines for line in lines)
+    for (time, _), state in zip(feed.lines, feed.states, strict=True):
+        for table, rows in state.items():
+            found = contents(landing.lake[f"shop.public.{table}"], time)
+            assert found == {key: told(row) for key, row in rows.items()}, (time, table)
+    again = landing.run()
+    assert (again.batches, again.events, again.upper) == (0, 0, report.upper)
+
+
+def test_a_truncation_empties_the_collection(landing: Landing) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+    c = landing.lake.create("c", schema, key=["id"])
+
+    def run() -> Any:
+        return ingest_change_files(
+            landing.spark, c, landing.directory, landing.root / "cp", old_rows="stored"
+        )
+
+    landing.put(*(event("c", {"id": i, "v": "x"}, 3, columns=None) for i in range(20)))
+    run()
+    landing.put(
+        event("u", {"id": 1, "v": "y"}, 5, columns=None),
+        event("c", {"id": 30, "v": "gone"}, 6, columns=None),
+        event("t", None, 7, columns=None),
+        event("c", {"id": 2, "v": "new"}, 7, columns=None),
+        event("u", {"id": 2, "v": UNAVAILABLE}, 9, columns=None),
+    )
+    report = run()
+    assert (report.events, report.rejects) == (5, 0)
+    assert contents(c, 6) == {i: {"id": i, "v": "y" if i == 1 else "x"} for i in range(20)} | {
+        30: {"id": 30, "v": "gone"}
+    }
+    assert contents(c, 7) == contents(c, 9) == {2: {"id": 2, "v": "new"}}
+    landing.put(event("t", None, 12, columns=None))
+    run()
+    assert contents(c, 12) == {}
+    landing.put(event("u", {"id": 2, "v": UNAVAILABLE}, 14, columns=None))
+    with pytest.raises(InvalidUpdates, match=r"left out the value of column 'v'.*REPLICA IDENTITY FULL"):
+        run()
+
+
+def test_a_truncation_needs_old_rows_from_the_collection(landing: Landing) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+    c = landing.lake.create("c", schema, key=["id"])
+    landing.put(event("t", None, 7, columns=None))
+    with pytest.raises(InvalidUpdates, match="old_rows='stored'"):
+        ingest_change_files(landing.spark, c, landing.directory, landing.root / "cp")
+
+
+def test_columns_follow_the_source(landing: Landing) -> None:
+    landing.put(event("c", {"id": 1, "v": "x"}, 3))
+    assert landing.run().created == ["shop.public.a"]
+    wide = {"id": ("int64", False), "n": ("int32", True), "at": ("int64", False)}
+    landing.put(event("c", {"id": 2, "n": 5, "at": 6}, 4, columns=wide))
+    assert landing.run().evolved == ["shop.public.a"]
+    a = landing.lake["shop.public.a"]
+    assert a.schema.names == ["id", "v", "n", "at"]
+    assert a.schema.field("n").type == pa.int32()
+    assert a.schema.field("at").nullable, "earlier rows have no value"
+    landing.put(event("c", {"id": 3, "n": 1 << 40, "at": 6}, 5, columns=wide | {"n": ("int64", True)}))
+    assert landing.run().evolved == ["shop.public.a"]
+    assert landing.rows("shop.public.a") == {
+        1: {"id": 1, "v": "x"},
+        2: {"id": 2, "n": 5, "at": 6},
+        3: {"id": 3, "n": 1 << 40, "at": 6},
+    }
+    (entry,) = landing.lake["shop"].snapshot().read_all().to_pylist()
+    assert (entry["table"], entry["collection"]) == ("d.public.a", "shop.public.a")
+    assert [(one["field"], one["type"]) for one in json.loads(entry["columns"])][1] == ("n", "int64")
+
+
+def test_a_change_that_no_collection_can_follow_stops_the_ingest(landing: Landing) -> None:
+    landing.put(event("c", {"id": 1, "v": "x"}, 3), event("c", {"id": 1, "v": "x"}, 3, table="b"))
+    landing.run()
+    changed = COLUMNS | {"v": ("int64", True)}
+    landing.put(
+        event("c", {"id": 2, "v": "y"}, 4, table="b"), event("c", {"id": 2, "v": 5}, 5, columns=changed)
+    )
+    with pytest.raises(IncompatibleSchema, match=r"table 'd.public.a': column 'v' has become int64.*names="):
+        landing.run()
+    assert landing.rows("shop.public.b") == {1: {"id": 1, "v": "x"}}, "nothing of the micro-batch is in"
+
+
+@pytest.mark.full
+def test_what_cannot_be_created_or_told_apart_is_refused_by_name(landing: Landing) -> None:
+    path = landing.put(event("c", {"id": 1, "v": "x"}, 3, columns=None))
+    with pytest.raises(UsageError, match=r"table 'd.public.a' has no collection yet.*schemas.enable"):
+        landing.run()
+    path.write_text(event("c", {"id": 1, "v": "x"}, 3) + "\n")
+    with pytest.raises(UsageError, match=r"keys=\{'public.a': \['id'\]\}"):
+        landing.run(keys=None)
+    with pytest.raises(UsageError, match="'w' is no column"):
+        landing.run(keys={"public.a": ["w"]})
+    path.write_text(event("c", {"id": 1}, 3, columns={"id": ("map", False)}) + "\n")
+    with pytest.raises(UsageError, match="'id' has the type 'map'"):
+        landing.run()
+    lines = [event("c", {"id": 1, "v": "x"}, 3), event("c", {"id": 1, "v": "y"}, 3, db="e")]
+    path.write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=r"'d.public.a' and 'e.public.a' would both go to .*names="):
+        landing.run()
+    assert landing.run(names={"e.public.a": "other"}).events == 2
+    assert (landing.rows("shop.public.a"), landing.rows("other")) == (
+        {1: {"id": 1, "v": "x"}},
+        {1: {"id": 1, "v": "y"}},
+    )
+
+
+@pytest.mark.full
+def test_an_event_of_no_table_or_a_bad_line_stops_all_tables(landing: Landing) -> None:
+    good = event("c", {"id": 1, "v": "x"}, 3)
+    nowhere = json.dumps({"op": "c", "before": None, "after": {"id": 1}, "source": {"lsn": 4}})
+    path = landing.put(good, nowhere)
+    with pytest.raises(InvalidUpdates, match=r"names no table.*number=2"):
+        landing.run()
+    path.write_text(good + "\n" + "{nonsense\n")
+    with pytest.raises(InvalidUpdates, match=r"not JSON.*number=2"):
+        landing.run()
+    kept = landing.root / "rejects"
+    assert landing.run(rejects=kept).rejects == 1
+    (file,) = kept.iterdir()
+    assert json.loads(file.read_text())["line"] == "{nonsense"
+    assert landing.rows("shop.public.a") == {1: {"id": 1, "v": "x"}}
