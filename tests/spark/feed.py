@@ -104,8 +104,8 @@ class Feed:
     def _line(self, table: str, op: str, before: Any, after: Any) -> str:
         source: dict[str, Any] = {"db": "d", "schema": "public", "table": table, "lsn": self.time}
         if self.postgres:
-            # The position of the event itself goes back and forth; the commit before tells transactions apart.
-            before = json.dumps([str(self._committed), "0"]) if self._committed else None
+            # The event's own position goes back and forth; the commit before tells transactions apart.
+            before = json.dumps([str(self._committed) if self._committed else None, "0"])
             own = self.time + self.random.randint(0, 500)
             source |= {"connector": "postgresql", "lsn": own, "sequence": before, "snapshot": "false"}
         payload = {"before": before, "after": after, "op": op, "source": source}
