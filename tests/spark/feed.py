@@ -105,9 +105,9 @@ class Feed:
         source: dict[str, Any] = {"db": "d", "schema": "public", "table": table, "lsn": self.time}
         if self.postgres:
             # The event's own position goes back and forth; the commit before tells transactions apart.
-            before = json.dumps([str(self._committed) if self._committed else None, "0"])
-            own = self.time + self.random.randint(0, 500)
-            source |= {"connector": "postgresql", "lsn": own, "sequence": before, "snapshot": "false"}
+            commit = json.dumps([str(self._committed) if self._committed else None, "0"])
+            own = self.random.randint(1, 1 << 40)
+            source |= {"connector": "postgresql", "lsn": own, "sequence": commit, "snapshot": "false"}
         payload = {"before": before, "after": after, "op": op, "source": source}
         return json.dumps({"schema": connect(table, self.columns[table]), "payload": payload})
 

@@ -18,10 +18,10 @@ from tidelake.spark.writing.tablelines import FewLines
 from tiers import rounds
 
 
-def few(lines: list[str], held: pa.RecordBatch | None = None) -> FewLines:
+def few(lines: list[str], held: pa.RecordBatch | None = None, start: int = 0) -> FewLines:
     """Lines as a micro-batch."""
     kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64()}
-    given: dict[str, Any] = {"value": lines, "offset": range(1, len(lines) + 1)}
+    given: dict[str, Any] = {"value": lines, "offset": range(start + 1, start + len(lines) + 1)}
     columns = [
         pa.array(given.get(name, [None] * len(lines)), kinds.get(name, pa.string())) for name in AS_TEXT
     ]
@@ -73,7 +73,7 @@ def test_tables_are_whole_transactions_however_the_lines_are_cut(tmp_path: Any) 
         while at < len(lines):
             cut = lines[at : at + chance.randint(1, 15)]
             for number in (batch, batch) if chance.random() < 0.3 else (batch,):
-                sink.write(lambda held, cut=cut: few(cut, held), "query", number)
+                sink.write(lambda held, cut=cut, at=at: few(cut, held, at), "query", number)
                 sink = tables_sink(lake, "shop", keys=["id"]) if chance.random() < 0.3 else sink
             at, batch = at + len(cut), batch + 1
         end = lake["shop"].upper.elements[0]

@@ -117,7 +117,8 @@ def chosen(events: Events, which: npt.NDArray[np.bool_]) -> Events:
 
     def side(of: EventSide) -> EventSide:
         there = np.isin(of.lines, lines)
-        return EventSide(of.lines[there], of.rows.filter(pa.array(there)))
+        left_out = {name: rows[there] for name, rows in of.left_out.items()}
+        return EventSide(of.lines[there], of.rows.filter(pa.array(there)), left_out)
 
     return replace(
         events,
@@ -126,6 +127,7 @@ def chosen(events: Events, which: npt.NDArray[np.bool_]) -> Events:
         orders=None if events.orders is None else events.orders[which],
         before=side(events.before),
         after=side(events.after),
+        truncates=np.intersect1d(events.truncates, lines),
     )
 
 

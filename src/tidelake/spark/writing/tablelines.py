@@ -147,7 +147,9 @@ class FewLines:
         schema = frame_arrow(event_schema(collection.schema))
         parse = ReadEvents(replace(envelope.parser(collection), late="advance"), AS_TEXT, schema)
         work = envelope.work(collection, schema.names, collection.upper)
-        return total(pa.Table.from_batches(work(parse(self._of(target.table.text)))))
+        # One batch, so that the work finds truncations before the events.
+        events = pa.Table.from_batches(parse(self._of(target.table.text)), schema=schema).combine_chunks()
+        return total(pa.Table.from_batches(work(iter(events.to_batches()))))
 
     def _of(self, table: str) -> Iterator[pa.RecordBatch]:
         return (batch.filter(pc.equal(tables, table)) for batch, tables in self._lines)
