@@ -186,7 +186,7 @@ def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "Ingest
 
 
 # Options that `--tables` does not take, and what they are by default.
-_NOT_TABLES = {"format_": "jsonl", "old_rows": None, "delete_column": None}
+_NOT_TABLES = {"format_": "jsonl", "old_rows": None, "delete_column": None, "table": None, "missing": None}
 
 
 def _check_tables(given: dict[str, Any]) -> None:
@@ -197,8 +197,10 @@ def _check_tables(given: dict[str, Any]) -> None:
                 raise errors.UsageError(f"--{name.replace('keys', 'key').replace('_', '-')} needs --tables")
         return
     wrong = [name for name, usual in _NOT_TABLES.items() if given[name] != usual]
-    if given["envelope"] == "upsert" or wrong:
-        what = "--envelope upsert" if not wrong else f"--{wrong[0].rstrip('_').replace('_', '-')}"
+    if given["envelope"] not in ("updates", "debezium") or wrong:
+        what = (
+            f"--envelope {given['envelope']}" if not wrong else f"--{wrong[0].rstrip('_').replace('_', '-')}"
+        )
         raise errors.UsageError(
             f"{what} does not go with --tables, which reads change events as JSON lines and looks old rows up"
         )

@@ -1,8 +1,8 @@
 """Which table each change event is of, and what the events say of its columns.
 
 Owns where Debezium's events name their table: `source.db`, `source.schema` and `source.table` (MongoDB:
-`source.collection`). Must not know what an event means. An event whose table cannot be read has none: whoever
-parses it finds the reason.
+`source.collection`). It must not know what an event means. An event whose table cannot be read has none; the
+parser finds the reason.
 """
 
 import json
@@ -62,7 +62,7 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class TableColumns:
     """What events say of their table, beside the rows.
 
     Attributes:
@@ -85,7 +85,7 @@ def tables_of(lines: pa.Array) -> pa.Array:
     return _tables_and_schemas(as_bytes(lines))[0]
 
 
-def seen_in(lines: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, list[Seen]]:
+def seen_in(lines: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, list[TableColumns]]:
     """The table of each line, as `tables_of`, and what the lines say of the tables, each thing once."""
     tables, schemas, texts = _tables_and_schemas(as_bytes(lines))
     rows = pa.table({"table": tables, "schema": schemas})
@@ -95,7 +95,7 @@ def seen_in(lines: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, list[Seen
     for row in sorted(found.to_pylist(), key=operator.itemgetter("at_min")):
         if row["table"]:
             key = "" if keys is None else _schema_text(as_bytes(keys.slice(row["at_min"], 1))[0].as_py())
-            seen.append(Seen(row["table"], texts[row["schema"]], key))
+            seen.append(TableColumns(row["table"], texts[row["schema"]], key))
     return tables, seen
 
 
@@ -242,7 +242,7 @@ class SurveyLines:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
         one_thread()
-        known: set[Seen] = set()
+        known: set[TableColumns] = set()
         for batch in batches:
             named = batch.rename_columns(list(self.columns))
             _, found = seen_in(named.column("value"), named.column("key"))

@@ -25,9 +25,9 @@ from tidelake.spark.envelopes.routes import (
     TABLE,
     NumberedLines,
     RouteLines,
-    Seen,
     SurveyLines,
     Table,
+    TableColumns,
     seen_in,
 )
 from tidelake.spark.envelopes.storing import event_schema
@@ -57,7 +57,7 @@ class TableEvents(Debezium):
 
 
 @dataclass(frozen=True)
-class Target:
+class TableTarget:
     """Where the events of a table go.
 
     Attributes:
@@ -77,7 +77,7 @@ class Lines(Protocol):
     """The lines of a micro-batch."""
 
     @property
-    def seen(self) -> Sequence[Seen]:
+    def seen(self) -> Sequence[TableColumns]:
         """What they say of their tables."""
 
     @property
@@ -90,7 +90,7 @@ class Lines(Protocol):
     def rest(self) -> Iterator[pa.RecordBatch]:
         """The lines of no table, with the columns of `AS_TEXT`."""
 
-    def answers(self, targets: Sequence[Target]) -> list[Answer]:
+    def answers(self, targets: Sequence[TableTarget]) -> list[Answer]:
         """Store the events of each table; in the order of the targets. May be repeated."""
 
     def close(self) -> None:
@@ -134,14 +134,14 @@ class FewLines:
         """As `Lines`."""
         return self._of("")
 
-    def answers(self, targets: Sequence[Target]) -> list[Answer]:
+    def answers(self, targets: Sequence[TableTarget]) -> list[Answer]:
         """As `Lines`."""
         return list(mapped(self._answer, targets, _AT_ONCE))
 
     def close(self) -> None:
         """As `Lines`."""
 
-    def _answer(self, target: Target) -> Answer:
+    def _answer(self, target: TableTarget) -> Answer:
         """Store the events of one table, with the work of the tasks."""
         collection, envelope = target.collection, target.envelope
         schema = frame_arrow(event_schema(collection.schema))
@@ -167,11 +167,13 @@ class SparkLines:
         self._routed = routed.persist(StorageLevel.DISK_ONLY)
 
     @cached_property
-    def seen(self) -> Sequence[Seen]:
+    def seen(self) -> Sequence[TableColumns]:
         """As `Lines`. Runs a job, which also finds the table of each line."""
         survey = SurveyLines(AS_TEXT)
         found = self._routed.drop(TABLE).mapInArrow(survey, SurveyLines.kinds).distinct().collect()
-        return sorted((Seen(*row) for row in found), key=lambda one: (one.table, len(one.schema), one.schema))
+        return sorted(
+            (TableColumns(*row) for row in found), key=lambda one: (one.table, len(one.schema), one.schema)
+        )
 
     def survey(self, work: Surveyed) -> pa.Table:
         """As `Lines`. Runs a job."""
@@ -181,7 +183,7 @@ class SparkLines:
         """As `Lines`."""
         return iter(self._of("").toArrow().to_batches())
 
-    def answers(self, targets: Sequence[Target]) -> list[Answer]:
+    def answers(self, targets: Sequence[TableTarget]) -> list[Answer]:
         """As `Lines`."""
         return list(map(self._answer, targets))
 
@@ -189,7 +191,7 @@ class SparkLines:
         """As `Lines`."""
         self._routed.unpersist()
 
-    def _answer(self, target: Target) -> Answer:
+    def _answer(self, target: TableTarget) -> Answer:
         collection, envelope = target.collection, target.envelope
         rows = rows_of(self._of(target.table.text), envelope, collection, by_tasks=True)
         return rows.answer(envelope.work(collection, rows.names, collection.upper))

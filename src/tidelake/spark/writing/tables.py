@@ -40,15 +40,15 @@ from tidelake.spark.envelopes.held import Held, merged, split, with_held
 from tidelake.spark.envelopes.messages import as_bytes, unreadable
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
 from tidelake.spark.envelopes.routes import (
-    Seen,
     Table,
+    TableColumns,
 )
 from tidelake.spark.envelopes.timeline import SURVEY, Timeline, merged_surveys, timeline
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.exactly_once import RUN, is_in, planned_by, query_of
 from tidelake.spark.writing.rejects import NumberedBatch, keep
-from tidelake.spark.writing.tablelines import Lines, TableEvents, Target, lines_of
+from tidelake.spark.writing.tablelines import Lines, TableEvents, TableTarget, lines_of
 from tidelake.spark.writing.transactions import CLOCKS, Surveyed
 
 R = TypeVar("R")
@@ -242,7 +242,7 @@ class TablesSink:
         times = self._timeline(lines, register, before)
         created: list[str] = []
         evolved: list[str] = []
-        by_table: dict[str, list[Seen]] = {}
+        by_table: dict[str, list[TableColumns]] = {}
         for one in lines.seen:
             by_table.setdefault(one.table, []).append(one)
         targets = [
@@ -284,7 +284,7 @@ class TablesSink:
 
     def _appended(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[TableTarget],
         answers: Sequence[Answer],
         rejects: Sequence[str],
         writer: GroupWriter,
@@ -336,7 +336,7 @@ class TablesSink:
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         return register.distributed.uploader().upload(iter([batch]))
 
-    def _check_apart(self, targets: Sequence[Target]) -> None:
+    def _check_apart(self, targets: Sequence[TableTarget]) -> None:
         """Refuse two tables of one collection: the rows of one would replace those of the other."""
         owners = {collection: table for table, (collection, _) in self._known.items()}
         for target in targets:
@@ -350,11 +350,11 @@ class TablesSink:
     def _target(
         self,
         table: Table,
-        seen: Sequence[Seen],
+        seen: Sequence[TableColumns],
         times: Timeline | None,
         created: list[str],
         evolved: list[str],
-    ) -> Target:
+    ) -> TableTarget:
         """The collection of a table, as the events need it: created or evolved if necessary."""
         name = self._name(table)
         fields = [_read(row_fields, one.schema, table) for one in seen if one.schema]
@@ -390,7 +390,7 @@ class TablesSink:
         envelope.check(_LINES, collection)
         if times is not None:
             envelope = envelope.at(times)
-        return Target(table, collection, envelope, latest)
+        return TableTarget(table, collection, envelope, latest)
 
     def _name(self, table: Table) -> str:
         known = self._known.get(str(table))
@@ -401,7 +401,7 @@ class TablesSink:
                 return self.names[spelled]
         return f"{self.into}.{table.short}"
 
-    def _created(self, name: str, table: Table, fields: Fields, seen: Sequence[Seen]) -> Collection:
+    def _created(self, name: str, table: Table, fields: Fields, seen: Sequence[TableColumns]) -> Collection:
         key = self._key(table, seen)
         try:
             columns = columns_of(fields)
@@ -414,7 +414,7 @@ class TablesSink:
         except UsageError as error:
             raise UsageError(f"table '{table}' gets no collection: {error}") from error
 
-    def _key(self, table: Table, seen: Sequence[Seen]) -> list[str]:
+    def _key(self, table: Table, seen: Sequence[TableColumns]) -> list[str]:
         if isinstance(self.keys, Mapping):
             for spelled in (str(table), table.short):
                 if spelled in self.keys:
