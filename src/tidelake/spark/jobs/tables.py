@@ -32,7 +32,7 @@ class TablesReport:
 
     batches: int = 0
     already: int = 0
-    tables: dict[str, int] = field(default_factory=dict)
+    by_collection: dict[str, int] = field(default_factory=dict)
     events: int = 0
     updates: int = 0
     heartbeats: int = 0
@@ -51,8 +51,8 @@ class TablesReport:
         self.already += batch.already
         for name in ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "repeated"):
             setattr(self, name, getattr(self, name) + getattr(batch, name))
-        for table, events in batch.tables.items():
-            self.tables[table] = self.tables.get(table, 0) + events
+        for table, events in batch.by_collection.items():
+            self.by_collection[table] = self.by_collection.get(table, 0) + events
         self.created += batch.created
         self.evolved += batch.evolved
         self.held = self.held if batch.already else batch.held

@@ -33,6 +33,7 @@ from tidelake.spark.envelopes.routes import (
 from tidelake.spark.envelopes.storing import event_schema
 from tidelake.spark.envelopes.timeline import SURVEY
 from tidelake.spark.uploads import Answer, total
+from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.running import fetched, rows_of
 from tidelake.spark.writing.transactions import Surveyed
 
@@ -177,11 +178,12 @@ class SparkLines:
 
     def survey(self, work: Surveyed) -> pa.Table:
         """As `Lines`. Runs a job."""
-        return self._routed.drop(TABLE).mapInArrow(work, frame_schema(SURVEY)).toArrow().cast(SURVEY)
+        found = self._routed.drop(TABLE).mapInArrow(work, frame_schema(SURVEY))
+        return to_arrow(found).cast(SURVEY)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """As `Lines`."""
-        return iter(self._of("").toArrow().to_batches())
+        return iter(to_arrow(self._of("")).to_batches())
 
     def answers(self, targets: Sequence[TableTarget]) -> list[Answer]:
         """As `Lines`."""

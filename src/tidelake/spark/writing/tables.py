@@ -69,7 +69,7 @@ class TablesBatch:
         batch: its number in the checkpoint.
         already: it was committed before; its events were not read again.
         upper: the upper of the group after it.
-        tables: the change events of each collection, by name.
+        by_collection: the number of change events of each collection, by name.
         events: change events read, of all tables.
         updates: rows they made, before consolidation.
         heartbeats: heartbeats, messages and transaction markers.
@@ -85,7 +85,7 @@ class TablesBatch:
     batch: int
     already: bool
     upper: Frontier
-    tables: Mapping[str, int] = field(default_factory=dict)
+    by_collection: Mapping[str, int] = field(default_factory=dict)
     events: int = 0
     updates: int = 0
     heartbeats: int = 0
