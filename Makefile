@@ -34,6 +34,7 @@ fix: venv   ## fix what lint and format can fix
 
 full: venv   ## the slow tests that CI runs after the fast ones
 	@setup/servers.sh >/dev/null
+	@setup/sparks.sh 3.5 4.0 >/dev/null
 	@$(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
 
 bench: venv   ## the measurements of docs/benchmarks.md
@@ -48,6 +49,7 @@ bench-stores: venv   ## a lake in an object store against the store itself: make
 
 soak: venv   ## the tests that run for hours, with fresh random choices
 	@setup/servers.sh >/dev/null
+	@setup/sparks.sh >/dev/null
 	@$(PYTEST) $(PARALLEL) -m "soak or grows" --hypothesis-profile soak --timeout 0 $(ARGS)
 
 sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=1000

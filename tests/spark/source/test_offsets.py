@@ -15,13 +15,13 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tidelake
-from tidelake.errors import FormatTooNew, IncompatibleSchema, InvalidUpdates, UsageError
+from tidelake.errors import FormatTooNew, HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.columns import frame_schema
 from tidelake.spark.source.format import TidelakeSource
 from tidelake.spark.source.offsets import FORMAT, Begin, Position, from_json, to_json
-from tidelake.spark.source.stream import StreamReader
+from tidelake.spark.source.stream import StreamReader, UnlimitedStreamReader
 from tidelake.spark.source.stream_read import StreamRead, stream_read
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -259,3 +259,77 @@ def test_reports_cost_nothing_and_tell_the_last_head(tmp_path: Path) -> None:
     c.append(pa.table({"id": [7], "v": ["x"]}))
     report = one.reportLatestOffset()
     assert report is not None and report["frontier"] == [3]
+
+
+class OldSpark:
+    """A query of a Spark before 4.2: it tells the reader of a place only when it asks for partitions."""
+
+    def __init__(self, c: tidelake.Collection, start: Any) -> None:
+        self.c, self.start = c, start
+        self.done: Any = None
+        self.seen: list[tuple[int, int]] = []
+
+    def run(self, *appended: int) -> list[str]:
+        """Start the query, and run a batch, and one after each append; the holds that there are then."""
+        read = StreamRead(self.c.distributed.lake_url, "c", start=self.start, poll_s=0.0)
+        one = UnlimitedStreamReader(read, frame_schema(self.c.update_schema))
+        self._batch(one)
+        for n in appended:
+            self.c.append(pa.table({"id": [n], "v": ["x"]}))
+            self._batch(one)
+        one.stop()
+        return list(self.c.state().holds)
+
+    def _batch(self, one: UnlimitedStreamReader) -> None:
+        end = one.latestOffset()
+        begin = one.initialOffset() if self.done is None else self.done
+        if end != begin:
+            for task in one.partitions(begin, end):
+                for batch in one.read(task):
+                    self.seen += zip(batch["id"].to_pylist(), batch["_diff"].to_pylist(), strict=True)
+            one.commit(end)
+        self.done = end
+
+
+@pytest.mark.parametrize("start", ["snapshot", "latest", Frontier.of(1)])
+def test_a_reader_that_is_told_little_reads_every_update_once(tmp_path: Path, start: Any) -> None:
+    c = made(tmp_path)
+    query = OldSpark(c, start)
+    holds = query.run(3, 4)
+    assert len(holds) == 1
+    first = {"snapshot": 0, "latest": 3}.get(start if isinstance(start, str) else "", 1)
+    assert sorted(query.seen) == [(n, 1) for n in range(first, 5)]
+    c.append(pa.table({"id": [5], "v": ["x"]}))
+    # Started again; a hold of the run before is not left behind.
+    again = query.run(6)
+    assert len(again) == 1
+    assert again != holds
+    assert query.run() != again
+    assert sorted(query.seen) == [(n, 1) for n in range(first, 7)]
+
+
+def test_a_query_that_goes_on_needs_no_history_of_its_start(tmp_path: Path) -> None:
+    c = made(tmp_path)
+    query = OldSpark(c, Frontier.of(1))
+    query.run(3)
+    c.append(pa.table({"id": [4], "v": ["x"]}))
+    c.advance_since(3)
+    query.run(5)
+    assert sorted(query.seen) == [(n, 1) for n in range(1, 6)]
+    with pytest.raises(HistoryCompacted):
+        OldSpark(c, Frontier.of(1)).run()
+
+
+def test_limits_that_spark_does_not_know_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = made(tmp_path)
+    for module in ("source.format", "versions"):
+        monkeypatch.setattr(f"tidelake.spark.{module}.VERSION", (4, 1))
+    schema, place = frame_schema(c.update_schema), {"path": f"{tmp_path}/lake/c", "withDiff": "true"}
+    assert isinstance(TidelakeSource(place).streamReader(schema), UnlimitedStreamReader)
+    for name in ("maxRowsPerTrigger", "maxTimesPerTrigger"):
+        with pytest.raises(
+            UsageError, match=rf"option {name} needs PySpark 4\.2 or newer.*all times that are"
+        ):
+            TidelakeSource(place | {name: "3"}).streamReader(schema)
