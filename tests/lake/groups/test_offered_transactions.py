@@ -254,7 +254,7 @@ def test_uploads_of_a_collection_that_left_meanwhile_come_in_once_or_are_refused
         txn.commit()
     lake.leave("a")
     lake.collection("b").append(rows(1))
-    txn._lower = None
+    txn._asked = (txn._asked[0], None, txn._asked[2])
     if places.config is STORED:
         with pytest.raises(UploadExpired):
             txn.commit()
@@ -271,7 +271,7 @@ def test_what_is_taken_from_a_transaction_that_waits_is_not_let_in_by_it(lake):
     with pytest.raises(UpperMismatch):
         txn.commit()
     lake.write({"a": data})
-    txn._lower = None
+    txn._asked = (txn._asked[0], None, txn._asked[2])
     with pytest.raises(AlreadyTaken):
         txn.commit()
     txn.abort()

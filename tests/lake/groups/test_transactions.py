@@ -242,7 +242,7 @@ def test_rows_never_move_back_below_what_their_collection_closed_alone(lake):
     txn.write("a", rows(1)), txn.write("b", rows(2))
     with pytest.raises(UpperMismatch):
         txn.commit()
-    txn._lower = None
+    txn._asked = (txn._asked[0], None, txn._asked[2])
     with pytest.raises(UpperMismatch) as caught:
         txn.commit(time=50)
     assert caught.value.current == F(100)

@@ -422,7 +422,7 @@ def test_a_tail_begins_no_earlier_than_history():
 def test_what_cannot_be_followed_is_refused():
     lake = Place().lake()
     c = lake.create("c", SCHEMA, key=["id"])
-    for hold_for in (0, 0.5, -1, "1 day"):
+    for hold_for in (0, 0.5, -1, "1 fortnight"):
         with pytest.raises(UsageError, match="hold_for"):
             c.tail(hold_for=hold_for)
     with pytest.raises(UsageError, match="total order: follow the collection with listen"):
