@@ -560,7 +560,7 @@ def test_a_plan_is_held_for_as_long_as_was_asked_or_until_it_is_released(tmp_pat
     place.pass_s(60)
     c.append(rows(1000))
     assert not holds_of(c)
-    for wrong in (-1, "1h", True, float("nan")):
+    for wrong in (-1, "1 fortnight", True, float("nan")):
         with pytest.raises(UsageError, match="hold_for"):
             c.distributed.hold([again], wrong, "a job")
     inline = place.process(Config()).create("inline", SCHEMA, key=["id"])
