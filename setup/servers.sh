@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers that the slow tests of stores run: versitygw (S3), azurite (Azure) and PostgreSQL.
+# Installs the servers that the slow tests run: versitygw (S3), azurite (Azure), PostgreSQL and Kafka, with
+# the jars by which Spark reads Kafka.
 # Prints the folder of their programs, which tests/store/servers.py looks into: $TIDELAKE_SERVERS, or the
 # user's cache. What is there already is kept, so this returns at once the next time. What cannot be
 # installed is said, and its tests are skipped: this script never fails.
@@ -8,6 +9,8 @@ cd "$(dirname "$0")/.."
 
 VERSITYGW=v1.8.0
 AZURITE=3.35.0 # 3.36 and newer need Node 22
+KAFKA=3.9.0
+SPARK_KAFKA=4.2.0 # for Spark 4.3 as well: there is no 4.3.0 of it
 
 home="${TIDELAKE_SERVERS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tidelake/servers}"
 limit_s=300
@@ -52,6 +55,18 @@ install_postgresql() {
   apt_install postgresql
 }
 
+# Copies the jars of setup/maven/$1.xml, in version $2, into the folder $3.
+copy_jars() {
+  command -v mvn >/dev/null || apt_install maven || return 1
+  rm -rf "$3.new" &&
+    quietly mvn --batch-mode --file "setup/maven/$1.xml" "-Dwanted=$2" "-DoutputDirectory=$3.new" \
+      -DincludeScope=runtime org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies &&
+    mv "$3.new" "$3"
+}
+
+install_kafka() { copy_jars kafka "$KAFKA" "$home/kafka-$KAFKA"; }
+install_spark_kafka() { copy_jars spark-kafka "$SPARK_KAFKA" "$home/spark-kafka-$SPARK_KAFKA"; }
+
 # The folder of initdb and postgres, which Debian keeps out of the PATH.
 postgres_programs() {
   local folder
@@ -85,6 +100,8 @@ exec 9>"$home/lock"
 flock 9 2>/dev/null
 ensure versitygw install_versitygw "$home/versitygw-$VERSITYGW/versitygw"
 ensure azurite install_azurite "$home/azurite-$AZURITE/node_modules/.bin/azurite-blob"
+ensure Kafka install_kafka "$home/kafka-$KAFKA"
+ensure "Kafka for Spark" install_spark_kafka "$home/spark-kafka-$SPARK_KAFKA"
 if ! postgres="$(postgres_programs)"; then
   ensure PostgreSQL install_postgresql "$home/bin/postgres"
   postgres="$(postgres_programs)"

@@ -100,9 +100,10 @@ def rng() -> Random:
 def spark() -> Iterator[object]:
     """The Spark session of this process. With TIDELAKE_SPARK_UI in the environment it has a page."""
     pytest.importorskip("pyspark")
-    from tests.spark import quick
+    from tests.spark import kafka_broker, quick
 
-    session = quick.session(**{"spark.ui.enabled": "true"} if os.environ.get("TIDELAKE_SPARK_UI") else {})
+    page = {"spark.ui.enabled": "true"} if os.environ.get("TIDELAKE_SPARK_UI") else {}
+    session = quick.session(**page, **kafka_broker.class_path())
     yield session
     session.stop()
 
@@ -132,6 +133,15 @@ def azurite() -> Iterator[servers.AzureServer]:
 def postgres() -> Iterator[servers.PostgresServer]:
     """PostgreSQL, for tests of the slow tiers. A test takes a database: `postgres.new_database()`."""
     with servers.postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[object]:
+    """A Kafka broker, for tests of the slow tiers. A test takes topics of its own."""
+    from tests.spark import kafka_broker
+
+    with kafka_broker.broker() as server:
         yield server
 
 

@@ -202,7 +202,7 @@ class S3Server(Server):
 
 
 @contextlib.contextmanager
-def _folder(owner: pwd.struct_passwd | None = None) -> Iterator[Path]:
+def own_folder(owner: pwd.struct_passwd | None = None) -> Iterator[Path]:
     """A folder that ends with the server; in memory if that is possible."""
     memory = Path("/dev/shm")
     folder = tempfile.mkdtemp(prefix="tidelake-", dir=memory if memory.is_dir() else None)
@@ -218,7 +218,7 @@ def _folder(owner: pwd.struct_passwd | None = None) -> Iterator[Path]:
 def s3_server() -> Iterator[S3Server]:
     """moto: S3 in the memory of one process; stopped, it has forgotten everything. Starts in a second."""
     pytest.importorskip("moto", reason="no moto: it is one of the packages of the tests")
-    with _folder() as folder:
+    with own_folder() as folder:
         server = S3Server(tied(sys.executable, "-c", _MOTO, HOST, "{port}"), folder)
         server.start()
         try:
@@ -231,7 +231,7 @@ def s3_server() -> Iterator[S3Server]:
 def versitygw() -> Iterator[S3Server]:
     """versitygw: S3 on a folder. It keeps what it has over a stop and a kill."""
     path = program("versitygw")
-    with _folder() as folder:
+    with own_folder() as folder:
         (folder / "buckets").mkdir()
         server = S3Server(
             tied(
@@ -296,7 +296,7 @@ class AzureServer(Server):
 def azurite() -> Iterator[AzureServer]:
     """azurite: Azure blobs in the memory of one process; stopped, it has forgotten everything."""
     path = program("azurite-blob")
-    with _folder() as folder:
+    with own_folder() as folder:
         server = AzureServer(
             tied(
                 *(path, "--blobHost", HOST, "--blobPort", "{port}", "--inMemoryPersistence"),
@@ -368,7 +368,7 @@ def postgres() -> Iterator[PostgresServer]:
     if os.geteuid() == 0:
         user = _another_user()
         as_user = functools.partial(_as_user, program("setpriv"), user)
-    with _folder(user) as folder:
+    with own_folder(user) as folder:
         made = subprocess.run(
             as_user(
                 *(initdb, "--pgdata", folder / "data", "--username", PostgresServer.user, "--auth", "trust"),
