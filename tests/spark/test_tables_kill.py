@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600), pytest.mark.usefixtu
 DRIVER = Path(__file__).with_name("tables_driver.py")
 
 
+@pytest.mark.full
 def test_killed_anywhere(tmp_path: Path) -> None:
     feed = Feed(3)
     lake, directory, checkpoint = (tmp_path / name for name in ("lake", "in", "checkpoint"))
@@ -29,7 +30,7 @@ def test_killed_anywhere(tmp_path: Path) -> None:
     tidelake.open(lake).close()
     chance = random.Random(3)
     kills = files = 0
-    for _ in rounds(full=40, soak=1200, least=2):
+    for _ in rounds(full=15, soak=1200):
         for _ in range(2):
             start = len(feed.lines)
             feed.transactions(5)
