@@ -1,0 +1,129 @@
+"""How far one collection goes: what a state of many parts costs to keep, to open and to change.
+
+    python -m bench.reach 1000000
+
+The parts are descriptions only: a first append stores one real part, and its description is repeated under
+other names, keys and times, a thousand in an append. So there are no rows, and what is measured is the state
+alone: the bytes of its rollup, the memory of a process that opens it, and the processor time, in seconds, of
+an open, of a tiny append, of the plan of a snapshot, of a rollup, and of a look for garbage. The figures
+are in `docs/limits.md`.
+"""
+
+import itertools
+import json
+import multiprocessing
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import tidelake
+from bench.history import busy, least
+from bench.workload import SCHEMA
+from tidelake.model.batch import Part, Run
+from tidelake.model.frontier import Frontier
+from tidelake.model.names import part as part_name
+from tidelake.model.query import AsOf
+from tidelake.shard.runs.read import sources_of
+from tidelake.shard.upkeep.collector import Collector
+from tidelake.state.append import UpTo, append
+
+EACH, APPENDS = 1_000, 20
+CONFIG = tidelake.Config(merge_budget_s=0.0, runs_max=1 << 30)
+Numbers = dict[str, float]
+
+
+def rows(first: int, count: int) -> pa.Table:
+    """Rows of ascending keys."""
+    ids = np.arange(first, first + count)
+    texts = pa.array([f"row {id_}" for id_ in ids])
+    return pa.table([pa.array(ids), pa.array(ids), pa.array(ids / 7), texts], schema=SCHEMA)
+
+
+def described(model: Part, shard_id: str, parts: int) -> Iterator[tuple[Run, int]]:
+    """Runs of a thousand parts with ascending keys, and the time of each run."""
+    for start in range(0, parts, EACH):
+        at = 1 + start // EACH
+        found = tuple(
+            replace(
+                model,
+                name=part_name(shard_id, 0, f"{start + n:032x}"),
+                key_lower=b"\x01" + (start + n << 20).to_bytes(8, "big"),
+                key_upper=b"\x01" + ((start + n + 1 << 20) - 1).to_bytes(8, "big"),
+                time_lower=at,
+                time_upper=at,
+                time_counts=((at, model.rows),),
+            )
+            for n in range(min(EACH, parts - start))
+        )
+        yield Run(found), at
+
+
+def made(folder: Path, parts: int) -> Numbers:
+    """Make the lake; the seconds of an append of a thousand parts, at first and in the end."""
+    with tidelake.open(folder, config=CONFIG) as lake:
+        collection = lake.create("c", SCHEMA, key=["key"])
+        collection.append(rows(0, 10_000))
+        shard = collection._shard
+        (model,) = shard.known().parts()
+        seconds = []
+        for run, at in described(model, collection.id, parts):
+            command = partial(append, runs=(run,), when=UpTo(Frontier.of(at), Frontier.of(at + 1)))
+            seconds.append(busy(partial(shard.run, command)))
+    return {
+        "append_1000_first_s": statistics.median(seconds[:20]),
+        "append_1000_last_s": statistics.median(seconds[-20:]),
+    }
+
+
+def looked(folder: Path) -> Numbers:
+    """In a process of its own: what the lake costs."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lake = tidelake.open(folder, create=False, config=CONFIG)
+    opened: list[tidelake.Collection] = []
+    found: Numbers = {"open_s": busy(lambda: opened.append(lake.collection("c")))}
+    (collection,) = opened
+    state = collection.state()
+    found["parts"] = sum(1 for _ in state.parts())
+    found["memory_bytes"] = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    found["rollup_bytes"] = max(path.stat().st_size for path in folder.rglob("rollups/*"))
+    shard = collection._shard
+    last = collection.last_time()
+    found["plan_snapshot_s"] = least(lambda: sources_of(state, AsOf(last)))
+    keys = itertools.count()
+
+    def tiny() -> None:
+        collection.append(rows(next(keys), 1))
+
+    found["tiny_append_s"] = statistics.median(busy(tiny) for _ in range(APPENDS))
+    found["rollup_s"] = busy(shard.write_rollup)
+    found["collect_s"] = busy(lambda: Collector(shard).run(thorough=True))
+    return found
+
+
+def run(parts: int = 1_000_000) -> dict[str, Numbers]:
+    """A hundredth, a tenth and all of the parts."""
+    found = {}
+    for count in (parts // 100, parts // 10, parts):
+        folder = Path(tempfile.mkdtemp())
+        try:
+            appends = made(folder / "lake", count)
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+                found[f"{count:,} parts"] = appends | fresh.submit(looked, folder / "lake").result()
+        finally:
+            shutil.rmtree(folder)
+        print(f"{count:,} parts", json.dumps(found[f"{count:,} parts"]), flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    run(int(sys.argv[1]))
