@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 import tidelake
 from tests.spark.kafka_broker import Topics
+from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.spark import sink
 from tidelake.testing import tables
@@ -144,3 +145,14 @@ def test_rows_of_other_envelopes_come_from_topics(tmp_path: Path, topics: Topics
     history = Counter(tables.by_time(feed.c.updates(0, 6).read_all(), feed.c.domain))
     assert history[((0, "4"), 4)] == 1 and history[((0, "4"), 5)] == 0
     assert {row["v"] for row in feed.c.snapshot(5).read_all().to_pylist()} == {"4", "5"}
+
+
+def test_transactions_of_several_partitions_are_refused(tmp_path: Path, topics: Topics) -> None:
+    feed = Feed(tmp_path, topics, "transactions", 2)
+    source = {"connector": "postgresql", "lsn": 7, "sequence": '["5", "6"]', "snapshot": "false"}
+    for partition in range(2):
+        event = {"before": None, "after": {"id": partition, "v": "a"}, "op": "c", "source": source}
+        feed.send(event, partition, None, 0)
+    with pytest.raises(UsageError, match="'transactions', partition 1"):
+        feed.run(time=None)
+    assert feed.c.upper == Frontier.of(0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
@@ -24,6 +25,8 @@ from tidelake.spark.uploads import Answer
 from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.running import fetched
 
+# Columns of Kafka's source that tell where a message is.
+_PLACES = ("topic", "partition", "offset")
 CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
 
 
@@ -101,7 +104,8 @@ def surveyed(
 
     Raises:
         InvalidUpdates: lines of several connectors.
-        UsageError: events are held back, and this call would forget them.
+        UsageError: events are held back, and this call would forget them; or messages of Kafka are of several
+            topics or partitions.
     """
     before = split(kept)[1]
     if not isinstance(envelope, Debezium) or not envelope.by_transaction or not holds_texts(frame.schema):
@@ -111,6 +115,7 @@ def surveyed(
                 "envelope now names a time or is another one: go on with 'debezium' and no time"
             )
         return None
+    _check_partition(frame)
     clock = CLOCKS.get(collection.domain.unit)
     work = Surveyed(clock or "ts_ms", frame_arrow(SURVEY))
     lines = texts(frame)
@@ -136,3 +141,21 @@ def surveyed(
     kept_rows = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
     again = lines.sparkSession.createDataFrame(kept_rows, lines.schema)
     return Transactions(lines.unionByName(again), None if few is None else [held, *few], times, copied)
+
+
+def _check_partition(frame: DataFrame) -> None:
+    """Check that messages of Kafka come from one log. Reads their places.
+
+    What a partition tells later than another one has the times of transactions that are in already, so its
+    events would be taken for repeated ones.
+    """
+    if not {*_PLACES} <= {*frame.columns}:
+        return
+    ends = frame.agg(f.min("topic"), f.max("topic"), f.max("partition")).first()
+    first, last, partition = (None, None, None) if ends is None else tuple(ends)
+    if first != last or partition:
+        raise UsageError(
+            f"messages of topic {last!r}, partition {partition}: the times of transactions are known only from "
+            "one topic with one partition, which has all events in the order of their commits: send the "
+            "events of the table to one partition, or set time to a field that orders them, such as 'ts_ms'"
+        )
