@@ -155,7 +155,7 @@ def _check_partition(frame: DataFrame) -> None:
     first, last, partition = (None, None, None) if ends is None else tuple(ends)
     if first != last or partition:
         raise UsageError(
-            f"messages of topic {last!r}, partition {partition}: the times of transactions are known only from "
+            f"topic {last!r}, partition {partition}: the times of transactions are known only from "
             "one topic with one partition, which has all events in the order of their commits: send the "
             "events of the table to one partition, or set time to a field that orders them, such as 'ts_ms'"
         )
