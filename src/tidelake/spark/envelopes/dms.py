@@ -179,6 +179,10 @@ class Dms(ToolMessages):
             return self._files.spread(prepared, collection)
         return super().spread(prepared, collection)
 
+    def alone(self, prepared: DataFrame, collection: Collection) -> DataFrame | None:
+        """As `Emptying`; rows of files empty nothing."""
+        return None if _OP in prepared.columns else super().alone(prepared, collection)
+
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""
         if _OP in columns:
