@@ -329,7 +329,9 @@ SLICED_STATES["sliced"] = replace(
     STATE, spine=Spine.of(4, 2**64, MEMBERS, (SLICES[0], *BATCHES[1:]), sliced=1)
 )
 
-SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(wait_timeout_s=30.0), 13)
+SPEC = ShardSpec(
+    "file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(wait_timeout_s=30.0), 13
+)
 NEEDED = [Source(Run((part(1), INLINE), True), F(0), F(5)), Source(Run((REWRITTEN,)), F(5), Frontier())]
 QUERIES = {
     "as-of": AsOf(7),

@@ -18,7 +18,7 @@ import tidelake
 from tests.spark.kafka_broker import Topics
 from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
-from tidelake.spark import sink
+from tidelake.spark import sink, tables_sink
 from tidelake.testing import tables
 
 pytestmark = pytest.mark.full
@@ -156,3 +156,6 @@ def test_transactions_of_several_partitions_are_refused(tmp_path: Path, topics: 
     with pytest.raises(UsageError, match="'transactions', partition 1"):
         feed.run(time=None)
     assert feed.c.upper == Frontier.of(0)
+    to = tables_sink(tidelake.open(tmp_path / "lake"), "tables", keys=["id"])
+    with pytest.raises(UsageError, match="'transactions', partition 1"):
+        feed.write(topics.stream("transactions"), to)

@@ -49,7 +49,7 @@ from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.exactly_once import RUN, is_in, planned_by, query_of
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.tablelines import Lines, TableEvents, TableTarget, lines_of
-from tidelake.spark.writing.transactions import CLOCKS, Surveyed
+from tidelake.spark.writing.transactions import CLOCKS, Surveyed, check_partition
 
 R = TypeVar("R")
 # What Kafka Connect says of each column.
@@ -169,6 +169,8 @@ class TablesSink:
 
     def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
         query = query_of(frame)
+        if self.options.get("time") is None:
+            check_partition(frame)
         with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.into}"):
             return self.write(
                 lambda held: lines_of(frame, held, self._taken_bytes),

@@ -115,7 +115,7 @@ def surveyed(
                 "envelope now names a time or is another one: go on with 'debezium' and no time"
             )
         return None
-    _check_partition(frame)
+    check_partition(frame)
     clock = CLOCKS.get(collection.domain.unit)
     work = Surveyed(clock or "ts_ms", frame_arrow(SURVEY))
     lines = texts(frame)
@@ -143,8 +143,8 @@ def surveyed(
     return Transactions(lines.unionByName(again), None if few is None else [held, *few], times, copied)
 
 
-def _check_partition(frame: DataFrame) -> None:
-    """Check that messages of Kafka come from one log. Reads their places.
+def check_partition(frame: DataFrame) -> None:
+    """Check that messages of Kafka come from one topic with one partition. Reads where they are.
 
     What a partition tells later than another one has the times of transactions that are in already, so its
     events would be taken for repeated ones.
