@@ -7,8 +7,9 @@ INVARIANT: data that cannot be stored is an answer, not a failed task: Spark wou
 hide the reason in a trace. A store that fails does fail the task.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,13 +36,21 @@ _ANSWER = pa.schema(
         pa.field("advances", pa.bool_(), nullable=False),
         pa.field("rejects", pa.list_(pa.string()), nullable=False),
         pa.field("rejects_to", pa.string()),
+        pa.field("fault", pa.string()),
+    ]
+)
+# What only some answers have. It is packed with the upload, since drivers and workers of another version know
+# just the columns above: one that does not know the packing refuses the upload.
+_MORE = pa.schema(
+    [
+        pa.field("upload", pa.binary(), nullable=False),
         pa.field("held", pa.list_(pa.binary()), nullable=False),
         pa.field("held_events", pa.int64(), nullable=False),
         pa.field("repeated", pa.int64(), nullable=False),
         pa.field("truncates", pa.int64(), nullable=False),
-        pa.field("fault", pa.string()),
     ]
 )
+_PACKED = b"tidelake-answer 1\n"
 
 
 @dataclass
@@ -148,8 +157,8 @@ def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
         stored = work(answer)
     except UsageError as error:
         fault = str(error)
-    counts = astuple(answer)[1:]
-    row = dict(zip(_ANSWER.names, (stored, *counts, fault), strict=True))
+    row = {name: getattr(answer, name) for name in _ANSWER.names[1:-1]}
+    row |= {"upload": _packed(answer, stored), "fault": fault}
     yield pa.RecordBatch.from_pylist([row], schema=_ANSWER)
 
 
@@ -196,7 +205,20 @@ def answers_from_bytes(messages: Iterable[bytes]) -> pa.Table:
     return pa.concat_tables([_ANSWER.empty_table(), *tables])
 
 
-def _decoded(row: dict[str, object]) -> Answer:
-    upload, *counts = [row[name] for name in _ANSWER.names[:-1]]
-    stored: Sequence[bytes] = (bytes(upload),) if upload else ()  # type: ignore[call-overload]
-    return Answer(tuple(stored), *counts)  # type: ignore[arg-type]
+def _packed(answer: Answer, upload: bytes) -> bytes:
+    """The upload, with what only some answers have if there is any."""
+    more = {name: getattr(answer, name) for name in _MORE.names[1:]}
+    if not any(more.values()):
+        return upload
+    row = pa.RecordBatch.from_pylist([{"upload": upload, **more}], schema=_MORE)
+    return _PACKED + row.serialize().to_pybytes()
+
+
+def _decoded(row: dict[str, Any]) -> Answer:
+    found = {name: row[name] for name in _ANSWER.names[1:-1]}
+    upload = bytes(row["upload"])
+    if upload.startswith(_PACKED):
+        (more,) = pa.ipc.read_record_batch(pa.py_buffer(upload[len(_PACKED) :]), _MORE).to_pylist()
+        upload = more.pop("upload")
+        found |= more
+    return Answer(uploads=(upload,) if upload else (), **found)
