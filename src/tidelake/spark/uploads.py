@@ -211,7 +211,7 @@ def _packed(answer: Answer, upload: bytes) -> bytes:
     if not any(more.values()):
         return upload
     row = pa.RecordBatch.from_pylist([{"upload": upload, **more}], schema=_MORE)
-    return _PACKED + row.serialize().to_pybytes()
+    return _PACKED + bytes(row.serialize())
 
 
 def _decoded(row: dict[str, Any]) -> Answer:

@@ -120,8 +120,10 @@ FORMAT = NEWEST
 # Fields of tasks that came with format 4, and that the version of that format always wrote. They are left out
 # where they are as usual, so that an earlier one can read the task.
 _TASKS_LATER = ("slice_rows", "less")
+# Later ones, which every version leaves out where they are as usual.
+_TASKS_LATEST = ("left_out",)
 # Fields whose values are stored as maps of their own, of which later fields may be left out.
-_NESTED = ("agreed", "task", "old", "new", "spec", "config")
+_NESTED = ("agreed", "task", "old", "new", "spec", "config", "columns")
 
 
 def learn(type_: type) -> None:
@@ -220,8 +222,9 @@ def _sent(value: object, *, whole: bool) -> dict[str, object]:
     record: dict[str, object] = {}
     for name in _names(type(value)):
         part = getattr(value, name)
+        later = name in SINCE or name in _TASKS_LATEST or (name in _TASKS_LATER and not whole)
         # The class has the defaults.
-        if (name in SINCE or (name in _TASKS_LATER and not whole)) and part == getattr(type(value), name):
+        if later and part == getattr(type(value), name):
             continue
         if name in _NESTED and is_dataclass(part):
             record[name] = _sent(part, whole=whole)

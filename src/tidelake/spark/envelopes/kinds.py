@@ -17,7 +17,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.updates import Late, StoreRows, Updates
-from tidelake.spark.envelopes.upsert import Upsert, UpsertEvents
+from tidelake.spark.envelopes.upsert import Prepare, Upsert, preparing
 from tidelake.spark.tasks import ArrowMap
 
 REMOVED = "_tidelake_removed_key"
@@ -211,11 +211,12 @@ class KindUpsert:
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""
-        made = self._upsert.work(collection, columns, lower)
-        if not isinstance(made, UpsertEvents):
-            raise TypeError(made)
-        prepare = made.prepare if self.time is None else ReadInstants(self.time, made.prepare)
-        return replace(made, prepare=ReadRemovals(self.words, self.ignored, prepare))
+
+        def first(own: Prepare | None) -> Prepare:
+            read = own if self.time is None else ReadInstants(self.time, own)
+            return ReadRemovals(self.words, self.ignored, read)
+
+        return preparing(self._upsert.work(collection, columns, lower), first)
 
 
 def _timed(field: t.StructField) -> t.StructField:

@@ -6,6 +6,7 @@ into updates. The tasks look up the old rows of their keys.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,9 @@ from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.installed import VERSION
 from tidelake.spark.tasks import ArrowMap, slots
 from tidelake.spark.uploads import Answer, answered
+
+Prepare: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""What a task does to a batch before all else."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Upsert:
         )
         if at is None and time is None:
             upserter = replace(upserter, time=commit_time(collection, upserter.lower))
-        return UpsertEvents(
+        return _UpsertEvents(
             upserter.to_bytes(),
             tuple(columns),
             collection.update_schema,
@@ -137,8 +141,9 @@ class Upsert:
         return self.time if isinstance(self.time, str) else None
 
 
+# SUBTLE: workers of other versions know this class by its name and its fields.
 @dataclass(frozen=True)
-class UpsertEvents:
+class _UpsertEvents:
     """In a worker: store the updates of events as parts, and yield one answer.
 
     Attributes:
@@ -155,7 +160,7 @@ class UpsertEvents:
     schema: pa.Schema
     time: str
     stamped: bool
-    prepare: Callable[[pa.RecordBatch], pa.RecordBatch] | None
+    prepare: Prepare | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -183,6 +188,17 @@ class UpsertEvents:
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()
             answer.see_times(ends["min"], ends["max"])
+
+
+def preparing(work: ArrowMap, first: Callable[[Prepare | None], Prepare]) -> ArrowMap:
+    """The work of an `Upsert`, with a preparation that is made from its own one.
+
+    Raises:
+        TypeError: it is other work.
+    """
+    if not isinstance(work, _UpsertEvents):
+        raise TypeError(work)
+    return replace(work, prepare=first(work.prepare))
 
 
 def by_key(prepared: DataFrame, collection: Collection) -> list[Column]:
