@@ -125,5 +125,5 @@ def ingest_tables(
             raise sink.error from None
         raise
     if report.upper is None:
-        report.upper = sink.register.upper
+        report.upper = sink.tables.register.upper
     return report

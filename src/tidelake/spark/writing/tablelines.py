@@ -66,12 +66,16 @@ class TableTarget:
         collection: its collection.
         envelope: how its events are read.
         columns: what the register is to say of its columns; None: the events do not tell them.
+        created: the collection was created for this micro-batch.
+        evolved: its columns changed for this micro-batch.
     """
 
     table: Table
     collection: Collection
     envelope: TableEvents
     columns: str | None
+    created: bool = False
+    evolved: bool = False
 
 
 class Lines(Protocol):

@@ -1,7 +1,6 @@
 """Change events of many tables, as writes to the collections of one group: one commit for each micro-batch.
 
-Owns which collection a table goes to, how it is created and evolved from what the events say of its columns,
-and the register: a collection with one row for each table, whose named writer numbers the micro-batches.
+Owns the order of the steps. A named writer of the register numbers the micro-batches.
 
 1. Spark decides what micro-batch n is made of.
 2. Collections of new tables are created, and those of changed tables evolve. That may be repeated.
@@ -10,55 +9,33 @@ and the register: a collection with one row for each table, whose named writer n
    and records number n. All of it is in, or nothing.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidelake.data.types import data_type
-from tidelake.errors import (
-    CollectionNotFound,
-    IncompatibleSchema,
-    UpdateBeforeLower,
-    UpperMismatch,
-    UsageError,
-)
+from tidelake.errors import UpdateBeforeLower, UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.lake.groups.groupwriter import GroupWriter
-from tidelake.model.evolution import widens
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
-from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.changes import LINE, Late
-from tidelake.spark.envelopes.connect import columns_of, key_fields, row_fields
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.held import Held, merged, split, with_held
-from tidelake.spark.envelopes.messages import as_bytes, unreadable
+from tidelake.spark.envelopes.messages import unreadable
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
-from tidelake.spark.envelopes.routes import (
-    Table,
-    TableColumns,
-)
-from tidelake.spark.envelopes.timeline import SURVEY, Timeline, merged_surveys, timeline
+from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.exactly_once import RUN, is_in, planned_by, query_of
 from tidelake.spark.writing.rejects import NumberedBatch, keep
-from tidelake.spark.writing.tablelines import Lines, TableEvents, TableTarget, lines_of
-from tidelake.spark.writing.transactions import CLOCKS, Surveyed, check_partition
-
-R = TypeVar("R")
-# What Kafka Connect says of each column.
-Fields = list[dict[str, Any]]
+from tidelake.spark.writing.tablelines import Lines, TableTarget, lines_of
+from tidelake.spark.writing.tabletargets import TableTargets
+from tidelake.spark.writing.transactions import Surveyed, check_partition
 
 DEFAULT_WRITER = "spark-tables"
-_REGISTER = pa.schema(
-    [pa.field("table", pa.string(), nullable=False), ("collection", pa.string()), ("columns", pa.string())]
-)
 
 
 @dataclass(frozen=True)
@@ -124,30 +101,19 @@ class TablesSink:
     """What `foreachBatch` calls for each micro-batch of a stream of several tables; made by `tables_sink`.
 
     Attributes:
-        lake: the lake of the collections.
-        into: name of the register, and the beginning of the names of the collections.
-        time_unit: what the times of all collections count.
-        names: names of collections, by table.
-        keys: key columns, by table, or of all tables; None: as the keys of the messages say.
-        options: options of the envelope `debezium`.
+        tables: finds the collections of the tables.
         writer: name of the stream's record in the register.
         take_over: whether to take over a name that another query has used.
         progress: called after each micro-batch.
         error: the error that the last call raised; Spark's own exception has only its text.
     """
 
-    lake: Lake
-    into: str
-    time_unit: str
-    names: Mapping[str, str]
-    keys: Mapping[str, Sequence[str]] | Sequence[str] | None
-    options: Mapping[str, object]
+    tables: TableTargets
     writer: str = DEFAULT_WRITER
     take_over: bool = False
     progress: Progress | None = None
     error: Exception | None = None
     _opened: tuple[str, GroupWriter] | None = None
-    _known: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     _failed: int | None = None
     _taken_bytes: int | None = None
 
@@ -162,16 +128,11 @@ class TablesSink:
             self._opened, self._failed = None, batch
             raise
 
-    @property
-    def register(self) -> Collection:
-        """The collection with one row for each table; it is created if there is none."""
-        return self.lake.create(self.into, _REGISTER, key=["table"], time=self.time_unit)
-
     def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
         query = query_of(frame)
-        if self.options.get("time") is None:
+        if self.tables.options.get("time") is None:
             check_partition(frame)
-        with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.into}"):
+        with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.tables.into}"):
             return self.write(
                 lambda held: lines_of(frame, held, self._taken_bytes),
                 query,
@@ -188,7 +149,7 @@ class TablesSink:
             batch: number of the micro-batch.
             content: as `planned_by`.
         """
-        register = self.register
+        register = self.tables.register
         writer = self._open(query, register)
         # After a failure, the same run of the query may repeat the batch: do not compare the run.
         known = content.partition(RUN)[0] if batch == self._failed else content
@@ -206,15 +167,15 @@ class TablesSink:
     def _open(self, query: str, register: Collection) -> GroupWriter:
         """The writer, opened once for each query: that fences older drivers."""
         if self._opened is None or self._opened[0] != query:
-            opened = self.lake.group_writer(self.into, self.writer, owner=query, take_over=self.take_over)
+            lake, name = self.tables.lake, self.tables.into
+            opened = lake.group_writer(name, self.writer, owner=query, take_over=self.take_over)
             self._opened = (query, opened)
-            rows = register.snapshot().read_all().to_pylist() if register.upper > _START else []
-            self._known = {row["table"]: (row["collection"], row["columns"]) for row in rows}
+            self.tables.load(register)
         return self._opened[1]
 
     def _check_time(self, before: Held | None) -> None:
         """Refuse a path of the time if events are held back, which have the times of their transactions."""
-        if before is not None and before.rows and self.options.get("time") is not None:
+        if before is not None and before.rows and self.tables.options.get("time") is not None:
             raise UsageError(
                 "events of a transaction are held back by this writer until its commit is known: go on "
                 "without time"
@@ -222,14 +183,10 @@ class TablesSink:
 
     def _timeline(self, lines: Lines, register: Collection, before: Held | None) -> Timeline | None:
         """The times of the transactions; None if the events have times of their own."""
-        if self.options.get("time") is not None:
+        if self.tables.options.get("time") is not None:
             return None
-        clock = CLOCKS.get(register.domain.unit)
-        found = lines.survey(Surveyed(clock or "ts_ms", frame_arrow(SURVEY)))
-        held = None if before is None else before.batch()
-        seen = None if held is None else as_bytes(held.column("value"))
-        progress = None if before is None else before.progress
-        return timeline(merged_surveys(found), clock, progress, whole=False, seen=seen)
+        work = Surveyed.of(register)
+        return work.timeline(lines.survey(work), before)
 
     def _written(
         self,
@@ -242,15 +199,7 @@ class TablesSink:
         content: str,
     ) -> TablesBatch:
         times = self._timeline(lines, register, before)
-        created: list[str] = []
-        evolved: list[str] = []
-        by_table: dict[str, list[TableColumns]] = {}
-        for one in lines.seen:
-            by_table.setdefault(one.table, []).append(one)
-        targets = [
-            self._target(Table.of(text), by_table[text], times, created, evolved) for text in sorted(by_table)
-        ]
-        self._check_apart(targets)
+        targets = self.tables.of(lines.seen, times)
         while True:
             read_at = writer.join([target.collection.name for target in targets])
             answers = lines.answers(targets)
@@ -278,8 +227,8 @@ class TablesSink:
             whole.tombstones,
             whole.late,
             len(whole.rejects),
-            tuple(created),
-            tuple(evolved),
+            tuple(one.collection.name for one in targets if one.created),
+            tuple(one.collection.name for one in targets if one.evolved),
             whole.held_events,
             whole.repeated,
         )
@@ -293,20 +242,17 @@ class TablesSink:
         work: _Work,
     ) -> Frontier | None:
         """The upper after the commit; None if others wrote meanwhile."""
-        register = self.register
+        register = self.tables.register
         uploads: dict[str, list[bytes]] = {}
         for target, answer in zip(targets, answers, strict=True):
             uploads[target.collection.name] = list(answer.uploads)
-        kept = Answer(rejects=tuple(rejects), rejects_to=self.options.get("rejects"))  # type: ignore[arg-type]
+        kept = Answer(rejects=tuple(rejects), rejects_to=self.tables.options.get("rejects"))  # type: ignore[arg-type]
         keep(kept, register.name, NumberedBatch(register.id, writer.name, writer.owner, work.batch))
-        entries = {str(t.table): (t.collection.name, t.columns) for t in targets}
-        changed = {name: row for name, row in entries.items() if self._known.get(name) != row}
-        if work.end is None:
-            changed = {}
-        elif changed:
+        changed = {} if work.end is None else self.tables.changed(targets)
+        if work.end is not None and changed:
             # The commit that first writes a table also says so in the register.
             at = max(work.end - 1, *(n for n in register.upper.elements if isinstance(n, int)))
-            uploads[register.name] = [self._entries(register, changed, at)]
+            uploads[register.name] = [self.tables.upload(register, changed, at)]
         try:
             done = writer.write(
                 {name: given for name, given in uploads.items() if given},
@@ -320,121 +266,12 @@ class TablesSink:
                 raise
             register.state()
             return None
-        self._known.update(changed)
+        self.tables.add(changed)
         return done.upper
-
-    def _entries(self, register: Collection, changed: Mapping[str, tuple[str, str | None]], at: int) -> bytes:
-        """The upload of changed rows of the register."""
-        rows: list[tuple[object, ...]] = []
-        for table, (collection, columns) in changed.items():
-            rows.append((table, collection, columns, at, 1))
-            if table in self._known:
-                rows.append((table, *self._known[table], at, -1))
-        schema = register.update_schema
-        arrays = [
-            pa.array(list(values), one.type)
-            for values, one in zip(zip(*rows, strict=True), schema, strict=True)
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        return register.distributed.uploader().upload(iter([batch]))
-
-    def _check_apart(self, targets: Sequence[TableTarget]) -> None:
-        """Refuse two tables of one collection: the rows of one would replace those of the other."""
-        owners = {collection: table for table, (collection, _) in self._known.items()}
-        for target in targets:
-            name, table = target.collection.name, str(target.table)
-            if owners.setdefault(name, table) != table:
-                raise UsageError(
-                    f"tables {owners[name]!r} and {table!r} would both go to collection {name!r}: name "
-                    f"another one for one of them, with names={{{table!r}: '...'}}"
-                )
-
-    def _target(
-        self,
-        table: Table,
-        seen: Sequence[TableColumns],
-        times: Timeline | None,
-        created: list[str],
-        evolved: list[str],
-    ) -> TableTarget:
-        """The collection of a table, as the events need it: created or evolved if necessary."""
-        name = self._name(table)
-        fields = [_read(row_fields, one.schema, table) for one in seen if one.schema]
-        told = [found for found in fields if found is not None]
-        try:
-            collection: Collection | None = self.lake.collection(name)
-        except CollectionNotFound:
-            collection = None
-        before = self._known.get(str(table), (name, None))[1]
-        latest: str | None = before
-        if collection is None:
-            if not told:
-                raise UsageError(
-                    f"table '{table}' has no collection yet, and its events do not say which columns it has: "
-                    f"let the converter write schemas (schemas.enable=true), or create collection {name!r}"
-                )
-            collection = self._created(name, table, told[0], seen)
-            created.append(name)
-            before = _text(told[0])
-        elif before is None and told:
-            before = _text(told[0])
-        missing: set[str] = set()
-        for one in told:
-            latest = _text(one)
-            if _evolve(collection, table, before, one):
-                evolved.append(name)
-            before = latest
-        if told:
-            all_named = set.intersection(*({str(column["field"]) for column in one} for one in told))
-            missing = {column.name for column in collection.schema if column.nullable} - all_named
-        options = {key: value for key, value in self.options.items() if value is not None}
-        envelope = TableEvents(old_rows="stored", missing=frozenset(missing), **options)  # type: ignore[arg-type]
-        envelope.check(_LINES, collection)
-        if times is not None:
-            envelope = envelope.at(times)
-        return TableTarget(table, collection, envelope, latest)
-
-    def _name(self, table: Table) -> str:
-        known = self._known.get(str(table))
-        if known is not None:
-            return known[0]
-        for spelled in (str(table), table.short):
-            if spelled in self.names:
-                return self.names[spelled]
-        return f"{self.into}.{table.short}"
-
-    def _created(self, name: str, table: Table, fields: Fields, seen: Sequence[TableColumns]) -> Collection:
-        key = self._key(table, seen)
-        try:
-            columns = columns_of(fields)
-            strange = [column for column in key if column not in columns.names]
-            if strange:
-                raise UsageError(
-                    f"key column {strange[0]!r} is no column: there is {', '.join(map(repr, columns.names))}"
-                )
-            return self.lake.create(name, columns, key=key, time=self.time_unit)
-        except UsageError as error:
-            raise UsageError(f"table '{table}' gets no collection: {error}") from error
-
-    def _key(self, table: Table, seen: Sequence[TableColumns]) -> list[str]:
-        if isinstance(self.keys, Mapping):
-            for spelled in (str(table), table.short):
-                if spelled in self.keys:
-                    return list(self.keys[spelled])
-        elif self.keys is not None:
-            return list(self.keys)
-        for one in seen:
-            found = _read(key_fields, one.key, table) if one.key else None
-            if found is not None:
-                return found
-        raise UsageError(
-            f"table '{table}' has no collection yet, and the messages have no key with a schema: give its "
-            f"key, keys={{'{table.short}': ['id']}}, or create the collection {self._name(table)!r} first"
-        )
 
     def _rest(self, lines: Lines, register: Collection, times: Timeline | None) -> Answer:
         """What the lines without a table say: heartbeats, messages, transaction markers."""
-        options = {key: value for key, value in self.options.items() if value is not None}
+        options = {key: value for key, value in self.tables.options.items() if value is not None}
         envelope = Debezium(old_rows="stored", **options)  # type: ignore[arg-type]
         envelope = envelope if times is None else envelope.at(times)
         parser = replace(
@@ -459,60 +296,6 @@ def _end(times: Timeline | None, answer: Answer, upper: Frontier) -> int | None:
     if answer.time_upper == TIME_MAX:
         raise UsageError(f"time {TIME_MAX} is the last there is, and closing it would end the group")
     return answer.time_upper + 1
-
-
-_START = Frontier.of(0)
-_LINES = frame_schema(pa.schema([("value", pa.string())]))
-
-
-def _text(fields: Fields) -> str:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
-
-
-def _read(read: Callable[[Any], R], text: str, table: Table) -> R:
-    try:
-        return read(json.loads(text))
-    except ValueError as error:
-        raise UsageError(f"the schema in the events of table '{table}' is not valid: {error}") from None
-
-
-def _evolve(collection: Collection, table: Table, before: str | None, fields: Fields) -> bool:
-    """Let a collection have the columns that the events have now; whether it changed.
-
-    Raises:
-        IncompatibleSchema: a column has changed in a way that no collection can follow.
-    """
-    if before == _text(fields):
-        return False
-    now = columns_of(fields)
-    then = None if before is None else columns_of(json.loads(before))
-    there = collection.schema
-    wanted = []
-    for column in there:
-        if column.name not in now.names:
-            # The source dropped it: from now on it is null.
-            wanted.append(column.with_nullable(column.nullable or column.name not in collection.key))
-            continue
-        told = now.field(column.name)
-        kind = column.type
-        changed = then is not None and column.name in then.names and then.field(column.name).type != told.type
-        if changed and told.type != kind:
-            old, new = data_type(kind, column.name), data_type(told.type, column.name)
-            if widens(old, new):
-                kind = told.type
-            elif not widens(new, old):
-                raise IncompatibleSchema(
-                    f"table '{table}': column {column.name!r} has become {told.type} at the source, and in "
-                    f"collection {collection.name!r} it is {kind}, which cannot change to that: send the "
-                    "changed table to a new collection (names=..., after a new snapshot of the table), or "
-                    "convert the column on its way"
-                )
-        wanted.append(pa.field(column.name, kind, nullable=column.nullable or told.nullable))
-    wanted += [one.with_nullable(True) for one in now if one.name not in there.names]
-    if pa.schema(wanted) == there:
-        return False
-    collection.evolve(pa.schema(wanted))
-    return True
 
 
 def tables_sink(
@@ -574,6 +357,5 @@ def tables_sink(
     Debezium(old_rows="stored", **{n: v for n, v in options.items() if v is not None})  # type: ignore[arg-type]
     if isinstance(keys, str):
         raise UsageError(f"keys={keys!r} is one text: give a list of columns, or a dict by table")
-    return TablesSink(
-        lake, into, time_unit, names or {}, keys, options, writer, take_over=take_over, progress=progress
-    )
+    tables = TableTargets(lake, into, time_unit, names or {}, keys, options)
+    return TablesSink(tables, writer, take_over=take_over, progress=progress)

@@ -6,6 +6,7 @@ the events. What is held back comes again with the next micro-batch, as if it we
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -27,7 +28,7 @@ from tidelake.spark.writing.running import fetched
 
 # Columns of Kafka's source that tell where a message is.
 _PLACES = ("topic", "partition", "offset")
-CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
+_CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,20 @@ class Transactions:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """In a worker: find the positions of lines, in the first of its columns."""
+    """In a worker: find the positions of lines, in the first of its columns.
 
-    clock: str
+    Attributes:
+        clock: the field of `source` whose values are times; None: times are positions.
+        schema: `SURVEY`, with the types that Spark has.
+    """
+
+    clock: str | None
     schema: pa.Schema
+
+    @classmethod
+    def of(cls, collection: Collection) -> Self:
+        """For times of the unit of a collection."""
+        return cls(_CLOCKS.get(collection.domain.unit), frame_arrow(SURVEY))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -74,7 +85,23 @@ class Surveyed:
     def all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same, as `SURVEY`."""
         for batch in batches:
-            yield survey(positions(as_bytes(batch.column(0)), self.clock))
+            yield survey(positions(as_bytes(batch.column(0)), self.clock or "ts_ms"))
+
+    def timeline(
+        self, found: pa.Table, before: Held | None, *, whole: bool = False, reach: int | None = None
+    ) -> Timeline | None:
+        """The times of the transactions of a micro-batch; arguments and errors as for `timeline`.
+
+        Args:
+            found: as `SURVEY`, of all lines: also those that were held back before.
+            before: what the micro-batch before left.
+            whole: the lines end with whole transactions: none is held back.
+            reach: up to this position all events are here.
+        """
+        held = None if before is None else before.batch()
+        seen = None if held is None else as_bytes(held.column("value"))
+        progress = None if before is None else before.progress
+        return timeline(merged_surveys(found), self.clock, progress, whole=whole, seen=seen, reach=reach)
 
 
 def surveyed(
@@ -116,8 +143,7 @@ def surveyed(
             )
         return None
     check_partition(frame)
-    clock = CLOCKS.get(collection.domain.unit)
-    work = Surveyed(clock or "ts_ms", frame_arrow(SURVEY))
+    work = Surveyed.of(collection)
     lines = texts(frame)
     held = None if before is None else before.batch()
     few = fetched(lines, expected_bytes)
@@ -128,12 +154,10 @@ def surveyed(
             found = pa.Table.from_batches(work.all(iter(few)), schema=SURVEY)
     if held is not None:
         found = pa.concat_tables([found, pa.Table.from_batches(work.all(iter([held])), schema=SURVEY)])
-    progress = None if before is None else before.progress
-    seen = None if held is None else as_bytes(held.column("value"))
-    copied = progress is not None and progress.copying
+    copied = before is not None and before.progress.copying
     # What follows a first copy is looked up in it, so the copy is closed first.
     reach = -1 if copied and envelope.old_rows == "stored" else None
-    times = timeline(merged_surveys(found), clock, progress, whole=whole, seen=seen, reach=reach)
+    times = work.timeline(found, before, whole=whole, reach=reach)
     if times is None:
         return None
     if held is None:
