@@ -1,7 +1,9 @@
 """Commands on collections and their rows: create, ls, show, append, snapshot, changes, history."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +31,49 @@ if TYPE_CHECKING:
     from tidelake.model.instants import TimeLike
     from tidelake.model.selection import TimesAs
     from tidelake.state.append import Appended
+
+
+def _reading(find: Callable[..., "pa.RecordBatchReader"]) -> Callable[..., None]:
+    """A command that prints or writes what `find` reads of a collection.
+
+    `find` gets the collection, the arguments that all reads have, and the options of its own.
+    """
+
+    @wraps(find)
+    def run(
+        lake: str,
+        collection: str,
+        *,
+        columns: str | None,
+        where: str | None,
+        limit: int | None,
+        out: Path | None,
+        timeout_s: float | None,
+        staged: bool,
+        times: "TimesAs | None",
+        as_json: bool,
+        read_only: bool,
+        **own: object,
+    ) -> None:
+        import tidelake
+        from tidelake.cli import files, output
+
+        output.check_out(out)
+        with tidelake.open(lake, create=False, read_only=read_only) as opened:
+            of = opened.collection(collection)
+            how = {
+                "columns": files.names(columns),
+                "where": where,
+                "timeout_s": timeout_s,
+                "staged": staged,
+                "times": times or "int64",
+            }
+            found = find(of, how, **own)
+            output.rows(found, limit, out, as_json, of.domain.text if times is None else str)
+
+    for option in (READ_ONLY, ROWS, TIMES, STAGED, TIMEOUT, OUT, LIMIT, WHERE, COLUMNS):
+        run = option(run)
+    return run
 
 
 @cli.command()
@@ -205,48 +250,15 @@ def _append(
     metavar="TIME",
     help="The time; default: the last closed one or, with --staged, the last one with updates.",
 )
-@COLUMNS
-@WHERE
-@LIMIT
-@OUT
-@TIMEOUT
-@STAGED
-@TIMES
-@ROWS
-@READ_ONLY
-def snapshot(
-    lake: str,
-    collection: str,
-    as_of: str | None,
-    columns: str | None,
-    where: str | None,
-    limit: int | None,
-    out: Path | None,
-    timeout_s: float | None,
-    staged: bool,
-    times: "TimesAs | None",
-    as_json: bool,
-    read_only: bool,
-) -> None:
+@_reading
+def snapshot(of: "Collection", how: dict[str, Any], as_of: str | None) -> "pa.RecordBatchReader":
     """Print or write the exact contents as of a time."""
-    import tidelake
-    from tidelake.cli import files, output
+    from tidelake.cli import files
 
-    output.check_out(out)
-    with tidelake.open(lake, create=False, read_only=read_only) as opened:
-        of = opened.collection(collection)
-        at = files.time(as_of, of, "--as-of")
-        if at is None and not of.domain.total_order:
-            raise errors.UsageError("tuples have no single last time: give --as-of")
-        found = of.snapshot(
-            at,
-            columns=files.names(columns),
-            where=where,
-            timeout_s=timeout_s,
-            staged=staged,
-            times=times or "int64",
-        )
-        output.rows(found, limit, out, as_json, of.domain.text if times is None else str)
+    at = files.time(as_of, of, "--as-of")
+    if at is None and not of.domain.total_order:
+        raise errors.UsageError("tuples have no single last time: give --as-of")
+    return of.snapshot(at, **how)
 
 
 @cli.command()
@@ -254,50 +266,15 @@ def snapshot(
 @NAME
 @click.argument("after")
 @click.argument("through")
-@COLUMNS
-@WHERE
-@LIMIT
-@OUT
-@TIMEOUT
-@STAGED
-@TIMES
-@ROWS
-@READ_ONLY
-def changes(
-    lake: str,
-    collection: str,
-    after: str,
-    through: str,
-    columns: str | None,
-    where: str | None,
-    limit: int | None,
-    out: Path | None,
-    timeout_s: float | None,
-    staged: bool,
-    times: "TimesAs | None",
-    as_json: bool,
-    read_only: bool,
-) -> None:
+@_reading
+def changes(of: "Collection", how: dict[str, Any], after: str, through: str) -> "pa.RecordBatchReader":
     """Print or write the net changes between two times."""
-    import tidelake
-    from tidelake.cli import files, output
+    from tidelake.cli import files
 
-    output.check_out(out)
-    with tidelake.open(lake, create=False, read_only=read_only) as opened:
-        of = opened.collection(collection)
-        start, end = files.time(after, of, "AFTER"), files.time(through, of, "THROUGH")
-        if start is None or end is None:
-            raise errors.UsageError("give two times: AFTER and THROUGH")
-        found = of.changes(
-            start,
-            end,
-            columns=files.names(columns),
-            where=where,
-            timeout_s=timeout_s,
-            staged=staged,
-            times=times or "int64",
-        )
-        output.rows(found, limit, out, as_json, of.domain.text if times is None else str)
+    start, end = files.time(after, of, "AFTER"), files.time(through, of, "THROUGH")
+    if start is None or end is None:
+        raise errors.UsageError("give two times: AFTER and THROUGH")
+    return of.changes(start, end, **how)
 
 
 @cli.command()
@@ -306,51 +283,16 @@ def changes(
 @click.argument("key", nargs=-1, required=True)
 @click.option("--lower", metavar="TIME", help="Begin with updates at TIME; default: with all that is known.")
 @click.option("--upper", metavar="TIME", help="End before TIME; default: with the last closed time.")
-@COLUMNS
-@WHERE
-@LIMIT
-@OUT
-@TIMEOUT
-@STAGED
-@TIMES
-@ROWS
-@READ_ONLY
+@_reading
 def history(
-    lake: str,
-    collection: str,
-    key: tuple[str, ...],
-    lower: str | None,
-    upper: str | None,
-    columns: str | None,
-    where: str | None,
-    limit: int | None,
-    out: Path | None,
-    timeout_s: float | None,
-    staged: bool,
-    times: "TimesAs | None",
-    as_json: bool,
-    read_only: bool,
-) -> None:
+    of: "Collection", how: dict[str, Any], key: tuple[str, ...], lower: str | None, upper: str | None
+) -> "pa.RecordBatchReader":
     """Print or write the updates of a key in the order of time: when its rows came and went.
 
     KEY is the value of the key column; of several key columns, their values in order.
     """
-    import tidelake
-    from tidelake.cli import files, output
+    from tidelake.cli import files
 
-    output.check_out(out)
-    with tidelake.open(lake, create=False, read_only=read_only) as opened:
-        of = opened.collection(collection)
-        start = files.time(lower, of, "--lower", read=False)
-        end = files.time(upper, of, "--upper", read=False)
-        found = of.history(
-            files.key(key, of),
-            start,
-            end,
-            columns=files.names(columns),
-            where=where,
-            timeout_s=timeout_s,
-            staged=staged,
-            times=times or "int64",
-        )
-        output.rows(found.to_reader(), limit, out, as_json, of.domain.text if times is None else str)
+    start = files.time(lower, of, "--lower", read=False)
+    end = files.time(upper, of, "--upper", read=False)
+    return of.history(files.key(key, of), start, end, **how).to_reader()

@@ -6,11 +6,11 @@ Owns its words and columns: the table's, `_change_type`, `_commit_version` and `
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
+from tidelake.spark.envelopes.envelope import RowByRow
 from tidelake.spark.envelopes.kinds import KindUpdates, Words
 from tidelake.spark.envelopes.updates import Late, check_late
 from tidelake.spark.tasks import ArrowMap
@@ -25,7 +25,7 @@ _WORDS = Words(
 
 
 @dataclass(frozen=True)
-class DeltaFeed:
+class DeltaFeed(RowByRow):
     """Each row is one of a Delta table's change data feed.
 
     Attributes:
@@ -45,26 +45,9 @@ class DeltaFeed:
         default = _VERSION if collection.domain.unit == "counter" else _TIMESTAMP
         return KindUpdates(_WORDS, self.time or default, self.late)
 
-    @property
-    def rebases(self) -> bool:
-        """True: old rows are in the feed."""
-        return True
-
     def check(self, frame: StructType, collection: Collection) -> None:
         """As `Envelope`."""
         self._rows(collection).check(frame, collection)
-
-    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        """As `Envelope`: the tasks take the columns as they are."""
-        return frame
-
-    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        """No row needs to meet another one."""
-        return prepared
-
-    def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
-        """Nothing."""
-        return 0
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""

@@ -62,6 +62,27 @@ class Envelope(Protocol):
         """
 
 
+class RowByRow:
+    """What is the same for all envelopes whose rows are updates, each on its own."""
+
+    @property
+    def rebases(self) -> bool:
+        """True: rows do not depend on the contents of the collection."""
+        return True
+
+    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """As `Envelope`: the tasks take the columns as they are."""
+        return frame
+
+    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """No row needs to meet another one."""
+        return prepared
+
+    def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
+        """Nothing."""
+        return 0
+
+
 @runtime_checkable
 class Unpacking(Protocol):
     """An envelope whose work reads parts that a process keeps decoded from one write to the next."""

@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from tidelake.errors import UsageError
@@ -18,6 +17,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.spark.columns import check_frame, convert
+from tidelake.spark.envelopes.envelope import RowByRow
 from tidelake.spark.envelopes.times import TakeTime, check_time
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, upload
@@ -26,7 +26,7 @@ Late: TypeAlias = Literal["refuse", "advance"]
 
 
 @dataclass(frozen=True)
-class Updates:
+class Updates(RowByRow):
     """Each row is an update.
 
     The frame has the key and value columns, by name in any order, types as `tidelake.spark.columns` maps
@@ -50,11 +50,6 @@ class Updates:
     def __post_init__(self) -> None:
         check_late(self.late)
 
-    @property
-    def rebases(self) -> bool:
-        """True: rows do not depend on the contents of the collection."""
-        return True
-
     def check(self, frame: StructType, collection: Collection) -> None:
         """As `Envelope`."""
         domain = collection.domain
@@ -76,18 +71,6 @@ class Updates:
         elif domain.total_order:
             optional += domain.columns
         check_frame(frame, wanted, optional=optional)
-
-    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        """As `Envelope`: the tasks take the columns as they are."""
-        return frame
-
-    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        """No row needs to meet another one."""
-        return prepared
-
-    def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
-        """Nothing."""
-        return 0
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""

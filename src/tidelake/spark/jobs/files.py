@@ -1,18 +1,19 @@
-"""The files of a directory as a stream: lines with their places, or rows.
+"""The files of a directory as a stream, lines with their places or rows, and how it is run.
 
 Owns the options of Spark's file source, and that values are not guessed: `tidelake.data.json` reads JSON
 lines strictly, because Spark's own reader turns values that do not fit into nulls and rounded numbers.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -28,6 +29,7 @@ from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.messages import as_bytes, place, shown
 from tidelake.spark.tasks import ArrowMap, one_thread
 from tidelake.spark.versions import condition
+from tidelake.spark.writing.exactly_once import BatchSink
 
 Format: TypeAlias = Literal["jsonl", "csv", "parquet"]
 # Name of the column with the file: for the envelope `debezium`, and for rows that may have any column names.
@@ -116,6 +118,39 @@ def rows_of(
     lines = _loaded(_reader(spark, "text", files), directory).where("trim(value) != ''").select("value", file)
     wanted = _first_columns(first[0], known, directory)
     return _mapped(lines, _ReadLines(wanted, frame_arrow(wanted), file_column), wanted, file_column)
+
+
+def check_rejects(rejects: str | None, directory: str) -> None:
+    """Refuse to read the folder of rejects.
+
+    Raises:
+        UsageError: they are the same directory.
+    """
+    if rejects is not None and os.path.realpath(rejects) == os.path.realpath(directory):
+        raise UsageError(
+            f"rejects={rejects!r} is the directory that is read: rejected lines would be read again"
+        )
+
+
+def run(frame: DataFrame, sink: BatchSink[Any, Any], checkpoint: str, *, follow: bool) -> None:
+    """Give the micro-batches of a stream to a sink, until it ends or the caller is interrupted.
+
+    Args:
+        frame: the stream.
+        sink: takes the micro-batches. Its error is raised, where Spark's exception has only the text.
+        checkpoint: the directory of the checkpoint.
+        follow: go on with new files; False: end when all present files are taken.
+    """
+    stream = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    query = (stream if follow else stream.trigger(availableNow=True)).start()
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    except StreamingQueryException:
+        if sink.error is not None:
+            raise sink.error from None
+        raise
 
 
 def _mapped(frame: DataFrame, work: ArrowMap, schema: pa.Schema, file_column: str) -> DataFrame:

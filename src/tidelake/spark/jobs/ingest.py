@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.errors import TidelakeError, UsageError
@@ -35,10 +34,10 @@ from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.held import split
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
-from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, ours, rows_of, text_of
+from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, check_rejects, ours, rows_of, run, text_of
 from tidelake.spark.tasks import remote
 from tidelake.spark.writing.commit import Numbered, write
-from tidelake.spark.writing.exactly_once import is_in, query_of
+from tidelake.spark.writing.exactly_once import BatchSink, is_in, query_of
 from tidelake.state.idempotency import other_content
 
 DEFAULT_WRITER = "spark-ingest"
@@ -167,17 +166,7 @@ def ingest(
     made = named(envelope, options)
     frame = _frame(spark, collection, os.fspath(directory), made, format=format, files=max_files_per_trigger)
     sink = _Sink(collection, made, writer, take_over, progress)
-    stream = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
-    query = (stream if follow else stream.trigger(availableNow=True)).start()
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-    except StreamingQueryException:
-        # Spark's exception has only the text of the error: raise the error itself.
-        if sink.error is not None:
-            raise sink.error from None
-        raise
+    run(frame, sink, os.fspath(checkpoint), follow=follow)
     if sink.report.upper is None:
         sink.report.upper = collection.upper
     return sink.report
@@ -193,11 +182,7 @@ def _frame(
     files: int | None,
 ) -> DataFrame:
     """The files of a folder as a stream, checked: once a query runs, Spark has only the text of an error."""
-    kept = envelope.rejects if isinstance(envelope, Debezium) else None
-    if kept is not None and os.path.realpath(kept) == os.path.realpath(folder):
-        raise UsageError(
-            f"rejects={kept!r} is the directory that is read: rejected lines would be read again"
-        )
+    check_rejects(envelope.rejects if isinstance(envelope, Debezium) else None, folder)
     if isinstance(envelope, Debezium) and format == "jsonl":
         frame = text_of(spark, folder, files)
         envelope.check(frame.schema, collection)
@@ -257,7 +242,7 @@ def content_of(files: Iterable[str]) -> str:
 
 
 @dataclass
-class _Sink:
+class _Sink(BatchSink[IngestedBatch, Writer]):
     """The function that Spark calls for each micro-batch, in another thread."""
 
     collection: Collection
@@ -266,27 +251,18 @@ class _Sink:
     take_over: bool
     progress: Progress | None
     report: IngestReport = field(default_factory=IngestReport)
-    error: Exception | None = None
-    _writer: Writer | None = None
 
-    def take(self, frame: DataFrame, batch: int) -> None:
-        """Append one micro-batch, unless it is committed already."""
-        try:
-            if self._writer is None:
-                self._writer = self.collection.writer(
-                    self.name, owner=query_of(frame), take_over=self.take_over
-                )
-            done = self._ingest(self._writer, frame, batch)
-            self.report.add(done)
-            if self.progress is not None:
-                self.progress(done)
-        except TidelakeError as error:
-            self.error = error
-            raise
-        except Exception as error:
-            # The error may come from the driver or a worker, and is not always one of PySpark's classes.
-            self.error = ours(error) or error
-            raise
+    def _take(self, frame: DataFrame, batch: int) -> IngestedBatch:
+        done = self._ingest(self._writer(query_of(frame)), frame, batch)
+        self.report.add(done)
+        return done
+
+    def _open(self, query: str) -> Writer:
+        return self.collection.writer(self.name, owner=query, take_over=self.take_over)
+
+    def _own(self, error: Exception) -> Exception:
+        # The error may come from the driver or a worker, and is not always one of PySpark's classes.
+        return error if isinstance(error, TidelakeError) else ours(error) or error
 
     def _ingest(self, writer: Writer, frame: DataFrame, batch: int) -> IngestedBatch:
         lines = ROWS_FILE not in frame.columns and "value" in frame.columns

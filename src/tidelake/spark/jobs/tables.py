@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.spark.jobs.files import text_of
+from tidelake.spark.jobs.files import check_rejects, run, text_of
 from tidelake.spark.tasks import remote
 from tidelake.spark.writing.tables import Progress, TablesBatch, tables_sink
 
@@ -107,23 +106,10 @@ def ingest_tables(
 
     folder = os.fspath(directory)
     kept = None if rejects is None else os.fspath(rejects)
-    if kept is not None and os.path.realpath(kept) == os.path.realpath(folder):
-        raise UsageError(
-            f"rejects={kept!r} is the directory that is read: rejected lines would be read again"
-        )
+    check_rejects(kept, folder)
     sink = tables_sink(lake, into, keys=keys, names=names, rejects=kept, progress=seen, **options)
     frame = text_of(spark, folder, max_files_per_trigger)
-    stream = frame.writeStream.foreachBatch(sink).option("checkpointLocation", os.fspath(checkpoint))
-    query = (stream if follow else stream.trigger(availableNow=True)).start()
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-    except StreamingQueryException:
-        # Spark's exception has only the text of the error: raise the error itself.
-        if sink.error is not None:
-            raise sink.error from None
-        raise
+    run(frame, sink, os.fspath(checkpoint), follow=follow)
     if report.upper is None:
         report.upper = sink.tables.register.upper
     return report

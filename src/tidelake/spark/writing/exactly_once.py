@@ -20,11 +20,12 @@ rows may be different: it is refused, never taken for done.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -45,6 +46,9 @@ from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.stage import PARTED, Watermark, finish_batch, stage_batch
 from tidelake.state.idempotency import other_content
+
+D = TypeVar("D")
+W = TypeVar("W", Writer, GroupWriter)
 
 DEFAULT_WRITER = "spark"
 QUERY_ID = "sql.streaming.queryId"
@@ -75,8 +79,61 @@ class WrittenBatch:
 Progress = Callable[[WrittenBatch], None]
 
 
+class BatchSink(ABC, Generic[D, W]):
+    """What `foreachBatch` calls for each micro-batch of one streaming query: each is committed once.
+
+    A subclass says how a micro-batch is committed, and what it did.
+
+    Attributes:
+        progress: called with what each micro-batch did.
+        error: the error that the last call raised; Spark's own exception has only its text.
+    """
+
+    progress: Callable[[D], None] | None = None
+    error: Exception | None = None
+    _opened: tuple[str, W] | None = None
+    _failed: int | None = None
+    # For most streams Spark has no estimate of a micro-batch's size: use that of the last one.
+    _taken_bytes: int | None = None
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Commit one micro-batch, unless it is committed already."""
+        try:
+            done = self._take(frame, batch)
+            if self.progress is not None:
+                self.progress(done)
+        except Exception as error:
+            self.error = self._own(error)
+            # If this query continues, open the writer again, to read its record anew.
+            self._opened, self._failed = None, batch
+            raise
+
+    @abstractmethod
+    def _take(self, frame: DataFrame, batch: int) -> D:
+        """Commit one micro-batch, unless it is committed already."""
+
+    @abstractmethod
+    def _open(self, query: str) -> W:
+        """Open the writer: that fences older drivers."""
+
+    def _own(self, error: Exception) -> Exception:
+        """The error to tell instead of one that was raised."""
+        return error
+
+    def _writer(self, query: str) -> W:
+        """The writer, opened once for each query."""
+        if self._opened is None or self._opened[0] != query:
+            self._opened = (query, self._open(query))
+        return self._opened[1]
+
+    def _is_in(self, writer: W, batch: int, content: str) -> bool:
+        """As `is_in`."""
+        # After a failure, the same run of the query may repeat the batch: do not compare the run.
+        return is_in(writer, batch, content.partition(RUN)[0] if batch == self._failed else content)
+
+
 @dataclass
-class Sink:
+class Sink(BatchSink[WrittenBatch, Writer]):
     """What `foreachBatch` calls for each micro-batch of one streaming query; made by `sink`.
 
     Attributes:
@@ -87,7 +144,6 @@ class Sink:
         progress: called after each micro-batch.
         query: identifies the stream; None: Spark's query id does.
         mark: rows are staged and sealed at this watermark; None: they are appended.
-        error: the error that the last call raised; Spark's own exception has only its text.
     """
 
     collection: Collection
@@ -97,23 +153,6 @@ class Sink:
     progress: Progress | None = None
     query: str | None = None
     mark: Watermark | None = None
-    error: Exception | None = None
-    _opened: tuple[str, Writer] | None = None
-    _failed: int | None = None
-    # For most streams Spark has no estimate of a micro-batch's size: use that of the last one.
-    _taken_bytes: int | None = None
-
-    def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Append one micro-batch, unless it is committed already."""
-        try:
-            done = self._take(frame, batch)
-            if self.progress is not None:
-                self.progress(done)
-        except Exception as error:
-            self.error = error
-            # If this query continues, open the writer again, to read its record anew.
-            self._opened, self._failed = None, batch
-            raise
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle it for Spark Connect, whose server calls the function in another process."""
@@ -125,10 +164,8 @@ class Sink:
 
     def _take(self, frame: DataFrame, batch: int) -> WrittenBatch:
         query = query_of(frame) if self.query is None else self.query
-        writer, content = self._open(query), "" if self.query else planned_by(frame, query, batch)
-        # After a failure, the same run of the query may repeat the batch: do not compare the run.
-        known = content.partition(RUN)[0] if batch == self._failed else content
-        if is_in(writer, batch, known):
+        writer, content = self._writer(query), "" if self.query else planned_by(frame, query, batch)
+        if self._is_in(writer, batch, content):
             late = 0
             if self.mark is not None:
                 late = finish_batch(self.collection, frame, self.envelope, self.mark, writer)
@@ -160,11 +197,7 @@ class Sink:
         )
 
     def _open(self, query: str) -> Writer:
-        """The writer, opened once for each query: that fences older drivers."""
-        if self._opened is None or self._opened[0] != query:
-            opened = self.collection.writer(self.writer, owner=query, take_over=self.take_over)
-            self._opened = (query, opened)
-        return self._opened[1]
+        return self.collection.writer(self.writer, owner=query, take_over=self.take_over)
 
 
 def _reopened(url: str, config: Config, id_: str, name: str, sent: Any, *rest: Any) -> Sink:

@@ -29,7 +29,7 @@ from tidelake.spark.envelopes.read import AS_TEXT, EventReader
 from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.exactly_once import RUN, is_in, planned_by, query_of
+from tidelake.spark.writing.exactly_once import BatchSink, planned_by, query_of
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.tablelines import Lines, TableTarget, lines_of
 from tidelake.spark.writing.tabletargets import TableTargets
@@ -97,7 +97,7 @@ class _Work:
 
 
 @dataclass
-class TablesSink:
+class TablesSink(BatchSink[TablesBatch, GroupWriter]):
     """What `foreachBatch` calls for each micro-batch of a stream of several tables; made by `tables_sink`.
 
     Attributes:
@@ -105,28 +105,12 @@ class TablesSink:
         writer: name of the stream's record in the register.
         take_over: whether to take over a name that another query has used.
         progress: called after each micro-batch.
-        error: the error that the last call raised; Spark's own exception has only its text.
     """
 
     tables: TableTargets
     writer: str = DEFAULT_WRITER
     take_over: bool = False
     progress: Progress | None = None
-    error: Exception | None = None
-    _opened: tuple[str, GroupWriter] | None = None
-    _failed: int | None = None
-    _taken_bytes: int | None = None
-
-    def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Write one micro-batch, unless it is committed already."""
-        try:
-            done = self._take(frame, batch)
-            if self.progress is not None:
-                self.progress(done)
-        except Exception as error:
-            self.error = error
-            self._opened, self._failed = None, batch
-            raise
 
     def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
         query = query_of(frame)
@@ -150,10 +134,8 @@ class TablesSink:
             content: as `planned_by`.
         """
         register = self.tables.register
-        writer = self._open(query, register)
-        # After a failure, the same run of the query may repeat the batch: do not compare the run.
-        known = content.partition(RUN)[0] if batch == self._failed else content
-        if is_in(writer, batch, known):
+        writer = self._writer(query)
+        if self._is_in(writer, batch, content):
             return TablesBatch(batch, True, register.upper)
         before = split(writer.last_content)[1]
         self._check_time(before)
@@ -164,14 +146,11 @@ class TablesSink:
             self._taken_bytes = lines.taken_bytes
             lines.close()
 
-    def _open(self, query: str, register: Collection) -> GroupWriter:
-        """The writer, opened once for each query: that fences older drivers."""
-        if self._opened is None or self._opened[0] != query:
-            lake, name = self.tables.lake, self.tables.into
-            opened = lake.group_writer(name, self.writer, owner=query, take_over=self.take_over)
-            self._opened = (query, opened)
-            self.tables.load(register)
-        return self._opened[1]
+    def _open(self, query: str) -> GroupWriter:
+        tables = self.tables
+        writer = tables.lake.group_writer(tables.into, self.writer, owner=query, take_over=self.take_over)
+        tables.load(tables.register)
+        return writer
 
     def _check_time(self, before: Held | None) -> None:
         """Refuse a path of the time if events are held back, which have the times of their transactions."""
