@@ -1,12 +1,17 @@
-"""How far one collection goes: what a state of many parts costs to keep, to open and to change.
+"""How far a lake goes: what states of many parts, many collections and many named writers cost.
 
-    python -m bench.reach 1000000
+    python -m bench.reach parts 1000000
+    python -m bench.reach collections 10000
+    python -m bench.reach writers 1000
 
-The parts are descriptions only: a first append stores one real part, and its description is repeated under
-other names, keys and times, a thousand in an append. So there are no rows, and what is measured is the state
-alone: the bytes of its rollup, the memory of a process that opens it, and the processor time, in seconds, of
-an open, of a tiny append, of the plan of a snapshot, of a rollup, and of a look for garbage. The figures
-are in `docs/limits.md`.
+All seconds are processor time. The figures are in `docs/limits.md`.
+
+- *parts*: the parts are descriptions only. A first append stores one real part, and its description is
+  repeated under other names, keys and times, a thousand in an append. So there are no rows, and what is
+  measured is the state alone: the bytes of its rollup, the memory of a process that opens it, and the seconds
+  of an open, of a tiny append, of the plan of a snapshot, of a rollup, and of a look for garbage.
+- *collections*: each is created without rows. A fresh process lists, opens and collects them.
+- *writers*: of one collection; each one appends a row under its number 1.
 """
 
 import itertools
@@ -17,8 +22,9 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -114,16 +120,69 @@ def run(parts: int = 1_000_000) -> dict[str, Numbers]:
     """A hundredth, a tenth and all of the parts."""
     found = {}
     for count in (parts // 100, parts // 10, parts):
-        folder = Path(tempfile.mkdtemp())
-        try:
-            appends = made(folder / "lake", count)
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
-                found[f"{count:,} parts"] = appends | fresh.submit(looked, folder / "lake").result()
-        finally:
-            shutil.rmtree(folder)
+        with _lake_folder() as folder:
+            appends = made(folder, count)
+            found[f"{count:,} parts"] = appends | _fresh(looked, folder)
         print(f"{count:,} parts", json.dumps(found[f"{count:,} parts"]), flush=True)
     return found
 
 
+def collections(count: int = 10_000) -> Numbers:
+    """Create that many collections, and use them in a process of its own."""
+    with _lake_folder() as folder:
+        with tidelake.open(folder, config=CONFIG) as lake:
+            seconds = [busy(partial(lake.create, f"c{n}", SCHEMA, key=["key"])) for n in range(count)]
+        return _first_and_last("create", seconds) | _fresh(among, folder)
+
+
+def among(folder: Path) -> Numbers:
+    """In a process of its own: what the collections of the lake cost."""
+    with tidelake.open(folder, create=False, config=CONFIG) as lake:
+        names = lake.list()
+        found = {"list_s": least(lake.list)}
+        found["open_first_s"] = busy(lambda: lake.collection(names[-1]))
+        found["open_next_s"] = busy(lambda: lake.collection(names[0]))
+        found["collect_s"] = busy(lake.collect)
+        return found | {"collections": len(names)}
+
+
+def writers(count: int = 1_000) -> Numbers:
+    """Tiny appends of that many named writers to one collection."""
+    with _lake_folder() as folder, tidelake.open(folder, config=CONFIG) as lake:
+        collection = lake.create("c", SCHEMA, key=["key"])
+        for n in range(APPENDS):
+            collection.append(rows(count + n, 1))
+        seconds = []
+        for n in range(count):
+            writer = collection.writer(f"writer {n}")
+            seconds.append(busy(partial(writer.append, rows(n, 1), sequence=1)))
+        return _first_and_last("append", seconds) | {"writers": len(collection.writers())}
+
+
+def _first_and_last(work: str, seconds: list[float]) -> Numbers:
+    found = {}
+    for place, some in (("first", seconds[:APPENDS]), ("last", seconds[-APPENDS:])):
+        found[f"{work}_{place}_s"] = statistics.median(some)
+    return found
+
+
+def _fresh(work: Callable[[Path], Numbers], folder: Path) -> Numbers:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        return fresh.submit(work, folder).result()
+
+
+@contextmanager
+def _lake_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        yield folder / "lake"
+    finally:
+        shutil.rmtree(folder)
+
+
 if __name__ == "__main__":
-    run(int(sys.argv[1]))
+    what, count = sys.argv[1], int(sys.argv[2])
+    if what == "parts":
+        run(count)
+    else:
+        print(json.dumps({"collections": collections, "writers": writers}[what](count)))

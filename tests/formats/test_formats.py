@@ -39,13 +39,16 @@ from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
 from tidelake.arrangement.checkpoint.saved import Checkpoint
 from tidelake.config import Config
 from tidelake.data import container
+from tidelake.data.events import EventColumns
 from tidelake.data.inline import decode_inline
 from tidelake.data.part import read_part, verify
 from tidelake.errors import CorruptionError, FormatTooNew, UsageError
 from tidelake.model.batch import ColumnStats, Part
+from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.plan import Task, decode_run
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.state import codec
 from tidelake.state.agreed import AS_MADE
 from tidelake.state.edits import Edits
@@ -148,6 +151,15 @@ def test_a_task_with_a_setting_that_is_not_as_usual_says_it():
     changed = replace(value, spec=replace(value.spec, config=Config(slice_rows=7)))
     sent = codec.encode_record(kind, changed)
     assert b'"slice_rows":7' in sent and decoded("task-as-of", sent) == changed
+
+
+def test_a_worker_of_the_version_before_can_read_an_upserter_but_for_events_that_leave_values_out():
+    upserter = Upserter(RECORDS["uploader"][1].spec, (), Frontier.of(3), EventColumns("seen", None))
+    told = json.loads(upserter.to_bytes().partition(b"\n")[2])
+    assert told["columns"] == {"order_by": "seen", "delete_column": None}
+    untold = replace(upserter, columns=EventColumns(left_out="untold"))
+    assert json.loads(untold.to_bytes().partition(b"\n")[2])["columns"]["left_out"] == "untold"
+    assert [Upserter.from_bytes(one.to_bytes()) for one in (upserter, untold)] == [upserter, untold]
 
 
 @pytest.mark.parametrize(("folder", "name"), NAMES)

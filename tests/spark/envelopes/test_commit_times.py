@@ -331,6 +331,20 @@ def test_the_last_commit_is_held_until_it_is_known_to_be_whole(
     assert len(stream.updates) == 2 and len({u[0] for u in stream.updates}) == 1 and stream.held == 1
 
 
+def test_a_clock_that_goes_back_gives_the_time_of_the_transaction_before() -> None:
+    def event(id_: int, clock: int) -> bytes:
+        return line("postgresql", id_=id_, sequence=f'["{id_}","{id_}"]', lsn=id_, ts_ms=clock)
+
+    clocks = [50, 40, 40, 60, 55, 70]
+    stream = Stream("ts_ms")
+    lines = [event(id_, clock) for id_, clock in enumerate(clocks, 1)]
+    # The clock goes back within a micro-batch, and from one to the next.
+    for some in (lines[:2], lines[2:4], lines[4:]):
+        stream.take([some])
+    times = {row[0]: time for time, row, _ in stream.updates}
+    assert times == {1: 50, 2: 50, 3: 50, 4: 60, 5: 60} and (stream.held, stream.closed) == (1, 70)
+
+
 def test_the_end_of_a_transaction_releases_it() -> None:
     stream = Stream()
     stream.take([[line("postgresql", sequence='["9","10"]', lsn=10)]])

@@ -116,6 +116,7 @@ class GroupWriter:
         try:
             done = transaction.commit()
         except (*REFUSALS, UsageError):
+            # The caller must learn of the refusal. Rows that cannot be removed now are collected later.
             with suppress(TidelakeError):
                 transaction.abort()
             raise

@@ -35,7 +35,7 @@ from tidelake.spark.envelopes.maxwell import removes
 from tidelake.spark.envelopes.tool import ToolMessages
 
 _DROPS = ("ERASE", "TRUNCATE", "RENAME", "DELETE", "UPDATE")
-# A statement of type QUERY, which is the type of those that Canal does not tell apart.
+# Canal gives the type QUERY to statements whose kind it does not know.
 _REMOVES = re.compile(r"\s*(/\*.*?\*/\s*)*(DROP\s+(DATABASE|SCHEMA|TABLE)|TRUNCATE|RENAME)\b", re.I | re.S)
 _OPS = {"INSERT": b"c", "UPDATE": b"u", "DELETE": b"d"}
 _Rows = list[msgspec.Raw] | None
