@@ -20,10 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelake.cli import jsonlines
+from tidelake.data.rows import Rows
+from tidelake.data.timecells import texts
 from tidelake.data.types import UNFIT
 from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
+from tidelake.tabletext import printable
 from tidelake.timetext import span
 
 _ROWS = 20
@@ -107,15 +110,15 @@ def table(
     for column, value in shown[0].items():
         number = isinstance(value, int) and not isinstance(value, bool)
         number = number and not column.endswith(_WALL_MS)
-        header = _printable(column.removesuffix(_WALL_MS))
+        header = printable(column.removesuffix(_WALL_MS))
         drawn.add_column(header, justify="right" if number else "left", overflow="fold")
     for row in shown:
-        drawn.add_row(*(Text(_printable(_text(_of_wall(*cell)))) for cell in row.items()))
+        drawn.add_row(*(Text(printable(_text(_of_wall(*cell)))) for cell in row.items()))
     console().print(drawn)
 
 
 def rows(
-    reader: pa.RecordBatchReader,
+    reader: Rows,
     limit: int | None,
     out: Path | None,
     as_json: bool,
@@ -147,7 +150,7 @@ def rows(
         head = [
             {name: None if value is None else _cell(name, value, times) for name, value in row.items()}
             for batch in _first(reader, most + 1)
-            for row in jsonlines.texts(batch).to_pylist()
+            for row in texts(batch).to_pylist()
         ]
         if most or not head:
             table(head[:most], False, empty="no rows")
@@ -252,11 +255,6 @@ def _text(value: object) -> str:
             return f"{value:,}"
         case _:
             return str(value)
-
-
-def _printable(text: str) -> str:
-    """Escape control characters, which could move the cursor or do worse."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _of_wall(column: str, value: object) -> object:

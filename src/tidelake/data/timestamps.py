@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidelake.errors import UsageError
 from tidelake.model.time import TimeDomain
 
-Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+R = TypeVar("R", pa.RecordBatch, pa.Table)
 ZONE = "UTC"
 _UNITS = ("ms", "us")
 
@@ -42,7 +42,7 @@ def timestamp_schema(schema: pa.Schema, domain: TimeDomain) -> pa.Schema:
     return schema if at < 0 else schema.set(at, schema.field(at).with_type(timestamp_type(domain)))
 
 
-def with_timestamps(rows: Rows, domain: TimeDomain) -> Rows:
+def with_timestamps(rows: R, domain: TimeDomain) -> R:
     """The same rows, with timestamps in the time column if they have one. No copy."""
     (name,) = domain.columns
     at = rows.schema.get_field_index(name)

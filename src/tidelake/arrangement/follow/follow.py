@@ -23,6 +23,7 @@ from tidelake.arrangement.follow.following import Follower, UpdateSink, last_bef
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.arrangement.read.snapshot import Snapshot
+from tidelake.data.rows import Rows
 from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
@@ -219,7 +220,7 @@ class _Rows:
     shard: Shard
     followed: Followed
 
-    def load(self, contents: pa.RecordBatchReader, asked: AsOf) -> None:
+    def load(self, contents: Rows, asked: AsOf) -> None:
         """See `UpdateSink.load`."""
         if self.followed.columns is not None:
             # Without some columns, rows may be in another order and no longer distinct.
@@ -231,7 +232,7 @@ class _Rows:
         if self.spine.load(map(self._of, contents), plan):
             self.spine.wait()
 
-    def take(self, updates: pa.RecordBatchReader) -> None:
+    def take(self, updates: Rows) -> None:
         """See `UpdateSink.take`."""
         self.spine.append_nowait(pa.Table.from_batches(map(self._of, updates), self.spine.layout.arrow))
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-import pyarrow as pa
-
+from tidelake.data.rows import Rows
 from tidelake.env import Env, Spawned, Stop
 from tidelake.errors import Closed, CollectionNotFound, NotYetClosed
 from tidelake.model.frontier import Frontier
@@ -33,13 +32,13 @@ _LIMITS = Limits(rows=262_144)
 class UpdateSink(Protocol):
     """The index that is kept up to date."""
 
-    def load(self, contents: pa.RecordBatchReader, asked: AsOf) -> None:
+    def load(self, contents: Rows, asked: AsOf) -> None:
         """Append the initial contents, sorted, of any size; `asked` is their time.
 
         If it raises, the index is discarded.
         """
 
-    def take(self, updates: pa.RecordBatchReader) -> None:
+    def take(self, updates: Rows) -> None:
         """Append updates that fit into memory, atomically: if it raises, none of them is visible.
 
         Must not wait: if a wait were interrupted, the caller could not tell that the updates were appended.

@@ -7,9 +7,8 @@ jobs in `tidelake.spark` are built on it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from tidelake.data.events import EventColumns
+from tidelake.data.rows import Rows
 from tidelake.env import Env
 from tidelake.errors import UsageError
 from tidelake.lake.api.handle import times_of
@@ -299,7 +298,5 @@ class Distributed(SplitReads):
     def _at(self, as_of: TimeLike | None, options: ReadOptions, read: ReadAt[R]) -> R:
         return self._reads._at(as_of, options, read)
 
-    def _split(
-        self, n: int, asked: Query, options: ReadOptions, seen: Version | None = None
-    ) -> list[pa.RecordBatchReader]:
+    def _split(self, n: int, asked: Query, options: ReadOptions, seen: Version | None = None) -> list[Rows]:
         return query.read(self._shard, asked, options, seen).split(n)

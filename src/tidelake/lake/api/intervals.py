@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-import pyarrow as pa
-
+from tidelake.data.rows import Rows
 from tidelake.errors import UsageError
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.times import ReadTimes
@@ -39,7 +38,7 @@ class IntervalReads(Timed):
     """Reads of what lies between two times."""
 
     @abstractmethod
-    def _read(self, asked: Query, options: ReadOptions) -> pa.RecordBatchReader:
+    def _read(self, asked: Query, options: ReadOptions) -> Rows:
         """Answer a query as one stream."""
 
     def changes(
@@ -52,7 +51,7 @@ class IntervalReads(Timed):
         timeout_s: float | None = None,
         staged: bool = False,
         times: TimesAs = "int64",
-    ) -> pa.RecordBatchReader:
+    ) -> Rows:
         """The exact net difference between the contents at `after` and at `through`.
 
         A `_diff` of `+n` means that n such rows were added, `-n` that n were removed. A row that was added
@@ -73,7 +72,7 @@ class IntervalReads(Timed):
         timeout_s: float | None = None,
         staged: bool = False,
         times: TimesAs = "int64",
-    ) -> pa.RecordBatchReader:
+    ) -> Rows:
         """Every update in `[lower, upper)`, at its own time.
 
         `columns`, `where`, `staged`, `times` and errors as for `snapshot`.
@@ -91,9 +90,7 @@ class SplitReads(Timed):
         """Read the contents at a time; None: the last closed one or, if `staged`, `last_staged`."""
 
     @abstractmethod
-    def _split(
-        self, n: int, asked: Query, options: ReadOptions, seen: Version | None = None
-    ) -> list[pa.RecordBatchReader]:
+    def _split(self, n: int, asked: Query, options: ReadOptions, seen: Version | None = None) -> list[Rows]:
         """Answer a query as `n` streams; `seen` is a version that was just read."""
 
     def split_snapshot(
@@ -105,7 +102,7 @@ class SplitReads(Timed):
         where: str | None = None,
         timeout_s: float | None = None,
         times: TimesAs = "int64",
-    ) -> list[pa.RecordBatchReader]:
+    ) -> list[Rows]:
         """`snapshot` in `n` streams of about equal size, one for each of `n` threads.
 
         All streams read the same version of the collection. Each is sorted and holds all rows of its keys;
@@ -138,7 +135,7 @@ class SplitReads(Timed):
         where: str | None = None,
         timeout_s: float | None = None,
         times: TimesAs = "int64",
-    ) -> list[pa.RecordBatchReader]:
+    ) -> list[Rows]:
         """`changes` in `n` streams; see `split_snapshot`."""
         read = self._times.read
         asked = Changes(read(after, "after"), read(through, "through"))
@@ -154,7 +151,7 @@ class SplitReads(Timed):
         where: str | None = None,
         timeout_s: float | None = None,
         times: TimesAs = "int64",
-    ) -> list[pa.RecordBatchReader]:
+    ) -> list[Rows]:
         """`updates` in `n` streams; see `split_snapshot`."""
         bound = self._times.read_bound
         asked = Updates(bound(lower, "lower"), bound(upper, "upper"))

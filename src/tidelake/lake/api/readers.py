@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
-import pyarrow as pa
-
+from tidelake.data.rows import Rows
 from tidelake.errors import UsageError
 from tidelake.lake.api.following import following
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt, SplitReads
@@ -70,7 +69,7 @@ class CollectionReader(IntervalReads, SplitReads):
         timeout_s: float | None = None,
         staged: bool = False,
         times: TimesAs = "int64",
-    ) -> pa.RecordBatchReader:
+    ) -> Rows:
         """See `Collection.snapshot`; same errors.
 
         Raises:
@@ -89,7 +88,7 @@ class CollectionReader(IntervalReads, SplitReads):
         asked: Query,
         options: ReadOptions,
         seen: Version | None = None,  # noqa: ARG002 - a reader reads what it has pinned
-    ) -> pa.RecordBatchReader:
+    ) -> Rows:
         return self._reader.stream(asked, options)
 
     def _split(
@@ -98,7 +97,7 @@ class CollectionReader(IntervalReads, SplitReads):
         asked: Query,
         options: ReadOptions,
         seen: Version | None = None,  # noqa: ARG002 - as above
-    ) -> list[pa.RecordBatchReader]:
+    ) -> list[Rows]:
         return self._reader.split(asked, n, options)
 
     def listen(

@@ -9,6 +9,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
+from tidelake.data.rows import Rows
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt
@@ -39,7 +40,7 @@ class Reading(CollectionHandle, IntervalReads):
         schema_id: int | None = None,
         staged: bool = False,
         times: TimesAs = "int64",
-    ) -> pa.RecordBatchReader:
+    ) -> Rows:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
         Rows come sorted by key, then value; nulls last. The time must be closed. The parts are kept
@@ -177,7 +178,7 @@ class Reading(CollectionHandle, IntervalReads):
                 # Others appended and moved `since` in between: the last closed time is a later one now.
                 continue
 
-    def _read(self, asked: Query, options: ReadOptions, seen: Version | None = None) -> pa.RecordBatchReader:
+    def _read(self, asked: Query, options: ReadOptions, seen: Version | None = None) -> Rows:
         return query.read(self._shard, asked, options, seen).stream()
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 
-import pyarrow as pa
-
+from tidelake.data.rows import Rows
 from tidelake.errors import HistoryCompacted, NotYetClosed
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Query, Updates
@@ -45,7 +44,7 @@ class Step:
 
     lower: Frontier
     upper: Frontier
-    updates: pa.RecordBatchReader
+    updates: Rows
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Reader:
             source=self,
         )
 
-    def stream(self, asked: Query, options: ReadOptions = _ALL) -> pa.RecordBatchReader:
+    def stream(self, asked: Query, options: ReadOptions = _ALL) -> Rows:
         """The answer, from the version that is pinned if that knows it; otherwise the newest is pinned first.
 
         The first read with `staged` pins the newest version, and later ones read what was staged in it. One
@@ -133,7 +132,7 @@ class Reader:
         version = self._knowing(asked, options)
         return VersionRead.of(self._shard, version, asked, options).stream()
 
-    def split(self, asked: Query, n: int, options: ReadOptions = _ALL) -> list[pa.RecordBatchReader]:
+    def split(self, asked: Query, n: int, options: ReadOptions = _ALL) -> list[Rows]:
         """The answer in `n` streams; see `VersionRead.split`. Version and errors as `stream`."""
         version = self._knowing(asked, options)
         return VersionRead.of(self._shard, version, asked, options).split(n)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from tidelake.data.rows import Rows
 from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, UsageError
 from tidelake.model.evolution import why_not_readable_as
@@ -195,7 +195,7 @@ class Tail:
         self._hold.read(planned.seqno)
         return planned if planned.rows else None
 
-    def read(self, asked: Query, start: Frontier) -> pa.RecordBatchReader:
+    def read(self, asked: Query, start: Frontier) -> Rows:
         """A step, read by this process. Rows as from `VersionRead.stream`; arguments and errors as `plan`."""
         version = self._answering(asked, start).kept_by(Lease(self._shard))
         return VersionRead.of(self._shard, version, asked, self._options).stream()

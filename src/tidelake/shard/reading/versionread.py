@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidelake.data import timestamps
 from tidelake.data.keyset import KeySet
+from tidelake.data.rows import Rows
 from tidelake.data.selection import bind
 from tidelake.errors import BlobNotFound, TidelakeError, UsageError
 from tidelake.model.query import Query
@@ -68,7 +69,7 @@ class VersionRead:
             timestamps.check_clock(spec.domain)
         return cls(shard, version, query, spec, bind(options, spec.schema), as_timestamps)
 
-    def stream(self) -> pa.RecordBatchReader:
+    def stream(self) -> Rows:
         """The answer, sorted by (key, value, time), consolidated, in bounded memory.
 
         Columns as `tidelake.data.types.update_schema`, as far as the selection has them.
@@ -76,13 +77,13 @@ class VersionRead:
         Raises:
             LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
         """
-        return self._reader(self._batches(self._needed))
+        return self._rows(self._batches(self._needed))
 
     def among(self, keys: KeySet) -> pa.Table:
         """The rows of some keys, as `stream`, in memory. Errors as there."""
         return pa.Table.from_batches(self._batches(self._needed, among=keys), self.schema)
 
-    def split(self, n: int) -> list[pa.RecordBatchReader]:
+    def split(self, n: int) -> list[Rows]:
         """The answer in `n` streams of about equal size; where there are fewer keys, some are empty.
 
         Each is for a thread of this process; `plan` does the same for other processes. Errors as `stream`.
@@ -94,8 +95,8 @@ class VersionRead:
             raise self._explained(error) from error
         edges = [None, *cuts, None]
         ranges = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
-        readers = [self._reader(self._batches(needed, keys)) for keys in ranges]
-        return readers + [self._reader(self._batches([])) for _ in range(n - len(readers))]
+        streams = [self._rows(self._batches(needed, keys)) for keys in ranges]
+        return streams + [self._rows(self._batches([])) for _ in range(n - len(streams))]
 
     def plan(self, tasks: TaskOptions) -> ReadPlan:
         """The answer, cut into tasks for other processes; their times are int64. Errors as `stream`.
@@ -144,8 +145,8 @@ class VersionRead:
             found = timestamps.stream(found, self.spec.domain)
         return self.version.watch(found) if _any_stored(needed) else found
 
-    def _reader(self, batches: Generator[pa.RecordBatch]) -> pa.RecordBatchReader:
-        return pa.RecordBatchReader.from_batches(self.schema, batches)
+    def _rows(self, batches: Generator[pa.RecordBatch]) -> Rows:
+        return Rows(self.schema, batches, self.spec.domain)
 
     def _explained(self, error: BlobNotFound) -> TidelakeError:
         return explained(self.shard, error.name, self.version.state.seqno, self.version.hold_id)

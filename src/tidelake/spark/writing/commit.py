@@ -26,7 +26,7 @@ from tidelake.spark.envelopes.held import with_held
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.rejects import NumberedBatch, keep
-from tidelake.spark.writing.running import Rows, rows_of
+from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.transactions import Transactions, surveyed
 from tidelake.state.append import Appended
 
@@ -115,7 +115,7 @@ def write(
         by_tasks = by_tasks or taken.few is None
         if numbered is not None and numbered.stream:
             numbered = replace(numbered, content=_keeping(numbered.content, taken))
-    rows: Rows | None = None
+    rows: PreparedRows | None = None
     stored: Answer | None = None
     while True:
         read_at = None if envelope.rebases else collection.distributed.newest_state().seqno

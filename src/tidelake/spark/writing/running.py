@@ -42,7 +42,7 @@ _FIXED_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Rows:
+class PreparedRows:
     """The rows of a write, ready for the work, which may be repeated.
 
     Attributes:
@@ -97,7 +97,7 @@ def rows_of(
     by_tasks: bool = False,
     expected_bytes: int | None = None,
     few: Sequence[pa.RecordBatch] | None = None,
-) -> Rows:
+) -> PreparedRows:
     """The rows of a checked frame; runs a job to fetch them if they seem to be few.
 
     Args:
@@ -114,7 +114,7 @@ def rows_of(
     prepared = envelope.prepare(frame, collection)
     names = prepared.columns
     if few is not None:
-        return Rows(names, prepared, few)
+        return PreparedRows(names, prepared, few)
     most = 0 if by_tasks else few_bytes(frame, expected_bytes)
     if most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
         caught_up = (
@@ -125,9 +125,9 @@ def rows_of(
         with caught_up:
             few = taken(prepared, most)
         if few is not None:
-            return Rows(names, prepared, few)
+            return PreparedRows(names, prepared, few)
     alone = envelope.alone(prepared, collection) if isinstance(envelope, Emptying) else None
-    return Rows(
+    return PreparedRows(
         names,
         envelope.spread(prepared, collection).selectExpr(*_numbered(names)),
         alone=None if alone is None else alone.selectExpr(*_numbered(names)),

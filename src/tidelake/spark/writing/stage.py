@@ -24,7 +24,7 @@ from tidelake.spark.envelopes.updates import Half, StoreRows, Updates
 from tidelake.spark.tasks import ArrowMap, described
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.commit import Numbered, open_upper
-from tidelake.spark.writing.running import Rows, rows_of
+from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.token import TokenWriter
 
 PARTED = " parted at "
@@ -166,7 +166,7 @@ def _late(content: str) -> tuple[int, int] | None:
     return None if found is None or not int(found[2]) else (int(found[1]), int(found[2]))
 
 
-def _finish(rows: Rows, envelope: Envelope, mark: Watermark, writer: Writer, content: str) -> int:
+def _finish(rows: PreparedRows, envelope: Envelope, mark: Watermark, writer: Writer, content: str) -> int:
     """Stage the late rows of the writer's last micro-batch, unless they are staged."""
     late, number = _late(content), writer.last_sequence
     if late is None or number is None:
@@ -186,14 +186,16 @@ def _finish(rows: Rows, envelope: Envelope, mark: Watermark, writer: Writer, con
 
 def _rows(
     collection: Collection, frame: DataFrame, envelope: Envelope, expected_bytes: int | None = None
-) -> Rows:
+) -> PreparedRows:
     # Read the state first, so that the columns are checked against the newest schema.
     collection.state()
     envelope.check(frame.schema, collection)
     return rows_of(frame, envelope, collection, expected_bytes=expected_bytes)
 
 
-def _work(collection: Collection, envelope: Envelope, rows: Rows, half: Half | None = None) -> ArrowMap:
+def _work(
+    collection: Collection, envelope: Envelope, rows: PreparedRows, half: Half | None = None
+) -> ArrowMap:
     """The work of a task: store rows that have their own times as parts."""
     work = envelope.work(collection, rows.names, open_upper(collection))
     if (

@@ -1,0 +1,57 @@
+"""Tables for people, as plain text and as HTML, whatever the cells hold.
+
+Owns how a cell is made safe and short, and how cells are set; must not know what they tell.
+
+INVARIANT: no character of a cell moves a cursor, changes the direction of other text, or is read as HTML.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+CELL_MAX = 60
+
+
+def printable(text: str) -> str:
+    """The text with control and format characters (of terminals, of right-to-left text) as escapes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def cell(value: object) -> str:
+    """The text of a value, printable and at most `CELL_MAX` characters long; a dash if there is none."""
+    if value is None:
+        return "–"
+    # Cut before, since an escape is longer than its character, and after.
+    text = printable(str(value)[: CELL_MAX + 1])
+    return text if len(text) <= CELL_MAX else text[: CELL_MAX - 1] + "…"
+
+
+def as_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Lines of columns that are set one below the other; the first line is `head`.
+
+    Args:
+        head: names of the columns.
+        rows: the cells of each row.
+    """
+    # Imported here: `import tidelake` does not print.
+    from rich.cells import cell_len
+
+    lines = [[cell(value) for value in row] for row in [head, *rows]]
+    widths = [max(cell_len(line[i]) for line in lines) for i in range(len(head))]
+
+    def padded(line: list[str]) -> str:
+        cells = zip(line, widths, strict=True)
+        return "  ".join(text + " " * (width - cell_len(text)) for text, width in cells).rstrip()
+
+    return "\n".join(map(padded, lines))
+
+
+def as_html(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", note: str = "") -> str:
+    """A table for notebooks, with a line of text above and one below; no script, no style of its own."""
+    above = "".join(f"<th>{escape(cell(name))}</th>" for name in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row)}</tr>" for row in rows)
+    before = f"<p><b>{escape(printable(title))}</b></p>" if title else ""
+    after = f"<p>{escape(printable(note))}</p>" if note else ""
+    body = (
+        f'<table border="1" class="dataframe"><thead><tr>{above}</tr></thead><tbody>{lines}</tbody></table>'
+    )
+    return f"<div>{before}{body if head else ''}{after}</div>"
