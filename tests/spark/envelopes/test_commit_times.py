@@ -298,6 +298,26 @@ def test_lines_one_by_one_are_read_as_blocks_are(events: Lines) -> None:
     assert found[:40] + found[41:] == want[:40] + want[40:]
 
 
+@pytest.mark.parametrize("wrap", [b"%s", b'{"payload":%s}', b' {"schema":null,"payload":%s}'])
+def test_rows_and_positions_are_those_that_are_read_apart(events: Lines, wrap: bytes) -> None:
+    lines = pa.array([wrap % one for one in events[:300]] + [None, b"", b"null"], pa.binary())
+    apart = positions(lines)
+    found = pa.Table.from_batches([survey(apart)], schema=SURVEY)
+    times = timeline(found, None, None, whole=True)
+    assert times is not None
+    parser = ChangeParser(SCHEMA, ("id",), timeline=times, order_by="source.ts_us")
+    read = parser.timed(lines)
+    assert read is not None
+    events_, together = read
+    for name in ("connector", "starts", "roles", "clocks", "ends"):
+        assert np.array_equal(getattr(together, name), getattr(apart, name)), name
+    alone = parser.parse(lines, str, times=times.split(apart)[0])
+    assert parser.parse(lines, str, times=times.split(together)[0], found=events_) == alone
+    # An event that the fast parser leaves to the exact one, and one of another source.
+    for odd in (b'{"op":"c","op":"c"}', line("mysql", file="f.1", pos=1, gtid="a")):
+        assert parser.timed(pa.concat_arrays([lines, pa.array([odd])])) is None
+
+
 def test_a_transaction_of_mysql_is_one_time_and_is_held_until_the_next() -> None:
     def event(id_: int, pos: int, gtid: str) -> bytes:
         return line("mysql", "c", id_, file="bin.000001", pos=pos, gtid=gtid)

@@ -6,7 +6,7 @@ it raises `Unsure`; the exact parser then reads the lines, and finds the reason 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -63,6 +63,7 @@ class Events:
         heartbeats: number of heartbeats and messages.
         tombstones: number of tombstones.
         truncates: numbers of the lines that truncate; they are among `lines`, and have no rows.
+        fields: the other fields of the layout, one struct a line, null for tombstones; None: not read.
     """
 
     lines: Ints
@@ -74,6 +75,7 @@ class Events:
     heartbeats: int
     tombstones: int
     truncates: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    fields: pa.StructArray | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class EventLayout:
         stored: old rows are looked up, and may be missing in events.
         encodings: encodings of columns, used if the event has no `schema`.
         optional: columns that may be missing, and are null then.
+        fields: other fields, given as they are read.
     """
 
     before: pa.Schema
@@ -97,6 +100,7 @@ class EventLayout:
     stored: bool
     encodings: Encoding = PLAIN
     optional: frozenset[str] = frozenset()
+    fields: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
     def keeps(self, side: str) -> frozenset[str]:
         """The columns whose values may be left out in the rows of a side: they are looked up."""
@@ -144,7 +148,12 @@ class BlockReader:
                 there, found = there[kept], payload.drop_null()
             else:
                 found = payload
-        return self._events(found, there.astype(np.int64), tombstones, encoding)
+        events = self._events(found, there.astype(np.int64), tombstones, encoding)
+        names = self.layout.fields.names
+        if not names:
+            return events
+        given = pa.StructArray.from_arrays([found.field(name) for name in names], names=names)
+        return replace(events, fields=spread(given, there, len(lines)))
 
     def _unwrapped(self, lines: pa.Array) -> tuple[pa.Array, bool, Encoding]:
         """Strip a schema that all lines begin with; whether events are in payloads, and the encoding."""
@@ -202,6 +211,15 @@ class BlockReader:
         )
 
 
+def spread(values: pa.Array, at: Ints, count: int) -> pa.Array:
+    """An array of `count` items: `values` at the positions `at`, null elsewhere."""
+    if len(at) == count:
+        return values
+    index = np.full(count, -1)
+    index[at] = np.arange(len(at))
+    return values.take(pa.array(index, mask=index < 0))
+
+
 def _schema_of(line: bytes) -> tuple[bytes, Encoding]:
     """The beginning of a line up to the end of its schema, and the encoding that this specifies."""
     if not line.startswith(_SCHEMA.encode()):
@@ -224,6 +242,7 @@ def _members(layout: EventLayout, wrapped: bool, encoding: Encoding, texts: Text
         "before": _row(layout.before, encoding, texts, layout.optional),
         "after": _row(layout.after, encoding, texts, layout.optional),
     }
+    inner |= {one.name: JsonMember(one.type, msgspec.Raw) for one in layout.fields if one.name != "op"}
     for path in (layout.time, layout.order):
         if path is not None:
             _add_number(inner, path)

@@ -48,7 +48,14 @@ from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.blocks import BlockReader, EventLayout, Events, EventSide
 from tidelake.spark.envelopes.event import MARKS, TRUNCATE, Event, Unfit, parse
 from tidelake.spark.envelopes.messages import as_bytes, cut, late_reason, shown, unreadable
-from tidelake.spark.envelopes.positions import NONE, REMEDY, named_connector
+from tidelake.spark.envelopes.positions import (
+    NONE,
+    REMEDY,
+    Positions,
+    named_connector,
+    position_fields,
+    read_positions,
+)
 from tidelake.spark.envelopes.sides import (
     BadRow,
     chosen,
@@ -203,8 +210,31 @@ class ChangeParser:
         )
 
     @cached_property
+    def _timed_blocks(self) -> BlockReader | None:
+        """Reads what positions are made of with the rows; None without a timeline."""
+        if self.timeline is None:
+            return None
+        fields = position_fields(self.timeline.connector, self.timeline.clock)
+        return BlockReader(replace(self.layout, fields=fields))
+
+    @cached_property
     def _blocks(self) -> BlockReader:
         return BlockReader(self.layout)
+
+    def timed(self, lines: pa.Array) -> tuple[Events, Positions] | None:
+        """The events in lines (binary), and their positions, read at once.
+
+        Returns:
+            None without a timeline, or if the fast parser is not sure: ask `positions` and `parse`.
+        """
+        if self._timed_blocks is None or self.timeline is None:
+            return None
+        try:
+            found = self._timed_blocks.read(lines)
+        except Unsure:
+            return None
+        places = read_positions(found.fields, self.timeline.connector, self.timeline.clock)
+        return None if places is None else (found, places)
 
     def parse(
         self,
@@ -212,6 +242,7 @@ class ChangeParser:
         where: Callable[[int], str],
         keys: pa.Array | None = None,
         times: Ints | None = None,
+        found: Events | None = None,
     ) -> Parsed:
         """Parse lines.
 
@@ -220,6 +251,7 @@ class ChangeParser:
             where: returns the place of a line by its number, for messages.
             keys: the key of each message, as JSON, if the source has keys.
             times: with a timeline, the time of each line; `NONE` for a line that has none.
+            found: the events, if the lines are read already; see `timed`.
 
         Raises:
             InvalidUpdates: a line cannot be read, or is late; gives its place, its beginning and the reason.
@@ -236,7 +268,8 @@ class ChangeParser:
         def fail(at: Reject) -> None:
             raise unreadable(at.reason, f"{where(at.line)} line={shown(lines[at.line].as_py())}")
 
-        found = self._joined(self._spans(lines, 0, bad))
+        if found is None:
+            found = self._joined(self._spans(lines, 0, bad))
         if times is not None:
             found = self._timed(found, times, bad)
         return self._parsed(found, bad, keys, fail)

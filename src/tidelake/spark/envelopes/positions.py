@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from tidelake.data.json.block import JsonMember, Unsure, joined, objects, trimmed
 from tidelake.data.json.values import loads
 from tidelake.errors import InvalidUpdates
+from tidelake.spark.envelopes.blocks import spread
 from tidelake.spark.envelopes.event import MARKS
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -101,13 +102,23 @@ def positions(lines: pa.Array, clock: str = "ts_ms") -> Positions:
     bare = trimmed(lines)
     guess = _mentioned(bare)
     fields = _fields(bare, guess, clock)
-    named = set(_inside(fields.field("source"), "connector").unique().to_pylist()) & CONNECTORS
+    named = _named(fields)
     if len(named) > 1:
         raise InvalidUpdates(mixed(named))
     connector = min(named, default="")
     if connector != guess:
         fields = _fields(bare, connector, clock)
     return _positions(fields, connector, clock)
+
+
+def read_positions(fields: pa.StructArray, connector: str, clock: str) -> Positions | None:
+    """The positions of lines, from their `position_fields`; None: some are of another known connector."""
+    return None if _named(fields) - {connector} else _positions(fields, connector, clock)
+
+
+def position_fields(connector: str, clock: str) -> pa.Schema:
+    """The fields of an event that positions are made of."""
+    return pa.schema(list(_kinds(connector, clock).items()))
 
 
 def named_connector(lines: pa.Array) -> str:
@@ -124,6 +135,10 @@ def mixed(connectors: Collection[str]) -> str:
         f"change events of {' and '.join(sorted(connectors))} are mixed: their positions cannot be "
         "compared, so take each source into collections of its own, or name the time: time='...'"
     )
+
+
+def _named(fields: pa.StructArray) -> set[str]:
+    return set(_inside(fields.field("source"), "connector").unique().to_pylist()) & CONNECTORS
 
 
 def _mentioned(lines: pa.Array) -> str:
@@ -163,11 +178,7 @@ def _spans(lines: pa.Array, kinds: Mapping[str, pa.DataType], whole: pa.DataType
             half = len(lines) // 2
             return _spans(lines.slice(0, half), kinds, whole) + _spans(lines.slice(half), kinds, whole)
         return [pa.array([_one(line, kinds) for line in lines.to_pylist()], whole)]
-    if len(there) == len(lines):
-        return [found]
-    at = np.full(len(lines), -1)
-    at[there] = np.arange(len(there))
-    return [found.take(pa.array(at, mask=at < 0))]
+    return [spread(found, there, len(lines))]
 
 
 def _block(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> pa.StructArray:

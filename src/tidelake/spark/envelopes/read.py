@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes import columns as as_columns
+from tidelake.spark.envelopes.blocks import Events
 from tidelake.spark.envelopes.changes import (
     LEFT_OUT,
     LINE,
@@ -93,14 +94,15 @@ class EventReader:
             named = as_text(named) if text else _as_columns(named, self.parser)
         places = self._places(named, text)
         times: npt.NDArray[np.int64] | None = None
+        found: Events | None = None
         if text:
             # Rows that were held back were counted with the micro-batch that they are from.
             new = pc.fill_null(pc.greater_equal(named.column("block"), 0), True)
             self.answer.see_files(named.column("file").filter(new).drop_null())
             if self.parser.timeline is not None:
                 again = not pc.any(new, min_count=0).as_py()
-                named, places, times = self._in_time(named, places, self.parser.timeline, again=again)
-        parsed = self._text(named, places, times) if text else self._columns(named)
+                named, places, times, found = self._in_time(named, places, self.parser.timeline, again=again)
+        parsed = self._text(named, places, times, found) if text else self._columns(named)
         answer = self.answer
         answer.see_times(None, parsed.time_upper)
         answer.events += parsed.events
@@ -121,13 +123,14 @@ class EventReader:
 
     def _in_time(
         self, batch: pa.RecordBatch, places: "Places", timeline: Timeline, *, again: bool
-    ) -> tuple[pa.RecordBatch, "Places", npt.NDArray[np.int64]]:
+    ) -> tuple[pa.RecordBatch, "Places", npt.NDArray[np.int64], Events | None]:
         """The lines whose times are known, where they are from, and their times; the others are held back.
 
-        `again` says that the lines were held back before.
+        The last item are their events, if they are read already. `again` says that the lines were held back
+        before.
         """
         lines = as_bytes(batch.column("value"))
-        found = positions(lines, timeline.clock)
+        events, found = self.parser.timed(lines) or (None, positions(lines, timeline.clock))
         times, held, old = timeline.split(found)
         if not again:
             old = old | timeline.again(lines, found)
@@ -142,13 +145,19 @@ class EventReader:
             self._held.append(batch.filter(pa.array(held)))
         rest = ~(held | old)
         if rest.all():
-            return batch, places, times
-        return batch.filter(pa.array(rest)), places.chosen(rest), times[rest]
+            return batch, places, times, events
+        return batch.filter(pa.array(rest)), places.chosen(rest), times[rest], None
 
-    def _text(self, batch: pa.RecordBatch, places: "Places", times: npt.NDArray[np.int64] | None) -> Parsed:
+    def _text(
+        self,
+        batch: pa.RecordBatch,
+        places: "Places",
+        times: npt.NDArray[np.int64] | None,
+        found: Events | None,
+    ) -> Parsed:
         keys = batch.column("key")
-        no_keys = keys.null_count == len(keys)
-        return self.parser.parse(batch.column("value"), places.text, None if no_keys else keys, times)
+        keys = None if keys.null_count == len(keys) else keys
+        return self.parser.parse(batch.column("value"), places.text, keys, times, found)
 
     def _columns(self, batch: pa.RecordBatch) -> Parsed:
         layout = self.parser.layout
