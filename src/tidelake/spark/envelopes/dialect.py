@@ -32,6 +32,7 @@ import pyarrow as pa
 from tidelake.data.json.values import not_json
 from tidelake.errors import UsageError
 from tidelake.model.time import TIME_MAX
+from tidelake.spark.envelopes.blocks import Events
 from tidelake.spark.envelopes.changes import LINE, TIME, ChangeParser, Parsed, Reject
 from tidelake.spark.envelopes.event import Unfit
 from tidelake.spark.envelopes.messages import as_bytes, cut, shown, unreadable
@@ -353,6 +354,7 @@ class DialectParser(ChangeParser):
         where: Callable[[int], str],
         keys: pa.Array | None = None,  # noqa: ARG002 - other tools' keys have other forms
         times: Ints | None = None,  # noqa: ARG002 - messages have times of their own
+        found: Events | None = None,  # noqa: ARG002 - which only a timeline reads before
     ) -> Parsed:
         """As `ChangeParser.parse`. Neither keys of messages nor other times are read.
 
