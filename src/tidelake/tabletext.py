@@ -6,7 +6,9 @@ INVARIANT: no character of a cell moves a cursor, changes the direction of other
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from html import escape
+from typing import Any
 
 CELL_MAX = 60
 
@@ -55,3 +57,18 @@ def as_html(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = 
         f'<table border="1" class="dataframe"><thead><tr>{above}</tr></thead><tbody>{lines}</tbody></table>'
     )
     return f"<div>{before}{body if head else ''}{after}</div>"
+
+
+def number(value: int) -> str:
+    """The text of a number, in groups of three digits."""
+    return f"{value:,}"
+
+
+class FieldsAsHtml:
+    """A dataclass that a notebook shows as a table of its fields."""
+
+    def _repr_html_(self) -> str:
+        this: Any = self
+        shown = [(one.name, getattr(this, one.name)) for one in fields(this)]
+        plain = [(name, number(value) if type(value) is int else value) for name, value in shown]
+        return as_html(["field", "value"], plain, title=type(self).__name__)

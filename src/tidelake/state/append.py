@@ -36,6 +36,7 @@ from tidelake.state.staged import Staged
 from tidelake.state.staging import Seen, closing, place, room, unseen
 from tidelake.state.state import ShardState, Written
 from tidelake.state.taken import by_seqno, repeated
+from tidelake.tabletext import FieldsAsHtml
 
 R = TypeVar("R")
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
@@ -71,7 +72,7 @@ When: TypeAlias = Exactly | UpTo | AtCommit
 
 
 @dataclass(frozen=True)
-class Appended:
+class Appended(FieldsAsHtml):
     """The answer to an append.
 
     Attributes:

@@ -19,6 +19,7 @@ from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import Spine, SpineId
 from tidelake.state.staged import Staging
 from tidelake.state.tokens import Tokens
+from tidelake.tabletext import as_html, number
 
 
 @dataclass(frozen=True)
@@ -266,6 +267,27 @@ class ShardState:
     tokens: Tokens = field(default_factory=pmap)
     bases: Bases = NO_BASES
     unpaid: Unpaid | None = None
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: sizes and frontiers, and not each batch."""
+        text, totals = self.domain.text, self.spine.totals
+        counts = {
+            "seqno": self.seqno,
+            "batches": len(self.spine),
+            "runs": totals.runs,
+            "updates": totals.rows,
+            "bytes": totals.size_bytes,
+            "slices": len(self.spine.slices),
+            "bases": len(self.bases),
+            "staged updates": self.staged.totals.rows,
+            "merges under way": len(self.claims),
+            "writers": len(self.writers),
+            "holds": len(self.holds) + len(self.critical),
+            "garbage objects": len(self.garbage) + len(self.doomed),
+        }
+        rows = [("time", self.domain), ("since", text(self.since)), ("upper", text(self.upper))]
+        rows += [(name, number(count)) for name, count in counts.items()]
+        return as_html(["state", "value"], rows, title=f"state of {self.shard_id}")
 
     @property
     def format(self) -> int:

@@ -44,3 +44,37 @@ def test_rows_of_a_closed_lake_say_so_or_are_given(tmp_path) -> None:
     rows = found()
     lake.close()
     assert "x" in repr(rows)
+
+
+def test_a_lake_and_its_collections_are_shown_in_a_notebook(lake) -> None:
+    for i in range(50):
+        lake.create(f"<b>{i:02}", SCHEMA, key=["id"])
+    shown = lake._repr_html_()
+    assert "&lt;b&gt;00" in shown
+    assert "<b>0" not in shown
+    assert "50 collections, of which 40 are shown" in shown
+    c = lake["<b>00"]
+    c.append(pa.table({"id": [1, 2], "name": ["x", None], "_time": [5, 7]}), upper=8)
+    shown = c._repr_html_()
+    assert "<td>id</td><td>int64</td><td>key</td>" in shown
+    assert "upper [8]; 2 updates in 1 runs" in shown
+    assert "<tr><td>updates</td><td>2</td></tr>" in c.state()._repr_html_()
+
+
+def test_what_a_closed_lake_shows_says_why(tmp_path) -> None:
+    with tidelake.open(tmp_path) as lake:
+        c = lake.create("a", SCHEMA, key=["id"])
+    for shown in (lake._repr_html_(), c._repr_html_()):
+        assert "cannot be" in shown
+        assert "closed" in shown
+
+
+def test_reports_are_shown_as_tables_of_their_fields(lake) -> None:
+    c = lake.create("a", SCHEMA, key=["id"])
+    done = c.append(pa.table({"id": range(1_500), "name": ["x"] * 1_500}))
+    reports = [done, c.merge(), c.maintain(), c.collect(), lake.collect(), lake.fsck(), lake.settings()]
+    for report in [*reports, lake.upgrade(), c.merge().after]:
+        shown = report._repr_html_()
+        assert f"<b>{type(report).__name__}</b>" in shown
+        assert all(f"<td>{name}</td>" in shown for name in vars(report))
+    assert "<td>1,500</td>" in c.merge().after._repr_html_()

@@ -19,10 +19,11 @@ from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
 from tidelake.lake.catalog.settings import LakeSettings, asked
 from tidelake.shard.shard import Shard
 from tidelake.state.agreed import NEWEST
+from tidelake.tabletext import FieldsAsHtml
 
 
 @dataclass(frozen=True)
-class UpgradeReport:
+class UpgradeReport(FieldsAsHtml):
     """What an upgrade of a lake did.
 
     Attributes:

@@ -51,6 +51,7 @@ from tidelake.state import dropping
 from tidelake.state.copied import CopyRecord, contents_of
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
+from tidelake.tabletext import FieldsAsHtml
 
 Watch = Callable[[str, int, int], None]
 """Called with the name of a collection, the bytes of its parts that are done, and of all parts to copy."""
@@ -88,7 +89,7 @@ class CopiedCollection:
 
 
 @dataclass(frozen=True)
-class CopyReport:
+class CopyReport(FieldsAsHtml):
     """What a run of a copy did.
 
     Attributes:

@@ -31,6 +31,7 @@ from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.forking import is_borrower
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
+from tidelake.tabletext import FieldsAsHtml
 
 Watch = Callable[[str, int, int], None]
 """Called with the name of a collection, the bytes of its parts checked so far, and the bytes of all parts."""
@@ -49,7 +50,7 @@ _UNREADABLE = (CorruptionError, BlobNotFound, FormatTooNew, StoreUnavailable, Ou
 
 
 @dataclass(frozen=True)
-class FsckReport:
+class FsckReport(FieldsAsHtml):
     """What a check of a lake found.
 
     Attributes:

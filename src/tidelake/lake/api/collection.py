@@ -4,11 +4,15 @@ Its methods are in parts, by what a caller wants; ARCHITECTURE.md lists which pa
 given as a time (the frontier of that one time), a list of times, or a `Frontier`.
 """
 
+from tidelake.errors import TidelakeError
 from tidelake.lake.api.distributed import Distributed
 from tidelake.lake.api.following import Following
 from tidelake.lake.api.maintaining import Maintaining
 from tidelake.lake.api.reading import Reading
 from tidelake.lake.api.writing import Writing
+from tidelake.tabletext import as_html
+
+_SHOWN = 40
 
 
 class Collection(Writing, Reading, Following, Maintaining):
@@ -16,6 +20,23 @@ class Collection(Writing, Reading, Following, Maintaining):
 
     def __repr__(self) -> str:
         return f"Collection({self.name!r}, {self._shard.spec.schema}, time={self.domain})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: columns, frontiers and sizes. One log scan."""
+        try:
+            state = self.state()
+        except TidelakeError as error:
+            return as_html([], [], repr(self), f"its state cannot be read: {error}")
+        key, value = state.schema.key, state.schema.value
+        rows = [(c.name, c.type, "key") for c in key] + [(c.name, c.type, "value") for c in value]
+        text, totals = state.domain.text, state.spine.totals
+        note = (
+            f"times: {state.domain}, since {text(state.since)}, upper {text(state.upper)}; "
+            f"{totals.rows:,} updates in {totals.runs:,} runs, {totals.size_bytes:,} bytes"
+        )
+        if len(rows) > _SHOWN:
+            note = f"{_SHOWN} of {len(rows):,} columns; {note}"
+        return as_html(["column", "type", "role"], rows[:_SHOWN], f"collection {self.name}", note)
 
     @property
     def distributed(self) -> Distributed:

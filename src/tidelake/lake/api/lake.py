@@ -10,7 +10,7 @@ from types import TracebackType
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import ReadOnlyLake, UsageError
+from tidelake.errors import ReadOnlyLake, TidelakeError, UsageError
 from tidelake.lake.admin.copying import CopyReport, LakeCopy, Side, Watch, names_of
 from tidelake.lake.api.administering import Administering
 from tidelake.lake.api.naming import Naming
@@ -21,6 +21,7 @@ from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.settings import for_another_lake
 from tidelake.store.access import StoreAccess
 from tidelake.store.url import Stores, normalize_url, open_stores, with_provider
+from tidelake.tabletext import as_html
 
 
 def open_lake(
@@ -71,6 +72,7 @@ def open_lake(
     return Lake(where, stores, config, stores.env(env))
 
 
+_SHOWN = 40  # collections in a notebook
 # Upkeep calls `Lake.collect` four times per `upload_age_s`.
 _LOOKS = 4
 
@@ -89,6 +91,17 @@ class Lake(Naming, Transacting, Administering):
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the names of the first collections. One log scan."""
+        try:
+            names = self.list()
+        except TidelakeError as error:
+            return as_html([], [], repr(self), f"its collections cannot be listed: {error}")
+        note = f"{len(names):,} collections" + (
+            f", of which {_SHOWN} are shown" if len(names) > _SHOWN else ""
+        )
+        return as_html(["collection"], [(name,) for name in names[:_SHOWN]], f"lake {self.url}", note)
 
     def __enter__(self) -> "Lake":
         return self

@@ -7,13 +7,14 @@ from tidelake.config import Config
 from tidelake.errors import UsageError
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.state.agreed import NAMES, Agreed
+from tidelake.tabletext import FieldsAsHtml
 
 _PROCESS = Config()
 _GIVEN = ("lease_s", "garbage_age_s", "upload_age_s")
 
 
 @dataclass(frozen=True)
-class LakeSettings:
+class LakeSettings(FieldsAsHtml):
     """The settings of a lake, in seconds. All processes use them, whatever `Config` they were opened with.
 
     Attributes:

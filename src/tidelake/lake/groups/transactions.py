@@ -43,6 +43,7 @@ from tidelake.shard.writing.transaction import Given, Offered, RowChanges, check
 from tidelake.state.commands import open_writer
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.tokens import PREFIX
+from tidelake.tabletext import FieldsAsHtml
 
 # When a group has so many decisions, the next commit applies them to the collections.
 _DECISIONS_MAX = 16
@@ -50,7 +51,7 @@ _ALONE = "{name!r} is upserted or replaced by the transaction: it gets no other 
 
 
 @dataclass(frozen=True)
-class Committed:
+class Committed(FieldsAsHtml):
     """What a transaction did.
 
     Attributes:

@@ -23,6 +23,7 @@ from tidelake.state.commands import Command, NoOp, R
 from tidelake.state.forking import is_borrowed
 from tidelake.state.state import FIRST, ShardState
 from tidelake.store.protocols import BlobInfo
+from tidelake.tabletext import FieldsAsHtml
 
 # The most names in one commit, to keep the log entry small.
 _NAMES_MAX = 1_000
@@ -36,7 +37,7 @@ _PAUSE_S_MIN = 1.0
 
 
 @dataclass(frozen=True)
-class CollectReport:
+class CollectReport(FieldsAsHtml):
     """What a garbage collection removed.
 
     Attributes:

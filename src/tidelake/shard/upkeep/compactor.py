@@ -27,10 +27,11 @@ from tidelake.state.commands import Outcome
 from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen
 from tidelake.state.spine import Member
 from tidelake.state.state import MergeClaim, ShardState
+from tidelake.tabletext import FieldsAsHtml
 
 
 @dataclass(frozen=True)
-class MergeShape:
+class MergeShape(FieldsAsHtml):
     """The size of one or several batches."""
 
     batches: int = 0
@@ -53,7 +54,7 @@ class MergeShape:
 
 
 @dataclass(frozen=True)
-class MergeReport:
+class MergeReport(FieldsAsHtml):
     """What a merge did.
 
     Attributes:

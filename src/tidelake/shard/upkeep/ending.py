@@ -22,10 +22,11 @@ from tidelake.state import dropping
 from tidelake.state.forking import fork_pins
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
+from tidelake.tabletext import FieldsAsHtml
 
 
 @dataclass(frozen=True)
-class Removed:
+class Removed(FieldsAsHtml):
     """What the removal of shards deleted.
 
     Attributes:

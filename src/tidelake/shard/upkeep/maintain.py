@@ -31,6 +31,7 @@ from tidelake.state.merging import (
 from tidelake.state.space import has_tail, must_merge_all
 from tidelake.state.spine import Member, SpineId
 from tidelake.state.state import ShardState
+from tidelake.tabletext import FieldsAsHtml
 
 # A merge that raises one of these fails at every try: a sum does not fit, or a part is lost or damaged.
 SET_ASIDE = (InvalidUpdates, BlobNotFound, CorruptionError)
@@ -44,7 +45,7 @@ _TAIL_AT_REST, _TAIL_BUSY = 8, 5
 
 
 @dataclass(frozen=True)
-class MaintenanceReport:
+class MaintenanceReport(FieldsAsHtml):
     """What maintenance did.
 
     Attributes:
