@@ -107,6 +107,48 @@ def test_a_truncation_empties_the_collection(landing: Landing) -> None:
         run()
 
 
+def test_an_array_that_the_source_left_out_is_that_of_the_row_before(landing: Landing) -> None:
+    kinds = {"s": pa.string(), "i": pa.int32(), "j": pa.int64()}
+    key = pa.field("id", pa.int64(), nullable=False)
+    c = landing.lake.create("c", pa.schema([key, *((n, pa.list_(k)) for n, k in kinds.items())]), key=["id"])
+    numbers = [*UNAVAILABLE.encode()]
+    left_out = {"s": [UNAVAILABLE], "i": numbers, "j": numbers}
+    first = {"id": 1, "s": ["a", None, ""], "i": [1, None], "j": [1 << 40]}
+    landing.put(
+        event("c", first, 3, columns=None),
+        event("c", first | {"id": 2, "j": numbers[1:]}, 3, columns=None),
+        event("u", first | left_out | {"i": [4]}, 4, columns=None),
+    )
+    landing.put(event("u", {"id": 2, **left_out}, 5, columns=None))
+
+    def run() -> None:
+        ingest_change_files(
+            landing.spark,
+            c,
+            landing.directory,
+            landing.root / "cp",
+            old_rows="stored",
+            max_files_per_trigger=1,
+        )
+
+    run()
+    assert contents(c, 5) == {1: first | {"i": [4]}, 2: first | {"id": 2, "j": numbers[1:]}}
+    landing.put(event("u", {"id": 7, **left_out}, 6, columns=None))
+    with pytest.raises(InvalidUpdates, match="left out the value of column"):
+        run()
+
+
+def test_a_table_that_is_truncated_before_it_has_rows_needs_no_collection(landing: Landing) -> None:
+    landing.put(event("t", None, 3), event("c", {"id": 1, "v": "x"}, 4, table="b"))
+    assert landing.run(keys={"public.b": ["id"]}).created == ["shop.public.b"]
+    landing.put(event("t", None, 5), event("c", {"id": 1, "v": "x"}, 6))
+    assert landing.run().created == ["shop.public.a"]
+    assert landing.rows("shop.public.a") == {1: {"id": 1, "v": "x"}}
+    landing.put(event("t", None, 7))
+    landing.run()
+    assert landing.rows("shop.public.a") == {}
+
+
 def test_a_truncation_needs_old_rows_from_the_collection(landing: Landing) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
     c = landing.lake.create("c", schema, key=["id"])

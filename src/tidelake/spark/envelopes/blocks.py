@@ -22,12 +22,10 @@ from tidelake.data.json.raw import Texts, finished, member, seen_texts
 from tidelake.data.json.values import loads
 from tidelake.spark.envelopes.connect import row_encoding
 from tidelake.spark.envelopes.event import MARKS, OPS
+from tidelake.spark.envelopes.unavailable import unavailable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-# Placeholder of Debezium's PostgreSQL connector for a large value that did not change; base64 in binary
-# columns.
-UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 _SAMPLE = 50
 _SCHEMA = '{"schema":'
 # An explicit end of slices: without one, Arrow computes negative lengths.
@@ -322,14 +320,13 @@ def _side(
     columns, left_out = [], {}
     for wanted in schema:
         read = rows.field(wanted.name)
-        if pa.types.is_string(read.type):
-            found = pc.is_in(read, value_set=pa.array(UNAVAILABLE))
-            if pc.any(found).as_py():
-                if wanted.name not in keeps or (read.null_count and not wanted.nullable):
-                    raise Unsure
-                left_out[wanted.name] = found.to_numpy(zero_copy_only=False)
-                read = pc.if_else(found, pa.scalar(None, pa.string()), read)
-                wanted = wanted.with_nullable(True)  # noqa: PLW2901
+        found = unavailable(read)
+        if found is not None:
+            if wanted.name not in keeps or (read.null_count and not wanted.nullable):
+                raise Unsure
+            left_out[wanted.name] = found
+            read = pc.if_else(pa.array(found), pa.scalar(None, read.type), read)
+            wanted = wanted.with_nullable(True)  # noqa: PLW2901
         columns.append(finished(read, wanted, encoding.of(wanted.name)))
     return EventSide(lines[there], pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.json.raw import fields
-from tidelake.spark.envelopes.blocks import UNAVAILABLE, EventLayout, Events, EventSide
+from tidelake.spark.envelopes.blocks import EventLayout, Events, EventSide
 from tidelake.spark.envelopes.changes import Reject
 from tidelake.spark.envelopes.event import FULL, MARKS, NEEDS_STORED, OPS, TRUNCATE
+from tidelake.spark.envelopes.unavailable import unavailable
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = tuple[pa.StructArray, pa.StructArray]
@@ -110,18 +111,9 @@ def _check_values(
         inner = _null_inside(values, wanted.type)
         if inner is not None:
             reasons.add(inner & there, f"{where}: holds a null where none is allowed")
-        left_out = _left_out(values)
+        left_out = unavailable(values)
         if left_out is not None and wanted.name not in keeps:
             reasons.add(left_out & there, f"{where}: the source left the value out: {FULL}")
-
-
-def _left_out(values: pa.Array) -> Mask | None:
-    """Which values are the connector's placeholder for an unchanged value; None: the type has none."""
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        return _is(values, UNAVAILABLE)
-    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return _is(values, tuple(word.encode() for word in UNAVAILABLE))
-    return None
 
 
 def _null_inside(values: pa.Array, kind: pa.DataType) -> Mask | None:
@@ -144,8 +136,8 @@ def _side(rows: pa.StructArray, there: Mask, schema: pa.Schema, keeps: frozenset
     columns, left_out = [], {}
     for wanted in schema:
         values = chosen.field(wanted.name)
-        mask = _left_out(values) if wanted.name in keeps else None
-        if mask is not None and mask.any():
+        mask = unavailable(values) if wanted.name in keeps else None
+        if mask is not None:
             left_out[wanted.name] = mask
             values = pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)
         columns.append(values)
@@ -158,7 +150,7 @@ def _null(values: pa.Array) -> Mask:
     return found
 
 
-def _is(values: pa.Array, among: tuple[str, ...] | tuple[bytes, ...]) -> Mask:
+def _is(values: pa.Array, among: tuple[str, ...]) -> Mask:
     found: Mask = pc.is_in(values, value_set=pa.array(among, values.type)).to_numpy(zero_copy_only=False)
     return found
 

@@ -6,9 +6,8 @@ parser finds the reason.
 """
 
 import json
-import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -69,11 +68,13 @@ class TableColumns:
         table: as `tables_of` spells it; empty: none.
         schema: the schema beside the payload, as JSON; empty: there is none.
         key: the schema beside the payload of the key of a message, as JSON; empty: there is none.
+        empties: the events only truncate the table. They have no keys.
     """
 
     table: str
     schema: str
     key: str
+    empties: bool = False
 
 
 def tables_of(lines: pa.Array) -> pa.Array:
@@ -88,15 +89,27 @@ def tables_of(lines: pa.Array) -> pa.Array:
 def seen_in(lines: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, list[TableColumns]]:
     """The table of each line, as `tables_of`, and what the lines say of the tables, each thing once."""
     tables, schemas, texts = _tables_and_schemas(as_bytes(lines))
-    rows = pa.table({"table": tables, "schema": schemas})
-    first = np.arange(len(lines))
-    found = rows.append_column("at", pa.array(first)).group_by(["table", "schema"]).aggregate([("at", "min")])
+    at = pa.array(np.arange(len(lines)))
+    keyed = pa.nulls(len(lines), at.type) if keys is None else pc.if_else(keys.is_valid(), at, None)
+    rows = pa.table({"table": tables, "schema": schemas, "at": at, "keyed": keyed})
+    found = rows.group_by(["table", "schema"]).aggregate([("at", "min"), ("keyed", "min")])
     seen = []
-    for row in sorted(found.to_pylist(), key=operator.itemgetter("at_min")):
-        if row["table"]:
-            key = "" if keys is None else _schema_text(as_bytes(keys.slice(row["at_min"], 1))[0].as_py())
-            seen.append(TableColumns(row["table"], texts[row["schema"]], key))
+    for row in found.sort_by("at_min").to_pylist():
+        table, schema, first, keyed_at = (row[name] for name in ("table", "schema", "at_min", "keyed_min"))
+        if not table:
+            continue
+        key, empties = "", False
+        if keys is not None and keyed_at is not None:
+            key = _schema_text(as_bytes(keys.slice(keyed_at, 1))[0].as_py())
+        elif _truncates(lines.slice(first, 1)):
+            empties = _truncates(lines.filter(pc.and_(pc.equal(tables, table), pc.equal(schemas, schema))))
+        seen.append(TableColumns(table, texts[schema], key, empties))
     return tables, seen
+
+
+def _truncates(lines: pa.Array) -> bool:
+    """Whether all of these events truncate their table."""
+    return bool(pc.all(pc.match_substring_regex(as_bytes(lines), r'"op":\s*"t"')).as_py())
 
 
 def _tables_and_schemas(lines: pa.Array) -> tuple[pa.Array, pa.Array, list[str]]:
@@ -234,10 +247,10 @@ class RouteLines:
 
 @dataclass(frozen=True)
 class SurveyLines:
-    """In a worker: what the lines say of their tables, as rows of `table`, `schema` and `key`."""
+    """In a worker: what the lines say of their tables, as rows with the fields of `TableColumns`."""
 
     columns: tuple[str, ...]
-    kinds: ClassVar[str] = "table string, schema string, key string"
+    kinds: ClassVar[str] = "table string, schema string, key string, empties boolean"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -248,6 +261,5 @@ class SurveyLines:
             _, found = seen_in(named.column("value"), named.column("key"))
             new = [one for one in found if one not in known]
             known.update(new)
-            rows = [{"table": one.table, "schema": one.schema, "key": one.key} for one in new]
-            kinds = pa.schema([(name, pa.string()) for name in ("table", "schema", "key")])
-            yield pa.RecordBatch.from_pylist(rows, schema=kinds)
+            kinds = [*[(name, pa.string()) for name in ("table", "schema", "key")], ("empties", pa.bool_())]
+            yield pa.RecordBatch.from_pylist([asdict(one) for one in new], schema=pa.schema(kinds))

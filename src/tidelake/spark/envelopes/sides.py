@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import UnfitValue, column, loads
-from tidelake.spark.envelopes.blocks import UNAVAILABLE, Events, EventSide
+from tidelake.spark.envelopes.blocks import Events, EventSide
 from tidelake.spark.envelopes.connect import struct_encoding
 from tidelake.spark.envelopes.event import FULL, Unfit
+from tidelake.spark.envelopes.unavailable import is_unavailable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -65,7 +66,7 @@ def rows_of(
             found = values
             if wanted.name in optional:
                 found = [row if wanted.name in row else {**row, wanted.name: None} for row in values]
-            gone = [_is_left_out(row.get(wanted.name)) for row in found] if wanted.name in keeps else []
+            gone = [is_unavailable(row.get(wanted.name)) for row in found] if wanted.name in keeps else []
             if any(gone):
                 left_out[wanted.name] = np.array(gone, np.bool_)
             columns.append(_column(found, wanted, encoding.of(wanted.name), name, gone))
@@ -74,10 +75,6 @@ def rows_of(
             raise BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None
     at = np.array(lines, np.int64)
     return EventSide(at, pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
-
-
-def _is_left_out(value: Any) -> bool:
-    return isinstance(value, str) and value in UNAVAILABLE
 
 
 def _column(
@@ -94,7 +91,7 @@ def _column(
             value = None
         elif value is None and not wanted.nullable:
             raise UnfitValue(index, f"is null, but the column is not nullable{remedy}")
-        elif _is_left_out(value):
+        elif is_unavailable(value):
             raise UnfitValue(index, f"the source left the value out: {FULL}")
         values.append(value)
     return column(values, wanted.type, encoding)

@@ -81,7 +81,8 @@ class TableTargets:
         by_table: dict[str, list[TableColumns]] = {}
         for one in seen:
             by_table.setdefault(one.table, []).append(one)
-        found = [self._target(Table.of(text), by_table[text], times) for text in sorted(by_table)]
+        targets = [self._target(Table.of(text), by_table[text], times) for text in sorted(by_table)]
+        found = [target for target in targets if target is not None]
         self._check_apart(found)
         return found
 
@@ -120,7 +121,10 @@ class TableTargets:
                     f"another one for one of them, with names={{{table!r}: '...'}}"
                 )
 
-    def _target(self, table: Table, seen: Sequence[TableColumns], times: Timeline | None) -> TableTarget:
+    def _target(
+        self, table: Table, seen: Sequence[TableColumns], times: Timeline | None
+    ) -> TableTarget | None:
+        """The collection of a table; None if it has none and needs none: its events only truncate it."""
         name = self._name(table)
         fields = [_read(row_fields, one.schema, table) for one in seen if one.schema]
         told = [found for found in fields if found is not None]
@@ -130,6 +134,8 @@ class TableTargets:
         try:
             collection = self.lake.collection(name)
         except CollectionNotFound:
+            if all(one.empties for one in seen):
+                return None
             if not told:
                 raise UsageError(
                     f"table '{table}' has no collection yet, and its events do not say which columns it has: "
