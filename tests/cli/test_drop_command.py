@@ -1,6 +1,10 @@
 """`tidelake drop`, and what the command line says of garbage."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -31,21 +35,23 @@ def test_drop_deletes_a_collection_and_says_if_it_was_dropped_before(run, place)
     with tidelake.open(place) as lake:
         id_ = lake.collection("users").id
     assert list(place.rglob(f"{id_}/parts/*.parquet"))
-    assert json.loads(run("drop", place, "users", "--json")[1]) == [{"collection": "users", "dropped": "now"}]
+    assert json.loads(run("drop", place, "users", "--yes", "--json")[1]) == [
+        {"collection": "users", "dropped": "now"}
+    ]
     assert not [path for path in place.rglob("*") if id_ in str(path) and path.is_file()]
-    code, out, err = run("drop", place, "users")
+    code, out, err = run("drop", place, "users", "--yes")
     assert (code, err) == (0, "") and "before" in out
-    code, _, err = run("drop", place, "user")
+    code, _, err = run("drop", place, "user", "--yes")
     assert code == 2 and err == "tidelake: no collection 'user'; there is 'orders'\n"
     assert [line["collection"] for line in json.loads(run("ls", place, "--json")[1])] == ["orders"]
 
 
 def test_drop_of_what_is_held_needs_force(run, place):
     with tidelake.open(place) as lake, lake.collection("users").reader("a colleague"):
-        code, out, err = run("drop", place, "users")
+        code, out, err = run("drop", place, "users", "--yes")
         assert (code, out) == (2, "")
         assert err.startswith("tidelake: collection 'users' is held by 'a colleague'") and "force" in err
-        code, out, err = run("drop", place, "users", "--force")
+        code, out, err = run("drop", place, "users", "--yes", "--force")
         assert (code, err) == (0, "") and "now" in out
 
 
@@ -81,3 +87,24 @@ def aged(command, age_ms=0):
         return command(replace(state, agreed=agreed), now_ms, **kwargs)
 
     return run
+
+
+def test_drop_without_a_terminal_needs_a_yes(run, place):
+    code, _, err = run("drop", place, "users")
+    assert code == 2 and "give --yes" in err
+    assert [line["collection"] for line in run("ls", place, "--json").json] == ["orders", "users"]
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", ["orders", "users"]), ("y", ["orders"])])
+def test_drop_asks_in_a_terminal(place, answer, left):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tidelake.cli.main", "drop", str(place), "users"]
+    child = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(ours, f"{answer}\n".encode())
+    _, said = child.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert b"Delete 'users' with its history" in said
+    assert child.returncode == (0 if answer == "y" else 130)
+    with tidelake.open(place) as lake:
+        assert lake.list() == left

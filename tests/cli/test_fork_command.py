@@ -44,7 +44,7 @@ def test_show_says_what_is_shared_with_whom(run, place):
     run("merge", place, "orders")
     assert shown(run, place, "orders")["shared"][0]["parts"] == 4
     assert "shared parts" in run("show", place, "orders")[1]
-    run("drop", place, "orders")
+    run("drop", place, "orders", "--yes")
     (mine,) = shown(run, place, "orders_fix")["shared"]
     assert mine["collection"] is None
     assert "forked from" in run("show", place, "orders_fix")[1]

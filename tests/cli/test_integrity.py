@@ -172,4 +172,4 @@ def test_a_damaged_collection_is_told_forked_and_repaired_and_stops_no_other(run
     assert repaired.code == 0 and "1 things set aside" in repaired.out
     assert [row["id"] for row in run("snapshot", place, "orders", "--json").lines] == [1, 2]
     assert run("ls", place).code == run("fsck", place).code == 0
-    assert run("drop", place, "orders").code == 0
+    assert run("drop", place, "orders", "--yes").code == 0

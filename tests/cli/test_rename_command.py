@@ -44,7 +44,7 @@ def test_rename_swap_changes_two_names_at_once(run, place):
 
 
 def test_a_name_that_was_given_up_comes_back_only_if_it_is_said(run, place):
-    assert run("drop", place, "orders")[0] == 0
+    assert run("drop", place, "orders", "--yes")[0] == 0
     created = ("create", place, "orders", "--key", "id", "--column", "id:int64")
     code, _, err = run(*created)
     assert code == 2 and "allow_recreate=True" in err

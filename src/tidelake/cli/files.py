@@ -1,8 +1,10 @@
 """Parsing command-line arguments: times, columns, and files of rows."""
 
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from tidelake.cli import jsonlines
+from tidelake.cli import jsonlines, output
 from tidelake.data.ingest import as_table
 from tidelake.data.json import values
 from tidelake.data.json.block import overlong_decimals
@@ -20,6 +22,8 @@ from tidelake.lake.api.handle import times_of
 from tidelake.lake.arguments.times import whole_of
 from tidelake.model.instants import PER_UNIT, TimeLike, is_instant, is_now, is_zoneless
 from tidelake.model.time import parts
+
+_SNIFFED = 4096  # bytes of standard input that are looked at
 
 
 def time(text: str | None, of: Collection, name: str, *, read: bool = True) -> TimeLike | None:
@@ -142,25 +146,45 @@ def read(paths: Sequence[Path], into: Collection, at: TimeLike | None) -> pa.Tab
 
 
 def _read(path: Path, schema: pa.Schema | None) -> pa.Table:
-    """Read one file. Text formats are parsed to the collection's types for the columns that it has."""
+    """Read one file, or standard input. Text is parsed to the types of the collection's columns."""
+    data = None
     try:
-        match path.suffix.lower():
-            case ".parquet":
-                return as_table(pq.read_table(path))
-            case ".csv":
-                return _read_csv(path, schema)
-            case ".jsonl" | ".ndjson" | ".json":
-                return jsonlines.read(path, schema)
-            case _:
-                raise UsageError(f"{path} has an unknown format: use .parquet, .csv or .jsonl")
-    except pa.ArrowException as error:
-        reason = str(error).split("\n", 1)[0][:300]
-        raise InvalidUpdates(f"{path} cannot be read as {path.suffix[1:].lower()}: {reason}") from error
+        if path == output.STREAM:
+            with open(0, "rb", closefd=False) as given:
+                data = given.read()
+            path = Path("standard input")
+        return _read_as(path, path.suffix.lower() if data is None else _suffix_of(data), data, schema)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; check the file") from error
 
 
-def _read_csv(path: Path, schema: pa.Schema | None) -> pa.Table:
+def _suffix_of(data: bytes) -> str:
+    """What a file with these contents would end with, by its first bytes."""
+    start = data[:_SNIFFED].lstrip()
+    return ".parquet" if data.startswith(b"PAR1") else ".jsonl" if start.startswith(b"{") else ".csv"
+
+
+def _read_as(path: Path, suffix: str, data: bytes | None, schema: pa.Schema | None) -> pa.Table:
+    """Read a file of a format; `data` is what it holds, if that was read already."""
+    # Not a file of Python: Arrow's threads may hold it when the process ends.
+    source = path if data is None else pa.BufferReader(data)
+    try:
+        match suffix:
+            case ".parquet":
+                return as_table(pq.read_table(source))
+            case ".csv":
+                return _read_csv(path, source, schema)
+            case ".jsonl" | ".ndjson" | ".json":
+                with path.open("rb") if data is None else io.BytesIO(data) as file:
+                    return jsonlines.read(path, file, schema)
+            case _:
+                raise UsageError(f"{path} has an unknown format: use .parquet, .csv or .jsonl")
+    except pa.ArrowException as error:
+        reason = str(error).split("\n", 1)[0][:300]
+        raise InvalidUpdates(f"{path} cannot be read as {suffix[1:]}: {reason}") from error
+
+
+def _read_csv(path: Path, source: Any, schema: pa.Schema | None) -> pa.Table:
     """Read a CSV file. An empty field is null, `""` is the empty text; `NA` and `null` are texts."""
     types = {} if schema is None else {field.name: field.type for field in schema}
     decimals = {name: kind for name, kind in types.items() if pa.types.is_decimal(kind)}
@@ -171,7 +195,7 @@ def _read_csv(path: Path, schema: pa.Schema | None) -> pa.Table:
         quoted_strings_can_be_null=False,
     )
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+    table = pyarrow.csv.read_csv(source, parse_options=parse, convert_options=convert)
     for name, kind in decimals.items():
         if name in table.column_names:
             place = table.column_names.index(name)

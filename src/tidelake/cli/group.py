@@ -22,7 +22,21 @@ LIMIT = click.option(
     "--limit", type=click.IntRange(min=0), help="At most so many rows; default: 20 in a table, otherwise all."
 )
 OUT = click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to .parquet, .csv or .jsonl."
+    "--out",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Write to .parquet, .csv or .jsonl; - prints JSON lines.",
+)
+PATHS = click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+)
+ORDER_BY = click.option(
+    "--order-by", metavar="COLUMN", help="For upsert: the row with the greatest value wins."
+)
+DELETE_COLUMN = click.option(
+    "--delete-column", metavar="COLUMN", help="For upsert: true where the key is removed."
 )
 READ_ONLY = click.option(
     "--read-only", is_flag=True, help="Write nothing to the lake, not even a hold on what is read."

@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -50,11 +50,12 @@ def lines(batch: pa.RecordBatch) -> Iterator[str]:
         yield dump(dict(zip(batch.schema.names, values, strict=True)))
 
 
-def read(path: Path, schema: pa.Schema | None) -> pa.Table:
+def read(path: Path, file: BinaryIO, schema: pa.Schema | None) -> pa.Table:
     """Read a file of JSON objects, one on each line; blank lines are ignored.
 
     Args:
-        path: path of the file, which is UTF-8.
+        path: what the file is called.
+        file: its contents, which are UTF-8.
         schema: types of the known columns; the types of other columns, or of all if None, are guessed. A
             column of the schema is in the result only if a row has it.
 
@@ -63,17 +64,16 @@ def read(path: Path, schema: pa.Schema | None) -> pa.Table:
     """
     rows: list[tuple[int, dict[str, Any]]] = []
     names: dict[str, None] = {}
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                row = _object(line, f"{path} line {number}")
-                rows.append((number, row))
-                names.update(dict.fromkeys(row))
-                if len(names) > COLUMNS_MAX:
-                    raise InvalidUpdates(
-                        f"{path} line {number}: the rows have more than {COLUMNS_MAX:,} columns: put those "
-                        "that belong together into an object or a list"
-                    )
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            row = _object(line, f"{path} line {number}")
+            rows.append((number, row))
+            names.update(dict.fromkeys(row))
+            if len(names) > COLUMNS_MAX:
+                raise InvalidUpdates(
+                    f"{path} line {number}: the rows have more than {COLUMNS_MAX:,} columns: put those "
+                    "that belong together into an object or a list"
+                )
     if not rows:
         raise InvalidUpdates(f"{path} holds no rows: give one JSON object a line")
     known = {} if schema is None else {field.name: field.type for field in schema}

@@ -19,16 +19,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidelake import tabletext
 from tidelake.cli import jsonlines
 from tidelake.data.rows import Rows
 from tidelake.data.timecells import texts
 from tidelake.data.types import UNFIT
 from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import DIFF
 from tidelake.model.time import Time, TimeDomain
 from tidelake.tabletext import printable
 from tidelake.timetext import span
 
+STREAM = Path("-")
+"""Stands for standard input and output."""
 _ROWS = 20
 _WALL = TimeDomain("ms")
 _WALL_MS = "_ms"
@@ -133,13 +137,13 @@ def rows(
         as_json: print JSON.
         times: the text of a time in a table, if it is a number.
     """
-    if out is not None:
+    if out is not None and out != STREAM:
         written = write(_first(reader, limit), reader.schema, out)
         if as_json:
             click.echo(jsonlines.dump({"rows": written, "out": str(out)}))
         else:
             click.echo(f"{written:,} rows written to {out}")
-    elif as_json:
+    elif as_json or out == STREAM:
         for batch in _first(reader, limit):
             for line in jsonlines.lines(batch):
                 click.echo(line)
@@ -156,6 +160,29 @@ def rows(
             table(head[:most], False, empty="no rows")
         if len(head) > most:
             click.echo("... and more rows; see --limit, --out and --json")
+
+
+def diff(changes: Rows, limit: int, times: Sequence[str]) -> None:
+    """Print changes, a line each: what went with `-`, what came with `+`, in colours in a terminal.
+
+    Args:
+        changes: updates that are sorted by key, so that what replaces a row is next to it.
+        limit: at most so many rows.
+        times: the columns of times, which are left out, since all changes are at one time.
+    """
+    screen = console()
+    # One more row, to see if there are more.
+    head = [row for batch in _first(changes, limit + 1) for row in texts(batch).to_pylist()]
+    for row in head[:limit]:
+        count = row.pop(DIFF, 1)
+        cells = [f"{name}={tabletext.cell(value)}" for name, value in row.items() if name not in times]
+        sign, colour = ("+", "green") if count > 0 else ("-", "red")
+        times_ = f" (×{abs(count):,})" if abs(count) > 1 else ""
+        screen.print(Text(f"{sign} {', '.join(map(printable, cells))}{times_}", style=colour), soft_wrap=True)
+    if not head:
+        click.echo("no changes")
+    elif len(head) > limit:
+        click.echo("... and more rows; see --limit")
 
 
 def _cell(name: str, value: object, times: Callable[[int], str]) -> str:
@@ -182,7 +209,7 @@ def check_out(out: Path | None) -> None:
     Raises:
         UsageError: unknown format, or no such directory.
     """
-    if out is None:
+    if out is None or out == STREAM:
         return
     if out.suffix.lower() not in (".parquet", ".csv", ".jsonl"):
         raise UsageError(f"--out {out} has an unknown format: use .parquet, .csv or .jsonl")

@@ -10,11 +10,14 @@ import click
 from tidelake import errors
 from tidelake.cli.group import (
     COLUMNS,
+    DELETE_COLUMN,
     JSON,
     LAKE,
     LIMIT,
     NAME,
+    ORDER_BY,
     OUT,
+    PATHS,
     READ_ONLY,
     ROWS,
     STAGED,
@@ -167,9 +170,7 @@ def show(
 @cli.command()
 @LAKE
 @NAME
-@click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@PATHS
 @click.option(
     "--time", metavar="TIME", help="Time of all rows; default: the column _time, or one set at the commit."
 )
@@ -184,8 +185,8 @@ def show(
     help="What rows mean. updates: rows to add or, by _diff, to remove; upsert: the new rows of their keys; "
     "snapshot: the new contents.",
 )
-@click.option("--order-by", metavar="COLUMN", help="For upsert: the row with the greatest value wins.")
-@click.option("--delete-column", metavar="COLUMN", help="For upsert: true where the key is removed.")
+@ORDER_BY
+@DELETE_COLUMN
 @JSON
 def append(
     lake: str,
@@ -198,13 +199,13 @@ def append(
     delete_column: str | None,
     as_json: bool,
 ) -> None:
-    """Append updates from Parquet, CSV or JSON-lines files.
+    """Append updates from Parquet, CSV or JSON-lines files; - is standard input.
 
     Columns _time and _diff are used if present; without them all rows are added, at a time chosen at the
     commit. With --envelope upsert or snapshot, old rows are looked up and only differences are appended.
     """
     import tidelake
-    from tidelake.cli import files, output
+    from tidelake.cli import files
 
     if envelope != "updates" and upper is not None:
         raise errors.UsageError(f"--upper is for updates: leave it out with --envelope {envelope}")
@@ -221,6 +222,44 @@ def append(
                 answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column)
             else:
                 answer = into.replace(table, time=at)
+    _print_answer(into, table, answer, as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@PATHS
+@click.option("--time", metavar="TIME", help="Time of all rows; default: one set at the commit.")
+@ORDER_BY
+@DELETE_COLUMN
+@JSON
+def upsert(
+    lake: str,
+    collection: str,
+    paths: tuple[Path, ...],
+    time: str | None,
+    order_by: str | None,
+    delete_column: str | None,
+    as_json: bool,
+) -> None:
+    """Replace the rows of the keys in some files by the rows there; - is standard input.
+
+    Rows of other keys stay. A row removes its key if all its other columns are null, or by --delete-column.
+    """
+    import tidelake
+    from tidelake.cli import files
+
+    with tidelake.open(lake, create=False) as opened:
+        into = opened.collection(collection)
+        at = files.time(time, into, "--time", read=False)
+        table = files.read(paths, into, None)
+        answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column)
+    _print_answer(into, table, answer, as_json)
+
+
+def _print_answer(into: "Collection", table: "pa.Table", answer: "Appended", as_json: bool) -> None:
+    from tidelake.cli import output
+
     shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
     if answer.waited_s:
         shown["waited s"] = round(answer.waited_s, 3)

@@ -89,7 +89,7 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         ("staged", "staged batches", _staged(state)),
         ("writers", "writers", _writers(collection.writers())),
         ("holds", "holds", _holds(state)),
-        ("claims", "merges under way", _claims(state)),
+        ("claims", "merges under way", claims(state)),
         ("shared", "shared parts", _shared(state, names)),
         ("group", "group", group),
         ("awaiting", "awaiting transactions", awaited),
@@ -235,7 +235,7 @@ def _holds(state: ShardState) -> list[Line]:
     return leased + critical
 
 
-def _claims(state: ShardState) -> list[Line]:
+def claims(state: ShardState) -> list[Line]:
     """One row for each merge in progress."""
     return [
         {

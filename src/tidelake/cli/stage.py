@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, NAME, cli
+from tidelake.cli.group import JSON, LAKE, NAME, PATHS, cli
 
 if TYPE_CHECKING:
     from tidelake.model.instants import TimeLike
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 @cli.command()
 @LAKE
 @NAME
-@click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@PATHS
 @click.option("--time", metavar="TIME", help="Give all rows this time; default: the column _time.")
 @click.option(
     "--token", metavar="TEXT", help="Identifies this call: repeated with the same token, it stages nothing."

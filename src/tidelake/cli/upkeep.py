@@ -1,6 +1,7 @@
 """Administrative commands: merges, names, holds and retention, checks, copies, settings."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -116,15 +117,20 @@ def fork(
 @LAKE
 @NAME
 @click.option("--force", is_flag=True, help="Drop it even if readers hold it: their holds end.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @JSON
-def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
-    """Drop a collection and delete all its objects. Its name is not reused by accident.
+def drop(lake: str, collection: str, force: bool, yes: bool, as_json: bool) -> None:
+    """Drop a collection and delete all its objects, once you agree. Its name is not reused by accident.
 
-    Also finishes an interrupted drop.
+    Also finishes an interrupted drop. Without a terminal to ask in, it needs --yes.
     """
     import tidelake
     from tidelake.cli import output
 
+    if not yes:
+        if not os.isatty(0):
+            raise errors.UsageError(f"{collection!r} and its history would be deleted: give --yes to agree")
+        click.confirm(f"Delete {collection!r} with its history from {lake!r}?", abort=True, err=True)
     with tidelake.open(lake, create=False) as opened:
         done = opened.drop(collection, force=force)
     output.table([{"collection": collection, "dropped": "now" if done else "before"}], as_json)

@@ -9,6 +9,7 @@ from tidelake.lake.arguments.times import ReadTimes
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.reading.commits import CommitEntry, commits
 from tidelake.shard.shard import Shard
 from tidelake.state.copied import WRITER as COPY_WRITER
 from tidelake.state.schemas import schema_id_at
@@ -76,6 +77,23 @@ class CollectionHandle:
     def state(self) -> ShardState:
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
         return self._shard.state()
+
+    def commits(self, limit: int = 20, *, every: bool = False) -> list[CommitEntry]:
+        """The newest commits, newest first: when, by which writer, what, and how many updates.
+
+        The log is kept for as long as readers may need its states, at least `garbage_age_s`; earlier commits
+        are gone. A write of several collections at one instant is first a `stage`, then a `seal`.
+
+        Args:
+            limit: at most so many.
+            every: also those that change nothing that readers see, such as merges and holds.
+
+        Returns:
+            One entry for each. A log scan, and one more for every 256 entries of the log that are looked at.
+        """
+        if type(limit) is not int or limit < 0:
+            raise UsageError(f"limit={limit!r} must be a whole number of commits")
+        return commits(self._shard, limit, every=every)
 
     def writers(self) -> dict[str, WriterRecord]:
         """The records of named writers and of tokens. One log scan; two for a collection in a group."""
