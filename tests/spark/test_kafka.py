@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,28 @@ def test_transactions_of_several_partitions_are_refused(tmp_path: Path, topics: 
     to = tables_sink(tidelake.open(tmp_path / "lake"), "tables", keys=["id"])
     with pytest.raises(UsageError, match="'transactions', partition 1"):
         feed.write(topics.stream("transactions"), to)
+
+
+def test_transactions_of_another_topic_are_refused_in_a_later_micro_batch(
+    tmp_path: Path, topics: Topics
+) -> None:
+    lake = tidelake.open(tmp_path / "lake")
+    feed = Feed(tmp_path / "one", topics, "one-of-two")
+    topics.make("other-of-two")
+    sinks = [sink(feed.c, "debezium"), tables_sink(lake, "tables", names={"public.t": "t"})]
+    lake.create("t", SCHEMA, key=["id"])
+    for sent in ([("one-of-two", 5), ("one-of-two", 9)], [("other-of-two", 7)]):
+        for topic, time in sent:
+            source = {"connector": "postgresql", "lsn": time, "sequence": f'["{time}", "{time}"]'}
+            source |= {"snapshot": "false", "schema": "public", "table": "t"}
+            event = {"before": None, "after": {"id": time, "v": "a"}, "op": "c", "source": source}
+            topics.send(topic, json.dumps(event).encode())
+        topics.flush()
+        refused = pytest.raises(UsageError, match="topic 'other-of-two', and before it 'one-of-two'")
+        for number, to in enumerate(sinks):
+            feed.root = tmp_path / str(number)
+            with refused if len(sent) == 1 else nullcontext():
+                feed.write(topics.stream("one-of-two,other-of-two"), to)
+    for collection in (feed.c, lake["t"]):
+        assert collection.upper == Frontier.of(9)
+        assert [row["id"] for row in collection.snapshot().read_all().to_pylist()] == [5]

@@ -29,7 +29,7 @@ from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.held import BYTES_MAX, Held, merged, packed, split, with_held
 from tidelake.spark.envelopes.positions import COPY, COPY_END, MARK, NONE, NOTHING, ROWS, positions
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
-from tidelake.spark.envelopes.timeline import SURVEY, merged_surveys, survey, timeline
+from tidelake.spark.envelopes.timeline import SURVEY, Progress, merged_surveys, survey, timeline
 from tidelake.spark.uploads import Answer
 
 SCHEMA = pa.schema(
@@ -444,6 +444,16 @@ def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
     rows = kept.batch()
     assert rows is not None and rows.schema.names == list(AS_TEXT)
     assert (np.array(rows.column("block")) < 0).all() and rows.column("offset").null_count == 0
+
+
+def test_a_record_of_a_newer_version_is_refused() -> None:
+    told = with_held("x", Held(Progress("postgresql", topic="a"))).replace('"topic":', '"partitions":')
+    with pytest.raises(UsageError, match=r"has 'partitions': a newer version of Tidelake wrote it"):
+        split(told)
+    # The version before has no such field.
+    older = with_held("x", Held(Progress("postgresql")))
+    assert "topic" not in older
+    assert split(older) == ("x", Held(Progress("postgresql")))
 
 
 def landed(folder: Path, lines: Sequence[bytes], number: int) -> None:

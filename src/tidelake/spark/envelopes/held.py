@@ -7,16 +7,17 @@ and never both or neither, whenever a process dies.
 
 import base64
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 import pyarrow as pa
 
-from tidelake.errors import InvalidUpdates
+from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.envelopes.timeline import Progress
 
 # The record is read with each state of the collection.
 BYTES_MAX = 4 << 20
 _MARK = " transactions "
+_FIELDS = {one.name for one in fields(Progress)}
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,27 @@ def merged(several: list[bytes]) -> bytes:
 
 def with_held(content: str, held: Held) -> str:
     """The text of a record: what identifies the micro-batch, and what is kept."""
-    told = json.dumps(asdict(held.progress), separators=(",", ":"))
+    # Versions that know no topics read what has none.
+    progress = {name: value for name, value in asdict(held.progress).items() if value != ""}
+    told = json.dumps(progress, separators=(",", ":"))
     return f"{content}{_MARK}{told} {base64.b85encode(held.rows).decode()}"
 
 
 def split(content: str | None) -> tuple[str, Held | None]:
-    """The two parts of such a text; None if it holds only the first."""
+    """The two parts of such a text; None if it holds only the first.
+
+    Raises:
+        UsageError: a newer version has left something there that this one does not know.
+    """
     text = content or ""
     at = text.find(_MARK)
     if at < 0:
         return text, None
     told, _, rows = text[at + len(_MARK) :].partition(" ")
-    return text[:at], Held(Progress(**json.loads(told)), base64.b85decode(rows))
+    found = json.loads(told)
+    if strange := sorted(found.keys() - _FIELDS):
+        raise UsageError(
+            f"the record of the stream's writer has {strange[0]!r}: a newer version of Tidelake wrote it, so "
+            "go on with that version"
+        )
+    return text[:at], Held(Progress(**found), base64.b85decode(rows))

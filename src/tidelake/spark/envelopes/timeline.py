@@ -203,6 +203,7 @@ class Progress:
         clock: the greatest wall clock of the transactions that are in.
         floor: as in `Timeline`.
         copying: whether a first copy was going on.
+        topic: of the messages, if they are of Kafka; empty: unknown, or of no topic.
     """
 
     connector: str
@@ -211,6 +212,7 @@ class Progress:
     clock: int = NONE
     floor: int = NONE
     copying: bool = False
+    topic: str = ""
 
 
 def timeline(

@@ -33,7 +33,7 @@ from tidelake.spark.writing.exactly_once import BatchSink, planned_by, query_of
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.tablelines import Lines, TableTarget, lines_of
 from tidelake.spark.writing.tabletargets import TableTargets
-from tidelake.spark.writing.transactions import Surveyed, check_partition
+from tidelake.spark.writing.transactions import Surveyed, same_topic, topic_of
 
 DEFAULT_WRITER = "spark-tables"
 
@@ -114,17 +114,17 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
 
     def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
         query = query_of(frame)
-        if self.tables.options.get("time") is None:
-            check_partition(frame)
+        topic = topic_of(frame) if self.tables.options.get("time") is None else ""
         with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.tables.into}"):
             return self.write(
                 lambda held: lines_of(frame, held, self._taken_bytes),
                 query,
                 batch,
                 planned_by(frame, query, batch),
+                topic,
             )
 
-    def write(self, made: Made, query: str, batch: int, content: str = "") -> TablesBatch:
+    def write(self, made: Made, query: str, batch: int, content: str = "", topic: str = "") -> TablesBatch:
         """Write the lines of a micro-batch, unless it is committed already.
 
         Args:
@@ -132,6 +132,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             query: identifies the stream.
             batch: number of the micro-batch.
             content: as `planned_by`.
+            topic: of the messages, as `topic_of`.
         """
         register = self.tables.register
         writer = self._writer(query)
@@ -139,9 +140,10 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             return TablesBatch(batch, True, register.upper)
         before = split(writer.last_content)[1]
         self._check_time(before)
+        topic = same_topic(before, topic)
         lines = made(None if before is None else before.batch())
         try:
-            return self._written(lines, register, writer, before, batch=batch, content=content)
+            return self._written(lines, register, writer, before, batch=batch, content=content, topic=topic)
         finally:
             self._taken_bytes = lines.taken_bytes
             lines.close()
@@ -176,6 +178,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         *,
         batch: int,
         content: str,
+        topic: str,
     ) -> TablesBatch:
         times = self._timeline(lines, register, before)
         targets = self.tables.of(lines.seen, times)
@@ -188,7 +191,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             told = (
                 content
                 if times is None
-                else with_held(content, Held(times.progress, merged(list(whole.held))))
+                else with_held(content, Held(replace(times.progress, topic=topic), merged(list(whole.held))))
             )
             work = _Work(batch, told, _end(times, whole, register.upper), read_at)
             done = self._appended(targets, answers, whole.rejects, writer, work)

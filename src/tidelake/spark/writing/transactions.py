@@ -5,7 +5,7 @@ the events. What is held back comes again with the next micro-batch, as if it we
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import pyarrow as pa
@@ -28,6 +28,11 @@ from tidelake.spark.writing.running import fetched
 
 # Columns of Kafka's source that tell where a message is.
 _PLACES = ("topic", "partition", "offset")
+_ONE_TOPIC = (
+    "the times of transactions are known only from one topic with one partition, which has all events in the "
+    "order of their commits: send the events of all tables to one topic (Debezium's ByLogicalTableRouter), "
+    "or set time to a field that orders them, such as 'ts_ms'"
+)
 _CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
 
 
@@ -40,12 +45,14 @@ class Transactions:
         few: the same, if they are in this process; None: they are not.
         timeline: the times of their transactions.
         copied: a first copy was going on before.
+        topic: of the messages, if they are of Kafka.
     """
 
     frame: DataFrame
     few: Sequence[pa.RecordBatch] | None
     timeline: Timeline
     copied: bool = False
+    topic: str = ""
 
     def stages(self, rebases: bool) -> bool:
         """Whether the rows are staged, as pieces of a first copy.
@@ -56,7 +63,7 @@ class Transactions:
 
     def held(self, answer: Answer) -> Held:
         """What is kept until the next micro-batch."""
-        return Held(self.timeline.progress, merged(list(answer.held)))
+        return Held(replace(self.timeline.progress, topic=self.topic), merged(list(answer.held)))
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ def surveyed(
                 "envelope now names a time or is another one: go on with 'debezium' and no time"
             )
         return None
-    check_partition(frame)
+    topic = same_topic(before, topic_of(frame))
     work = Surveyed.of(collection)
     lines = texts(frame)
     held = None if before is None else before.batch()
@@ -161,25 +168,40 @@ def surveyed(
     if times is None:
         return None
     if held is None:
-        return Transactions(lines, few, times, copied)
+        return Transactions(lines, few, times, copied, topic)
     kept_rows = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
     again = lines.sparkSession.createDataFrame(kept_rows, lines.schema)
-    return Transactions(lines.unionByName(again), None if few is None else [held, *few], times, copied)
+    fetched_lines = None if few is None else [held, *few]
+    return Transactions(lines.unionByName(again), fetched_lines, times, copied, topic)
 
 
-def check_partition(frame: DataFrame) -> None:
-    """Check that messages of Kafka come from one topic with one partition. Reads where they are.
+def topic_of(frame: DataFrame) -> str:
+    """The topic of messages of Kafka; empty if there are none. Reads where they are.
 
-    What a partition tells later than another one has the times of transactions that are in already, so its
-    events would be taken for repeated ones.
+    Raises:
+        UsageError: they come from several topics or partitions. What a partition tells later than another one
+            has the times of transactions that are in already, so its events would be taken for repeated ones.
     """
     if not {*_PLACES} <= {*frame.columns}:
-        return
+        return ""
     ends = frame.agg(f.min("topic"), f.max("topic"), f.max("partition")).first()
     first, last, partition = (None, None, None) if ends is None else tuple(ends)
     if first != last or partition:
-        raise UsageError(
-            f"topic {last!r}, partition {partition}: the times of transactions are known only from "
-            "one topic with one partition, which has all events in the order of their commits: send the "
-            "events of the table to one partition, or set time to a field that orders them, such as 'ts_ms'"
-        )
+        raise UsageError(f"topic {last!r}, partition {partition}: {_ONE_TOPIC}")
+    return last or ""
+
+
+def same_topic(before: Held | None, topic: str) -> str:
+    """The topic of a stream, which is the same in all micro-batches.
+
+    Args:
+        before: what the last micro-batch left; None: this is the first one.
+        topic: of this micro-batch, as `topic_of`.
+
+    Raises:
+        UsageError: it is another one, for the reason that `topic_of` has.
+    """
+    known = "" if before is None else before.progress.topic
+    if known and topic not in ("", known):
+        raise UsageError(f"topic {topic!r}, and before it {known!r}: {_ONE_TOPIC}")
+    return topic or known
