@@ -396,6 +396,30 @@ def test_a_first_copy_is_before_what_follows_it() -> None:
         assert stream.updates[0][0] < stream.updates[1][0] < stream.closed
 
 
+@pytest.mark.parametrize("clock", [None, "ts_ms", "ts_us"])
+def test_a_first_copy_that_begins_again_is_refused(clock: str | None) -> None:
+    def clocks(at: int) -> dict[str, int]:
+        return {"ts_ms": 1_700_000_000_000 + at, "ts_us": 1_700_000_000_000_000 + 1000 * at}
+
+    def copied(id_: int, at: int, snapshot: str, commit: str = "null") -> bytes:
+        told = {"snapshot": snapshot, "sequence": f'[{commit},"{at}"]', "lsn": at, **clocks(at)}
+        return line("postgresql", "r", id_, **told)
+
+    first, rest, last = copied(1, 50, "first"), copied(2, 50, "true"), copied(3, 50, "last")
+    streamed = line("postgresql", "c", 4, sequence='["60","70"]', lsn=70, **clocks(70))
+    for before in ([first], [first, last], [first, last, streamed]):
+        for again in ([copied(1, 90, "first")], [copied(1, 90, "last"), streamed]):
+            stream = Stream(clock)
+            stream.take([[*before]])
+            with pytest.raises(InvalidUpdates, match="first copy of the tables again, at position 90"):
+                stream.take([again])
+            with pytest.raises(InvalidUpdates, match="first copy of the tables again, at position 90"):
+                Stream(clock).take([[*before, *again]])
+    # Pieces of one copy, copies that are delivered twice, and those that were asked for later, are none.
+    stream = Stream(clock)
+    stream.take([[first], [rest], [first, rest, last], [streamed], [copied(1, 90, "first", commit='"80"')]])
+
+
 def test_another_log_of_the_source_is_refused_and_not_taken_for_a_repetition() -> None:
     stream = Stream()
     for seq in (100, 200):

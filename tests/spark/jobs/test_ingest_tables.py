@@ -204,6 +204,12 @@ def test_what_cannot_be_created_or_told_apart_is_refused_by_name(landing: Landin
     path.write_text(event("c", {"id": 1}, 3, columns={"id": ("map", False)}) + "\n")
     with pytest.raises(UsageError, match="'id' has the type 'map'"):
         landing.run()
+    wide = event("c", {"id": 1, "v": "AQ=="}, 3, columns=COLUMNS | {"v": ("bytes", True)})
+    decimal = '"name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2", '
+    digits = '"connect.decimal.precision": "200"}, "type": "bytes"'
+    path.write_text(wide.replace('"type": "bytes"', decimal + digits) + "\n")
+    with pytest.raises(UsageError, match=r"'v' is a number of 200 digits.*decimal.handling.mode=string"):
+        landing.run()
     lines = [event("c", {"id": 1, "v": "x"}, 3), event("c", {"id": 1, "v": "y"}, 3, db="e")]
     path.write_text("\n".join(lines))
     with pytest.raises(UsageError, match=r"'d.public.a' and 'e.public.a' would both go to .*names="):

@@ -14,6 +14,7 @@ from tidelake.errors import UsageError
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _SCALED = "io.debezium.data.VariableScaleDecimal"
+_DIGITS_MAX = 38
 _TYPES = {
     "boolean": pa.bool_(),
     "int8": pa.int8(),
@@ -116,7 +117,12 @@ def _type(kind: Mapping[str, Any], where: str) -> pa.DataType:
         scale = _scale(kind)
         known = (kind.get("parameters") or {}).get("connect.decimal.precision")
         precision = int(str(known), 10) if known is not None else max(38, scale)
-        return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+        if precision > _DIGITS_MAX:
+            raise UsageError(
+                f"column {where!r} is a number of {precision} digits, and Spark holds {_DIGITS_MAX}: let the "
+                "connector write texts (decimal.handling.mode=string), or leave it out (column.exclude.list)"
+            )
+        return pa.decimal128(precision, scale)
     if name == _SCALED:
         raise UsageError(
             f"column {where!r} is a number without a fixed scale: let the connector write texts "

@@ -35,8 +35,8 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 NONE = -1
 # What a line is: nothing with a position, an event on rows, a mark (END, a message), a row of a first copy
-# and the last one of these.
-NOTHING, ROWS, MARK, COPY, COPY_END = 0, 1, 2, 4, 8
+# and the last one of these; of a copy by a connector that has seen no commit (of PostgreSQL only).
+NOTHING, ROWS, MARK, COPY, COPY_END, FRESH = 0, 1, 2, 4, 8, 16
 # Connectors that give the position of the commit before a transaction, and not that of its own commit.
 BEFORE = ("postgresql",)
 _MYSQL = ("mysql", "mariadb")
@@ -242,7 +242,11 @@ def _positions(fields: pa.StructArray, connector: str, clock: str) -> Positions:
     starts = np.where(here, starts, NONE)
     roles = np.where(copies, COPY, np.where(on_rows, ROWS, np.where(starts >= 0, MARK, NOTHING)))
     last = copies & _true(pc.equal(_inside(source, "snapshot"), "last"))
-    roles = np.where(last, COPY | COPY_END, roles).astype(np.int8)
+    roles = np.where(last, COPY | COPY_END, roles)
+    if connector in BEFORE:
+        fresh = copies & (_sequence(_inside(source, "sequence")) == 0)
+        roles = np.where(fresh, roles | FRESH, roles)
+    roles = roles.astype(np.int8)
     roles = np.where(closed >= 0, MARK, roles).astype(np.int8)
     starts = np.where(closed >= 0, closed, starts)
     clocks = np.where(here, _numbers(_inside(source, clock)), NONE)

@@ -28,6 +28,7 @@ from tidelake.spark.envelopes.positions import (
     BEFORE,
     COPY,
     COPY_END,
+    FRESH,
     MARK,
     NONE,
     ROWS,
@@ -239,7 +240,7 @@ def timeline(
         None if no line is of a known connector.
 
     Raises:
-        InvalidUpdates: lines of several connectors.
+        InvalidUpdates: lines of several connectors; or a first copy after another one.
     """
     connectors = set(found.column("connector").unique().to_pylist())
     connectors |= set() if before is None else {before.connector}
@@ -272,7 +273,9 @@ def timeline(
     copying = bool(copied.num_rows or (before is not None and before.copying))
     if copied.num_rows:
         name = "clock" if by_clock else "start"
-        floor = max(floor, pc.max(copied.column(name)).as_py() + (by_clock or connector not in BEFORE))
+        of_copy = pc.max(copied.column(name)).as_py() + (by_clock or connector not in BEFORE)
+        _check_one_copy(copied, before is not None and of_copy > floor)
+        floor = max(floor, of_copy)
     ended = whole or bool((roles & COPY_END).any() or len(starts))
     last, held = (0, 0) if before is None else (before.last, before.held)
     if not len(starts):
@@ -302,6 +305,26 @@ def timeline(
         **common, starts=starts, times=times, held=held, last=last, last_clock=last_clock, floor=floor,
         copying=False, upper=upper,
     )  # fmt: skip
+
+
+def _check_one_copy(copied: pa.Table, again: bool) -> None:
+    """Refuse a first copy after another one: the connector has lost how far it was, or died amid the first.
+
+    Rows that were deleted in between would stay. And its slot holds a position in the log already, so that
+    Debezium's second copy is of a moment a little later than the position that it tells.
+
+    Args:
+        copied: as `SURVEY`, the rows of copies.
+        again: the stream had begun before this micro-batch, and they are later than any copy in it.
+    """
+    fresh = copied.filter(pc.greater_equal(copied.column("roles"), FRESH)).column("start").to_numpy()
+    if len(fresh) and (again or fresh.min() < fresh.max()):
+        raise InvalidUpdates(
+            f"the connector began its first copy of the tables again, at position {int(fresh.max())}: rows "
+            "that were deleted since the copy before would stay. Begin anew: stop the connector, delete its "
+            "slot in the database, its offsets and its topic, and take the feed into new collections, with a "
+            "new checkpoint"
+        )
 
 
 def _starts(found: pa.Table) -> tuple[Ints, Ints, Ints]:
