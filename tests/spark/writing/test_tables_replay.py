@@ -105,7 +105,7 @@ def test_a_stream_of_transactions_stays_with_its_topic(tmp_path: Any) -> None:
     for batch, topic in enumerate(("d.all", "", "d.all")):
         cut = lines[batch * 3 :][:3]
         sink.write(lambda held, cut=cut: few(cut, held), "query", batch, topic=topic)
-    before = sink.tables.register.upper
+    before = sink.targets.register.upper
     with pytest.raises(UsageError, match=r"topic 'd.public.t0', and before it 'd.all': .* to one topic"):
         sink.write(lambda held: few(lines[9:], held), "query", 3, topic="d.public.t0")
-    assert sink.tables.register.upper == before
+    assert sink.targets.register.upper == before

@@ -111,5 +111,5 @@ def ingest_tables(
     frame = text_of(spark, folder, max_files_per_trigger)
     run(frame, sink, os.fspath(checkpoint), follow=follow)
     if report.upper is None:
-        report.upper = sink.tables.register.upper
+        report.upper = sink.targets.register.upper
     return report

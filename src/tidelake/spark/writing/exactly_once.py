@@ -117,7 +117,7 @@ class BatchSink(ABC, Generic[D, W]):
         """Open the writer: that fences older drivers."""
 
     def _own(self, error: Exception) -> Exception:
-        """The error to tell instead of one that was raised."""
+        """The error that the caller gets for an error of the write."""
         return error
 
     def _writer(self, query: str) -> W:

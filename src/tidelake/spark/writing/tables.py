@@ -101,21 +101,21 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
     """What `foreachBatch` calls for each micro-batch of a stream of several tables; made by `tables_sink`.
 
     Attributes:
-        tables: finds the collections of the tables.
+        targets: finds the collections of the tables.
         writer: name of the stream's record in the register.
         take_over: whether to take over a name that another query has used.
         progress: called after each micro-batch.
     """
 
-    tables: TableTargets
+    targets: TableTargets
     writer: str = DEFAULT_WRITER
     take_over: bool = False
     progress: Progress | None = None
 
     def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
         query = query_of(frame)
-        topic = topic_of(frame) if self.tables.options.get("time") is None else ""
-        with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.tables.into}"):
+        topic = topic_of(frame) if self.targets.options.get("time") is None else ""
+        with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.targets.into}"):
             return self.write(
                 lambda held: lines_of(frame, held, self._taken_bytes),
                 query,
@@ -134,7 +134,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             content: as `planned_by`.
             topic: of the messages, as `topic_of`.
         """
-        register = self.tables.register
+        register = self.targets.register
         writer = self._writer(query)
         if self._is_in(writer, batch, content):
             return TablesBatch(batch, True, register.upper)
@@ -149,14 +149,14 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             lines.close()
 
     def _open(self, query: str) -> GroupWriter:
-        tables = self.tables
+        tables = self.targets
         writer = tables.lake.group_writer(tables.into, self.writer, owner=query, take_over=self.take_over)
         tables.load(tables.register)
         return writer
 
     def _check_time(self, before: Held | None) -> None:
         """Refuse a path of the time if events are held back, which have the times of their transactions."""
-        if before is not None and before.rows and self.tables.options.get("time") is not None:
+        if before is not None and before.rows and self.targets.options.get("time") is not None:
             raise UsageError(
                 "events of a transaction are held back by this writer until its commit is known: go on "
                 "without time"
@@ -164,7 +164,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
 
     def _timeline(self, lines: Lines, register: Collection, before: Held | None) -> Timeline | None:
         """The times of the transactions; None if the events have times of their own."""
-        if self.tables.options.get("time") is not None:
+        if self.targets.options.get("time") is not None:
             return None
         work = Surveyed.of(register)
         return work.timeline(lines.survey(work), before)
@@ -181,7 +181,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         topic: str,
     ) -> TablesBatch:
         times = self._timeline(lines, register, before)
-        targets = self.tables.of(lines.seen, times)
+        targets = self.targets.of(lines.seen, times)
         while True:
             read_at = writer.join([target.collection.name for target in targets])
             answers = lines.answers(targets)
@@ -224,17 +224,17 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         work: _Work,
     ) -> Frontier | None:
         """The upper after the commit; None if others wrote meanwhile."""
-        register = self.tables.register
+        register = self.targets.register
         uploads: dict[str, list[bytes]] = {}
         for target, answer in zip(targets, answers, strict=True):
             uploads[target.collection.name] = list(answer.uploads)
-        kept = Answer(rejects=tuple(rejects), rejects_to=self.tables.options.get("rejects"))  # type: ignore[arg-type]
+        kept = Answer(rejects=tuple(rejects), rejects_to=self.targets.options.get("rejects"))  # type: ignore[arg-type]
         keep(kept, register.name, NumberedBatch(register.id, writer.name, writer.owner, work.batch))
-        changed = {} if work.end is None else self.tables.changed(targets)
+        changed = {} if work.end is None else self.targets.changed(targets)
         if work.end is not None and changed:
             # The commit that first writes a table also says so in the register.
             at = max(work.end - 1, *(n for n in register.upper.elements if isinstance(n, int)))
-            uploads[register.name] = [self.tables.upload(register, changed, at)]
+            uploads[register.name] = [self.targets.upload(register, changed, at)]
         try:
             done = writer.write(
                 {name: given for name, given in uploads.items() if given},
@@ -248,12 +248,12 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
                 raise
             register.state()
             return None
-        self.tables.add(changed)
+        self.targets.add(changed)
         return done.upper
 
     def _rest(self, lines: Lines, register: Collection, times: Timeline | None) -> Answer:
         """What the lines without a table say: heartbeats, messages, transaction markers."""
-        options = {key: value for key, value in self.tables.options.items() if value is not None}
+        options = {key: value for key, value in self.targets.options.items() if value is not None}
         envelope = Debezium(old_rows="stored", **options)  # type: ignore[arg-type]
         envelope = envelope if times is None else envelope.at(times)
         parser = replace(
