@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shards import Place
 
 import tidelake
+from clocks import MovedClock
 from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.env import Counters, Env
@@ -19,6 +20,7 @@ from tidelake.errors import (
     StoreUnavailable,
     TidelakeError,
     UpperMismatch,
+    UsageError,
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
@@ -29,7 +31,7 @@ from tidelake.shard.runs.upload import normalized, write_table
 from tidelake.state import append as appending
 from tidelake.state import codec, dropping
 from tidelake.state.append import AtCommit, Exactly
-from tidelake.state.commands import Commit, open_writer
+from tidelake.state.commands import Commit, Refused, open_writer
 from tidelake.state.edits import Edits, apply
 from tidelake.state.idempotency import IdempotencyKey
 from tiers import examples
@@ -225,6 +227,30 @@ def test_what_uses_the_state_that_it_sees_is_committed_alone(bay):
     assert set(hold.pins) <= {delta.seqno for delta in bay.entries()}
     assert set(ids_of(reader.snapshot())) == {0, 1, 2, 3}
     reader.close()
+
+
+def test_commands_of_one_thread_share_a_commit_with_those_of_others(bay):
+    bay.start("first", offer(bay, 1))
+    bay.start("second", offer(bay, 2))
+    writers = [partial(open_writer, name=name) for name in "vvw"]
+    bay.start("together", partial(bay.shard.run_together, writers))
+    bay.start("third", offer(bay, 3))
+    answers = bay.finish()
+    assert [record.epoch for record in answers["together"]] == [0, 1, 0]
+    assert [len(delta.steps) for delta in bay.entries()[1:]] == [1, 1, 5]
+    assert ids(bay.c) == dict.fromkeys(range(4), 1)
+    bay.check()
+
+
+def test_a_refusal_among_the_commands_of_one_thread_is_raised_and_the_others_are_in(bay):
+    def refused(_state, _now_ms):
+        return Refused(UsageError("no"))
+
+    writers = [partial(open_writer, name=name) for name in "vw"]
+    with pytest.raises(UsageError, match="no"):
+        bay.shard.run_together([writers[0], refused, writers[1]])
+    assert set(bay.c.state().writers) == {"v", "w"}
+    bay.check()
 
 
 def ids_of(answer):
@@ -463,7 +489,56 @@ def test_whoever_comes_and_goes_somebody_leads_while_somebody_waits(data):
                 alive.remove(request)
 
 
+def test_a_leader_that_is_interrupted_leaves_commands_of_one_thread_together(bay):
+    def interrupted(write):
+        assert write()
+        raise KeyboardInterrupt
+
+    bay.then.append(interrupted)
+    bay.start("first", offer(bay, 1))
+    bay.start("second", offer(bay, 2))
+    writers = [partial(open_writer, name=name) for name in "vw"]
+    bay.start("together", partial(bay.shard.run_together, writers))
+    answers = bay.finish()
+    assert isinstance(answers["second"], KeyboardInterrupt)
+    assert [record.epoch for record in answers["together"]] == [0, 0]
+    assert [len(delta.steps) for delta in bay.entries()[1:]] == [1, 1, 3]
+    assert ids(bay.c) == dict.fromkeys(range(3), 1)
+    bay.check()
+
+
 # What it costs
+
+
+def test_a_hurried_thread_waits_for_no_other_and_says_nothing_about_them():
+    clock = MovedClock()
+    queue, rounds = RequestQueue(clock), []
+
+    def carry_out(taken):
+        if not rounds:
+            Bay.until(lambda: queue._lines.get().count() == 3)
+        rounds.append(len(taken))
+        clock.ms += 20
+        for request in taken:
+            request.answered = True
+
+    threads = [threading.Thread(target=queue.run, args=(Request(), carry_out)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(rounds) == [1, 2]
+
+    def waited_ms(request):
+        before = clock.ms
+        queue.run(request, carry_out)
+        return clock.ms - before - 20
+
+    for _ in range(3):
+        assert waited_ms(Request(hurried=True)) == 0
+    assert waited_ms(Request()) > 0
+    # No other came.
+    assert waited_ms(Request()) == 0
 
 
 def test_a_lone_thread_pays_nothing_for_it():

@@ -14,8 +14,10 @@ from tidelake.state.append import Exactly, append
 from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, collapse_levels
 from tidelake.state.merging import (
+    MergeRequest,
     MergeResult,
     Policy,
+    cheapest,
     digest,
     everything,
     placed,
@@ -106,6 +108,21 @@ def test_the_digest_tells_runs_from_parts_and_orders():
     a, b = part("a"), part("b")
     digests = [digest(runs) for runs in ([], [Run((a, b))], [Run((a,)), Run((b,))], [Run((b, a))])]
     assert len(set(digests)) == 4
+
+
+def test_those_who_wait_merge_first_what_makes_the_most_room_for_its_cost():
+    def of(name, rows, sources):
+        return MergeRequest(SpineId(0, 1), (), name, rows, 0, sources)
+
+    pair, many, large = of("pair", 20, 2), of("many", 640, 33), of("large", 10**6, 33)
+    assert cheapest([pair, large, many], 1) == [many]
+    assert cheapest([pair, large, many], 32) == [many]
+    assert cheapest([pair, large, many], 33) == [many, pair]
+    assert cheapest([pair, large, many], 34) == [many, pair, large]
+    assert cheapest([pair, large, many], 1_000) == [many, pair, large]
+    assert cheapest([pair], 0) == []
+    # Members without runs are merged too.
+    assert cheapest([of("empty", 0, 0), pair], 2) == [of("empty", 0, 0), pair]
 
 
 def test_everything_is_the_oldest_spine_batch():

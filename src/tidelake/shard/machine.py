@@ -163,8 +163,19 @@ class Machine:
         self.group_commit.commits.run(asked, self._carry_out)
         return asked.done()
 
-    def _carry_out(self, asking: Sequence[CommitRequest[Any]]) -> None:
+    def run_together(self, commands: Sequence[Command[R]]) -> list[Done[R]]:
+        """Carry out several commands by one commit, as `run` does one, and wait for no other thread."""
+        # An answer to the last one says that the others have theirs.
+        others = [CommitRequest(self, command) for command in commands[:-1]]
+        last = CommitRequest(self, commands[-1], hurried=True, others=others)
+        self.group_commit.commits.run(last, self._carry_out)
+        for other in others:
+            other.check()
+        return [asked.done() for asked in (*others, last)]
+
+    def _carry_out(self, leading: Sequence[CommitRequest[Any]]) -> None:
         """Answer commands, of this handle and of others on the same shard."""
+        asking = [one for asked in leading for one in (*asked.others, asked)]
         for attempt in {id(asked.attempt): asked.attempt for asked in asking}.values():
             if isinstance(attempt, _Attempt):
                 self._resume(attempt)

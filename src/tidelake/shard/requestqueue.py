@@ -5,7 +5,8 @@ the leader is done, the thread that waited longest leads, and carries out all wa
 So the work that answers a request always began after the request was made. Must not know what the work is.
 
 With a clock, a leader first waits until as many threads are there as came together lately, at most as long
-as the work took: threads that were answered together usually ask again together. A lone thread never waits.
+as the work took: threads that were answered together usually ask again together. A lone thread never waits,
+nor does a thread that the others wait for (`hurried`).
 
 Source: flat combining (Hendler et al., SPAA 2010), known to databases as group commit.
 
@@ -30,14 +31,15 @@ class Request:
 
     Attributes:
         alone: whether it must be carried out alone.
+        hurried: whether its thread does not wait for others when it leads.
         answered: whether it is done, with a result or an error.
         gone: whether its thread no longer waits.
         gate: a lock that is released when the thread may go on; None: it did not have to wait.
         error: the error that its thread is to raise.
     """
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self.alone = alone
+    def __init__(self, *, alone: bool = False, hurried: bool = False) -> None:
+        self.alone, self.hurried = alone, hurried
         self.answered = self.gone = False
         self.guard: threading.Lock | None = None
         self.error: Exception | None = None
@@ -97,23 +99,24 @@ class RequestQueue:
                 self._before()
                 self._gather(line, request)
                 taken = line.take(request, self._size_max)
-                self._timed(taken, carry_out)
+                self._timed(request, taken, carry_out)
         finally:
             line.leave(request, taken)
         request.check()
 
     def _gather(self, line: "_Line", leader: Request) -> None:
         """Wait for as many requests as came together lately, but at most as long as the last round took."""
-        if self._clock is None or self._usual < 2 or leader.alone:
+        if self._clock is None or self._usual < 2 or leader.alone or leader.hurried:
             return
         deadline_s = self._clock.monotonic_s() + min(self._took_s, _GATHER_S_MAX)
         while line.count() < self._usual and self._clock.monotonic_s() < deadline_s:
             self._clock.sleep(_GATHER_LOOK_S)
 
-    def _timed(self, taken: Sequence[A], carry_out: Callable[[Sequence[A]], None]) -> None:
-        # A small round after a large one, such as a merge alone between two rounds, lowers this only by half:
-        # the many threads usually come again.
-        self._usual = max(len(taken), (self._usual + len(taken)) // 2)
+    def _timed(self, leader: Request, taken: Sequence[A], carry_out: Callable[[Sequence[A]], None]) -> None:
+        # A small round after a large one lowers this only by half: the many threads usually come again. A
+        # round that waited for none of them says nothing about them.
+        if not leader.hurried:
+            self._usual = max(len(taken), (self._usual + len(taken)) // 2)
         if self._clock is None or self._usual < 2:
             carry_out(taken)
             return

@@ -3,6 +3,7 @@
 Must not know how commands are decided or committed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -60,12 +61,21 @@ class CommitRequest(Request, Generic[R]):
     Attributes:
         machine: the machine of the handle that asks.
         command: the command.
+        others: requests of the same thread, which are carried out with this one, and before it.
         attempt: the commit attempt that it is part of, from before the attempt until its outcome is known.
     """
 
-    def __init__(self, machine: Handle, command: Command[R], *, alone: bool) -> None:
-        super().__init__(alone=alone)
-        self.machine, self.command = machine, command
+    def __init__(
+        self,
+        machine: Handle,
+        command: Command[R],
+        *,
+        alone: bool = False,
+        hurried: bool = False,
+        others: "Sequence[CommitRequest[R]]" = (),
+    ) -> None:
+        super().__init__(alone=alone, hurried=hurried)
+        self.machine, self.command, self.others = machine, command, others
         self.attempt: object = None
         self._done: Done[R] | None = None
 

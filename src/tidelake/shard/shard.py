@@ -7,7 +7,7 @@ garbage collection in `collector.py`.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -217,14 +217,30 @@ class Shard:
         with self.group_commit.command():
             done = self._machine.run(command, alone=alone)
             if done.rollup_due:
-                try:
-                    self.write_rollup()
-                except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
-                    self.env.recorder.count("shard.rollup.failed")
-                except InternalError as error:
-                    message = f"{self.title}: no rollup is written, for its state is broken: {error}"
-                    warnings.warn(TidelakeWarning(f"{message}; run fsck --repair"), stacklevel=2)
+                self._add_rollup()
         return done
+
+    def run_together(self, commands: Sequence[Command[R]]) -> list[R]:
+        """Carry out commands by one commit, in their order; see `carry_out`. For work that appends wait for.
+
+        Raises:
+            TidelakeError: one of the commands was refused; the others may be in.
+        """
+        with self.group_commit.command():
+            done = self._machine.run_together(commands)
+            if any(one.rollup_due for one in done):
+                self._add_rollup()
+        return [one.result for one in done]
+
+    def _add_rollup(self) -> None:
+        """Write a rollup that is due, as far as possible: it only makes opening cheaper."""
+        try:
+            self.write_rollup()
+        except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
+            self.env.recorder.count("shard.rollup.failed")
+        except InternalError as error:
+            message = f"{self.title}: no rollup is written, for its state is broken: {error}"
+            warnings.warn(TidelakeWarning(f"{message}; run fsck --repair"), stacklevel=3)
 
     def named(self, error: TidelakeError) -> TidelakeError:
         """The error with the shard's title in place of its id, and with the unit of its times."""

@@ -20,6 +20,8 @@ from tidelake.state.spine import Member, Spine, SpineEdit, SpineId
 # A batch in which one update in so many is a retraction is worth a merge with fewer rows than usual.
 _NEGATIVE_SHARE = 4
 _NEGATIVE_ROWS_MIN = 1_024
+# A merge costs as much as reading so many rows besides its own.
+_ROWS_ALWAYS = 4_096
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,21 @@ def everything(spine: Spine, policy: Policy, end: int | None = None) -> MergeReq
     members = list(spine.range(spine.batches[0].id)) if spine.batches else []
     wanted = [member for member in members if end is None or member.id.lo < end]
     return bounded(wanted, policy) if wanted else None
+
+
+def cheapest(found: Iterable[MergeRequest], runs: int) -> list[MergeRequest]:
+    """The requests that leave `runs` fewer runs, or all; first those with the least cost for each run."""
+
+    def cost(request: MergeRequest) -> float:
+        return (request.rows + _ROWS_ALWAYS) / max(request.sources - 1, 1)
+
+    taken: list[MergeRequest] = []
+    for one in sorted(found, key=cost):
+        if runs <= 0:
+            break
+        taken.append(one)
+        runs -= max(one.sources - 1, 0)
+    return taken
 
 
 class Fit(Enum):

@@ -685,6 +685,24 @@ def test_a_writer_that_outruns_merging_merges_first_and_says_so():
     assert ids(c) == dict.fromkeys(range(60), 1)
 
 
+def test_merges_that_writers_wait_for_are_one_commit():
+    place = Place()
+    inline = Config(merge_budget_s=0.0, runs_max=10**6)
+    c = place.lake(config=inline).create("c", SCHEMA, key=["id"])
+    for n in range(45):
+        c.append(rows(n))
+    waiting = another(place, inline)
+    counts = waiting._shard.env.recorder.counts
+    assert unmerged(waiting.state()) > 36
+    before = counts["log.compare_and_set"]
+    report = Maintainer(waiting._shard).relieve(8)
+    # Batches of 32, 8 and 4 runs: what makes the most room comes first, and the last one can stay.
+    assert report.merges == 2 and unmerged(waiting.state()) <= 4
+    assert counts["log.compare_and_set"] == before + 1
+    assert ids(waiting) == dict.fromkeys(range(45), 1)
+    assert place.lake().fsck().clean
+
+
 def test_heartbeats_after_a_single_row_do_not_grow_the_state_for_ever():
     place = Place()
     c = place.lake(config=Config(merge_budget_s=0, runs_max=4)).create("c", SCHEMA, key=["id"])

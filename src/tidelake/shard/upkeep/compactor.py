@@ -13,7 +13,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from tidelake.data.types import update_schema
-from tidelake.errors import InvalidUpdates
+from tidelake.errors import BlobNotFound, CorruptionError, InvalidUpdates
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold, Updates
@@ -23,11 +23,14 @@ from tidelake.shard.runs.upload import discard, write_rows
 from tidelake.shard.shard import Shard
 from tidelake.state import basing, claims, maintenance
 from tidelake.state.codec import encode_record
-from tidelake.state.commands import Outcome
+from tidelake.state.commands import Command
 from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen
 from tidelake.state.spine import Member
 from tidelake.state.state import MergeClaim, ShardState
 from tidelake.tabletext import FieldsAsHtml
+
+# A merge that raises one of these fails at every try: a sum does not fit, or a part is lost or damaged.
+SET_ASIDE = (InvalidUpdates, BlobNotFound, CorruptionError)
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,19 @@ class _Work:
         return between(shard.spec, self.needed, query, cuts)
 
 
+@dataclass(frozen=True)
+class _Result:
+    """A merge that is to be committed.
+
+    Attributes:
+        command: puts the result in the place of its inputs.
+        told: finishes the merge, given the answer to the command.
+    """
+
+    command: Command[Fit]
+    told: Callable[[Fit], MergeReport]
+
+
 class Compactor:
     """Carries out merge requests of one shard, under the name of its handle."""
 
@@ -188,6 +204,32 @@ class Compactor:
                 raise
             return self._merge(request, members, runs, _folded(members), inline=False)
 
+    def merge_tiny(self, requests: Sequence[MergeRequest]) -> list[MergeReport]:
+        """Carry out requests of few rows, and commit all their results at once, waiting for no other commit.
+
+        Larger requests, and those that cannot be carried out, are passed over: `merge` says what is wrong.
+
+        Args:
+            requests: of the newest known state.
+        """
+        state, results = self.shard.known(), list[_Result]()
+        for request in requests:
+            if not self._is_tiny(request) or not state.spine.tiled(request.id):
+                continue
+            members = list(state.spine.range(request.id))
+            runs = chosen(members, request.positions)
+            needed = [source for source in _sources(members) if source.run in runs]
+            try:
+                output = _Output([self._tiny(needed, Fold(state.since))], chunks=1)
+            except SET_ASIDE:
+                continue
+            results.append(self._result(request, members, state.since, output))
+        fits = self.shard.run_together([one.command for one in results]) if results else ()
+        return [one.told(fit) for one, fit in zip(results, fits, strict=True)]
+
+    def _is_tiny(self, request: MergeRequest) -> bool:
+        return request.rows <= self._tiny_rows and request.size_bytes <= _TINY_BYTES
+
     def _merge(
         self,
         request: MergeRequest,
@@ -199,7 +241,7 @@ class Compactor:
         chunk_rows: int | None = None,
     ) -> MergeReport:
         needed = [source for source in _sources(members) if source.run in runs]
-        if inline and request.rows <= self._tiny_rows and request.size_bytes <= _TINY_BYTES:
+        if inline and self._is_tiny(request):
             return self._apply(request, members, since, _Output([self._tiny(needed, Fold(since))], chunks=1))
 
         def apply(output: _Output) -> MergeReport:
@@ -220,14 +262,14 @@ class Compactor:
 
         def apply(output: _Output) -> MergeReport:
             runs = tuple(Run(parts) if parts else None for parts in output.pieces)
-            command: Callable[[ShardState, int], Outcome[Fit]]
+            command: Command[Fit]
             if request.times:
                 result = MergeResult(request.id, (), request.inputs, since, None, request.times, runs)
                 command = partial(maintenance.apply_merge, result=result, claim=output.claim)
             else:
                 made = basing.Made(request, (Run(output.parts),) if output.parts else ())
                 command = partial(basing.add_base, made=made, claim=output.claim)
-            return self._finish(command, MergeShape.of(batches), output.parts, output)
+            return self._finished(self.shard.run(command), MergeShape.of(batches), output.parts, output)
 
         work = _Work(request, [source for batch in batches for source in _of(batch)], since, apply)
         return self._carry_out(work, chunk_rows)
@@ -315,6 +357,12 @@ class Compactor:
     def _apply(
         self, request: MergeRequest, members: list[Member], since: Frontier, output: _Output
     ) -> MergeReport:
+        result = self._result(request, members, since, output)
+        return result.told(self.shard.run(result.command))
+
+    def _result(
+        self, request: MergeRequest, members: list[Member], since: Frontier, output: _Output
+    ) -> "_Result":
         merged = Run(output.parts) if output.parts else None
         result = MergeResult(request.id, request.positions, request.inputs, since, merged)
         runs = chosen(members, request.positions)
@@ -324,19 +372,16 @@ class Compactor:
         )
         command = partial(maintenance.apply_merge, result=result, claim=output.claim)
         fresh = [part for part in output.parts if part.name not in taken_in]
-        report = self._finish(command, before, fresh, output)
         after = _shape(members[:1], [merged] if merged else [])
-        return replace(report, after=after) if report.applied else report
 
-    def _finish(
-        self,
-        command: Callable[[ShardState, int], Outcome[Fit]],
-        before: MergeShape,
-        fresh: Sequence[Part],
-        output: _Output,
-    ) -> MergeReport:
-        """Commit a result, and delete what was written in vain."""
-        fit = self.shard.run(command)
+        def told(fit: Fit) -> MergeReport:
+            report = self._finished(fit, before, fresh, output)
+            return replace(report, after=after) if report.applied else report
+
+        return _Result(command, told)
+
+    def _finished(self, fit: Fit, before: MergeShape, fresh: Sequence[Part], output: _Output) -> MergeReport:
+        """Report on a result that was offered, and delete what was written in vain."""
         chunks, resumed = output.chunks, output.resumed
         if fit.applied:
             runs = sum(1 for piece in output.pieces if piece)

@@ -7,15 +7,15 @@ without appends.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 
-from tidelake.errors import BlobNotFound, CorruptionError, InvalidUpdates, TidelakeError
+from tidelake.errors import TidelakeError
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
-from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
+from tidelake.shard.upkeep.compactor import NOT_MERGED, SET_ASIDE, Compactor, MergeReport, Workers
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.state import applying, basing, claims, holds, maintenance, slices
 from tidelake.state.commands import Commit
@@ -24,6 +24,7 @@ from tidelake.state.merging import (
     MergeRequest,
     Policy,
     bounded,
+    cheapest,
     everything,
     inline_requests,
     requests,
@@ -33,8 +34,6 @@ from tidelake.state.spine import Member, SpineId
 from tidelake.state.state import ShardState
 from tidelake.tabletext import FieldsAsHtml
 
-# A merge that raises one of these fails at every try: a sum does not fit, or a part is lost or damaged.
-SET_ASIDE = (InvalidUpdates, BlobNotFound, CorruptionError)
 # The speed that an append assumes when it decides whether a merge fits into its budget.
 _ROWS_PER_S = 1_000_000
 # Appends merge a larger request chunk by chunk, if it takes at most this many; others are for other runners.
@@ -236,7 +235,15 @@ class Maintainer:
             if unmerged(state) > runs_max:
                 yield from map(Due, requests(state.spine, policy, self._taken(state)))
 
-        return self._merge(find, None)
+        # Writers wait, so what makes the most room for its cost comes first, and in one commit.
+        report, going = MaintenanceReport(), True
+        while going:
+            state = self._shard.known()
+            found = [due.request for due in find(state)]
+            merges = self._compactor.merge_tiny(cheapest(found, unmerged(state) - runs_max // 2))
+            report = reduce(MaintenanceReport.plus, merges, report)
+            going = any(merge.applied for merge in merges)
+        return self._merge(find, None, report)
 
     def within_budget(self, seconds: float) -> MaintenanceReport:
         """Maintain after an append: do merges that are short enough, or one chunk of a longer one."""
@@ -335,11 +342,13 @@ class Maintainer:
         if found is not None:
             yield Due(found, rewrite=True)
 
-    def _merge(self, find: Find, seconds: float | None) -> MaintenanceReport:
+    def _merge(
+        self, find: Find, seconds: float | None, before: MaintenanceReport | None = None
+    ) -> MaintenanceReport:
         """Carry out merges that `find` finds, one after the other, until none or no time is left."""
         clock = self._shard.env.clock
         started_s = clock.monotonic_s()
-        report, refused, late = MaintenanceReport(), set[str](), False
+        report, refused, late = before or MaintenanceReport(), set[str](), False
         failed, left = dict[str, TidelakeError](), list[str]()
         while not late:
             due, left = _first(find(self._shard.known()), refused)

@@ -21,8 +21,9 @@ from tidelake.shard.requestqueue import Request
 from tidelake.shard.requests import Done
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector
+from tidelake.shard.upkeep.compactor import SET_ASIDE
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.shard.upkeep.maintain import SET_ASIDE, Maintainer, unmerged
+from tidelake.shard.upkeep.maintain import Maintainer, unmerged
 from tidelake.state import slices
 from tidelake.state.state import ShardState
 
