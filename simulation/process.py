@@ -31,7 +31,7 @@ _COMMITS = ("log.compare_and_set", "log.put_new")
 # Commits get more faults than other calls: what happens around a commit matters most.
 _COMMITS_WORSE = 4
 _LOG_WRITES = frozenset((*_COMMITS, "log.put", "log.truncate", "log.delete"))
-_WRITES = _LOG_WRITES | {"blob.put", "blob.delete"}
+_WRITES = _LOG_WRITES | {"blob.put", "blob.delete", "blob.delete_all"}
 _FILE_WRITES = frozenset(f"file.{name}" for name in ("create", "write", "fsync", "link", "unlink"))
 _LATER_S = (0.02, 0.2, 2.0, 20.0)
 _OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))

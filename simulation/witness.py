@@ -3,7 +3,7 @@
 Must not know what an effect means, nor change any answer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,6 +53,12 @@ class WitnessedBlobs(BlobLayer):
         """Tell the observer; see `BlobStore.delete`."""
         self._observer.deleting(name)
         return super().delete(name)
+
+    def delete_all(self, names: Sequence[str]) -> int:
+        """Tell the observer; see `BlobStore.delete_all`."""
+        for name in names:
+            self._observer.deleting(name)
+        return super().delete_all(names)
 
     def close(self) -> None:
         """Do nothing: other processes use the store."""

@@ -27,7 +27,7 @@ OBJECT_STORES = ["s3_server", *(pytest.param(one, marks=pytest.mark.full) for on
 
 FLAKY = {Fault.UNAVAILABLE: 0.1, Fault.UNKNOWN_BEFORE: 0.1, Fault.UNKNOWN_AFTER: 0.1}
 REFUSING = {Fault.UNAVAILABLE: 0.3}
-ANSWERS_COUNT = ("blob.delete", "log.compare_and_set", "log.truncate", "log.delete")
+ANSWERS_COUNT = ("blob.delete", "blob.delete_all", "log.compare_and_set", "log.truncate", "log.delete")
 FLAKY_BY_OPERATION = dict.fromkeys(ANSWERS_COUNT, REFUSING)
 
 

@@ -72,6 +72,20 @@ class TestBlobs:
         blobs.put("a/b", b"again")
         assert blobs.get("a/b") == b"again"
 
+    def test_several_are_deleted_and_missing_ones_are_passed_over(self, blobs: BlobStore) -> None:
+        names = [f"a/{n}" for n in range(5)]
+        for name in names:
+            blobs.put(name, b"x")
+        found = blobs.delete_all(["a/1", "a/missing", "a/3"])
+        assert found == (3 if blobs.is_far else 2)
+        assert [info.name for info in blobs.list()] == ["a/0", "a/2", "a/4"]
+        assert blobs.delete_all([]) == 0
+        with pytest.raises(UsageError):
+            blobs.delete_all(["a/0", "../a"])
+        assert len(list(blobs.list())) == 3
+        blobs.delete_all([info.name for info in blobs.list()])
+        assert not list(blobs.list())
+
     def test_a_listing_ascends_and_has_sizes(self, blobs: BlobStore) -> None:
         names = ["b", "a/1", "a-b", "a.b", "a0", "a/1-x", "A", "a/0/z", "a=1", "a_", ".hidden", "..x", "-"]
         for size, name in enumerate(names):

@@ -21,6 +21,7 @@ BlobOperation: TypeAlias = Literal[
     "blob.get_ranges",
     "blob.put",
     "blob.delete",
+    "blob.delete_all",
     "blob.prune",
     "blob.list",
     "blob.open",
@@ -41,7 +42,7 @@ Operation: TypeAlias = BlobOperation | LogOperation
 
 WRITES: frozenset[Operation] = frozenset(
     {
-        *("blob.put", "blob.delete", "blob.prune"),
+        *("blob.put", "blob.delete", "blob.delete_all", "blob.prune"),
         *("log.compare_and_set", "log.truncate", "log.delete", "log.mend"),
     }
 )
@@ -87,6 +88,10 @@ class BlobLayer:
     def delete(self, name: str) -> bool:
         """Delete an object; see `BlobStore.delete`."""
         return self._around("blob.delete", lambda: self._inner.delete(name))
+
+    def delete_all(self, names: Sequence[str]) -> int:
+        """Delete objects; see `BlobStore.delete_all`."""
+        return self._around("blob.delete_all", lambda: self._inner.delete_all(names))
 
     def prune(self, folder: str) -> None:
         """Remove empty folders; see `BlobStore.prune`."""

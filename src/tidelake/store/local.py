@@ -117,6 +117,10 @@ class LocalBlobStore:
             raise unknown("delete object", name, error) from error
         return True
 
+    def delete_all(self, names: Sequence[str]) -> int:
+        """Delete objects, with a flush for each; see `BlobStore.delete_all`."""
+        return sum(self.delete(name) for name in [check_name(name) for name in names])
+
     def prune(self, folder: str) -> None:
         """Remove empty folders, with one flush for each and one more; see `BlobStore.prune`."""
         path = self._path(folder)

@@ -62,6 +62,10 @@ class MemoryBlobStore:
         with self._lock:
             return self._blobs.pop(name, None) is not None
 
+    def delete_all(self, names: Sequence[str]) -> int:
+        """Delete objects; see `BlobStore.delete_all`."""
+        return sum(self.delete(name) for name in [check_name(name) for name in names])
+
     def prune(self, folder: str) -> None:
         """Do nothing: only objects are kept; see `BlobStore.prune`."""
         check_name(folder)

@@ -72,6 +72,12 @@ class BlobStore(Protocol):
     def delete(self, name: str) -> bool:
         """Delete an object; return whether it existed. Deleting it again is not an error."""
 
+    def delete_all(self, names: Sequence[str]) -> int:
+        """Delete objects; return how many existed. After an error some of them may be deleted.
+
+        A store that is far deletes up to 1,000 with one call, and cannot tell which existed: it counts all.
+        """
+
     def prune(self, folder: str) -> None:
         """Remove what the store keeps for names `folder/...`, such as directories, where no object is left.
 

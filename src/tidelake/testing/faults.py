@@ -49,8 +49,9 @@ class FaultPlan:
 
     The script is used first, one fault for each call of any operation. After it the rates decide; the same
     seed and order of calls give the same faults. Operations are `blob.get`, `blob.get_ranges`, `blob.put`,
-    `blob.delete`, `blob.prune`, `blob.list`, `blob.open`, `blob.read` (of an opened object), `log.head`,
-    `log.scan`, `log.newer`, `log.compare_and_set`, `log.truncate`, `log.delete`, `log.mend` and `log.keys`.
+    `blob.delete`, `blob.delete_all`, `blob.prune`, `blob.list`, `blob.open`, `blob.read` (of an opened
+    object), `log.head`, `log.scan`, `log.newer`, `log.compare_and_set`, `log.truncate`, `log.delete`,
+    `log.mend` and `log.keys`.
 
     Args:
         seed: seed of the random choices.

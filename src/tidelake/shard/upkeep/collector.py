@@ -9,6 +9,7 @@ INVARIANT: only condemned objects, and objects that no later state can name, are
 overlap, stall and die without harm.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +42,8 @@ class CollectReport(FieldsAsHtml):
     """What a garbage collection removed.
 
     Attributes:
-        blobs: number of objects that a state had named.
+        blobs: number of objects that a state had named; in an object store also those that another process
+            deleted a moment before.
         leaked: number of objects that no state has named: abandoned uploads, and rollups that came too late.
         leaked_bytes: size of the leaked objects in bytes.
         entries: number of log entries.
@@ -96,7 +98,8 @@ class Collector:
         never created when it looks for leaked uploads.
 
         Costs one log scan if there is nothing to do; otherwise two log writes for each thousand blobs, and a
-        call for each blob. If this handle has not listed the uploads for some time, also a listing.
+        call for each blob, or for each thousand in a store that is far. If this handle has not listed the
+        uploads for some time, also a listing.
 
         Args:
             thorough: list the uploads in any case.
@@ -202,20 +205,26 @@ class Collector:
         self, doomed: Iterable[str]
     ) -> tuple[tuple[str, ...], int, StoreUnavailable | OutcomeUnknown | None]:
         """Delete blobs. Returns the names that are done, how many existed, and the error that stopped it."""
-        done: list[str] = []
+        names_, id_, store = list(doomed), self._shard.spec.shard_id, self._shard.stores.blobs
+        done = [name for name in names_ if is_borrowed(name, id_)]  # The origin deletes them.
+        own = [name for name in names_ if not is_borrowed(name, id_)]
+        at_once = _NAMES_MAX if store.is_far else 1
+        pages = deque(own[start : start + at_once] for start in range(0, len(own), at_once))
         blobs, failed = 0, None
-        for name in doomed:
-            if is_borrowed(name, self._shard.spec.shard_id):
-                done.append(name)  # The origin deletes it.
-                continue
+        while pages:
+            page = pages.popleft()
             try:
-                blobs += self._shard.stores.blobs.delete(name)
-                done.append(name)
+                blobs += store.delete_all(page) if len(page) > 1 else store.delete(page[0])
+                done += page
             except (StoreUnavailable, OutcomeUnknown) as error:
-                failed = error
                 # One blob that cannot be deleted must not block the others; but stop if the store is away.
                 if not isinstance(error, StoreUnavailable) or error.retryable:
+                    failed = error
                     break
+                if len(page) > 1:
+                    pages.extendleft([name] for name in reversed(page))
+                else:
+                    failed = error
         return tuple(done), blobs, failed
 
     def _truncate(self, deleted: Iterable[str]) -> int:

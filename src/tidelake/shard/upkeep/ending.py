@@ -10,6 +10,7 @@ itself, it releases its origin before its own objects and log are deleted, since
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from tidelake.config import Config
 from tidelake.env import Env
@@ -23,6 +24,9 @@ from tidelake.state.forking import fork_pins
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 from tidelake.tabletext import FieldsAsHtml
+
+# Objects that a store which is far deletes at once.
+_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -145,10 +149,12 @@ class Ending:
         return None if known is None else known.state
 
     def _deleted(self, keep: frozenset[str]) -> Removed:
-        blobs = size_bytes = 0
-        for info in self._stores.blobs.list(f"{self.shard_id}/"):
-            if info.name not in keep and self._stores.blobs.delete(info.name):
-                blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
+        store, blobs, size_bytes = self._stores.blobs, 0, 0
+        listed = (info for info in store.list(f"{self.shard_id}/") if info.name not in keep)
+        while page := list(islice(listed, _AT_ONCE if store.is_far else 1)):
+            found = [info.name for info in page]
+            if store.delete_all(found) if store.is_far else store.delete(*found):
+                blobs, size_bytes = blobs + len(page), size_bytes + sum(info.size_bytes for info in page)
         return Removed(0, blobs, size_bytes)
 
 
