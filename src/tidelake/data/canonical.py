@@ -8,7 +8,7 @@ agree.
 import numpy as np
 import pyarrow as pa
 
-from tidelake.data.encode import raw
+from tidelake.data.arrays import raw
 
 _NAN_BITS = {2: 0x7E00, 4: 0x7FC00000, 8: 0x7FF8000000000000}
 

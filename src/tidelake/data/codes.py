@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.encode import raw
+from tidelake.data.arrays import null_mask, raw
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
@@ -85,7 +85,7 @@ def _float_words(column: pa.Array) -> Words:
 
 def _ranged(column: pa.Array, numbers: Ints | Words) -> Code | None:
     """Count from the least value; null comes after the greatest."""
-    valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+    valid = ~null_mask(column) if column.null_count else None
     known = numbers if valid is None else numbers[valid]
     least = known.min()
     span = int(known.max()) - int(least)
@@ -115,7 +115,7 @@ def _prefixes(column: pa.Array) -> Code:
     known = np.clip(lengths, 0, _PREFIX_BYTES + 1)
     values: Words = (words & _MASKS[np.minimum(known, _PREFIX_BYTES)]) | known.astype(np.uint64)
     if column.null_count:
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        valid = ~null_mask(column)
         least_word = values[valid].min()
         values = np.where(valid, values, np.uint64(2**64 - 1))
     else:
@@ -145,5 +145,5 @@ def _ranks(column: pa.Array) -> Code:
     ranks[size] = size
     indices = raw(found.indices, np.dtype(np.int32))
     if column.null_count:
-        indices = np.where(column.is_valid().to_numpy(zero_copy_only=False), indices, size)
+        indices = np.where(~null_mask(column), indices, size)
     return Code(ranks[indices], size.bit_length(), True)

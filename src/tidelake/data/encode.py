@@ -21,11 +21,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.data.arrays import binaries, from_numpy, raw, to_numpy
 from tidelake.data.types import arrow_type
 from tidelake.errors import InternalError
 from tidelake.model.schema import DataType, Schema
 
-_PRESENT, _NULL = b"\x01", b"\x02"
+# Scalars, since kernels make one of bytes by way of pandas.
+_PRESENT, _NULL, _NOTHING, _TEXT_END, _LIST_END = binaries([b"\x01", b"\x02", b"", b"\x00\x01", b"\x00"])
+_ZERO = from_numpy(np.zeros(1, np.int32))[0]
 _SIGN = np.uint64(1 << 63)
 _NAN = np.uint64(0x7FF8 << 48)
 Bytes = npt.NDArray[np.uint8]
@@ -79,7 +82,7 @@ def _encode(array: pa.Array) -> pa.Array:
     present = _present(array)
     if not array.null_count:
         return present
-    return pc.if_else(array.is_valid(), present, pa.scalar(_NULL, pa.binary()))
+    return pc.if_else(array.is_valid(), present, _NULL)
 
 
 def _present(array: pa.Array) -> pa.Array:
@@ -106,21 +109,13 @@ def words(array: pa.Array) -> npt.NDArray[np.uint64] | None:
     if is_.is_floating(kind):
         return _float_bits(array)
     if is_.is_boolean(kind):
-        return np.asarray(array.cast(pa.uint8()).fill_null(0).to_numpy().astype(np.uint64))
+        return raw(array.cast(pa.uint8()), np.dtype(np.uint8)).astype(np.uint64)
     if is_.is_unsigned_integer(kind):
         return raw(array, np.dtype(f"u{kind.byte_width}")).astype(np.uint64)
     if is_.is_signed_integer(kind) or is_.is_temporal(kind):
         signed = raw(array, np.dtype(f"i{kind.byte_width}")).astype(np.int64)
         return signed.view(np.uint64) ^ _SIGN
     return None
-
-
-def raw(array: pa.Array, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
-    """The values buffer of a fixed-width array as numpy sees it: not copied, arbitrary where null."""
-    buffer = array.buffers()[1]
-    if buffer is None or len(array) == 0:
-        return np.zeros(len(array), dtype)
-    return np.frombuffer(buffer, dtype, count=array.offset + len(array))[array.offset :]
 
 
 def _float_bits(array: pa.Array) -> npt.NDArray[np.uint64]:
@@ -159,7 +154,7 @@ def _decimals(array: pa.Array) -> pa.Array:
     if fits.all():
         return short
     long = _big_endian(np.where(limbs[:, 3] < 0, 0x40, 0xC0).astype(np.uint8), limbs)
-    return pc.if_else(pa.array(fits), short, long)
+    return pc.if_else(from_numpy(fits), short, long)
 
 
 def _big_endian(classes: Bytes, limbs: npt.NDArray[np.int64]) -> pa.Array:
@@ -176,24 +171,24 @@ def _big_endian(classes: Bytes, limbs: npt.NDArray[np.int64]) -> pa.Array:
 def _strings(array: pa.Array) -> pa.Array:
     plain = array.cast(pa.binary())
     if plain.null_count:
-        plain = plain.fill_null(b"")
+        plain = plain.fill_null(_NOTHING)
     escaped = pc.replace_substring(plain, b"\x00", b"\x00\xff")
-    return _join([_repeat(_PRESENT, len(array)), escaped, _repeat(b"\x00\x01", len(array))])
+    return _join([_repeat(_PRESENT, len(array)), escaped, _repeat(_TEXT_END, len(array))])
 
 
 def _lists(array: pa.Array) -> pa.Array:
     # flatten() leaves out the items of null lists and those outside a slice.
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
+    lengths = to_numpy(pc.list_value_length(array).fill_null(_ZERO)).astype(np.int64)
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    items = pa.ListArray.from_arrays(pa.array(offsets), _encode(array.flatten()))
-    joined = pc.binary_join(items, b"")
-    return _join([_repeat(_PRESENT, len(array)), joined, _repeat(b"\x00", len(array))])
+    items = pa.ListArray.from_arrays(from_numpy(offsets), _encode(array.flatten()))
+    joined = pc.binary_join(items, _NOTHING)
+    return _join([_repeat(_PRESENT, len(array)), joined, _repeat(_LIST_END, len(array))])
 
 
-def _repeat(value: bytes, n: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, pa.binary()), n)
+def _repeat(value: pa.Scalar, n: int) -> pa.Array:
+    return pa.repeat(value, n)
 
 
 def _join(arrays: list[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pc.binary_join_element_wise(*arrays, b"")
+    return arrays[0] if len(arrays) == 1 else pc.binary_join_element_wise(*arrays, _NOTHING)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.data.arrays import as_mask, binaries, from_numpy, null_mask
 from tidelake.data.encode import encode, words
 from tidelake.data.types import data_type
 from tidelake.model.predicate import NULL, PAST, Intervals, Predicate
@@ -40,7 +41,7 @@ class RowFilter:
         kept = int(np.count_nonzero(mask))
         if kept == batch.num_rows:
             return batch
-        return batch.filter(pa.array(mask)) if kept else batch.slice(0, 0)
+        return batch.filter(from_numpy(mask)) if kept else batch.slice(0, 0)
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
         """For each row, whether it satisfies it."""
@@ -68,28 +69,28 @@ def within(array: pa.Array, intervals: Intervals) -> Mask:
     elif pa.types.is_nested(array.type):
         # Nested columns can only be asked whether they are null.
         mask = np.ones(len(array), np.bool_)
-    elif (numbers := words(array)) is not None:
-        mask = _words_within(numbers, present)
+    elif (encoded := words(array)) is not None:
+        mask = _words_within(encoded, present)
     else:
         mask = _bytes_within(array, present)
     if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        valid = ~null_mask(array)
         mask = np.where(valid, mask, null)
     return mask
 
 
-def _words_within(numbers: npt.NDArray[np.uint64], intervals: Intervals) -> Mask:
+def _words_within(encoded: npt.NDArray[np.uint64], intervals: Intervals) -> Mask:
     edges = [(first, end - 1) for a, b in intervals if (first := _word(a)) < (end := _word(b))]
     if not edges:
-        return np.zeros(len(numbers), np.bool_)
+        return np.zeros(len(encoded), np.bool_)
     if len(edges) == 1:
         low, high = np.uint64(edges[0][0]), np.uint64(edges[0][1])
-        mask: Mask = (numbers >= low) & (numbers <= high)
+        mask: Mask = (encoded >= low) & (encoded <= high)
         return mask
     starts = np.array([first for first, _ in edges], np.uint64)
     lasts = np.array([last for _, last in edges], np.uint64)
-    at = np.searchsorted(starts, numbers, side="right")
-    result: Mask = (at > 0) & (numbers <= lasts[np.maximum(at, 1) - 1])
+    at = np.searchsorted(starts, encoded, side="right")
+    result: Mask = (at > 0) & (encoded <= lasts[np.maximum(at, 1) - 1])
     return result
 
 
@@ -110,9 +111,10 @@ def _bytes_within(array: pa.Array, intervals: Intervals) -> Mask:
         values, bound = array.cast(pa.binary()), _text
     else:
         values, bound = encode(array, data_type(kind, "compared")), _encoded
-    points = [bound(start)[0] for start, stop in intervals if stop == start + PAST]
+    single = [bound(start)[0] for start, stop in intervals if stop == start + PAST]
+    points = [value for value in single if value is not None]
     ranges = [(bound(start), bound(stop)) for start, stop in intervals if stop != start + PAST]
-    masks = [_numpy(pc.is_in(values, value_set=pa.array(points, pa.binary())))] if points else []
+    masks = [as_mask(pc.is_in(values, value_set=binaries(points)))] if points else []
     if len(ranges) > _RANGES_FEW:
         masks.append(_searched(values, [_first(*edge) for pair in ranges for edge in pair]))
     else:
@@ -140,7 +142,7 @@ def _at_least(values: pa.Array, bound: bytes | None, exclusive: bool) -> Mask:
     if bound is None:
         return np.zeros(len(values), np.bool_)
     compare = pc.greater if exclusive else pc.greater_equal
-    return _numpy(compare(values, pa.scalar(bound, pa.binary())))
+    return as_mask(compare(values, binaries([bound])[0]))
 
 
 def _text(bound: bytes) -> tuple[bytes | None, bool]:
@@ -157,8 +159,3 @@ def _text(bound: bytes) -> tuple[bytes | None, bool]:
 
 def _encoded(bound: bytes) -> tuple[bytes | None, bool]:
     return (None, False) if bound >= NULL else (bound, False)
-
-
-def _numpy(mask: pa.Array) -> Mask:
-    result: Mask = mask.fill_null(False).to_numpy(zero_copy_only=False)
-    return result

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.data.arrays import from_numpy, null_mask, to_numpy
 from tidelake.data.canonical import canonical, filled
 from tidelake.data.types import UNFIT, check_kept, data_type, listed, stored_type, update_schema
 from tidelake.errors import InvalidUpdates, UsageError
@@ -79,9 +80,9 @@ def normalize(
     for field in wanted:
         if field.name in given:
             constant = np.full(table.num_rows, values[given.index(field.name)], np.int64)
-            columns.append(pa.array(constant))
+            columns.append(from_numpy(constant))
         elif field.name == DIFF and DIFF not in found:
-            columns.append(pa.array(np.ones(table.num_rows, np.int64)))
+            columns.append(from_numpy(np.ones(table.num_rows, np.int64)))
         elif field.name not in found:
             columns.append(pa.nulls(table.num_rows, field.type))
         else:
@@ -256,7 +257,7 @@ def _missing(array: pa.Array, field: pa.Field) -> Mask | None:
     """Rows with a null where `field` or a field in it allows none; None if there surely is no such row."""
     bad: Mask | None = None
     if not field.nullable and array.null_count:
-        bad = array.is_null().to_numpy(zero_copy_only=False)
+        bad = null_mask(array)
     kind = field.type
     if not pa.types.is_nested(kind):
         return bad
@@ -265,10 +266,10 @@ def _missing(array: pa.Array, field: pa.Field) -> Mask | None:
         children = array.flatten()
         # Fields of a null struct are null too, which is allowed.
         rows = np.arange(len(array))
-        inside = array.is_valid().to_numpy(zero_copy_only=False)
+        inside = ~null_mask(array)
     else:
         children = [array.flatten()]
-        rows = pc.list_parent_indices(array).to_numpy()
+        rows = to_numpy(pc.list_parent_indices(array))
         inside = np.ones(len(rows), np.bool_)
     for i, child in enumerate(children):
         below = _missing(child, kind.field(i))
@@ -281,7 +282,7 @@ def _missing(array: pa.Array, field: pa.Field) -> Mask | None:
 def _check_rows(table: pa.Table, name: str, offends: Callable[[Ints], Mask], rule: str) -> None:
     start = 0
     for chunk in table.column(name).chunks:
-        values = chunk.to_numpy()
+        values = to_numpy(chunk)
         bad = offends(values)
         if bad.any():
             row = int(np.argmax(bad))

@@ -11,6 +11,7 @@ from bisect import bisect_left
 
 import pyarrow as pa
 
+from tidelake.data.arrays import places
 from tidelake.data.container import verify
 from tidelake.data.encode import encode_key
 from tidelake.data.keyset import KeySet, searchable
@@ -52,7 +53,7 @@ def encode_inline(
     tally = Tally(schema, domain)
     tally.add(summary(rows, schema, domain))
     key = rows.select([column.name for column in schema.key])
-    first, last = encode_key(key.take(pa.array([0, rows.num_rows - 1])), schema).to_pylist()
+    first, last = encode_key(key.take(places(0, rows.num_rows - 1)), schema).to_pylist()
     return tally.part(name, data, schema_id, (first, last), stats, inline=True)
 
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.encode import encode_key, raw, words
+from tidelake.data.arrays import from_numpy, null_mask, raw
+from tidelake.data.encode import encode_key, words
 from tidelake.data.order import equal_ranges
 from tidelake.model.predicate import NULL
 from tidelake.model.schema import Schema
@@ -41,7 +42,7 @@ def searchable(batch: pa.RecordBatch, schema: Schema) -> pa.Array:
         column = batch.column(schema.key[0].name)
         numbers = words(column)
         if numbers is not None:
-            return pa.array(numbers, mask=np.asarray(column.is_null()) if column.null_count else None)
+            return from_numpy(numbers, null_mask(column) if column.null_count else None)
     return encode_key(batch, schema)
 
 
@@ -157,4 +158,4 @@ def _places(rows: int, first: Places, end: Places) -> pa.Array | None:
     if total == rows:
         return None
     before = np.cumsum(counts) - counts
-    return pa.array(np.repeat(first - before, counts) + np.arange(total))
+    return from_numpy(np.repeat(first - before, counts) + np.arange(total))

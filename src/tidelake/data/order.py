@@ -20,7 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.encode import encode, encode_key, raw, truncate_lower, truncate_upper
+from tidelake.data.arrays import as_mask, from_numpy, null_mask, raw, to_numpy
+from tidelake.data.encode import encode, encode_key, truncate_lower, truncate_upper
 from tidelake.data.types import data_type
 
 __all__ = [
@@ -78,7 +79,7 @@ def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
             differs = differ(column.slice(0, n - 1), column.slice(1))
             keep = differs if equal is None else differs[equal - 1]
         else:
-            keep = differ(column.take(pa.array(equal - 1)), column.take(pa.array(equal)))
+            keep = differ(column.take(from_numpy(equal - 1)), column.take(from_numpy(equal)))
         equal = np.flatnonzero(~keep) + 1 if equal is None else equal[~keep]
         if len(equal) == 0:
             return starts
@@ -164,8 +165,8 @@ def sort_all(columns: list[pa.Array]) -> pa.Array:
 def _sort_many(columns: list[pa.Array]) -> pa.Array:
     """Sort by the first columns, then only the rows that are equal in them by the rest."""
     head, rest = columns[:_SORT_KEYS_MAX], columns[_SORT_KEYS_MAX:]
-    order = sort_all(head).to_numpy().astype(np.int64)
-    taken = pa.array(order)
+    order = to_numpy(sort_all(head)).astype(np.int64)
+    taken = from_numpy(order)
     sorted_head = [column.take(taken) for column in head]
     batch = pa.RecordBatch.from_arrays(sorted_head, [str(i) for i in range(len(head))])
     starts = group_starts(batch, len(head))
@@ -174,10 +175,10 @@ def _sort_many(columns: list[pa.Array]) -> pa.Array:
     ties = np.flatnonzero(tied)
     if len(ties):
         rows = order[ties]
-        groups = pa.array(np.cumsum(starts)[ties])
-        picked = pa.array(rows)
-        order[ties] = rows[sort_all([groups, *(c.take(picked) for c in rest)]).to_numpy()]
-    return pa.array(order)
+        groups = from_numpy(np.cumsum(starts)[ties])
+        picked = from_numpy(rows)
+        order[ties] = rows[to_numpy(sort_all([groups, *(c.take(picked) for c in rest)]))]
+    return from_numpy(order)
 
 
 def sortable(column: pa.Array) -> pa.Array:
@@ -195,7 +196,7 @@ def sortable(column: pa.Array) -> pa.Array:
 def _float32(column: pa.Array) -> pa.Array:
     # Not by a cast, which some versions of pyarrow lack for float16.
     values = raw(column, np.dtype(np.float16)).astype(np.float32)
-    return pa.array(values, mask=column.is_null().to_numpy(zero_copy_only=False))
+    return from_numpy(values, null_mask(column))
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[np.generic] | None:
@@ -215,17 +216,17 @@ def differ(a: pa.Array, b: pa.Array) -> Mask:
     if is_.is_nested(kind):
         described = data_type(kind, "compared")
         a, b = encode(a, described), encode(b, described)
-        return _numpy(pc.not_equal(a, b))
+        return as_mask(pc.not_equal(a, b))
     differs: Mask
     if is_.is_integer(kind) or is_.is_temporal(kind) or is_.is_floating(kind):
         # Floats by their bits: canonical floats are equal iff their bits are, NaN included.
         dtype = np.dtype(f"i{kind.bit_width // 8}")
         differs = raw(a, dtype) != raw(b, dtype)
     else:
-        differs = _numpy(pc.not_equal(a, b).fill_null(False))
+        differs = as_mask(pc.not_equal(a, b))
     if a.null_count or b.null_count:
-        valid_a, valid_b = _numpy(a.is_valid()), _numpy(b.is_valid())
-        differs = (differs & valid_a & valid_b) | (valid_a != valid_b)
+        null_a, null_b = null_mask(a), null_mask(b)
+        differs = (differs & ~null_a & ~null_b) | (null_a != null_b)
     return differs
 
 
@@ -236,14 +237,9 @@ def precede(a: pa.Array, b: pa.Array) -> Mask:
     if pa.types.is_floating(a.type):
         before = pc.or_(before, pc.and_not(pc.is_nan(b), pc.is_nan(a)))
     if not (a.null_count or b.null_count):
-        return _numpy(before)
+        return as_mask(before)
     # A value comes before null, and null comes before nothing.
-    return _numpy(pc.if_else(b.is_valid(), before.fill_null(False), a.is_valid()))
-
-
-def _numpy(mask: pa.Array) -> Mask:
-    result: Mask = mask.to_numpy(zero_copy_only=False)
-    return result
+    return np.where(null_mask(b), ~null_mask(a), as_mask(before))
 
 
 def _comparable(column: pa.Array, row: int) -> tuple[object, ...]:

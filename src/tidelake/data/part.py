@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelake.data.arrays import places
 from tidelake.data.canonical import filled
 from tidelake.data.consolidate import pieces
 from tidelake.data.container import MAGIC, checksum, filter_metadata, hasher, index_metadata, sealed, verify
@@ -164,7 +165,7 @@ class PartWriter:
         columns = [filled(column) for column in group.columns]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._arrow), group.num_rows)
         end = self._sink.tell()
-        self._keys.append(group.select(self._key_names).take(pa.array([0, group.num_rows - 1])))
+        self._keys.append(group.select(self._key_names).take(places(0, group.num_rows - 1)))
         self._ends.append(end)
         if self._filter is not None:
             self._filter.add(group)

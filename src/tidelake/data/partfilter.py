@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from tidelake.data.arrays import null_mask
 from tidelake.data.bloom import bits_of, made, may_hold
 from tidelake.data.encode import encode_key, words
 from tidelake.data.keyhash import Hashes, hash_encoded, hash_words
@@ -84,7 +85,7 @@ def _hashes(rows: pa.RecordBatch, schema: Schema) -> Hashes:
         column = rows.column(schema.key[0].name)
         found = words(column)
         if found is not None:
-            nulls = np.asarray(column.is_null()) if column.null_count else None
+            nulls = null_mask(column) if column.null_count else None
             return hash_words(found, nulls)
     return hash_encoded(encode_key(rows, schema))
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidelake.data.arrays import raw
 from tidelake.data.canonical import canonical
-from tidelake.data.encode import raw
 from tidelake.data.order import Comparable, group_starts, row_tuple
 from tidelake.data.sums import sort_batch
 from tidelake.data.types import update_schema

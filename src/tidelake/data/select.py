@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.data.arrays import from_numpy, to_numpy
 from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
@@ -105,7 +106,7 @@ def preserves_order(query: Query, domain: TimeDomain) -> bool:
 
 
 def _times(batch: pa.RecordBatch, domain: TimeDomain) -> list[Ints]:
-    return [batch.column(name).to_numpy() for name in domain.columns]
+    return [to_numpy(batch.column(name)) for name in domain.columns]
 
 
 def _before(times: list[Ints], bound: Time) -> Mask:
@@ -132,7 +133,7 @@ def _kept(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
     kept = int(np.count_nonzero(mask))
     if kept == len(mask):
         return batch
-    return batch.filter(pa.array(mask)) if kept else batch.slice(0, 0)
+    return batch.filter(from_numpy(mask)) if kept else batch.slice(0, 0)
 
 
 def _at(batch: pa.RecordBatch, time: Time, domain: TimeDomain) -> pa.RecordBatch:
@@ -155,5 +156,5 @@ def _advanced(
 def _with_times(batch: pa.RecordBatch, times: list[Ints], domain: TimeDomain) -> pa.RecordBatch:
     columns = list(batch.columns)
     for name, values in zip(domain.columns, times, strict=True):
-        columns[batch.schema.get_field_index(name)] = pa.array(values)
+        columns[batch.schema.get_field_index(name)] = from_numpy(values)
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

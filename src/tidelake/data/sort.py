@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelake.data.arrays import from_numpy, to_numpy
 from tidelake.data.codes import Code, Words, code
 from tidelake.data.order import Mask, differ, group_starts, precede, sort_all, sortable
 
@@ -35,7 +36,7 @@ def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
     Returns:
         An integer array for `take`.
     """
-    return pa.array(sorted_groups(batch, width)[0])
+    return from_numpy(sorted_groups(batch, width)[0])
 
 
 def sorted_groups(batch: pa.RecordBatch, width: int) -> tuple[Ints, Mask]:
@@ -111,7 +112,7 @@ class _Ties:
 
     def _column(self, i: int) -> pa.Array:
         column = self._batch.column(i)
-        return column if self._whole else column.take(pa.array(self.order[self.at]))
+        return column if self._whole else column.take(from_numpy(self.order[self.at]))
 
     @staticmethod
     def _differs(column: pa.Array, inside: Mask) -> bool:
@@ -143,11 +144,11 @@ class _Ties:
     def _sort_by(self, columns: list[int]) -> None:
         """Order the ties by all remaining columns with Arrow's sort, which takes any type."""
         rows = self.order[self.at]
-        taken = self._batch.select(columns).take(pa.array(rows))
-        order = sort_all([pa.array(self.groups), *(sortable(c) for c in taken.columns)])
-        self.order[self.at] = rows[order.to_numpy()]
+        taken = self._batch.select(columns).take(from_numpy(rows))
+        order = sort_all([from_numpy(self.groups), *(sortable(c) for c in taken.columns)])
+        self.order[self.at] = rows[to_numpy(order)]
         starts = group_starts(taken.take(order), len(columns))[1:]
-        groups = self.groups[order.to_numpy()]
+        groups = self.groups[to_numpy(order)]
         self._keep((groups[1:] == groups[:-1]) & ~starts)
 
     def _keep(self, same: Mask) -> None:

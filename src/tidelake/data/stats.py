@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.config import Config
+from tidelake.data.arrays import from_numpy, null_mask, places, raw, to_numpy
 from tidelake.data.container import checksum
-from tidelake.data.encode import encode, raw, truncate_lower, truncate_upper
+from tidelake.data.encode import encode, truncate_lower, truncate_upper
 from tidelake.data.sums import diffs, total
 from tidelake.data.timecounts import TimeCounts
 from tidelake.model.batch import ColumnStats, Part
@@ -91,7 +92,7 @@ class Summary:
 def summary(batch: pa.RecordBatch, schema: Schema, domain: TimeDomain) -> Summary:
     """Look at a batch of updates, not empty, sorted by the first column at least."""
     values = diffs(batch)
-    times = [batch.column(name).to_numpy() for name in domain.columns]
+    times = [to_numpy(batch.column(name)) for name in domain.columns]
     columns = [batch.column(column.name) for column in schema.columns]
     return Summary(
         batch,
@@ -112,7 +113,7 @@ def _extremes(array: pa.Array, *, leads: bool) -> pa.Array | None:
         # Nested columns are not used for pruning, and encoding their values would cost more than the rest.
         return array.slice(0, 0)
     # Rows are sorted by the first column, so its ends are its first and last values.
-    return array.take(pa.array([0, known - 1])) if leads else _ends(array)
+    return array.take(places(0, known - 1)) if leads else _ends(array)
 
 
 class Tally:
@@ -136,7 +137,7 @@ class Tally:
         self._lower = [min(x) for x in zip(self._lower or least, least, strict=True)]
         self._upper = [max(x) for x in zip(self._upper or greatest, greatest, strict=True)]
         if self._domain.total_order:
-            times = part.rows.column(self._domain.columns[0]).to_numpy()
+            times = to_numpy(part.rows.column(self._domain.columns[0]))
             self._times.add(times, least[0], greatest[0])
         for extremes, nulls, ends in zip(self._extremes, part.nulls, part.ends, strict=True):
             extremes.add(nulls, ends)
@@ -237,7 +238,7 @@ def _ends(array: pa.Array) -> pa.Array:
     if is_.is_floating(kind):
         return _float_ends(array)
     if is_.is_decimal(kind) and (at := _short_decimal_ends(array)) is not None:
-        return array.take(pa.array(at))
+        return array.take(places(*at))
     if is_.is_decimal(kind) and kind.bit_width < 128:
         found = pc.min_max(array.cast(pa.decimal128(kind.precision, kind.scale)))
         return pa.concat_arrays([pa.repeat(found[end], 1) for end in ("min", "max")]).cast(kind)
@@ -255,9 +256,9 @@ def _float_ends(array: pa.Array) -> pa.Array:
     """The least and greatest float. NaN is the greatest; pyarrow's minimum and maximum leave it out."""
     values = raw(array, np.dtype(f"f{array.type.bit_width // 8}"))
     if array.null_count:
-        values = values[array.is_valid().to_numpy(zero_copy_only=False)]
+        values = values[~null_mask(array)]
     # `fmin` leaves NaN out unless all values are NaN; `max` is NaN if any value is.
-    return pa.array(np.array([np.fmin.reduce(values), values.max()], values.dtype))
+    return from_numpy(np.array([np.fmin.reduce(values), values.max()], values.dtype))
 
 
 def _short_decimal_ends(array: pa.Array) -> list[int] | None:

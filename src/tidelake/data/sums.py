@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.data.arrays import from_numpy, places, to_numpy
 from tidelake.data.order import Comparable, Mask, group_starts, row_tuple
 from tidelake.data.sort import sort_indices, sorted_groups
 from tidelake.errors import InvalidUpdates
@@ -41,7 +42,7 @@ class Open:
 
 def diffs(batch: pa.RecordBatch) -> Ints:
     """The last column, `_diff`, as numpy."""
-    values: Ints = batch.column(batch.num_columns - 1).to_numpy()
+    values: Ints = to_numpy(batch.column(batch.num_columns - 1))
     return values
 
 
@@ -94,7 +95,7 @@ def close(group: Open, like: pa.RecordBatch) -> pa.RecordBatch:
 
 def with_diffs(batch: pa.RecordBatch, values: Ints) -> pa.RecordBatch:
     """The batch with other diffs."""
-    return pa.RecordBatch.from_arrays([*batch.columns[:-1], pa.array(values)], schema=batch.schema)
+    return pa.RecordBatch.from_arrays([*batch.columns[:-1], from_numpy(values)], schema=batch.schema)
 
 
 def _summed(
@@ -116,7 +117,7 @@ def _summed(
         last, row = int(begins[-1]), int(rows[-1])
         at = row_tuple(batch, row, width)
         # A copy: a slice would keep the whole chunk.
-        copied = batch.take(pa.array([row]))
+        copied = batch.take(places(row))
         opened = Open(copied, at, total(values[last:]) + (carried if last == 0 else 0))
         carried = 0 if last == 0 else carried
         values, begins, rows = values[:last], begins[:-1], rows[:-1]
@@ -137,10 +138,10 @@ def _picked(batch: pa.RecordBatch, rows: Ints, sums: Ints, *, in_order: bool) ->
     if adjoin and 2 * len(rows) >= batch.num_rows:
         kept = batch.slice(int(rows[0]), len(rows)).select(range(batch.num_columns - 1))
     else:
-        picked = pa.array(rows.astype(np.uint32))
+        picked = from_numpy(rows.astype(np.uint32))
         # The indices take half as many bytes, and need no check.
         kept = pc.take(batch.select(range(batch.num_columns - 1)), picked, boundscheck=False)
-    return pa.RecordBatch.from_arrays([*kept.columns, pa.array(sums)], schema=batch.schema)
+    return pa.RecordBatch.from_arrays([*kept.columns, from_numpy(sums)], schema=batch.schema)
 
 
 def _group_sums(batch: pa.RecordBatch, values: Ints, begins: Ints, rows: Ints, carried: int) -> Ints:

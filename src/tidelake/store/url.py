@@ -50,7 +50,6 @@ from tidelake.store.names import check_name
 from tidelake.store.objects.address import SCHEMES, BucketAddress, parse_address
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.clock import store_ms
-from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.folder import FolderBucket
 from tidelake.store.objects.lake import find_marker, make_lake
 from tidelake.store.objects.log import ObjectVersionLog
@@ -235,6 +234,9 @@ def _open_objects(
 ) -> Stores:
     """Open a lake in an object store: one request; some thirty to make one."""
     url, retry = address.url, Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
+    # Its loop takes a tenth of the time in which a lake on disk is opened and first read.
+    from tidelake.store.objects.cloud import CloudBucket
+
     bucket = CloudBucket(address, access.options)
     try:
         marker = find_marker(bucket, url, retry)

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelake.data.arrays import raw
 from tidelake.data.consolidate import copied
-from tidelake.data.encode import encode_key, raw
+from tidelake.data.encode import encode_key
 from tidelake.data.types import arrow_type, row_schema, update_schema
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelake.data.arrays import binaries
 from tidelake.data.filter import RowFilter
 from tidelake.data.keyset import KeySet
 from tidelake.data.prune import Pruning
@@ -88,7 +89,7 @@ class Scope:
         self.only_keys = among is not None and where is None and keys in (None, KeyRange())
         ids = [column.id for column in spec.schema.key]
         if among is None and where is not None and (fixed := keys_asked(where, ids, _KEYS_MAX)):
-            among = KeySet(pa.array(fixed, pa.binary()))
+            among = KeySet(binaries(fixed))
         self.among = among
         self.keys = keys or KeyRange()
         if among is not None:
