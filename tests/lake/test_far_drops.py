@@ -6,12 +6,13 @@ import pytest
 
 import inside
 from clocks import MovedClock
-from tables import SCHEMA, rows
+from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.lake import Lake
 from tidelake.shard.history import History
+from tidelake.store.objects import entrynames
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
@@ -93,3 +94,38 @@ def test_a_shard_that_is_dropped_while_it_is_opened_is_one_that_was_dropped(monk
         monkeypatch.setattr(MemoryBucket, "get", dropped_first)
         with pytest.raises(CollectionDropped):
             history.open()
+
+
+def test_fsck_names_what_landed_late_and_a_repair_removes_it_where_the_log_was_deleted():
+    clock = MovedClock()
+    bucket = EndingBucket(clock)
+    with lake_on(bucket, clock) as lake:
+        kept, dropped = (lake.create(name, SCHEMA, key=["id"]) for name in ("kept", "dropped"))
+        for c in (kept, dropped):
+            for n in range(4):
+                c.append(rows(n))
+            assert inside.write_rollup(c)
+        log, first = inside.stores(lake).log, kept.state().rollup.seqno
+        clock.sleep(2 * GRACE_S)
+        lake.drop("dropped")
+        log.truncate(kept.id, first)
+        clock.sleep(2 * GRACE_S)
+        lake.collect()
+        kept.append(rows(4))
+        log.truncate(kept.id, first + 1)
+        assert lake.fsck().clean and "ghost-entry" not in {one.kind for one in lake.fsck().findings}
+        for late in (kept, dropped):
+            assert bucket.put_new(entrynames.entry(late.id, 1), b"late")
+        told = {
+            (one.collection, one.object): one for one in lake.fsck().findings if one.kind == "ghost-entry"
+        }
+        assert sorted(told) == sorted([("kept", f"{kept.id}@1"), ("", f"{dropped.id}@1")])
+        assert "truncation" in told["kept", f"{kept.id}@1"].message and lake.fsck().clean
+        repaired = {one.object for one in lake.fsck(repair=True).findings if one.repaired}
+        assert repaired == {f"{dropped.id}@1"}
+        assert [one.object for one in lake.fsck().findings if one.kind == "ghost-entry"] == [f"{kept.id}@1"]
+        assert ids(kept) == dict.fromkeys(range(5), 1)
+        # The next truncation takes the other one.
+        clock.sleep(2 * GRACE_S)
+        log.truncate(kept.id, first + 2)
+        assert "ghost-entry" not in {one.kind for one in lake.fsck().findings}

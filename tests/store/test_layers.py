@@ -25,11 +25,13 @@ T = TypeVar("T")
 ARGUMENTS = {
     "blob.get_ranges": ("a/b", ((0, 2), (3, 1))),
     "blob.put": ("a/b", b"data"),
+    "blob.delete_all": (["a/b"],),
     "log.scan": ("key", 0),
     "log.compare_and_set": ("key", None, b"data"),
     "log.newer": ("key", 0),
     "log.truncate": ("key", 0),
     "log.mend": ("key", ()),
+    "log.ghosts": (),
 }
 
 

@@ -12,7 +12,7 @@ object. A layer that must see these reads overrides `open`.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeVar
 
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, MendedLog, VersionLog
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Ghost, MendedLog, VersionLog
 
 T = TypeVar("T")
 
@@ -35,6 +35,7 @@ LogOperation: TypeAlias = Literal[
     "log.truncate",
     "log.delete",
     "log.mend",
+    "log.ghosts",
     "log.keys",
 ]
 Operation: TypeAlias = BlobOperation | LogOperation
@@ -144,6 +145,10 @@ class LogLayer:
     def mend(self, key: str, starts: Collection[int]) -> MendedLog | None:
         """Repair a damaged key; see `VersionLog.mend`."""
         return self._around("log.mend", lambda: self._inner.mend(key, starts))
+
+    def ghosts(self) -> list[Ghost]:
+        """Entries that were put again after their removal; see `VersionLog.ghosts`."""
+        return self._around("log.ghosts", self._inner.ghosts)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """List keys by prefix; see `VersionLog.keys`. `around` sees the start of the listing."""

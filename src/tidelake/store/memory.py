@@ -21,7 +21,7 @@ from tidelake.store.names import (
     check_range,
     check_truncation,
 )
-from tidelake.store.protocols import BlobInfo, Entry, MendedLog, following
+from tidelake.store.protocols import BlobInfo, Entry, Ghost, MendedLog, following
 
 
 class MemoryBlobStore:
@@ -157,6 +157,10 @@ class MemoryVersionLog:
         """Do nothing: memory is taken to be intact; see `VersionLog.mend`."""
         check_name(key)
         return None
+
+    def ghosts(self) -> list[Ghost]:
+        """None: no write lands late; see `VersionLog.ghosts`."""
+        return []
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """List keys in ascending order; see `VersionLog.keys`."""

@@ -137,6 +137,21 @@ class MendedLog:
         return self.head + 1, self.acknowledged
 
 
+@dataclass(frozen=True)
+class Ghost:
+    """An entry that was put again after its removal, by a write that landed late. It is no part of its key.
+
+    Attributes:
+        key: the key.
+        seqno: of the entry that was removed.
+        is_gone: whether the key was deleted; `VersionLog.delete` then removes what is left under it.
+    """
+
+    key: str
+    seqno: int
+    is_gone: bool
+
+
 def following(found: list[Entry], seqno: int, through: int | None = None) -> list[Entry] | None:
     """The answer of `VersionLog.newer`, from a scan that began with entry `seqno`."""
     if not found or found[0].seqno > seqno + 1:
@@ -215,6 +230,12 @@ class VersionLog(Protocol):
 
         Raises:
             CorruptionError: no entry is intact. The key is left as it is.
+        """
+
+    def ghosts(self) -> list[Ghost]:
+        """The ghosts of all keys, in no order that matters. May be slow: meant for administration.
+
+        Empty where no write can land late. A ghost of a key that exists goes with a later truncation.
         """
 
     def keys(self, prefix: str = "") -> Iterator[str]:

@@ -40,7 +40,7 @@ from tidelake.store.names import (
     check_truncation,
     is_name,
 )
-from tidelake.store.protocols import Entry, MendedLog, following
+from tidelake.store.protocols import Entry, Ghost, MendedLog, following
 from tidelake.store.salvage import salvage
 from tidelake.store.sqlite_database import (
     Database,
@@ -178,6 +178,10 @@ class SqliteVersionLog:
                 return self._mended(key, damage, starts)
             except OSError as error:
                 raise unavailable("mend key", key, error) from error
+
+    def ghosts(self) -> list[Ghost]:
+        """None: no write lands late; see `VersionLog.ghosts`."""
+        return []
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """List keys in ascending order; reads the folder of each. See `VersionLog.keys`."""

@@ -51,7 +51,7 @@ class FaultPlan:
     seed and order of calls give the same faults. Operations are `blob.get`, `blob.get_ranges`, `blob.put`,
     `blob.delete`, `blob.delete_all`, `blob.prune`, `blob.list`, `blob.open`, `blob.read` (of an opened
     object), `log.head`, `log.scan`, `log.newer`, `log.compare_and_set`, `log.truncate`, `log.delete`,
-    `log.mend` and `log.keys`.
+    `log.mend`, `log.ghosts` and `log.keys`.
 
     Args:
         seed: seed of the random choices.

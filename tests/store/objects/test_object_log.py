@@ -8,9 +8,10 @@ import pytest
 from clocks import MovedClock
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.store.clock import StoreClock
+from tidelake.store.objects import entrynames
 from tidelake.store.objects.clock import store_ms
 from tidelake.store.objects.log import ObjectVersionLog
-from tidelake.store.protocols import Entry
+from tidelake.store.protocols import Entry, Ghost
 from tidelake.testing.buckets import MemoryBucket
 
 GRACE_S = 600
@@ -230,7 +231,7 @@ def test_a_stalled_reader_does_not_apply_a_ghost_nor_believe_that_nothing_is_new
     look = stalled._look("k")
     assert stalled.newer("k", 9) is None
     stalled._looks["k"] = look
-    place.bucket._objects[log._entry("k", 10)] = (b"ghost", place.clock.ms)
+    place.bucket._objects[entrynames.entry("k", 10)] = (b"ghost", place.clock.ms)
     assert stalled.newer("k", 9) is None
 
 
@@ -351,7 +352,7 @@ def test_a_reader_that_looked_at_the_floor_just_before_a_deletion_does_not_take_
 
 def test_a_missing_entry_above_the_floor_is_damage(place: Place) -> None:
     log = place.filled(10)
-    del place.bucket._objects[log._entry("k", 5)]
+    del place.bucket._objects[entrynames.entry("k", 5)]
     with pytest.raises(CorruptionError, match="k@5"):
         log.scan("k", 0)
     with pytest.raises(CorruptionError, match="k@5"):
@@ -369,7 +370,7 @@ def test_a_log_that_ends_below_its_floor_has_lost_its_newest_entries(place: Plac
     log = place.filled(10)
     log.truncate("k", 8)
     for seqno in (8, 9):
-        del place.bucket._objects[log._entry("k", seqno)]
+        del place.bucket._objects[entrynames.entry("k", seqno)]
     for call in (lambda: log.head("k"), lambda: log.scan("k", 0), lambda: log.compare_and_set("k", 7, b"8")):
         place.later(1)
         with pytest.raises(CorruptionError, match="the rest is lost"):
@@ -406,3 +407,34 @@ def test_a_clock_that_knows_the_time_survives_a_store_that_is_away(place: Place)
     place.bucket.put = away
     place.clock.ms += 4_000_000
     assert clock.now_ms() == place.clock.ms
+
+
+def test_an_entry_that_is_put_again_is_a_ghost_and_goes_with_a_later_truncation(place: Place) -> None:
+    log = place.filled(10)
+    truncated(place, log, 5)
+    assert log.ghosts() == []
+    assert place.bucket.put_new(entrynames.entry("k", 2), b"late")
+    assert log.ghosts() == [Ghost("k", 2, False)]
+    assert log.head("k").seqno == 9 and 2 not in [one.seqno for one in log.scan("k", 0)]
+    truncated(place, log, 7)
+    assert log.ghosts() == [] and not place.bucket.get_all([entrynames.entry("k", 2)])[0]
+
+
+def test_entries_that_a_truncation_has_not_removed_yet_are_no_ghosts(place: Place) -> None:
+    log = place.filled(10)
+    assert log.truncate("k", 5) == 0
+    assert place.bucket.get_all([entrynames.entry("k", 2)]) == [b"2"]
+    assert log.ghosts() == []
+    # Nor are entries at or above the floor, however young.
+    assert log.compare_and_set("k", 9, b"10") and log.ghosts() == []
+
+
+def test_a_ghost_of_a_deleted_key_stays_until_the_key_is_deleted_again(place: Place) -> None:
+    log = place.filled(3)
+    place.clock.sleep(2 * GRACE_S)
+    assert log.delete("k")
+    place.bucket.put_new(entrynames.entry("k", 2), b"late")
+    assert log.head("k") is None and list(log.keys()) == []
+    assert log.ghosts() == [Ghost("k", 2, True)]
+    assert not log.delete("k")
+    assert log.ghosts() == [] and list(log.keys()) == []

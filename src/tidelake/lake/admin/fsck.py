@@ -4,7 +4,7 @@ Owns the comparison of the catalog with the existing shards; `tidelake.shard.che
 Data is never removed: a shard with rows that no name leads to is reported and stays.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidelake.config import Config
@@ -151,6 +151,7 @@ class LakeCheck:
         lost = any(one.kind in _LOST for one in self._found)
         for shard_id in sorted(stored.keys() - shards - named - {SHARD_ID}):
             self._unknown(shard_id, stored[shard_id], removable=not lost)
+        self._ghosts({shard_id: name for name, shard_id in listing.shards.items() if shard_id is not None})
         return self._report()
 
     def _report(self) -> FsckReport:
@@ -320,6 +321,20 @@ class LakeCheck:
             for info in list(self.stores.blobs.list(f"{shard_id}/")):
                 self.stores.blobs.delete(info.name)
             self._repaired()
+
+    def _ghosts(self, names: Mapping[str, str]) -> None:
+        """Report log entries that were written again after their removal; remove those of deleted logs."""
+        ghosts = self.stores.log.ghosts()
+        gone = {ghost.key for ghost in ghosts if ghost.is_gone}
+        for key in sorted(gone) if self.repair else ():
+            self.stores.log.delete(key)
+        left = self.stores.log.ghosts() if self.repair and gone else ghosts
+        for ghost in sorted(ghosts, key=lambda one: (one.key, one.seqno)):
+            goes = "--repair removes it" if ghost.is_gone else "it goes with a later truncation of the log"
+            message = f"a write landed late, after this entry had been removed; it has no effect, and {goes}"
+            self._tell("ghost-entry", f"{ghost.key}@{ghost.seqno}", message, names.get(ghost.key, ""))
+            if ghost not in left:
+                self._repaired()
 
     def _repaired(self) -> None:
         """Mark the newest finding as repaired."""

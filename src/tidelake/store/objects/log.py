@@ -33,16 +33,15 @@ from tidelake.store.names import (
     check_truncation,
     is_name,
 )
+from tidelake.store.objects import entrynames
 from tidelake.store.objects.bucket import Bucket, ObjectInfo
 from tidelake.store.objects.clock import store_ms
-from tidelake.store.protocols import Entry, MendedLog
+from tidelake.store.objects.entrynames import ENTRIES, FLOORS, GONE, LAST, LOGS, parsed
+from tidelake.store.objects.ghosts import ghosts_in
+from tidelake.store.protocols import Entry, Ghost, MendedLog
 
 T = TypeVar("T")
 
-_LOGS, _GONE = "log/", "gone/"
-_FLOORS, _ENTRIES = "0-floors/", "1-entries/"
-_DIGITS = 20
-_LAST = 10**_DIGITS - 1  # the floor of a deleted key: no entry has this seqno
 _AHEAD = (1, 2, 4)  # how many entries a reader gets at once, before it looks how many there are
 _AT_ONCE = 256
 _WITH_HEAD = 32  # so many of the newest entries come with the head: who asks for it mostly wants them next
@@ -85,7 +84,7 @@ class _Survey:
     @property
     def is_there(self) -> bool:
         """Whether the key exists."""
-        return self.newest is not None and self.floor != _LAST
+        return self.newest is not None and self.floor != LAST
 
 
 _NOTHING = _Survey(0, None, -1)
@@ -202,10 +201,10 @@ class ObjectVersionLog:
             return False
         if look is None or look.seen < before:
             survey = self._survey(key)
-            if survey.floor == _LAST or survey.head != before:
+            if survey.floor == LAST or survey.head != before:
                 return False
         at = self._now()
-        is_new = self._bucket.put_new(self._entry(key, seqno), data)
+        is_new = self._bucket.put_new(entrynames.entry(key, seqno), data)
         for attempt in range(_TRIES):
             won = self._judged(key, seqno, data, is_new=is_new)
             if won is not None:
@@ -215,7 +214,7 @@ class ObjectVersionLog:
                 return won
             # Refused, and nothing is there: another put is under way, perhaps an earlier try of this one.
             self._clock.sleep(_PAUSE_S * 2**attempt)
-            is_new = self._after_write(lambda: self._bucket.put_new(self._entry(key, seqno), data))
+            is_new = self._after_write(lambda: self._bucket.put_new(entrynames.entry(key, seqno), data))
         raise OutcomeUnknown(f"entry {seqno} of {key!r} was refused {_TRIES} times, and is not there")
 
     def truncate(self, key: str, seqno: int) -> int:
@@ -235,13 +234,13 @@ class ObjectVersionLog:
         """Delete a key whose newest entry is older than the grace. See `VersionLog.delete`."""
         check_name(key)
         survey = self._survey(key)
-        if survey.floor == _LAST:
+        if survey.floor == LAST:
             # Another call was interrupted.
             self._clear(key)
             return False
         if survey.newest is None or store_ms(self._bucket) - survey.newest.modified_ms < self._grace_s * 1000:
             return False
-        self._raise_floor(key, _LAST)
+        self._raise_floor(key, LAST)
         self._after_write(lambda: self._clear(key))
         return True
 
@@ -266,13 +265,17 @@ class ObjectVersionLog:
         if first is None:
             raise damage
         self._raise_floor(key, first)
-        return MendedLog(damage.reason, first, survey.head, survey.head, self._folder(key))
+        return MendedLog(damage.reason, first, survey.head, survey.head, entrynames.folder(key))
+
+    def ghosts(self) -> list[Ghost]:
+        """Entries that were put again after their removal; a listing of all logs. See `VersionLog.ghosts`."""
+        return ghosts_in(self._bucket)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """List keys in ascending order; see `VersionLog.keys`. A listing of all keys that were ever there."""
         check_prefix(prefix)
-        gone = {info.key.removeprefix(_GONE) for page in self._bucket.list(_GONE) for info in page}
-        folders = (folder for folder in self._bucket.folders(_LOGS) if folder not in gone)
+        gone = {info.key.removeprefix(GONE) for page in self._bucket.list(GONE) for info in page}
+        folders = (folder for folder in self._bucket.folders(LOGS) if folder not in gone)
         keys = sorted(folder.replace("~", "/") for folder in folders)
         return iter([key for key in keys if is_name(key) and key.startswith(prefix)])
 
@@ -323,7 +326,7 @@ class ObjectVersionLog:
         return look
 
     def _look(self, key: str) -> _Look:
-        return self._looks.get(key, _Look(_LAST, -1, (float("-inf"), float("-inf"))))
+        return self._looks.get(key, _Look(LAST, -1, (float("-inf"), float("-inf"))))
 
     def _remember(self, key: str, look: _Look) -> None:
         old = self._looks.pop(key, look)
@@ -353,7 +356,7 @@ class ObjectVersionLog:
             at = self._now()
             survey = self._surveyed(key)
             is_slow = self._since(at) > self._grace_s
-            is_whole = survey.floor == _LAST or survey.head >= survey.floor or survey == _NOTHING
+            is_whole = survey.floor == LAST or survey.head >= survey.floor or survey == _NOTHING
             if is_whole and not is_slow:
                 self._remember(key, _Look(survey.floor, survey.head if survey.is_there else -1, at))
                 return survey
@@ -365,9 +368,9 @@ class ObjectVersionLog:
 
     def _surveyed(self, key: str) -> _Survey:
         floor = 0
-        for info in self._listed(self._folder(key)):
-            kind, seqno = self._parsed(key, info.key)
-            if kind == _ENTRIES:
+        for info in self._listed(entrynames.folder(key)):
+            kind, seqno = parsed(key, info.key)
+            if kind == ENTRIES:
                 return _Survey(floor, info, seqno)
             floor = max(floor, seqno)
         return replace(_NOTHING, floor=floor)
@@ -393,25 +396,25 @@ class ObjectVersionLog:
         return found if self._stayed(key, first) else None
 
     def _entries(self, key: str, seqnos: Sequence[int]) -> list[bytes | None]:
-        return self._bucket.get_all([self._entry(key, seqno) for seqno in seqnos])
+        return self._bucket.get_all([entrynames.entry(key, seqno) for seqno in seqnos])
 
     def _raise_floor(self, key: str, seqno: int) -> None:
         """Raise the floor, unless it is as great. SUBTLE: a put may be refused though nothing is there."""
-        if self._bucket.put_new(self._floor(key, seqno), b""):
+        if self._bucket.put_new(entrynames.floor(key, seqno), b""):
             return
         for attempt in range(_TRIES):
             if self._after_write(lambda: self._survey(key).floor) >= seqno:
                 return
             self._clock.sleep(_PAUSE_S * 2**attempt)
-            if self._after_write(lambda: self._bucket.put_new(self._floor(key, seqno), b"")):
+            if self._after_write(lambda: self._bucket.put_new(entrynames.floor(key, seqno), b"")):
                 return
         raise OutcomeUnknown(f"floor {seqno} of {key!r} was refused {_TRIES} times, and is not there")
 
     def _removed(self, key: str) -> int:
         """Remove entries below a floor that is older than the grace, and the floors below it."""
         floors = {
-            self._parsed(key, info.key)[1]: info.modified_ms
-            for info in self._listed(self._folder(key) + _FLOORS)
+            parsed(key, info.key)[1]: info.modified_ms
+            for info in self._listed(entrynames.folder(key) + FLOORS)
         }
         # When the newest floor was raised: it cannot be earlier now. All by the clock of the store. A listing
         # that takes longer than the grace may show no floor at all.
@@ -419,32 +422,16 @@ class ObjectVersionLog:
         old = [floor for floor, raised_ms in floors.items() if now_ms - raised_ms >= self._grace_s * 1000]
         safe = max(old, default=0)
         removed = 0
-        for page in self._bucket.list(self._folder(key) + _ENTRIES):
-            names = [info.key for info in page if self._parsed(key, info.key)[1] < safe]
+        for page in self._bucket.list(entrynames.folder(key) + ENTRIES):
+            names = [info.key for info in page if parsed(key, info.key)[1] < safe]
             self._bucket.delete(names)
             removed += len(names)
-        self._bucket.delete([self._floor(key, floor) for floor in floors if floor < safe])
+        self._bucket.delete([entrynames.floor(key, floor) for floor in floors if floor < safe])
         return removed
 
     def _clear(self, key: str) -> None:
         """Remove the entries of a deleted key, and note that nothing is left."""
-        last = self._floor(key, _LAST)
-        for page in self._bucket.list(self._folder(key)):
+        last = entrynames.floor(key, LAST)
+        for page in self._bucket.list(entrynames.folder(key)):
             self._bucket.delete([info.key for info in page if info.key != last])
-        self._bucket.put(_GONE + key.replace("/", "~"), b"")
-
-    def _folder(self, key: str) -> str:
-        return f"{_LOGS}{key.replace('/', '~')}/"
-
-    def _floor(self, key: str, seqno: int) -> str:
-        return f"{self._folder(key)}{_FLOORS}{_LAST - seqno:0{_DIGITS}}"
-
-    def _entry(self, key: str, seqno: int) -> str:
-        return f"{self._folder(key)}{_ENTRIES}{_LAST - seqno:0{_DIGITS}}"
-
-    def _parsed(self, key: str, name: str) -> tuple[str, int]:
-        """Which kind of object it is, and its number."""
-        kind, digits = name.removeprefix(self._folder(key))[:-_DIGITS], name[-_DIGITS:]
-        if kind not in (_FLOORS, _ENTRIES) or not digits.isdecimal():
-            raise CorruptionError(name, "no object of a log has such a name")
-        return kind, _LAST - int(digits)
+        self._bucket.put(entrynames.gone(key), b"")

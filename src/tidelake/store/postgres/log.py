@@ -33,7 +33,7 @@ from tidelake.store.names import (
 from tidelake.store.postgres import schema
 from tidelake.store.postgres.address import Address
 from tidelake.store.postgres.connections import Connection, Connections
-from tidelake.store.protocols import Entry, MendedLog
+from tidelake.store.protocols import Entry, Ghost, MendedLog
 
 SEQNO_MAX = 2**63 - 1
 DELETES_MAX = 1_000
@@ -214,6 +214,10 @@ class PostgresVersionLog:
                 return self._mended(connection, key, starts)
 
         return self._connections.run(f"mend key {key!r}", work, writes=True)
+
+    def ghosts(self) -> list[Ghost]:
+        """None: no write lands late; see `VersionLog.ghosts`."""
+        return []
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """List keys in ascending order; see `VersionLog.keys`. One statement."""
