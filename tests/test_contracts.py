@@ -15,6 +15,7 @@ BREAKS = {
         ("model/violation.py", "import tidelake.lake"),
         ("data/violation.py", "from tidelake import store"),
         ("spark/violation.py", "import tidelake.testing"),
+        ("lake/api/violation.py", "import tidelake.exporters.prometheus"),
         ("shard/violation.py", "def f() -> None:\n    import tidelake.lake"),
         ("violation.py", ""),
     ],

@@ -4,15 +4,24 @@ Everything that is not a pure function takes an `Env`; tests pass their own. Bac
 through a `Spawner`, only on request; nothing starts at import.
 """
 
+import logging
+import sys
 import threading
 import time
 import uuid
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tidelake.errors import OutOfThreads
+from tidelake.metrics import BOUNDS, BY_NAME
+from tidelake.process import PerProcess
+
+LOG = logging.getLogger("tidelake")
+"""Where failures are logged that their callers survive. Quiet until a program adds a handler."""
+LOG.addHandler(logging.NullHandler())
 
 _BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # Linux
 
@@ -38,10 +47,16 @@ class IdSource(Protocol):
 
 
 class Recorder(Protocol):
-    """Counts events."""
+    """Takes counts and measurements; thread-safe. `tidelake.metrics` lists the names."""
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add `amount` to the counter `name`."""
+
+    def observe(self, name: str, value: float) -> None:
+        """Add a value to the histogram `name`."""
+
+    def gauge(self, name: str, value: float | None, label: str = "") -> None:
+        """Set the gauge `name`, for a collection or a level if it has a label; None: it is gone."""
 
 
 class Stop(Protocol):
@@ -117,15 +132,75 @@ class _SpawnedThread:
             self._thread.join()
 
 
+@dataclass(frozen=True)
+class Histogram:
+    """How many values were how large.
+
+    Attributes:
+        bounds: ascending upper ends of the buckets; the last bucket has no end.
+        counts: values in each bucket, one more than bounds.
+        total: sum of all values.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float = 0.0
+
+    def plus(self, value: float) -> "Histogram":
+        """With one more value."""
+        at = bisect_left(self.bounds, value)
+        counts = (*self.counts[:at], self.counts[at] + 1, *self.counts[at + 1 :])
+        return replace(self, counts=counts, total=self.total + value)
+
+
+# 2,000 collections with all their gauges: about 15 MB in memory, and as much text for Prometheus.
+_GAUGES_MAX = 50_000
+
+
 class Counters:
-    """A recorder that keeps its counts in memory."""
+    """A recorder that keeps everything in memory: what a lake has if it is opened without one. Thread-safe.
+
+    Attributes:
+        counts: by name of the counter.
+        histograms: by name.
+        gauges: by name and label. At most 50,000; what is more is counted as `gauges.refused`.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.histograms: dict[str, Histogram] = {}
+        self.gauges: dict[tuple[str, str], float] = {}
+        self._lock = PerProcess(threading.Lock)
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add `amount` to the counter `name`."""
-        self.counts[name] += amount
+        with self._lock.get():
+            self.counts[name] += amount
+
+    def observe(self, name: str, value: float) -> None:
+        """Add a value to the histogram `name`."""
+        with self._lock.get():
+            held = self.histograms.get(name)
+            if held is None:
+                bounds = BOUNDS[BY_NAME[name].unit]
+                held = Histogram(bounds, (0,) * (len(bounds) + 1))
+            self.histograms[name] = held.plus(value)
+
+    def gauge(self, name: str, value: float | None, label: str = "") -> None:
+        """Set the gauge `name`, or remove it."""
+        key = name, label
+        with self._lock.get():
+            if value is None:
+                self.gauges.pop(key, None)
+            elif key in self.gauges or len(self.gauges) < _GAUGES_MAX:
+                self.gauges[key] = value
+            else:
+                self.counts["gauges.refused"] += 1
+
+    def taken(self) -> tuple[dict[str, int], dict[str, Histogram], dict[tuple[str, str], float]]:
+        """Copies of counts, histograms and gauges, all of one moment."""
+        with self._lock.get():
+            return dict(self.counts), dict(self.histograms), dict(self.gauges)
 
 
 @dataclass(frozen=True)
@@ -136,3 +211,12 @@ class Env:
     ids: IdSource = field(default_factory=RandomIds)
     recorder: Recorder = field(default_factory=Counters)
     spawner: Spawner = field(default_factory=ThreadSpawner)
+
+    def failed(self, name: str) -> None:
+        """Count a failure that its caller survives, and log it. Called while the error is handled.
+
+        Args:
+            name: of the counter, such as `renewer.failed`.
+        """
+        self.recorder.count(name)
+        LOG.warning("%s: %s", name, sys.exception())

@@ -1,13 +1,16 @@
 """`tidelake maintain`, and what `tidelake show` says of amplification."""
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -286,3 +289,41 @@ def test_settings_of_a_lake_are_shown_and_changed(run, tmp_path, monkeypatch):
     for wrong in ("upload_age=5", "upload_age_s", "upload_age_s=soon", "upload_age_s=-1"):
         answer = run("settings", "lake", wrong)
         assert answer.code == 2 and "upload_age" in answer.err
+
+
+def test_metrics_are_answered_while_it_goes_on(place):
+    pytest.importorskip("prometheus_client")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    command = [sys.executable, "-c", TIDELAKE, "maintain", place, "--interval", "0.1", "--metrics", str(port)]
+    with tied(command) as running:
+        text = ""
+        while 'tidelake_collection_updates{collection="users"} 5.0' not in text:
+            assert running.poll() is None
+            time.sleep(0.05)
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer,
+            ):
+                text = answer.read().decode()
+        assert "tidelake_merge_total" in text
+        running.terminate()
+
+
+@pytest.mark.parametrize("address", ["", "x", "1.2.3.4:", "1:99999", "-1", "127.0.0.1:٣"])
+def test_an_address_that_is_none_is_refused_by_name(run, place, address):
+    done = run("maintain", place, f"--metrics={address}")
+    assert done.code == 2
+    assert "--metrics" in done.err
+
+
+def test_metrics_of_one_round_are_refused_and_so_is_a_port_in_use(run, place):
+    pytest.importorskip("prometheus_client")
+    assert run("maintain", place, "--once", "--metrics", "9464").code == 2
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("maintain", place, "--metrics", taken.getsockname()[1])
+    assert done.code == 5
+    assert "choose another port" in done.err

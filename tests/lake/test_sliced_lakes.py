@@ -70,8 +70,8 @@ def test_bases_that_are_kept_and_that_are_not_are_counted(world):
     env = Env(clock=world.clock, recorder=counters)
     lake = Lake("memory://counted", Stores(world.blobs, world.log), world.config, env)
     upserted(lake)
-    assert counters.counts["shard.base.made"] >= len(lake.collection("c").state().bases) > 0
-    before = counters.counts["shard.base.unpaid"]
+    assert counters.counts["base.made"] >= len(lake.collection("c").state().bases) > 0
+    before = counters.counts["base.unpaid"]
     # Rows only come: a base is tried now and then, and does not pay. The one at the head saves a long merge.
     more = lake.create("more", SCHEMA, key=["id"])
     for time in range(TIMES):
@@ -81,7 +81,7 @@ def test_bases_that_are_kept_and_that_are_not_are_counted(world):
     assert more.maintain().complete
     state = more.state()
     assert [base.hi for base in state.bases] == [state.spine.next_id]
-    assert counters.counts["shard.base.unpaid"] > before
+    assert counters.counts["base.unpaid"] > before
 
 
 def test_a_fork_borrows_bases_and_goes_on_by_itself(world, c):

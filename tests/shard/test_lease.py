@@ -715,7 +715,7 @@ def test_a_keeper_that_cannot_reach_the_store_tries_again():
         place.pass_s(LEASE_S / 2)
         plan.rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
         assert lake._renewer.look() == 1.0
-        assert lake.counts["shard.renewer.failed"] == 1
+        assert lake.counts["renewer.failed"] == 1
         plan.rates_by_operation = {}
         assert lake._renewer.look() == AGE_S / 3
         place.pass_s(LEASE_S * 0.75)
@@ -873,6 +873,6 @@ def test_a_store_that_does_not_take_the_end_of_a_hold_does_not_fail_the_read():
     place.pass_s(THIRD_S + 60, lake)
     plan.rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
     assert first + rest_of(stream) == list(range(480))
-    assert lake.counts["shard.lease.close.failed"] == 1
+    assert lake.counts["lease.close.failed"] == 1
     with pytest.raises(StoreUnavailable):
         lake.collection("c").append(rows(1))

@@ -121,6 +121,10 @@ class Metrics:
 
     def tell(self, report: SpineReport) -> None:
         """Count what happened since the last call."""
+        for level in report.levels:
+            batches, name = level.loose + level.merging, f"{level.level}"
+            self._recorder.gauge("arrangement.level.batches", batches, name)
+            self._recorder.gauge("arrangement.level.updates", level.rows_in_memory + level.rows_on_disk, name)
         now = counters(report)
         for name, value in now.items():
             if value > self._told.get(name, 0):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
@@ -149,9 +150,20 @@ def drop(lake: str, collection: str, force: bool, yes: bool, as_json: bool) -> N
     help="Without --once: seconds between two rounds.",
 )
 @click.option("--spark", is_flag=True, help="With --once: run all merges as Spark jobs.")
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Without --once: answer Prometheus at http://HOST:PORT/metrics; default host: 127.0.0.1.",
+)
 @JSON
 def maintain(
-    lake: str, collections: tuple[str, ...], once: bool, interval_s: float, spark: bool, as_json: bool
+    lake: str,
+    collections: tuple[str, ...],
+    once: bool,
+    interval_s: float,
+    spark: bool,
+    metrics: str | None,
+    as_json: bool,
 ) -> None:
     """Carry out the merges that all collections, or the named ones, need. Runs until interrupted.
 
@@ -163,8 +175,13 @@ def maintain(
 
     if spark and not once:
         raise errors.UsageError("--spark needs --once: a session is started for one round")
+    if metrics is not None and once:
+        raise errors.UsageError("--metrics is for a maintain that goes on: leave --once out")
+    address = None if metrics is None else address_of(metrics, "--metrics")
     with tidelake.open(lake, create=False) as opened:
         if not once:
+            if address is not None:
+                _prometheus().listen(opened.recorder, *address)
             maintenance.keep_up(opened, collections or None, interval_s, as_json)
             return
         left: tuple[str, ...] = ()
@@ -192,6 +209,31 @@ def maintain(
     for message in left:
         click.echo(f"tidelake: {message}", err=True)
     failed.check()
+
+
+def address_of(text: str, option: str) -> tuple[str, int]:
+    """Host and port of `[HOST:]PORT`; the host is 127.0.0.1 if none is given.
+
+    Raises:
+        UsageError: the text is no such address.
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 <= int(port) < 1 << 16:
+        raise errors.UsageError(f"{option} {text!r} is no address: give PORT or HOST:PORT, such as 9464")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def _prometheus() -> ModuleType:
+    """The exporter.
+
+    Raises:
+        UsageError: its package is not installed.
+    """
+    try:
+        from tidelake.exporters import prometheus
+    except ImportError as error:
+        raise errors.UsageError('metrics need an extra: pip install "tidelake[metrics]"') from error
+    return prometheus
 
 
 @cli.command()

@@ -196,7 +196,7 @@ class History:
                 return LoadedVersion(state, len(data))
         except OutcomeUnknown:
             # It does not matter which process created it: creating an equal shard twice is one creation.
-            self._env.recorder.count("shard.create.unknown")
+            self._env.recorder.count("create.unknown")
         present = self.open()
         if present is None:
             raise OutcomeUnknown(f"shard {self.shard_id} may or may not have been created; create it again")
@@ -230,7 +230,7 @@ class History:
         """Whether an entry is in the log after a write of unknown outcome. Writes it if the seqno is free."""
         pause_s = 0.01
         while True:
-            self._env.recorder.count("shard.commit.unknown")
+            self._env.recorder.count("commit.unknown")
             self._env.clock.sleep(pause_s)
             pause_s *= 2
             try:

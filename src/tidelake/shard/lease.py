@@ -233,7 +233,7 @@ class Lease:
             self.close()
         except (StoreUnavailable, OutcomeUnknown, Closed):
             # The read has its rows, and the hold expires.
-            self.shard.env.recorder.count("shard.lease.close.failed")
+            self.shard.env.failed("lease.close.failed")
 
     # For the renewer.
 

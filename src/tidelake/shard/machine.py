@@ -57,14 +57,22 @@ class GroupCommit:
         command: a context manager around each command, from its first call to its answer. A lake that is
             closed refuses commands here.
         share: leaves the log to other processes that want it.
+        counts_appends: whether appends are counted as such; not those to the list of collections.
     """
 
-    def __init__(self, env: Env, command: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def __init__(
+        self,
+        env: Env,
+        command: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        counts_appends: bool = True,
+    ) -> None:
         self.share = FairShare(env.clock, draw_from(env.ids))
         self.commits, self.looks = RequestQueue(env.clock, before=self.share.give_way), RequestQueue()
         self.reliefs, self.gathers = RequestQueue(), RequestQueue()
         self.newest: LoadedVersion | None = None
         self.command = command
+        self.counts_appends = counts_appends
 
 
 @dataclass(frozen=True)
@@ -205,10 +213,12 @@ class Machine:
                 for asked in waiting:
                     asked.attempt = attempt
                 committed = self._history.commit(attempt.known, attempt.delta, attempt.after)
+                self._env.recorder.observe("commit.seconds", self._env.clock.monotonic_s() - began_s)
                 self._answer(attempt, committed)
                 if committed is not None:
                     share.won()
                     return
+                self._env.recorder.count("commit.conflict")
                 self.refresh()
                 share.lost(began_s)
             elif fresh:
@@ -250,12 +260,26 @@ class Machine:
             asked.attempt = None
         if known is None:
             return
+        if attempt.delta is not None:
+            self._count(attempt.known.state, attempt.delta, attempt.after)
         self.group_commit.newest = self.adopt(known)
         rollup_due = self._rollup_due(known)
         for asked, outcome in attempt.decided:
             asked.machine.adopt(known)
             # One of the commands writes the rollup.
             rollup_due = asked.answer(outcome, rollup_due=rollup_due)
+
+    def _count(self, before: ShardState, delta: Delta, after: ShardState) -> None:
+        """Count a commit, and what it appended."""
+        count = self._env.recorder.count
+        count("commit")
+        count("commit.commands", len(delta.steps))
+        appends = sum(1 for step in delta.steps if step.upper is not None)
+        if not appends or not self.group_commit.counts_appends:
+            return
+        count("append", appends)
+        count("append.rows", after.written.appended_rows - before.written.appended_rows)
+        count("append.bytes", after.written.appended_bytes - before.written.appended_bytes)
 
     def seen(self) -> LoadedVersion | None:
         """The newest state that this handle has seen, if any. No store call."""

@@ -96,7 +96,7 @@ class LeaseRenewer:
                 kept.give_up()
             except TidelakeError:
                 # The others would wait for the same store.
-                self._env.recorder.count("shard.renewer.failed")
+                self._env.failed("renewer.failed")
                 break
         self.stop()
 
@@ -107,7 +107,7 @@ class LeaseRenewer:
                 try:
                     kept.keep()
                 except TidelakeError:
-                    self._env.recorder.count("shard.renewer.failed")
+                    self._env.failed("renewer.failed")
         next_s = min((kept.due_s() for kept in self._kept.copy()), default=float("inf"))
         left_s = next_s - self._env.clock.monotonic_s()
         return min(left_s if left_s > 0 else _PAUSE_S, self._tick_s)

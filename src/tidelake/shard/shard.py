@@ -237,7 +237,7 @@ class Shard:
         try:
             self.write_rollup()
         except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
-            self.env.recorder.count("shard.rollup.failed")
+            self.env.failed("rollup.failed")
         except InternalError as error:
             message = f"{self.title}: no rollup is written, for its state is broken: {error}"
             warnings.warn(TidelakeWarning(f"{message}; run fsck --repair"), stacklevel=3)

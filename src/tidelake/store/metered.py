@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO, TypeVar
 
 from tidelake.env import Recorder
+from tidelake.errors import OutcomeUnknown, StoreUnavailable
 from tidelake.store.layers import Around, BlobLayer, LogLayer, LogOperation, Operation
 from tidelake.store.protocols import BlobStore, Entry, VersionLog
 from tidelake.store.reader import read_through
@@ -88,6 +89,10 @@ def _counting(recorder: Recorder) -> Around:
 
     def around(operation: Operation, call: Callable[[], T]) -> T:
         count(operation)
-        return call()
+        try:
+            return call()
+        except (StoreUnavailable, OutcomeUnknown):
+            count("store.failed")
+            raise
 
     return around

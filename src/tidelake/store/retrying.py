@@ -10,7 +10,7 @@ compare-and-set with unknown outcome is never sent again; its caller reads the l
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
-from tidelake.env import Clock, IdSource
+from tidelake.env import Clock, IdSource, Recorder
 from tidelake.errors import BlobExists, BlobNotFound, OutcomeUnknown, StoreUnavailable
 from tidelake.store.layers import WRITES, BlobLayer, LogLayer, Operation
 from tidelake.store.protocols import BlobInfo, BlobStore, VersionLog
@@ -34,10 +34,17 @@ class Retry:
     "Exponential Backoff and Jitter" (2015). A pause that would end after the deadline is not begun.
     """
 
-    def __init__(self, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        deadline_s: float,
+        draw: Callable[[], float],
+        recorder: Recorder | None = None,
+    ) -> None:
         self._clock = clock
         self._deadline_s = deadline_s
         self._draw = draw
+        self._recorder = recorder
 
     def read(self, operation: Callable[[], T]) -> T:
         """Repeat an operation that changes nothing, after either error; at last, raise the last error."""
@@ -71,6 +78,8 @@ class Retry:
                     if is_unknown and has_effect and isinstance(error, StoreUnavailable):
                         raise OutcomeUnknown(f"{error}; an earlier attempt may have happened") from error
                     raise
+            if self._recorder is not None:
+                self._recorder.count("store.retries")
             self._clock.sleep(pause_s)
             pause_s_max = min(PAUSE_S_MAX, 2 * pause_s_max)
 
@@ -103,8 +112,15 @@ class RetryingBlobStore(BlobLayer):
     A `delete` that was repeated after an unknown outcome may return False although it deleted the object.
     """
 
-    def __init__(self, inner: BlobStore, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
-        self._retry = Retry(clock, deadline_s, draw)
+    def __init__(
+        self,
+        inner: BlobStore,
+        clock: Clock,
+        deadline_s: float,
+        draw: Callable[[], float],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._retry = Retry(clock, deadline_s, draw, recorder)
         super().__init__(inner, self._retry.around)
 
     def put(self, name: str, data: bytes) -> None:
@@ -158,8 +174,15 @@ class RetryingVersionLog(LogLayer):
     A `truncate` or `delete` that was repeated after an unknown outcome may not report what it removed itself.
     """
 
-    def __init__(self, inner: VersionLog, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
-        self._retry = Retry(clock, deadline_s, draw)
+    def __init__(
+        self,
+        inner: VersionLog,
+        clock: Clock,
+        deadline_s: float,
+        draw: Callable[[], float],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._retry = Retry(clock, deadline_s, draw, recorder)
         super().__init__(inner, self._retry.around)
 
     def keys(self, prefix: str = "") -> Iterator[str]:

@@ -203,7 +203,7 @@ def open_stores(
     marked = _layered_blobs(LocalBlobStore(root), config, env)
     may_create = create and not read_only
     new = access if gives_log else StoreAccess()
-    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
+    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
     marker = _marker_of(root, marked, lambda: _new_marker(url, new, env, retry) if may_create else None)
     read_only = read_only or not all(map(_is_writable, (root, blobs, log)))
     objects = LocalBlobStore(blobs, base=root)
@@ -233,7 +233,7 @@ def _open_objects(
     for_parts: bool,
 ) -> Stores:
     """Open a lake in an object store: one request; some thirty to make one."""
-    url, retry = address.url, Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
+    url, retry = address.url, Retry(env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
     # Its loop takes a tenth of the time in which a lake on disk is opened and first read.
     from tidelake.store.objects.cloud import CloudBucket
 
@@ -298,7 +298,7 @@ def _postgres_log(
         raise missing
     postgres = _postgres(url)
     log = postgres.PostgresVersionLog(postgres.Address(address), marker.lake, url, env.clock)
-    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids))
+    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
     if not for_parts:
         retry.read(log.check)
         remember_access(url, access)
@@ -361,13 +361,13 @@ def _layered(stores: Stores, config: Config, env: Env) -> Stores:
     return replace(
         stores,
         blobs=_layered_blobs(stores.blobs, config, env),
-        log=RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids)),
+        log=RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder),
     )
 
 
 def _layered_blobs(store: BlobStore, config: Config, env: Env) -> BlobStore:
     metered = MeteredBlobStore(store, env.recorder)
-    return RetryingBlobStore(metered, env.clock, config.retry_deadline_s, draw_from(env.ids))
+    return RetryingBlobStore(metered, env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
 
 
 def _open_memory(url: str, clock: Clock, *, create: bool) -> Stores:

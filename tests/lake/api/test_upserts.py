@@ -405,7 +405,7 @@ def test_an_upsert_that_meets_another_writer_looks_again(numbered, tmp_path):
         intruder.writes = [lambda: c.upsert(rows(1, 3, v="third"))]
         target.replace(rows(5, v="all"))
         assert contents(c) == {(5, "all"): 1}
-        assert intruder.counts["shard.upsert.again"] == 3
+        assert intruder.counts["append.again"] == 3
         # One that waited for its time finds it closed.
         intruder.writes = [lambda: c.append(rows(9, _time=[500]), upper=1000)]
         with pytest.raises(UpdateBeforeLower):

@@ -680,8 +680,8 @@ def test_a_writer_that_outruns_merging_merges_first_and_says_so():
         assert c.state().spine.totals.runs <= 4 + 1 + 2 * (1 + level_of(60))
     held = [seconds for seconds in waited if seconds]
     assert 5 < len(held) < 30
-    assert lake.counts["shard.backpressure"] == len(held)
-    assert lake.counts["shard.backpressure.ms"] == sum(round(seconds * 1000) for seconds in held) > 0
+    assert lake.counts["append.backpressure"] == len(held)
+    assert lake.counts["append.backpressure.ms"] == sum(round(seconds * 1000) for seconds in held) > 0
     assert ids(c) == dict.fromkeys(range(60), 1)
 
 
@@ -779,7 +779,7 @@ def test_a_store_that_fails_a_merge_after_an_append_does_not_even_warn():
     plan.rates_by_operation = {"blob.open": {Fault.UNAVAILABLE: 1.0}}
     for n in range(5):
         assert not c.append(rows(n)).already
-    assert lake.counts["shard.tend.failed"] > 0 and c.upper == Frontier.of(5)
+    assert lake.counts["tend.failed"] > 0 and c.upper == Frontier.of(5)
 
 
 # Upkeep
@@ -919,7 +919,7 @@ def test_upkeep_counts_its_failures_and_goes_on():
     upkeep = lake.upkeep(interval_s=2.0)
     rounds.go(5)
     failed = upkeep.failures
-    assert failed == lake.counts["lake.upkeep.failed"] >= 2
+    assert failed == lake.counts["upkeep.failed"] >= 2
     assert isinstance(upkeep.last_error, CorruptionError)
     assert unmerged(other.state()) == 0
     place.stores.blobs.delete(name)

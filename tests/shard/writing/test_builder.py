@@ -409,7 +409,7 @@ def test_what_cannot_be_deleted_is_counted_and_does_not_hide_the_error():
     with pytest.raises(UpdateBeforeLower):
         builder.add(at(0, 1))
     counts = c._shard.env.recorder.counts
-    assert counts["shard.discard.failed"] == len(stored(place, c)) > 0
+    assert counts["discard.failed"] == len(stored(place, c)) > 0
 
 
 def test_a_crash_passes_through():
@@ -444,9 +444,9 @@ def test_adding_waits_while_as_many_parts_are_under_way_as_may_be():
             pass
         while not builder.add(many(100, 60)).cut:
             pass
-        assert recorder.counts["shard.builder.stalled"] == 0
+        assert recorder.counts["builder.stalled"] == 0
         threading.Timer(0.05, go_on.set).start()
-        while recorder.counts["shard.builder.stalled"] == 0:
+        while recorder.counts["builder.stalled"] == 0:
             builder.add(many(200, 60))
         assert go_on.is_set()  # the add that had to wait came back only then
         builder.finish(Frontier.of(9)).delete()

@@ -610,7 +610,7 @@ def test_a_stager_that_outruns_all_others_brings_staged_batches_together():
         c.stage(at([n]))
         assert c.state().staged.totals.runs <= 2 * config.runs_max
     assert [row[0] for row in contents(c, staged=True)] == list(range(200))
-    assert lake.counts["shard.staged.gathered"] > 0
+    assert lake.counts["staged.gathered"] > 0
     # Each row is written again a few times only: as many puts as it takes, not one for each pair.
     assert lake.counts["blob.put"] - puts < 3 * 200
     written = c.state().written
@@ -663,7 +663,7 @@ def test_an_upsert_is_not_disturbed_by_what_is_staged_for_later_times():
     other = another(place)
     with before(place.stores.log, "compare_and_set", lambda: other.stage(at([9]))):
         c.upsert(row([9], ["new"]), time=5)
-    assert not lake.counts["shard.upsert.again"]
+    assert not lake.counts["append.again"]
     assert contents(c, 9, staged=True) == [(9, "new", 1), (9, "x", 1)]
 
 

@@ -407,7 +407,7 @@ class LakeCopy:
                 Collector(shard).run()
             except (StoreUnavailable, OutcomeUnknown, Closed):
                 # The copy is as it should be, and the next run tries again.
-                self._env.recorder.count("copy.collect.failed")
+                self._env.failed("copy.collect.failed")
 
     def _tell(self, name: str, done: int, total: int) -> None:
         if self._watch is not None:

@@ -5,11 +5,11 @@ The other methods are in parts, by what a caller wants; ARCHITECTURE.md lists wh
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 
 from tidelake.config import Config
-from tidelake.env import Env
+from tidelake.env import Env, Recorder
 from tidelake.errors import ReadOnlyLake, TidelakeError, UsageError
 from tidelake.lake.admin.copying import CopyReport, LakeCopy, Side, Watch, names_of
 from tidelake.lake.api.administering import Administering
@@ -19,6 +19,7 @@ from tidelake.lake.api.upkeep import Seen, Tidy, Upkeep
 from tidelake.lake.arguments.names import check_list
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.settings import for_another_lake
+from tidelake.shard.upkeep.measure import tell, tell_caches
 from tidelake.store.access import StoreAccess
 from tidelake.store.url import Stores, normalize_url, open_stores, with_provider
 from tidelake.tabletext import as_html
@@ -33,6 +34,7 @@ def open_lake(
     read_only: bool = False,
     log: str | None = None,
     store_options: Mapping[str, object] | str | None = None,
+    recorder: Recorder | None = None,
 ) -> "Lake":
     """Open the lake at a directory or URL. If the place is empty, make a lake there.
 
@@ -44,7 +46,7 @@ def open_lake(
             process).
         create: make the lake if there is none; False: raise `NotALake` instead.
         config: settings of this process.
-        env: clock, ids and recorder; for tests.
+        env: clock, ids and threads; for tests.
         read_only: write nothing at all, not even holds of readers: a long read then fails with an error if
             what it reads was collected meanwhile. Every write is refused with `ReadOnlyLake`. Reads see what
             was acknowledged before they began. Reading the state of a collection reads its whole log.
@@ -55,6 +57,8 @@ def open_lake(
             names and values as obstore takes them (`endpoint`, `region`, `access_key_id`, ...), which stay in
             this process; or `"module:function"`, a function that returns them in every process. Default: the
             environment variable `TIDELAKE_STORE_OPTIONS`, which names such a function.
+        recorder: takes counts and measurements (docs/metrics.md); default: a `tidelake.env.Counters`, which
+            keeps them in memory. It is `Lake.recorder`.
 
     Raises:
         NotALake: the place holds something else, or the database does not have the log of this lake.
@@ -62,6 +66,8 @@ def open_lake(
         UsageError: `url` names no place where a lake can be.
     """
     config, env = Config() if config is None else config, env or Env()
+    if recorder is not None:
+        env = replace(env, recorder=recorder)
     _check_place(url, config)
     where = normalize_url(os.fspath(url))
     if not isinstance(read_only, bool):
@@ -88,6 +94,39 @@ class Lake(Naming, Transacting, Administering):
     def read_only(self) -> bool:
         """Whether all writes are refused: the caller asked for it, or the place cannot be written to."""
         return self._stores.read_only
+
+    @property
+    def recorder(self) -> Recorder:
+        """What takes the counts of this handle: docs/metrics.md lists them."""
+        return self.env.recorder
+
+    def measure(self, names: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+        """Measure collections, and tell their gauges to the recorder. One log scan each.
+
+        Upkeep does the same for the collections that it looks at.
+
+        Args:
+            names: the collections; default: all. One that is damaged or dropped meanwhile is left out.
+
+        Returns:
+            The gauges of each, by name of the collection and of the gauge.
+        """
+        self._guard.check()
+        if names is not None:
+            check_list(names, "names")
+        damaged: list[str] = []
+        named = (
+            self.collections(lambda name, _: damaged.append(name))
+            if names is None
+            else map(self.collection, names)
+        )
+        found = {}
+        for one in named:
+            state = one.state()
+            if not state.dropped:
+                found[one.name] = tell(one._shard, one.name, state)
+        tell_caches(self.recorder, self._config)
+        return found
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -163,10 +202,11 @@ class Lake(Naming, Transacting, Administering):
         # Upkeep of some collections does not include upkeep of the lake as a whole.
         started = Upkeep(
             self.env,
+            self._config,
             listed,
             self.collection,
             pause_s,
-            progress,
+            seen=progress,
             tidy=Tidy(self.collect, tidy_pause_s) if names is None else None,
         )
         self._upkeep.append(started)

@@ -36,7 +36,9 @@ class LakeHandle:
         self._config = config
         self.env = env
         self._renewer = renewer_of(env, config)
-        self._catalog = Catalog(self._stores, env, url, config, GroupCommit(env, guard.command))
+        self._catalog = Catalog(
+            self._stores, env, url, config, GroupCommit(env, guard.command, counts_appends=False)
+        )
         self._shards = Shards(
             self._stores, env, url, config, catalog=self._catalog, guard=guard, renewer=self._renewer
         )

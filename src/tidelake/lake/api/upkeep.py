@@ -11,18 +11,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from tidelake.config import Config
 from tidelake.env import Env, Stop
 from tidelake.errors import Closed, CollectionNotFound, TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.maintain import MaintenanceReport
+from tidelake.shard.upkeep.measure import forget, tell, tell_caches
 from tidelake.state.commands import NoOp
 from tidelake.state.holds import end_expired_holds
+from tidelake.state.state import ShardState
 
 # A collection is idle when it has not been written to for 10 times its rewrite time, at a million rows a
 # second. So a collection that gets an update now and then is not rewritten for each of them.
 _IDLE_SHARE, _ROWS_PER_S = 10, 1_000_000
+# Ages of an unchanged collection are told again after so long.
+_AGES_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -66,22 +71,25 @@ class Upkeep:
     def __init__(
         self,
         env: Env,
+        config: Config,
         names: Callable[[], Sequence[str]],
         opened: Callable[[str], Collection],
         interval_s: float,
-        seen: Seen | None = None,
         *,
+        seen: Seen | None = None,
         tidy: Tidy | None = None,
     ) -> None:
         self.failures = 0
         self.last_error: TidelakeError | None = None
         self.merges = 0
         self.collected = CollectReport()
-        self._env, self._names, self._opened = env, names, opened
+        self._env, self._config, self._names, self._opened = env, config, names, opened
         self._interval_s, self._seen = interval_s, seen
         self._tidy, self._tidied_s = tidy, env.clock.monotonic_s()
         self._collections: dict[str, Collection] = {}
         self._left: dict[str, _Left] = {}
+        # Seqno and moment of what the gauges tell.
+        self._measured: dict[str, tuple[int, float]] = {}
         self._spawned = env.spawner.spawn("tidelake-upkeep", self._run)
 
     def stop(self) -> None:
@@ -99,25 +107,29 @@ class Upkeep:
     def _run(self, stop: Stop) -> None:
         try:
             while not stop.wait(0):
-                for name in self._listed():
+                listed = self._listed()
+                for name in listed or ():
                     if stop.wait(0):
                         return
                     self._look(name, stop)
+                for name in () if listed is None else self._measured.keys() - set(listed):
+                    self._forget(name)
                 self._tidy_up()
+                tell_caches(self._env.recorder, self._config)
                 if stop.wait(self._interval_s):
                     return
         except Closed:
             # The lake was closed: there is nothing left to maintain.
             return
 
-    def _listed(self) -> Sequence[str]:
+    def _listed(self) -> Sequence[str] | None:
         try:
             return self._names()
         except Closed:
             raise
         except TidelakeError as error:
             self._failed(error)
-            return ()
+            return None
 
     def _look(self, name: str, stop: Stop) -> None:
         try:
@@ -126,6 +138,7 @@ class Upkeep:
             raise
         except CollectionNotFound:
             self._collections.pop(name, None)
+            self._forget(name)
         except TidelakeError as error:
             self._failed(error)
 
@@ -147,6 +160,7 @@ class Upkeep:
         if collection is None:
             collection = self._collections[name] = self._opened(name)
         state, now_s = collection.state(), self._env.clock.monotonic_s()
+        self._measure(collection, state, now_s)
         written, left = (state.upper, state.since), self._left.get(name)
         overdue = not isinstance(end_expired_holds(state, self._env.clock.now_ms()), NoOp)
         if state.dropped:
@@ -171,10 +185,23 @@ class Upkeep:
         if self._seen is not None:
             self._seen(name, report)
 
+    def _measure(self, collection: Collection, state: ShardState, now_s: float) -> None:
+        """Tell the gauges of a collection that changed, or whose ages have grown."""
+        name, told = collection.name, self._measured.get(collection.name)
+        if state.dropped:
+            self._forget(name)
+        elif told is None or told[0] != state.seqno or now_s - told[1] >= _AGES_S:
+            self._measured[name] = state.seqno, now_s
+            tell(collection._shard, name, state)
+
+    def _forget(self, name: str) -> None:
+        if self._measured.pop(name, None) is not None:
+            forget(self._env.recorder, name)
+
     def _failed(self, error: TidelakeError) -> None:
         self.failures += 1
         self.last_error = error
-        self._env.recorder.count("lake.upkeep.failed")
+        self._env.failed("upkeep.failed")
 
 
 def _check(stop: Stop) -> None:

@@ -287,7 +287,7 @@ class Catalog:
                 Collector(self._shard).run_if_due()
         except (StoreUnavailable, OutcomeUnknown, Closed):
             # The change itself is committed. The next change tries again.
-            self._shard.env.recorder.count("catalog.tidy.failed")
+            self._shard.env.failed("catalog.tidy.failed")
 
     def _merge(self) -> None:
         """Merge small runs into larger ones, and all of them when `_TAIL` or `since` says so."""

@@ -140,7 +140,7 @@ class Shards:
                     shard.run(partial(claims.hand_over, runner=shard.runner))
                 except TidelakeError:
                     # The others would wait for the same store.
-                    self._env.recorder.count("shard.hand_over.failed")
+                    self._env.failed("close.failed")
                     break
 
     def unmake(self, shard_id: str) -> None:

@@ -123,7 +123,7 @@ class Groups:
             free(shard, id_)
         else:
             part(group, shard.spec.shard_id, shard)
-        self._env.recorder.count("lake.group.left")
+        self._env.recorder.count("group.left")
         return True
 
     def tidy(self, group: Shard) -> dict[str, TidelakeError]:
@@ -158,13 +158,13 @@ class Groups:
         try:
             failed: list[TidelakeError] = list(self.tidy(group).values())
         except (StoreUnavailable, OutcomeUnknown, Closed, CollectionNotFound):
-            self._env.recorder.count("lake.group.tidy.failed")
+            self._env.failed("group.tidy.failed")
             return
         except TidelakeError as error:
             failed = [error]
         for reason in failed:
             # It will fail again every time, so warn the user.
-            self._env.recorder.count("lake.group.tidy.failed")
+            self._env.failed("group.tidy.failed")
             message = f"beside a transaction, which is as it says, other work on its group failed: {reason}"
             warnings.warn(TidelakeWarning(message), stacklevel=2)
 

@@ -205,7 +205,7 @@ class ShardCopy:
                 self._stores.blobs.delete(name)
             except TidelakeError:
                 # It is found later, as an object that no state names.
-                self._env.recorder.count("copy.discard.failed")
+                self._env.failed("copy.discard.failed")
         self._stored.clear()
 
     def _parts(

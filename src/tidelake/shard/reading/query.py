@@ -106,7 +106,7 @@ def wait(
     config, clock = shard.spec.config, shard.env.clock
     patience_s = config.wait_timeout_s if timeout_s is None else timeout_s
     deadline_s = clock.monotonic_s() + patience_s
-    pause_s = 0.005
+    pause_s, waits = 0.005, False
     while True:
         version = shard.version()
         if reached(version.state):
@@ -114,7 +114,12 @@ def wait(
         left_s = deadline_s - clock.monotonic_s()
         if left_s <= 0:
             raise NotYetClosed(asked, _plain(version.upper), patience_s).of(shard.spec.domain.unit)
-        clock.sleep(min(pause_s, left_s))
+        if not waits:
+            shard.env.recorder.count("read.waits")
+            waits = True
+        this_s = min(pause_s, left_s)
+        clock.sleep(this_s)
+        shard.env.recorder.count("read.waits.ms", round(this_s * 1000))
         pause_s = min(pause_s * 2, config.poll_interval_s)
 
 

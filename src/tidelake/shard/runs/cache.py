@@ -93,7 +93,12 @@ class _Kept:
 
 
 class LookupCache:
-    """The parts of all lakes that a process has unpacked. One size limit holds for all. Thread-safe."""
+    """The parts of all lakes that a process has unpacked. One size limit holds for all. Thread-safe.
+
+    Attributes:
+        hits: how often look-ups found a part here.
+        misses: how often they did not.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,6 +108,7 @@ class LookupCache:
         # Size limits of files that are being written.
         self._begun: dict[Identity, int] = {}
         self._questions = count(1)
+        self.hits = self.misses = 0
 
     def size_bytes(self, url: str | None = None) -> int:
         """Total size of the files, of all lakes or of one."""
@@ -158,9 +164,11 @@ class LookupCache:
             now = next(self._questions)
             kept = self._kept.get(whole.id)
             if kept is not None:
+                self.hits += 1
                 kept.asked = now
                 self._kept.move_to_end(whole.id)
                 return kept.unpacked
+            self.misses += 1
             missed = self._missed.setdefault(whole.id, _Missed(now))
             self._missed.move_to_end(whole.id)
             if len(self._missed) > _NAMES_MAX:
@@ -249,10 +257,13 @@ _CACHE = PerProcess(LookupCache)
 
 def cache_of(spec: ShardSpec) -> LookupCache | None:
     """The cache of this process (a forked child has its own); None if the settings give it no space."""
-    if not spec.config.lookup_cache_bytes:
-        return None
+    return lookup_cache(spec.config)
+
+
+def lookup_cache(config: Config) -> LookupCache | None:
+    """Likewise, by the settings."""
     # A fork drops its parent's cache, whose files would stay on disk after the parent evicts them.
-    return _CACHE.get()
+    return _CACHE.get() if config.lookup_cache_bytes else None
 
 
 def worth_keeping(part: Part, config: Config) -> bool:

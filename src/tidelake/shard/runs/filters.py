@@ -22,13 +22,19 @@ _BYTES_MAX = 64 * MIB
 
 
 class PartFilters:
-    """The filters that a process keeps, of all lakes. Thread-safe."""
+    """The filters that a process keeps, of all lakes. Thread-safe.
+
+    Attributes:
+        hits: how often a filter showed that a part has none of the keys.
+        misses: how often it did not, or was not here.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Least recently used first.
         self._kept: OrderedDict[Identity, PartFilter] = OrderedDict()
         self._size_bytes = 0
+        self.hits = self.misses = 0
 
     def among(self, spec: ShardSpec, part: Part, keys: KeySet) -> KeySet | None:
         """Those of some keys that a part may have, as far as is known here; None: it has none of them."""
@@ -36,9 +42,14 @@ class PartFilters:
         with self._lock:
             found = self._kept.get(id_)
             if found is None:
+                self.misses += 1
                 return keys
             self._kept.move_to_end(id_)
-        return found.among(keys, spec.written_under(part.schema_id))
+        left = found.among(keys, spec.written_under(part.schema_id))
+        with self._lock:
+            self.hits += left is None
+            self.misses += left is not None
+        return left
 
     def keep(self, id_: Identity, found: PartFilter) -> None:
         """Keep a filter that was read, and drop those that were not used for longest."""

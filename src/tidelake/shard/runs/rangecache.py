@@ -28,7 +28,12 @@ _Key: TypeAlias = tuple[Identity, int, int]
 
 
 class RangeCache:
-    """Ranges of parts, by the identity of the part, start and end. Thread-safe; belongs to one process."""
+    """Ranges of parts, by the identity of the part, start and end. Thread-safe; belongs to one process.
+
+    Attributes:
+        hits: how often a range was here.
+        misses: how often it was not.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,6 +41,7 @@ class RangeCache:
         self._held: OrderedDict[_Key, tuple[bytes, int]] = OrderedDict()
         self._held_bytes = 0
         self._ring: _Ring | None = None
+        self.hits = self.misses = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -56,6 +62,8 @@ class RangeCache:
                 self._held.move_to_end(key)
             elif self._ring is not None:
                 found = self._ring.get(key)
+            self.hits += found is not None
+            self.misses += found is None
         if found is None:
             return None
         if zlib.crc32(found[0]) == found[1]:

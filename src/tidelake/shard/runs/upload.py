@@ -126,7 +126,7 @@ def discard(blobs: BlobStore, env: Env, runs: Iterable[Run]) -> None:
             try:
                 blobs.delete(part.name)
             except (StoreUnavailable, OutcomeUnknown):
-                env.recorder.count("shard.discard.failed")
+                env.failed("discard.failed")
 
 
 def write_rows(

@@ -13,6 +13,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from tidelake.data.types import update_schema
+from tidelake.env import LOG
 from tidelake.errors import BlobNotFound, CorruptionError, InvalidUpdates
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
@@ -186,6 +187,27 @@ class Compactor:
         Raises:
             InvalidUpdates: a sum does not fit an int64, even without advancing times. Nothing has changed.
         """
+        clock = self.shard.env.clock
+        started_s = clock.monotonic_s()
+        report = self._carried_out(request, rewrite=rewrite, chunk_rows=chunk_rows)
+        self._count(report, clock.monotonic_s() - started_s)
+        return report
+
+    def _count(self, report: "MergeReport", seconds: float) -> None:
+        recorder = self.shard.env.recorder
+        if report.applied:
+            recorder.count("merge")
+            recorder.count("merge.rows.read", report.before.rows)
+            recorder.count("merge.rows.written", report.after.rows)
+            recorder.count("merge.bytes.read", report.before.size_bytes)
+            recorder.count("merge.bytes.written", report.after.size_bytes)
+            recorder.observe("merge.seconds", seconds)
+            before, after = report.before.rows, report.after.rows
+            LOG.info("%s: merged %d updates into %d in %.3f s", self.shard.title, before, after, seconds)
+        elif not report.unpaid and not report.unfinished:
+            recorder.count("merge.refused")
+
+    def _carried_out(self, request: MergeRequest, *, rewrite: bool, chunk_rows: int | None) -> "MergeReport":
         state = self.shard.known()
         if request.base is not None or request.times:
             return self._made(state, request, chunk_rows)
@@ -212,7 +234,8 @@ class Compactor:
         Args:
             requests: of the newest known state.
         """
-        state, results = self.shard.known(), list[_Result]()
+        clock, state, results = self.shard.env.clock, self.shard.known(), list[_Result]()
+        started_s = clock.monotonic_s()
         for request in requests:
             if not self._is_tiny(request) or not state.spine.tiled(request.id):
                 continue
@@ -225,7 +248,10 @@ class Compactor:
                 continue
             results.append(self._result(request, members, state.since, output))
         fits = self.shard.run_together([one.command for one in results]) if results else ()
-        return [one.told(fit) for one, fit in zip(results, fits, strict=True)]
+        reports = [one.told(fit) for one, fit in zip(results, fits, strict=True)]
+        for report in reports:
+            self._count(report, (clock.monotonic_s() - started_s) / len(reports))
+        return reports
 
     def _is_tiny(self, request: MergeRequest) -> bool:
         return request.rows <= self._tiny_rows and request.size_bytes <= _TINY_BYTES

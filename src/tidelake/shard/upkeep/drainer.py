@@ -101,7 +101,7 @@ class Drainer:
         except OutcomeUnknown as error:
             message = f"nothing was staged, since a merge that had to come first failed: {error}"
             raise StoreUnavailable(message) from error
-        shard.env.recorder.count("shard.staged.gathered")
+        shard.env.recorder.count("staged.gathered")
 
     def _crowded(self) -> bool:
         totals, config = self._shard.known().staged.totals, self._shard.spec.config

@@ -286,6 +286,11 @@ class Maintainer:
 
         return self._merge(find, seconds)
 
+    def due(self, state: ShardState) -> list[MergeRequest]:
+        """The merges that would begin now beside appends, in a state. No store call."""
+        taken = self._taken(state)
+        return [*requests(state.spine, busy_policy(self._shard), taken), *self._history(state, taken)]
+
     def _sliced(self, state: ShardState) -> ShardState:
         """The state once its slices are cut, and `since` has put a base in the place of what is older."""
         least = self._shard.spec.config.slice_rows
@@ -366,8 +371,10 @@ class Maintainer:
                 late = True
                 break
             report = report.plus(merge, base=due.request.base is not None)
-            if merge.unpaid or (merge.applied and due.request.base is not None):
-                self._shard.env.recorder.count(f"shard.base.{'unpaid' if merge.unpaid else 'made'}")
+            if merge.unpaid:
+                self._shard.env.recorder.count("base.unpaid")
+            elif merge.applied and due.request.base is not None:
+                self._shard.env.recorder.count("base.made")
             if not merge.applied and not merge.unpaid:
                 refused.add(due.request.inputs)
                 self._shard.state()

@@ -63,10 +63,10 @@ def _beside_an_append(shard: Shard, work: Callable[[], object]) -> None:
     try:
         work()
     except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
-        shard.env.recorder.count("shard.tend.failed")
+        shard.env.failed("tend.failed")
     except TidelakeError as error:
         # It will fail again, so warn the user.
-        shard.env.recorder.count("shard.tend.failed")
+        shard.env.failed("tend.failed")
         message = f"a merge after an append failed, which does not affect the append: {error}"
         warnings.warn(TidelakeWarning(message), stacklevel=3)
 
@@ -97,8 +97,8 @@ def admit(shard: Shard) -> float:
             f"the append was not tried, since a merge that had to come first failed: {error}"
         ) from error
     seconds = clock.monotonic_s() - started_s
-    shard.env.recorder.count("shard.backpressure")
-    shard.env.recorder.count("shard.backpressure.ms", round(seconds * 1000))
+    shard.env.recorder.count("append.backpressure")
+    shard.env.recorder.count("append.backpressure.ms", round(seconds * 1000))
     return seconds
 
 

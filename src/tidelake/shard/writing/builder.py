@@ -96,7 +96,7 @@ class BatchBuilder:
         self._last_times = LastTimes(spec.domain)
         self._buffer = RowBuffer(spec.config.part_target_bytes, whole_groups=sorted)
         self._background = Background(
-            spec.config.upload_parts_max, lambda: env.recorder.count("shard.builder.stalled")
+            spec.config.upload_parts_max, lambda: env.recorder.count("builder.stalled")
         )
         self._pieces: deque[Job[_Piece | None]] = deque()
         self._runs: list[Run] = []
@@ -242,7 +242,7 @@ class BatchBuilder:
             self._end = None
         job = self._background.submit(partial(_merged, self._spec, self._ledger, self._env, group))
         self._merging = start, end, job
-        self._env.recorder.count("shard.builder.merges")
+        self._env.recorder.count("builder.merges")
 
     def _check_stored(self, upper: Frontier) -> None:
         """Check the times of every stored row: there were too many different last times to keep in memory."""

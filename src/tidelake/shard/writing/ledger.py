@@ -53,4 +53,4 @@ class Ledger(BlobLayer):
             try:
                 self.delete(name)
             except (StoreUnavailable, OutcomeUnknown):
-                env.recorder.count("shard.discard.failed")
+                env.failed("discard.failed")

@@ -137,7 +137,7 @@ class ShuffleSpill:
             try:
                 blobs.delete(name)
             except (StoreUnavailable, OutcomeUnknown):
-                env_here().recorder.count("shard.discard.failed")
+                env_here().failed("discard.failed")
 
 
 def _encoded(run: pa.Table) -> bytes:

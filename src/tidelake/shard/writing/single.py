@@ -183,7 +183,7 @@ def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
                 done = attempt.tried(look)
                 if done is not None:
                     return done
-            shard.env.recorder.count("shard.single.again")
+            shard.env.recorder.count("append.single.again")
 
 
 def preview(

@@ -186,7 +186,7 @@ def _written(shard: Shard, attempt: Attempt, idempotency: IdempotencyKey | None)
                 # Another append was first: the old rows may have changed.
                 if shard.version().upper.closed:
                     raise
-                shard.env.recorder.count("shard.upsert.again")
+                shard.env.recorder.count("append.again")
 
     return under_newest_schema(shard, under_newest)
 

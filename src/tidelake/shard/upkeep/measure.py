@@ -1,0 +1,91 @@
+"""Measures a shard for its operator: sizes, merges that are due, holds, garbage, and how far behind it is.
+
+Owns what the gauges `collection.*` mean. Reads one state and no rows; must not know who asks.
+"""
+
+from tidelake.config import Config
+from tidelake.env import Recorder
+from tidelake.metrics import CATALOGUE
+from tidelake.model.frontier import Frontier
+from tidelake.shard.runs.cache import lookup_cache
+from tidelake.shard.runs.filters import PART_FILTERS
+from tidelake.shard.runs.rangecache import range_cache
+from tidelake.shard.shard import Shard
+from tidelake.shard.upkeep.maintain import Maintainer, unmerged
+from tidelake.state.state import ShardState
+
+_PER_S = {"ms": 1_000, "us": 1_000_000}
+
+
+def measured(shard: Shard, state: ShardState) -> dict[str, float]:
+    """The gauges of a collection in a state, by name. No store call; costs as much as its list of batches."""
+    now_ms, spine, written = shard.env.clock.now_ms(), state.spine, state.written
+    opened = [hold.opened_ms for hold in state.holds.values()]
+    opened += [hold.opened_ms for hold in state.critical.values()]
+    merges = len(Maintainer(shard).due(state))
+    found = {
+        "updates": spine.totals.rows,
+        "bytes": spine.totals.size_bytes,
+        "batches": len(spine),
+        "runs": spine.totals.runs,
+        "levels": len(spine.batches),
+        "slices": len(spine.slices),
+        "bases": len(state.bases),
+        "unmerged": max(0, unmerged(state)),
+        "merges.due": merges,
+        "merges.running": len(state.claims),
+        "compact": int(not merges and not state.claims),
+        "staged.updates": state.staged.totals.rows,
+        "holds": len(state.holds),
+        "holds.critical": len(state.critical),
+        "hold.age.s": max((now_ms - at) / 1000 for at in opened) if opened else 0.0,
+        "writers": len(state.writers),
+        "garbage": len(state.garbage) + len(state.doomed),
+        "commits": state.seqno,
+        "commit.age.s": max(0.0, (now_ms - state.committed_ms) / 1000),
+        "appended.updates": written.appended_rows,
+        "appended.bytes": written.appended_bytes,
+        "merged.updates": written.merged_rows,
+        "merged.bytes": written.merged_bytes,
+        "history.times": _distance(state.since, state.upper),
+    }
+    upper, per_s = _time(state.upper), _PER_S.get(state.domain.unit)
+    if per_s is not None and upper is not None:
+        found["behind.s"] = max(0.0, now_ms / 1000 - upper / per_s)
+    return {f"collection.{name}": float(value) for name, value in found.items()}
+
+
+def tell(shard: Shard, name: str, state: ShardState) -> dict[str, float]:
+    """Set the gauges of a collection. Returns them."""
+    found = measured(shard, state)
+    for gauge, value in found.items():
+        shard.env.recorder.gauge(gauge, value, name)
+    return found
+
+
+def forget(recorder: Recorder, name: str) -> None:
+    """Remove the gauges of a collection that is gone."""
+    for metric in CATALOGUE:
+        if metric.label == "collection":
+            recorder.gauge(metric.name, None, name)
+
+
+def tell_caches(recorder: Recorder, config: Config) -> None:
+    """Set the counters of this process' caches, which all its lakes share."""
+    ranges, unpacked = range_cache(config), lookup_cache(config)
+    caches = {"lookup.cache": unpacked, "lookup.filter": PART_FILTERS.get(), "range.cache": ranges}
+    for name, cache in caches.items():
+        if cache is not None:
+            recorder.gauge(f"{name}.hits", cache.hits)
+            recorder.gauge(f"{name}.misses", cache.misses)
+
+
+def _distance(since: Frontier, upper: Frontier) -> int:
+    first, last = _time(since), _time(upper)
+    return 0 if first is None or last is None else max(0, last - first)
+
+
+def _time(frontier: Frontier) -> int | None:
+    """The one whole number that a frontier is; None: it is closed, or has tuples."""
+    time = None if frontier.closed else frontier.elements[0]
+    return time if isinstance(time, int) else None
