@@ -297,7 +297,7 @@ def test_metrics_are_answered_while_it_goes_on(place):
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     command = [sys.executable, "-c", TIDELAKE, "maintain", place, "--interval", "0.1", "--metrics", str(port)]
-    with tied(command) as running:
+    with subprocess.Popen(tied(*command)) as running:
         text = ""
         while 'tidelake_collection_updates{collection="users"} 5.0' not in text:
             assert running.poll() is None
