@@ -65,7 +65,7 @@ BANS = (
     # The address of a log may be secret, so workers find it in their environment.
     Ban("os.environ", SETTINGS, ("cli/", "spark/session.py", "store/access.py")),
     Ban("os.getenv", SETTINGS, ("cli/", "spark/session.py")),
-    Ban("logging", REPORT, ("spark/session.py",)),  # which quiets Py4J
+    Ban("logging", REPORT, ("env.py", "spark/session.py")),  # where it is set up; which quiets Py4J
     *(Ban(x, PLAIN) for x in ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")),
 )
 
