@@ -330,6 +330,31 @@ def test_tokens_of_transactions_are_known_in_the_copy(world, other):
     assert other.fsck().findings == ()
 
 
+def test_a_restored_lake_goes_on_with_its_numbered_transactions(world, other):
+    lake = world.lake()
+    for name in ("c", "d"):
+        world.filled(name, lake=lake)
+    stream = lake.group_writer("c", "stream", owner="query")
+    stream.join(["d"])
+    assert not stream.write({}, sequence=4, content="offsets 4").already
+    lake.write({"c": table(1), "d": table(2)})
+    lake.copy(other.lake())
+    target = other.lake()
+    before = [target.collection(name).snapshot().read_all() for name in ("c", "d")]
+    again = target.group_writer("c", "stream", owner="query")
+    assert (again.last_sequence, again.last_content) == (4, "offsets 4") and again.epoch > stream.epoch
+    again.join(["d"])
+    members = {target.collection(name).id for name in ("c", "d")}
+    assert {*target.collection("c").group().memberships} == members
+    assert again.write({}, sequence=4, content="offsets 4").already
+    assert [target.collection(name).snapshot().read_all() for name in ("c", "d")] == before
+    # One instant closes the times of both again.
+    target.write({"c": table(3)}, upper=10**6)
+    assert {str(target.collection(name).upper) for name in ("c", "d")} == {"[1000000]"}
+    assert not again.write({}, sequence=5).already
+    assert other.fsck().findings == ()
+
+
 def test_no_transaction_is_half_in_a_copy(tmp_path):
     """Each transaction moves an amount from one account to the other, at open times as well."""
     ended, seen = threading.Event(), []
