@@ -129,7 +129,7 @@ class Rows:
         Raises:
             UsageError: polars is not installed, or some rows were read before.
         """
-        polars = _library("polars", "tidelake[polars]")
+        polars = optional("polars", "tidelake[polars]")
         self._check_whole("to_polars")
         return polars.from_arrow(self.read_all(), rechunk=False)
 
@@ -142,7 +142,7 @@ class Rows:
         Raises:
             UsageError: DuckDB is not installed, or some rows were read before.
         """
-        duckdb = _library("duckdb", "tidelake[sql]")
+        duckdb = optional("duckdb", "tidelake[sql]")
         self._check_whole("to_duckdb")
         rows = self.read_all()
         return duckdb.from_arrow(rows) if connection is None else connection.from_arrow(rows)
@@ -221,7 +221,7 @@ class Rows:
             )
 
     def _frame(self, options: dict[str, Any]) -> Any:
-        _library("pandas", "pandas")
+        optional("pandas", "pandas")
         rows = self.read_all()
         # A block for each column lets a column go as soon as it is converted. A column in one piece is not
         # converted then, but used as it is, which pandas could not write to.
@@ -229,8 +229,12 @@ class Rows:
         return rows.to_pandas(**{"split_blocks": in_pieces, "self_destruct": True, **options})
 
 
-def _library(name: str, package: str) -> Any:
-    """A library that is optional."""
+def optional(name: str, package: str) -> Any:
+    """A library that is not installed with the core.
+
+    Raises:
+        UsageError: it is not installed; says how to install it.
+    """
     try:
         return import_module(name)
     except ImportError as error:

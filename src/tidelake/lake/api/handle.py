@@ -156,3 +156,12 @@ class CollectionHandle:
 def times_of(handle: CollectionHandle) -> ReadTimes:
     """What converts times that users hand in for a collection."""
     return handle._times
+
+
+def last_time_and_group(handle: CollectionHandle) -> tuple[Time, str]:
+    """The last closed time of a collection, and the id of its group; empty if it is in none.
+
+    Costs and errors as `last_time`.
+    """
+    state = handle._shard.version().state
+    return handle._last_before(state.upper), state.group

@@ -13,7 +13,7 @@ from tidelake.env import Env, Recorder
 from tidelake.errors import ReadOnlyLake, TidelakeError, UsageError
 from tidelake.lake.admin.copying import CopyReport, LakeCopy, Side, Watch, names_of
 from tidelake.lake.api.administering import Administering
-from tidelake.lake.api.naming import Naming
+from tidelake.lake.api.querying import Querying
 from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Seen, Tidy, Upkeep
 from tidelake.lake.arguments.names import check_list
@@ -83,7 +83,7 @@ _SHOWN = 40  # collections in a notebook
 _LOOKS = 4
 
 
-class Lake(Naming, Transacting, Administering):
+class Lake(Querying, Transacting, Administering):
     """Named collections in one place. Use as a context manager, or call `close`."""
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:

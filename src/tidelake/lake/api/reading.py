@@ -190,3 +190,8 @@ class Reading(CollectionHandle, IntervalReads):
         start = None if since is None else self._times.since(since, "since")
         reader = Reader(self._shard, purpose, start)
         return CollectionReader(reader, self._times, self._last_staged_in)
+
+
+def ask(collection: Reading, asked: Query, options: ReadOptions) -> Rows:
+    """The answer to a query whose times are those of the collection; errors as for `Collection.snapshot`."""
+    return collection._read(asked, options)

@@ -15,16 +15,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tidelake.data import changefeed
+from tidelake.data.tablerows import expanded
 from tidelake.errors import LeaseExpired, UsageError
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import run_task
 from tidelake.spark.columns import convert
 from tidelake.spark.reading.holds import Lasting, hold_for_application, kept
-from tidelake.spark.source import change_feed
 from tidelake.spark.source.options import RowShape, read_options
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import planned, timed
-from tidelake.spark.source.rows import expanded
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema
 
@@ -69,7 +69,7 @@ class ReadTask(InputPartition):
             case "updates":
                 return timed(batches, self.shape, self.domain)
             case "feed":
-                return change_feed.change_feed(batches, self.key, self.domain)
+                return changefeed.change_feed(batches, self.key, self.domain)
 
 
 class BatchReader(DataSourceReader):

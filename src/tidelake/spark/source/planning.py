@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from tidelake.data import changefeed
 from tidelake.data.timestamps import check_clock, timestamp_type, with_timestamps
 from tidelake.data.types import row_schema
 from tidelake.errors import UsageError
@@ -21,7 +22,6 @@ from tidelake.model.selection import ReadOptions
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.spark.columns import frame_schema
-from tidelake.spark.source import change_feed
 from tidelake.spark.source.options import FormatReadOptions, RowShape
 from tidelake.spark.source.times import frontier_of, time_of
 
@@ -52,8 +52,8 @@ def shown(rows: pa.Schema, domain: TimeDomain, asked: RowShape) -> pa.Schema:
         fields += [pa.field(name, kind, nullable=False) for name in domain.columns]
         fields.append(pa.field(DIFF, pa.int64(), nullable=False))
     elif asked.rows == "feed":
-        change_feed.check_feed(names, domain)
-        fields += change_feed.FIELDS
+        changefeed.check_feed(names, domain)
+        fields += changefeed.FIELDS
     return pa.schema(fields)
 
 

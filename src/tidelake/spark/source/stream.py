@@ -22,6 +22,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tidelake.data import changefeed
+from tidelake.data.tablerows import repeated
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
@@ -32,7 +34,6 @@ from tidelake.model.time import TIME_MAX, TimeDomain
 from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import run_task
 from tidelake.spark.columns import convert
-from tidelake.spark.source import change_feed
 from tidelake.spark.source.interface import (
     ReadAllAvailable,
     ReadLimit,
@@ -42,7 +43,6 @@ from tidelake.spark.source.interface import (
 from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Begin, Json, Offset, Position, from_json, to_json
 from tidelake.spark.source.options import RowShape
 from tidelake.spark.source.planning import readable, timed
-from tidelake.spark.source.rows import repeated
 from tidelake.spark.source.stream_read import StreamRead
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema
@@ -82,7 +82,7 @@ class StreamTask(InputPartition):
             case "updates":
                 return timed(found, self.shape, self.domain)
             case "feed":
-                return change_feed.change_feed(found, self.key, self.domain)
+                return changefeed.change_feed(found, self.key, self.domain)
 
 
 def _arrivals(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

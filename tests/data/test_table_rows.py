@@ -13,15 +13,15 @@ from hypothesis import given
 
 pytest.importorskip("pyspark")
 
+from tidelake.data import tablerows as rows_module
+from tidelake.data.changefeed import change_feed, check_feed, whole_keys
 from tidelake.data.consolidate import consolidate
 from tidelake.data.ingest import normalize
+from tidelake.data.tablerows import expanded, repeated
 from tidelake.data.types import schema_from_arrow
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.spark.source import rows as rows_module
-from tidelake.spark.source.change_feed import change_feed, check_feed, whole_keys
-from tidelake.spark.source.rows import expanded, repeated
 from tidelake.testing import strategies, tables
 from tidelake.testing.oracle import Oracle, Row, canonical, rank
 

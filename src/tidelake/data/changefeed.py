@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.order import group_starts
+from tidelake.data.tablerows import repeated
 from tidelake.errors import UsageError
 from tidelake.model.schema import DIFF
 from tidelake.model.time import TimeDomain
-from tidelake.spark.source.rows import repeated
 
 CHANGE_TYPE, VERSION, TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 FIELDS = (

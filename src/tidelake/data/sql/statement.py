@@ -1,0 +1,249 @@
+"""A statement of SQL, and the tables that it names.
+
+Owns where tables stand in a text, so that other names can be put there, and the versions that a text asks
+for; sqlglot does the parsing. The rest of a text reaches its engine as it was written. Must not know
+collections.
+
+INVARIANT: every table that an engine would look up by its name is in `Statement.tables`, except for names
+that the statement itself defines in a WITH clause, where these can be seen.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from sqlglot import exp, parse
+from sqlglot.errors import SqlglotError
+
+from tidelake.errors import UsageError
+
+Engine: TypeAlias = Literal["spark", "duckdb"]
+Kind: TypeAlias = Literal["query", "insert", "update", "delete", "merge", "other"]
+
+CHANGES = "table_changes"
+_CHARACTERS_MAX = 1_000_000
+_SHOWN_MAX = 200
+_QUOTES = {"spark": "`", "duckdb": '"'}
+_KINDS: tuple[tuple[type[Any], Kind], ...] = (
+    (exp.Insert, "insert"),
+    (exp.Update, "update"),
+    (exp.Delete, "delete"),
+    (exp.Merge, "merge"),
+    (exp.Values, "query"),
+    (exp.Query, "query"),
+)
+# A value that says a version. A backslash means different things to different engines.
+_VALUE = r"(?:(?:TIMESTAMP|DATE)\s*)?'([^'\\]*)'|(-?\d+)"
+_VERSION = re.compile(rf"\s+(?:FOR\s+)?(TIMESTAMP|SYSTEM_TIME|VERSION)\s+AS\s+OF\s+(?:{_VALUE})", re.I)
+_CHANGES = re.compile(
+    rf"{CHANGES}\s*\(\s*'([^'\\]+)'\s*,\s*(?:{_VALUE})\s*(?:,\s*(?:{_VALUE})\s*)?\)",
+    re.I,
+)
+_SAMPLE = re.compile(r"\s+(TABLESAMPLE|USING\s+SAMPLE)\b", re.I)
+
+
+@dataclass(frozen=True)
+class VersionClause:
+    """The version of a table that a text asks for.
+
+    Attributes:
+        kind: `timestamp` or `version`.
+        text: the literal: a number, or what stands between the quotes.
+    """
+
+    kind: Literal["timestamp", "version"]
+    text: str
+
+
+@dataclass(frozen=True)
+class TableReference:
+    """A table that a statement names.
+
+    Attributes:
+        name: as it was written, without quotes; parts are joined by dots.
+        quoted: whether it was written in quotes.
+        alias: the name by which the statement refers to its columns.
+        start, end: the characters of the text to be replaced.
+        version: the version asked for; None: none.
+        changes: the first and the last time of `table_changes(...)`; the last is None if it is open.
+        node: the table in the tree.
+    """
+
+    name: str
+    quoted: bool
+    alias: str
+    start: int
+    end: int
+    version: VersionClause | None
+    changes: tuple[str, str | None] | None
+    node: exp.Table = field(repr=False)
+
+    @property
+    def has_alias(self) -> bool:
+        """Whether the text gives the alias."""
+        return self.node.args.get("alias") is not None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One parsed statement.
+
+    Attributes:
+        text: as it was written.
+        engine: the engine that carries it out.
+        kind: what it does.
+        tables: the tables that it names, in the order of the text.
+        tree: sqlglot's tree.
+    """
+
+    text: str
+    engine: Engine
+    kind: Kind
+    tables: tuple[TableReference, ...]
+    tree: Any = field(repr=False)
+
+    def replaced(self, names: Mapping[int, str], start: int = 0, end: int | None = None) -> str:
+        """The text, or a piece of it, with other names for some tables; columns are called as before.
+
+        Args:
+            names: the new names, as the engine takes them, by position in `tables`.
+            start: first character of the piece.
+            end: just past the last character of the piece; default: the end of the text.
+        """
+        pieces, at, end = [], start, len(self.text) if end is None else end
+        for index, table in enumerate(self.tables):
+            if index in names and start <= table.start and table.end <= end:
+                alias = "" if table.has_alias else f" AS {quoted(table.alias, self.engine)}"
+                pieces += [self.text[at : table.start], names[index], alias]
+                at = table.end
+        return "".join([*pieces, self.text[at:end]])
+
+
+def quoted(name: str, engine: Engine) -> str:
+    """A name in the quotes of an engine."""
+    mark = _QUOTES[engine]
+    return f"{mark}{name.replace(mark, mark * 2)}{mark}"
+
+
+def statement(text: str, engine: Engine) -> Statement:
+    """Parse one statement.
+
+    Args:
+        text: at most 1,000,000 characters; a semicolon may follow.
+        engine: whose SQL it is.
+
+    Raises:
+        UsageError: it cannot be parsed, is more than one statement, or says a version in another way than by
+            a literal; says what to write.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"{text!r} is not the text of a statement")
+    if len(text) > _CHARACTERS_MAX:
+        raise UsageError(f"the statement has {len(text):,} characters, more than {_CHARACTERS_MAX:,}")
+    try:
+        text.encode()
+        found = [tree for tree in parse(text, dialect=engine) if tree is not None]
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the statement is not valid text: {error.reason}") from error
+    except SqlglotError as error:
+        told: list[dict[str, object]] = getattr(error, "errors", [])
+        what = "; ".join(f"{e['description']} in line {e['line']}, column {e['col']}" for e in told)
+        raise UsageError(
+            f"{shown(text)} cannot be parsed as SQL of {engine}: {(what or str(error))[:_SHOWN_MAX]}"
+        ) from error
+    except RecursionError as error:
+        raise UsageError(f"{shown(text)} is nested too deeply") from error
+    if len(found) != 1:
+        raise UsageError(f"{shown(text)} has {len(found)} statements: give one")
+    tree: Any = found[0]
+    kinds: list[Kind] = [kind for type_, kind in _KINDS if isinstance(tree, type_)]
+    nodes = sorted(_tables(tree), key=_start)
+    return Statement(
+        text,
+        engine,
+        kinds[0] if kinds else "other",
+        tuple(_reference(text, node, engine) for node in nodes),
+        tree,
+    )
+
+
+def shown(text: str) -> str:
+    """The beginning of a text, for messages."""
+    return repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}..."
+
+
+def _tables(tree: exp.Expression) -> Iterator[exp.Table]:
+    for node in tree.find_all(exp.Table):
+        named = isinstance(node.this, exp.Identifier) or _is_changes(node)
+        if named and node.find_ancestor(exp.Hint) is None and not _is_defined(node):
+            yield node
+
+
+def _is_changes(node: exp.Table) -> bool:
+    return isinstance(node.this, exp.Anonymous) and str(node.this.this).casefold() == CHANGES
+
+
+def _is_defined(node: exp.Table) -> bool:
+    """Whether the name is one of a WITH clause that can be seen from here."""
+    if len(node.parts) > 1 or not isinstance(node.this, exp.Identifier):
+        return False
+    name = node.name.casefold()
+    child: Any = node
+    parent: Any = node.parent
+    while parent is not None:
+        if isinstance(parent, exp.With):
+            seen = list(parent.expressions[: _place(parent.expressions, child)])
+            if parent.args.get("recursive"):
+                seen.append(child)
+        else:
+            clause = parent.args.get("with_")
+            seen = [] if clause is None or clause is child else clause.expressions
+        if any(cte.alias.casefold() == name for cte in seen):
+            return True
+        child, parent = parent, parent.parent
+    return False
+
+
+def _place(nodes: list[exp.Expression], node: exp.Expression) -> int:
+    # Nodes are equal if their texts are.
+    return next(i for i, one in enumerate(nodes) if one is node)
+
+
+def _start(node: exp.Table) -> int:
+    first = node.parts[0] if isinstance(node.this, exp.Identifier) else node.this
+    return int(first.meta["start"])
+
+
+def _reference(text: str, node: exp.Table, engine: Engine) -> TableReference:
+    start = _start(node)
+    if isinstance(node.this, exp.Anonymous):
+        call = _CHANGES.match(text, start)
+        if call is None:
+            raise UsageError(
+                f"{shown(text[start : start + 60])}: write {CHANGES}('orders', 3, 5), with the name of a "
+                "table, the first and the last time; each a number or a text in single quotes"
+            )
+        first = call[3] if call[2] is None else call[2]
+        last = call[5] if call[4] is None else call[4]
+        alias = node.alias or CHANGES
+        return TableReference(call[1], True, alias, start, call.end(), None, (first, last), node)
+    parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
+    name, end = ".".join(part.name for part in parts), int(parts[-1].meta["end"]) + 1
+    version = None
+    if node.args.get("when") is not None:
+        raise UsageError(f"table {name!r}: write FOR TIMESTAMP AS OF '...' or FOR VERSION AS OF 3, not AT")
+    if node.args.get("version") is not None:
+        clause = _VERSION.match(text, end)
+        if clause is None:
+            raise UsageError(
+                f"table {name!r}: its version must be a literal, such as FOR TIMESTAMP AS OF "
+                "'2026-11-01 12:00:00Z' or FOR VERSION AS OF 3"
+            )
+        kind: Literal["timestamp", "version"] = "version" if clause[1].lower() == "version" else "timestamp"
+        version = VersionClause(kind, clause[2] if clause[2] is not None else clause[3])
+        end = clause.end()
+    if node.args.get("alias") is None and _SAMPLE.match(text, end) and engine == "spark":
+        raise UsageError(f"table {name!r}: give it an alias behind TABLESAMPLE (...)")
+    is_quoted = any(part.args.get("quoted") for part in parts)
+    return TableReference(name, is_quoted, node.alias or parts[-1].name, start, end, version, None, node)

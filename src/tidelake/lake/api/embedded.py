@@ -1,0 +1,111 @@
+"""SQL in this process: a statement over tables, carried out by DuckDB (the extra `sql`).
+
+Owns the walls around DuckDB. Each statement has a database of its own, in memory, that sees the tables given
+and nothing else: no files, no network, no extensions, no variables of Python, no settings. Must not know
+lakes.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidelake.data.rows import Rows, optional
+from tidelake.errors import TidelakeError, UsageError
+
+_BATCH_ROWS = 65_536
+_CONFIG = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+}
+_WALLS = ("SET enable_external_access = false", "SET lock_configuration = true")
+
+Batches = Callable[[], Iterator[pa.RecordBatch]]
+
+
+class Scan:
+    """A table that DuckDB reads as a stream, from its begin for each scan.
+
+    Attributes:
+        schema: its columns.
+        failure: the error that ended a stream; DuckDB keeps only its text.
+    """
+
+    def __init__(self, schema: pa.Schema, batches: Batches) -> None:
+        self.schema, self._batches = schema, batches
+        self.failure: Exception | None = None
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._watched())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _watched(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches()
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def run(
+    text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[str, object] | None, id_: str
+) -> Rows:
+    """Carry a query out.
+
+    Args:
+        text: the query; tables have the names in `scans`.
+        scans: the tables.
+        args: values of the parameters in the text: a list for `?`, a dict for `$name`.
+        id_: an id that no other call has.
+
+    Returns:
+        The answer as a stream. What is spilled is in the directory for temporary files.
+
+    Raises:
+        UsageError: DuckDB is not installed or refuses the statement, or it is no query; has DuckDB's reason.
+        TidelakeError: a table could not be read.
+    """
+    duckdb = optional("duckdb", "tidelake[sql]")
+    # A text may reach the directory that DuckDB spills to: one of its own, which DuckDB makes and removes.
+    spill = Path(tempfile.gettempdir()) / f"tidelake-sql-{id_}"
+    connection = duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": str(spill)})
+    try:
+        for name, scan in scans.items():
+            connection.register(name, scan)
+        for wall in _WALLS:
+            connection.execute(wall)
+        parsed = connection.extract_statements(text)
+        if len(parsed) != 1 or parsed[0].type != duckdb.StatementType.SELECT:
+            raise UsageError(f"DuckDB reads {text[:200]!r} as something else than one query")
+        reader = connection.sql(text, params=args).to_arrow_reader(_BATCH_ROWS)
+    except duckdb.Error as error:
+        connection.close()
+        raise _told(error, scans) from error
+    except BaseException:
+        connection.close()
+        raise
+    return Rows(reader.schema, _batches(reader, connection, scans))
+
+
+def _batches(reader: Any, connection: Any, scans: Mapping[str, Scan]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from reader
+    except (pa.ArrowException, OSError, RuntimeError) as error:
+        raise _told(error, scans) from error
+    finally:
+        connection.close()
+
+
+def _told(error: Exception, scans: Mapping[str, Scan]) -> TidelakeError:
+    """The error of a table, if one ended the query; else what DuckDB says."""
+    for scan in scans.values():
+        if isinstance(scan.failure, TidelakeError):
+            return scan.failure
+    return UsageError(f"DuckDB: {error}")
