@@ -381,3 +381,31 @@ UPGRADED_STATES = {
     "upgraded": replace(SLICED_STATES["full"], agreed=UPGRADED),
     "upgraded-only": replace(FIRST_STATE, agreed=Agreed(format=5)),
 }
+
+# Hashes of rows, which came with format 6 and whose bytes are kept in `v6`.
+HASHED_RUN = Run(
+    (
+        part(0x80, checksum="8" * 64 + "+ffffffffffffffff"),
+        part(0x81, checksum="9" * 32 + "+0000000000000000", diff_sum=3 * 2**70),
+    )
+)
+HASHED_DELTAS = {
+    "hashed-base": Edits(bases={2: replace(BASES[1], runs=(HASHED_RUN,))}),
+    "hashed-staged": Edits(staged={"s": Staged(HollowBatch(STAGED[0].batch.bounds, (HASHED_RUN,)), 13)}),
+}
+HASHED_STATES = {
+    "hashed": replace(
+        UPGRADED_STATES["upgraded"],
+        agreed=replace(UPGRADED, format=6),
+        bases=Bases.of((BASES[0], replace(BASES[1], runs=(HASHED_RUN,)))),
+    )
+}
+HASHED_RECORDS = {
+    "run-hashed": ("run", HASHED_RUN),
+    "batch-hashed": ("batch", SentBatch(SHARD, HollowBatch(MEMBERS[0].batch.bounds, (HASHED_RUN,)))),
+    "uploader-hashed": ("uploader", Uploader(replace(SPEC, hashed=True), F(3), Frontier())),
+    "task-hashed": (
+        "task",
+        Task.of(replace(SPEC, hashed=True), [Source(HASHED_RUN, F(0), F(5))], KeyRange(), AsOf(7)),
+    ),
+}

@@ -14,6 +14,7 @@ import make_v2
 import make_v3
 import make_v4
 import make_v5
+import make_v6
 import pyarrow as pa
 import pytest
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
@@ -55,8 +56,8 @@ from tidelake.state.edits import Edits
 from tidelake.state.state import ShardState
 from tidelake.store.marker import decode_marker
 
-V1, V2, V3, V4, V5 = (Path(__file__).parent / f"v{n}" for n in range(1, 6))
-MADE = {V1: make_v1, V2: make_v2, V3: make_v3, V4: make_v4, V5: make_v5}
+V1, V2, V3, V4, V5, V6 = (Path(__file__).parent / f"v{n}" for n in range(1, 7))
+MADE = {V1: make_v1, V2: make_v2, V3: make_v3, V4: make_v4, V5: make_v5, V6: make_v6}
 MADE = {folder: made.records() for folder, made in MADE.items()}
 NAMES = [(folder, name) for folder, made in MADE.items() for name in sorted(made)]
 NAMES = [pytest.param(folder, name, id=f"{folder.name}-{name}") for folder, name in NAMES]
@@ -108,7 +109,7 @@ LATER = {
     }
     # A record has the slices among the batches, and where they end.
     for name in (*codec.SINCE, "slices")
-} | {"slice_rows": {json.dumps(Config().slice_rows)}, "less": {"null"}}
+} | {"slice_rows": {json.dumps(Config().slice_rows)}, "less": {"null"}, "hashed": {"false"}}
 
 
 def without_later(found):
@@ -209,6 +210,10 @@ def test_the_kept_records_of_the_first_format_set_all_fields_that_it_knows():
     unset = {name for name in names if not getattr(full, name)}
     # The settings of a lake that says nothing of them are the usual ones.
     assert unset | {"agreed"} == {"dropped", *names & set(codec.SINCE)} and full.agreed == AS_MADE
+
+
+def test_rows_of_every_type_have_the_hashes_that_they_had():
+    assert make_v6.hashes() == expected("hashes", V6)
 
 
 # --- Parts ---
@@ -342,7 +347,7 @@ def test_a_kept_record_that_is_damaged_is_refused():
 
 def test_the_kept_files_stay_small():
     kept = [path for folder in MADE for path in folder.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in kept) < 800_000
+    assert sum(path.stat().st_size for path in kept) < 880_000
 
 
 # --- Checkpoints of arrangements ---

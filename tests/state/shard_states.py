@@ -41,11 +41,11 @@ def aged(command):
 doom, raise_floor = aged(collection.doom), aged(collection.raise_floor)
 
 
-def part(name, first=0, last=0, rows=1, diff_sum=1, **kwargs):
+def part(name, first=0, last=0, rows=1, diff_sum=1, *, row_hash=None, **kwargs):
     return Part(
         name,
         kwargs.pop("size_bytes", 100),
-        "0" * 32,
+        "0" * 32 if row_hash is None else "0" * 32 + f"+{row_hash:016x}",
         rows,
         kwargs.pop("negative_rows", 0),
         diff_sum,

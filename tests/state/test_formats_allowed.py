@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from shard_states import F
+from shard_states import F, hollow, run
 from sliced_shards import SlicedShard
 
 from tidelake.errors import InternalError
@@ -14,6 +14,7 @@ from tidelake.state.commands import NoOp
 from tidelake.state.edits import Edits
 from tidelake.state.formats import check_format
 from tidelake.state.spine import SpineId
+from tidelake.state.staged import Staged
 from tidelake.state.state import MergeClaim
 
 
@@ -80,3 +81,13 @@ def test_a_step_that_the_version_before_cannot_read_is_not_written(edits):
         check_format(state, state, edits)
     check_format(state, upgraded, edits)
     check_format(state, state, Edits(claims={"0-1": CLAIM, "1-2": None}))
+
+
+def test_a_hash_of_rows_is_not_written_before_the_lake_is_upgraded():
+    state = earlier().state
+    upgraded = replace(state, agreed=replace(state.agreed, format=NEWEST))
+    edits = Edits(staged={"s": Staged(hollow(9, 10, run("s", row_hash=1)), 9)})
+    with pytest.raises(InternalError, match="hashes of rows, and the format is 3"):
+        check_format(state, state, edits)
+    check_format(state, upgraded, edits)
+    check_format(state, state, Edits(staged={"s": Staged(hollow(9, 10, run("s")), 9)}))

@@ -349,6 +349,31 @@ SLICES = [
     (SpineBatch(SpineId(0, 2), 0, Bounds(F(0), F(2), F(2)), 4), LAST),
 ]
 OTHERS += BASES
+
+
+def hashed(state):
+    """The same state, in which the rows of each part have the hash 7."""
+
+    def of(batch):
+        runs = [[replace(p, checksum=p.checksum + f"+{7:016x}") for p in r.parts] for r in batch.runs]
+        return replace(batch, runs=tuple(Run(tuple(parts)) for parts in runs))
+
+    members = {lo: replace(member, batch=of(member.batch)) for lo, member in state.spine.members.items()}
+    spine = replace(state.spine, members=state.spine.members.update(members))
+    batches = {name: replace(one, batch=of(one.batch)) for name, one in state.staged.batches.items()}
+    return replace(state, spine=spine, staged=Staging.of(batches))
+
+
+SWAPPED = [
+    ("merge-keeps-rows", hashed(a_state()), replacing(SpineId(0, 1), merged(run("m", **TWO, row_hash=8)))),
+    ("base-keeps-rows", hashed(sliced_state()), adding_base(2, run("b", **FOUR, row_hash=15))),
+    (
+        "drain-keeps-rows",
+        replace(hashed(waiting()), seqno=5),
+        Edits(staged={"s": None, **keyed(staged("t", 3, 9, added=6, **TWO, row_hash=6))}),
+    ),
+]
+OTHERS += SWAPPED
 OTHERS += [("levels-say-members", a_state(), sliced(*wrong)) for wrong in SLICES]
 OTHERS += [
     ("levels-say-members", sliced_state(), replacing(SpineId(0, 1), merged(run("m", rows=3, diff_sum=2)))),

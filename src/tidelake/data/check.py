@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelake.data.container import whole_checksum
 from tidelake.data.encode import encode_key
 from tidelake.data.order import Comparable, row_tuple
 from tidelake.data.sort import sorted_groups
@@ -61,7 +62,8 @@ class PartCheck:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Look at the next rows, not empty, with the columns of `update_schema`."""
-        self._tally.add(summary(batch, self._schema, self._domain))
+        hashed = self._part.row_hash is not None
+        self._tally.add(summary(batch, self._schema, self._domain, hashed=hashed))
         if self._first is None:
             self._first = _copied(batch, 0)
         order, starts = sorted_groups(batch, self._width)
@@ -102,9 +104,9 @@ class PartCheck:
             )
         keys = [encode_key(row, self._schema)[0].as_py() for row in (self._first, self._last)]
         found = self._tally.part(
-            part.name, b"", part.schema_id, (keys[0], keys[1]), _EXACT, checksum_=part.checksum
+            part.name, b"", part.schema_id, (keys[0], keys[1]), _EXACT, checksum_=whole_checksum(part)
         )
-        yield from _differences("rows", part, found, ("rows",))
+        yield from _differences("rows", part, found, ("rows", "row_hash"))
         yield from _differences("diffs", part, found, ("negative_rows", "diff_sum"))
         yield from _differences("times", part, found, ("time_lower", "time_upper"))
         if part.key_lower > keys[0] or (part.key_upper is not None and part.key_upper < keys[1]):

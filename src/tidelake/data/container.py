@@ -9,7 +9,8 @@ Page checksums cover neither page headers nor the footer. So the footer's key-va
 every row group's bytes, headers included. The *seal*, 24 bytes in the gap that Parquet allows before the
 footer, is `tidelake` and the blake2b-128 of everything after it. A reader checks the seal, and then what it
 reads of row groups and the filter against the footer. The four magic bytes at the start carry no data. A
-part's description repeats the digest of the footer, so another part in its place is noticed too.
+part's description repeats the digest of the footer, so another part in its place is noticed too. The hash of
+the rows, if the description has it, comes last there.
 
 Key-value metadata: `tidelake.format` = "1"; `tidelake.index` = JSON, three arrays with an item for
 each row group: `keys` (base64 of its first key as `encode_key` makes it), `ends` (offset of the byte
@@ -127,6 +128,11 @@ def whole_checksum(part: Part) -> str:
     return part.checksum[:_DIGITS]
 
 
+def with_row_hash(digests: str, row_hash: int | None) -> str:
+    """The checksum of a part from the digests of its bytes and the hash of its rows, if that is known."""
+    return digests if row_hash is None else f"{digests}+{row_hash:016x}"
+
+
 def verify(data: bytes, part: Part) -> None:
     """Compare a whole object with its description.
 
@@ -162,7 +168,7 @@ def read_footer(file: File, part: Part) -> Footer:
     if not tail.startswith(_SEAL) or tail[len(_SEAL) : _SEAL_BYTES] != digest.digest():
         raise CorruptionError(part.name, "the checksum of its footer does not match")
     # Parts of older versions are described without the digest of the footer.
-    if part.checksum[_DIGITS:] not in ("", digest.hexdigest()):
+    if part.checksum.partition("+")[0][_DIGITS:] not in ("", digest.hexdigest()):
         raise CorruptionError(part.name, "its footer is that of another part")
     # The seal was right, so this is no accidental damage; it may still be some other object.
     try:

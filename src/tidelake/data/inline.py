@@ -51,7 +51,7 @@ def encode_inline(
     if len(data) >= limit_bytes:
         return None
     tally = Tally(schema, domain)
-    tally.add(summary(rows, schema, domain))
+    tally.add(summary(rows, schema, domain, hashed=stats.hashed))
     key = rows.select([column.name for column in schema.key])
     first, last = encode_key(key.take(places(0, rows.num_rows - 1)), schema).to_pylist()
     return tally.part(name, data, schema_id, (first, last), stats, inline=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(0xD1B54A32D192ED03)
 _WORD_BYTES = 8
@@ -20,7 +20,7 @@ _WORD_BYTES = 8
 
 def hash_words(words: Hashes, nulls: npt.NDArray[np.bool_] | None = None) -> Hashes:
     """The hash of every word, as `tidelake.data.encode.words` makes them; `nulls`: where the key is null."""
-    hashes = _finished(words * _MULTIPLIER)
+    hashes = finished(words * MULTIPLIER)
     if nulls is not None:
         hashes[nulls] = _NULL
     return hashes
@@ -30,10 +30,10 @@ def hash_encoded(keys: pa.Array) -> Hashes:
     """The hash of every string of bytes; `keys` is a binary array without nulls."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1 + keys.offset)[keys.offset :]
     starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets)
-    hashes: Hashes = lengths.astype(np.uint64) * _MULTIPLIER
+    hashes: Hashes = lengths.astype(np.uint64) * MULTIPLIER
     data = keys.buffers()[2]
     if data is None or not lengths.any():
-        return _finished(hashes)
+        return finished(hashes)
     # Words are read at any offset, so the last one may extend past the end: pad.
     padded = np.zeros(int(offsets[-1]) + _WORD_BYTES, np.uint8)
     padded[: int(offsets[-1])] = np.frombuffer(data, np.uint8, int(offsets[-1]))
@@ -48,12 +48,16 @@ def hash_encoded(keys: pa.Array) -> Hashes:
         if short.any():
             bits = (left[short] * 8).astype(np.uint64)
             found[short] &= (np.uint64(1) << bits) - np.uint64(1)
-        mixed = (hashes[rows] ^ found) * _MULTIPLIER
+        mixed = (hashes[rows] ^ found) * MULTIPLIER
         hashes[rows] = mixed ^ (mixed >> np.uint64(32))
-    return _finished(hashes)
+    return finished(hashes)
 
 
-def _finished(hashes: Hashes) -> Hashes:
-    hashes = (hashes ^ (hashes >> np.uint64(30))) * _FIRST
-    hashes = (hashes ^ (hashes >> np.uint64(27))) * _SECOND
-    return hashes ^ (hashes >> np.uint64(31))
+def finished(hashes: Hashes) -> Hashes:
+    """The finalizer: a change of any bit changes about half of all bits."""
+    hashes = hashes ^ (hashes >> np.uint64(30))
+    hashes *= _FIRST
+    hashes ^= hashes >> np.uint64(27)
+    hashes *= _SECOND
+    hashes ^= hashes >> np.uint64(31)
+    return hashes

@@ -98,7 +98,7 @@ class PartWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Take sorted, consolidated updates that follow those taken before."""
         if batch.num_rows:
-            self.write_counted(summary(batch, self._schema, self._domain))
+            self.write_counted(summary(batch, self._schema, self._domain, hashed=self._stats.hashed))
 
     def write_counted(self, piece: Summary) -> None:
         """Take updates as `write` does, with their summary; not empty."""
@@ -228,7 +228,8 @@ def write_parts(
     size = group_bytes or _GROUP_BYTES
 
     def summaries(batch: pa.RecordBatch) -> list[Summary]:
-        return [summary(piece, schema, domain) for piece in pieces(batch, row_group_rows, size)]
+        cut = pieces(batch, row_group_rows, size)
+        return [summary(piece, schema, domain, hashed=stats.hashed) for piece in cut]
 
     for piece in chain.from_iterable(ahead(map(summaries, batches))):
         if writer is None:

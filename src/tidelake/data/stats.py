@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 
 from tidelake.config import Config
 from tidelake.data.arrays import from_numpy, null_mask, places, raw, to_numpy
-from tidelake.data.container import checksum
+from tidelake.data.container import checksum, with_row_hash
 from tidelake.data.encode import encode, truncate_lower, truncate_upper
+from tidelake.data.rowhash import row_hash
 from tidelake.data.sums import diffs, total
 from tidelake.data.timecounts import TimeCounts
-from tidelake.model.batch import ColumnStats, Part
+from tidelake.model.batch import ROW_HASHES, ColumnStats, Part
 from tidelake.model.schema import Column, Schema
 from tidelake.model.time import Time, TimeDomain
 
@@ -36,6 +37,7 @@ class StatsSettings:
         keep_names: columns with these names, in any case, are never dropped; they count in the budget.
         keep_prefixes: the same for columns whose names begin with one of these.
         keep_suffixes: the same for columns whose names end with one of these.
+        hashed: whether the hash of the rows is kept as well, which depends on the lake's format.
     """
 
     budget_bytes: int
@@ -43,9 +45,10 @@ class StatsSettings:
     keep_names: tuple[str, ...] = ()
     keep_prefixes: tuple[str, ...] = ()
     keep_suffixes: tuple[str, ...] = ()
+    hashed: bool = False
 
     @classmethod
-    def of(cls, config: Config) -> "StatsSettings":
+    def of(cls, config: Config, *, hashed: bool = False) -> "StatsSettings":
         """The settings of a lake."""
         return cls(
             config.stats_budget_bytes,
@@ -53,6 +56,7 @@ class StatsSettings:
             config.stats_keep_names,
             config.stats_keep_prefixes,
             config.stats_keep_suffixes,
+            hashed,
         )
 
     def keeps(self, column: str) -> bool:
@@ -78,6 +82,7 @@ class Summary:
         nulls: of each column of the schema.
         ends: of each column the least and the greatest value, or an empty array of its type if they are not
             used; None if all values are null.
+        row_hash: as `tidelake.data.rowhash` makes it; None: not asked for.
     """
 
     rows: pa.RecordBatch
@@ -87,9 +92,10 @@ class Summary:
     time_upper: tuple[int, ...]
     nulls: tuple[int, ...]
     ends: tuple[pa.Array | None, ...]
+    row_hash: int | None = None
 
 
-def summary(batch: pa.RecordBatch, schema: Schema, domain: TimeDomain) -> Summary:
+def summary(batch: pa.RecordBatch, schema: Schema, domain: TimeDomain, *, hashed: bool = False) -> Summary:
     """Look at a batch of updates, not empty, sorted by the first column at least."""
     values = diffs(batch)
     times = [to_numpy(batch.column(name)) for name in domain.columns]
@@ -102,6 +108,7 @@ def summary(batch: pa.RecordBatch, schema: Schema, domain: TimeDomain) -> Summar
         tuple(int(t.max()) for t in times),
         tuple(column.null_count for column in columns),
         tuple(_extremes(column, leads=i == 0) for i, column in enumerate(columns)),
+        row_hash(batch, schema) if hashed else None,
     )
 
 
@@ -123,6 +130,7 @@ class Tally:
         self.rows = 0
         self._schema, self._domain = schema, domain
         self._negative_rows = self._diff_sum = 0
+        self._row_hash: int | None = 0
         self._lower: list[int] = []
         self._upper: list[int] = []
         self._extremes = [_Extremes(column) for column in schema.columns]
@@ -133,6 +141,10 @@ class Tally:
         self.rows += part.rows.num_rows
         self._negative_rows += part.negative_rows
         self._diff_sum += part.diff_sum
+        if self._row_hash is None or part.row_hash is None:
+            self._row_hash = None
+        else:
+            self._row_hash = (self._row_hash + part.row_hash) % ROW_HASHES
         least, greatest = part.time_lower, part.time_upper
         self._lower = [min(x) for x in zip(self._lower or least, least, strict=True)]
         self._upper = [max(x) for x in zip(self._upper or greatest, greatest, strict=True)]
@@ -168,7 +180,7 @@ class Tally:
         return Part(
             name=name,
             size_bytes=len(data),
-            checksum=checksum_ or checksum(data),
+            checksum=with_row_hash(checksum_ or checksum(data), self._row_hash),
             rows=self.rows,
             negative_rows=self._negative_rows,
             diff_sum=self._diff_sum,

@@ -7,11 +7,14 @@ nothing at this level needs to know types.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelake.model import time as times
 from tidelake.model.bounds import Bounds
 from tidelake.model.time import Time
+
+ROW_HASHES = 1 << 64
+"""How many hashes of rows there are: sums of them are taken modulo this."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Part:
         name: name of the blob in the lake. Never used twice, even by inline parts.
         size_bytes: size of the blob, or of the inline bytes.
         checksum: of these bytes, as `tidelake.data.container.checksum` makes it; for a blob the checksum of
-            its footer follows (absent in states of formats 1 and 2).
+            its footer follows (absent in states of formats 1 and 2). Last comes `+` and the hash of the rows,
+            16 hexadecimal digits, from format 6 on: see `row_hash`.
         rows: number of updates, before any truncation.
         negative_rows: how many of them have a negative diff.
         diff_sum: sum of all diffs, exact (may exceed int64).
@@ -70,6 +74,20 @@ class Part:
     time_counts: tuple[tuple[int, int], ...] = ()
     rewrite: Time | None = None
     inline: bytes | None = None
+
+    @property
+    def row_hash(self) -> int | None:
+        """The sum of the hashes of its rows, each times its diff, modulo `ROW_HASHES`; None if not known.
+
+        It depends on neither the order nor the times of the rows, but on the schema of the part.
+        """
+        found = self.checksum.partition("+")[2]
+        return int(found, 16) if found else None
+
+    @property
+    def unhashed(self) -> "Part":
+        """The description without the hash of the rows, for lakes of earlier formats."""
+        return replace(self, checksum=self.checksum.partition("+")[0])
 
     @property
     def seen_times(self) -> tuple[Time, Time]:
@@ -106,6 +124,13 @@ class Run:
     def diff_sum(self) -> int | None:
         """Sum of diffs, or None if truncation hides some."""
         return None if self.truncated else sum(p.diff_sum for p in self.parts)
+
+    @property
+    def row_hash(self) -> int | None:
+        """As that of a part; None if truncation hides some rows, or it is not known of a part."""
+        hashes = [p.row_hash for p in self.parts]
+        known = [one for one in hashes if one is not None]
+        return None if self.truncated or len(known) < len(hashes) else sum(known) % ROW_HASHES
 
 
 @dataclass(frozen=True)

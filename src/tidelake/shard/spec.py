@@ -13,6 +13,7 @@ from tidelake.model.evolution import dropped, may_be_missing, why_not_readable_a
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.process import PerProcess
+from tidelake.state.agreed import HASHED
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores, open_stores
 
@@ -29,6 +30,7 @@ class ShardSpec:
         schemas: all registered schemas by id: parts may have been written under any of them.
         config: settings of the lake.
         seqno: seqno of the state that the schemas are of. Uploads put it into the names of their parts.
+        hashed: whether the parts that are written have a hash of their rows: from format 6 of the lake on.
     """
 
     url: str
@@ -38,6 +40,7 @@ class ShardSpec:
     schemas: dict[int, Schema]
     config: Config
     seqno: int = 0
+    hashed: bool = False
 
     @property
     def schema(self) -> Schema:
@@ -75,12 +78,15 @@ class ShardSpec:
         return self.schemas[schema_id]
 
     def at(self, state: ShardState) -> "ShardSpec":
-        """This spec with the schemas of a state of the shard."""
-        if state.seqno == self.seqno:
+        """This spec with the schemas and the format of a state of the shard."""
+        hashed = state.format >= HASHED
+        if (state.seqno, hashed) == (self.seqno, self.hashed):
             return self
         if len(state.schemas) == len(self.schemas):
-            return replace(self, seqno=state.seqno)
-        return replace(self, seqno=state.seqno, schema_id=state.schema_id, schemas=schemas_of(state))
+            return replace(self, seqno=state.seqno, hashed=hashed)
+        return replace(
+            self, seqno=state.seqno, schema_id=state.schema_id, schemas=schemas_of(state), hashed=hashed
+        )
 
     def read_as(self, schema_id: int | None) -> "ShardSpec":
         """This spec with another schema to read under; None: with its own.

@@ -25,7 +25,9 @@ BEFORE_SLICES = 3
 """The format of a lake that does not tell its format: an earlier version made it."""
 SLICES = 4
 """The format that has slices and bases."""
-NEWEST = 5
+HASHED = 6
+"""The format in which the descriptions of parts have a hash of their rows."""
+NEWEST = HASHED
 """The format of new lakes, and of those that this version has upgraded."""
 
 _DAY_MS = 86_400_000

@@ -8,6 +8,7 @@ by people.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TypeVar
@@ -20,7 +21,7 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, NEWEST, Agreed
+from tidelake.state.agreed import AS_MADE, HASHED, NEWEST, Agreed
 from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits
 from tidelake.state.garbage import Garbage, Sweep
@@ -114,8 +115,11 @@ SINCE = (
         3,
     )
     | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
-    | {"format": 5}
+    | {"format": 5, "hashed": HASHED}
 )
+# A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
+# escaped.
+_HASHED_PART = re.compile(rb'"checksum":"[0-9a-f]+\+')
 FORMAT = NEWEST
 # Fields of tasks that came with format 4, and that the version of that format always wrote. They are left out
 # where they are as usual, so that an earlier one can read the task.
@@ -172,10 +176,13 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
 
 
 def _record(value: object, *, whole: bool = False) -> tuple[int, bytes]:
-    """The format and the JSON of a value. Of edits only the fields that change: mostly two of many.
+    """The format and the JSON of a value; with `whole` as the version of format 4 wrote tasks."""
+    format_, body = _encoded(value, whole=whole)
+    return (max(format_, HASHED) if _HASHED_PART.search(body) else format_), body
 
-    With `whole` as the version of format 4 wrote tasks.
-    """
+
+def _encoded(value: object, *, whole: bool) -> tuple[int, bytes]:
+    """As `_record`, by the names of the fields. Of edits only those that change: mostly two of many."""
     match value:
         case Delta():
             body = {name: getattr(value, name) for name in _names(Delta) if name != "more"}

@@ -6,8 +6,9 @@ is a shard that has slices already: the version which made format 4 wrote them i
 """
 
 from tidelake.errors import InternalError
-from tidelake.state.agreed import SLICES
+from tidelake.state.agreed import HASHED, SLICES
 from tidelake.state.edits import Edits
+from tidelake.state.garbage import arriving
 from tidelake.state.state import ShardState
 
 
@@ -27,5 +28,7 @@ def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:
         or any(claim.base is not None or claim.by_time for claim in claims)
     )
     allowed = max(before.format, after.agreed.format)
+    if allowed < HASHED and any(part.row_hash is not None for part in arriving(edits)):
+        raise InternalError(f"a step of {before.shard_id} has hashes of rows, and the format is {allowed}")
     if sliced and allowed < SLICES:
         raise InternalError(f"a step of {before.shard_id} has slices or bases, and the format is {allowed}")

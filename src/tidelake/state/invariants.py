@@ -24,6 +24,7 @@ from tidelake.state.garbage import arriving, expired, going
 from tidelake.state.spine import Member, Spine, SpineEdit, SpineId, intervals, validate, validate_levels
 from tidelake.state.staged import Staged, begins_before
 from tidelake.state.state import ShardState
+from tidelake.state.sums import diff_sum, may_have_the_same_rows
 from tidelake.state.taken import is_taken
 from tidelake.state.tokens import days_of, is_token, over, writes_once
 
@@ -225,8 +226,8 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
         gone += removed
         come += added
     if before.drained == after.drained and not after.dropped:
-        old, new = _diff_sum(gone), _diff_sum(come)
-        _require(old is None or new is None or old == new, "merge-keeps-diffs", old, "became", new)
+        rules = "merge-keeps-diffs", "merge-keeps-rows"
+        _check_kept(*rules, [member.batch for member in gone], [member.batch for member in come])
 
 
 def _check_bases(state: ShardState, bases: Iterable[Base]) -> None:
@@ -246,11 +247,10 @@ def _check_bases(state: ShardState, bases: Iterable[Base]) -> None:
         _require(before is None or before.time <= base.time, "bases-in-order", base.hi, "comes too late")
         _require(after is None or base.time <= after.time, "bases-in-order", base.hi, "comes too early")
         _check_batch(base.batch(state.minimum), state)
-        new = _diff_sum([Member(SpineId(0, base.hi), base.batch(state.minimum))])
         since = state.spine.range(SpineId(0 if before is None else before.hi, base.hi))
-        first = [] if before is None else [Member(SpineId(0, before.hi), before.batch(state.minimum))]
-        old = _diff_sum([*first, *since])
-        _require(old is None or new is None or old == new, "base-keeps-diffs", old, "became", new)
+        first = [] if before is None else [before.batch(state.minimum)]
+        rules = "base-keeps-diffs", "base-keeps-rows"
+        _check_kept(*rules, [*first, *(member.batch for member in since)], [base.batch(state.minimum)])
 
 
 def _check_slices(after: Spine, edit: SpineEdit, since: Frontier) -> None:
@@ -449,18 +449,15 @@ def _check_drained(before: ShardState, edits: Edits) -> None:
     if edits.spine is not None:
         gone += [before.spine.members[id_.lo] for id_ in edits.spine.members_gone]
         come += edits.spine.members
-    old, new = _diff_sum(gone), _diff_sum(come)
-    _require(old is None or new is None or old == new, "drain-keeps-diffs", old, "became", new)
+    rules = "drain-keeps-diffs", "drain-keeps-rows"
+    _check_kept(*rules, [one.batch for one in gone], [one.batch for one in come])
 
 
-def _diff_sum(items: Iterable[Member | Staged]) -> int | None:
-    total = 0
-    for item in items:
-        diff_sum = item.batch.diff_sum
-        if diff_sum is None:
-            return None
-        total += diff_sum
-    return total
+def _check_kept(diffs: str, rows: str, before: list[HollowBatch], after: list[HollowBatch]) -> None:
+    """Check by both rules that batches have the updates of those whose place they take."""
+    old, new = diff_sum(before), diff_sum(after)
+    _require(old is None or new is None or old == new, diffs, old, "became", new)
+    _require(may_have_the_same_rows(before, after), rows, "the hash of", len(before), "batches changed")
 
 
 def _check_times(batch: HollowBatch) -> None:

@@ -563,7 +563,9 @@ def test_a_whole_state_that_breaks_a_rule_is_found(world, c):
 
 def test_a_newer_format_is_told(world, c):
     entries = world.entries(c)
-    data = entries[2].data.replace(b"tidelake-delta 1 ", b"tidelake-delta %d " % (codec.FORMAT + 1), 1)
+    newest, newer = (b"tidelake-delta %d " % n for n in (codec.FORMAT, codec.FORMAT + 1))
+    assert entries[2].data.startswith(newest)
+    data = entries[2].data.replace(newest, newer, 1)
     entries[2] = replace(entries[2], data=data)
     assert world.kinds() == {"format-too-new"}
 

@@ -7,6 +7,7 @@ from upserted import check, contents, expected, tiny_world, upserted
 
 from clocks import SetClock
 from tidelake.env import Env
+from tidelake.errors import InternalError
 from tidelake.shard.runs.upload import write_rows
 from tidelake.state.commands import Commit
 from tidelake.state.edits import Edits
@@ -23,8 +24,9 @@ def c(world):
 
 
 def replaced(world, c, number, rows):
-    """Put rows in the place of those of a base."""
-    run = write_rows(c._shard.spec, world.blobs, Env(clock=SetClock()), rows)
+    """Put rows in the place of those of a base, as a version before hashes of rows could."""
+    spec = replace(c._shard.spec, hashed=False)
+    run = write_rows(spec, world.blobs, Env(clock=SetClock()), rows)
 
     base = [*c.state().bases][number]
     for held in (None, replace(base, runs=(run,), added=c.state().seqno + 2)):
@@ -45,14 +47,36 @@ def test_sound_bases_are_no_finding_and_are_read(world, c):
     assert world.fsck(quick=True).findings == ()
 
 
+def swapped(rows):
+    """Two rows have each other's values: no sum of diffs tells."""
+    values = rows.column("v").to_pylist()
+    values[3], values[4] = values[4], values[3]
+    return rows.set_column(rows.schema.get_field_index("v"), rows.schema.field("v"), [values])
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_base_with_swapped_rows_is_refused_at_its_commit(world, c, number):
+    base, rows = at_base(c, number)
+    sound, wrong = (
+        write_rows(c._shard.spec, world.blobs, Env(clock=SetClock()), one) for one in (rows, swapped(rows))
+    )
+    c._shard.run(lambda _state, _ms: Commit(Edits(bases={base.hi: None}), None))
+
+    def put_in(run):
+        again = replace(base, runs=(run,), added=c.state().seqno + 1)
+        c._shard.run(lambda _state, _ms: Commit(Edits(bases={base.hi: again}), None))
+
+    with pytest.raises(InternalError, match="base-keeps-rows"):
+        put_in(wrong)
+    assert c.state().bases.get(base.hi) is None
+    put_in(sound)
+    check(c)
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_base_that_differs_is_found_and_forgotten(world, c, number):
     base, rows = at_base(c, number)
-    # Two rows have each other's values: no sum of diffs tells.
-    swapped = rows.column("v").to_pylist()
-    swapped[3], swapped[4] = swapped[4], swapped[3]
-    swapped = rows.set_column(rows.schema.get_field_index("v"), rows.schema.field("v"), [swapped])
-    replaced(world, c, number, swapped)
+    replaced(world, c, number, swapped(rows))
     again = world.lake().collection("c")
     assert contents(again, base.time) != expected(base.time)
     [found] = world.fsck().left

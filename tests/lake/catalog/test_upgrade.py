@@ -58,15 +58,22 @@ def fill(c, first):
     c.maintain()
 
 
+def hashes(c):
+    return {part.row_hash for part in c.state().parts()}
+
+
 def test_slices_and_bases_come_with_the_upgrade(site):
     c = site.lake().collection("c")
     fill(c, 0)
     assert max(site.records()) <= BEFORE_SLICES and not c.state().has_slices
+    assert hashes(c) == {None}
     before = contents(c)
     assert site.lake().upgrade() == UpgradeReport(BEFORE_SLICES, NEWEST)
     assert contents(c) == before
     fill(c, 12)
     assert c.state().spine.slices and c.state().bases
+    # A handle from before hashes what it writes from then on.
+    assert len(hashes(c)) > 3
     assert site.lake().upgrade() == UpgradeReport(NEWEST, NEWEST)
     assert site.lake().fsck().left == ()
 
@@ -115,6 +122,18 @@ def test_a_copy_with_slices_needs_a_lake_that_is_upgraded(site, monkeypatch):
     assert contents(old.collection("copy")) == contents(site.lake().collection("c"))
 
 
+def test_a_copy_in_a_lake_that_is_not_upgraded_has_no_hashes_of_rows(site, monkeypatch):
+    older = Site(monkeypatch)
+    site.lake().upgrade()
+    c = site.lake().collection("c")
+    for n in range(3):
+        c.append(rows(n))
+        site.lake().copy(older.lake(), ["c"], as_name="copy")
+        copy = older.lake().collection("copy")
+        assert contents(copy) == contents(c) and hashes(copy) == {None} and None not in hashes(c)
+    assert max(older.records()) <= BEFORE_SLICES
+
+
 def test_an_upgrade_that_a_crash_left_half_done_is_finished_by_whoever_comes_next(monkeypatch):
     """A crash at every call: the catalog tells the old format or the new one, and then so do the others."""
     made = set()
@@ -145,7 +164,7 @@ def test_what_cannot_be_told_is_said_and_the_next_upgrade_tells_it(site, monkeyp
             return opened(shard_id)
 
         patch.setattr(lake._agreeing, "_opened", opens)
-        with pytest.raises(OutcomeUnknown, match="format 5, but 1 collections could not be updated"):
+        with pytest.raises(OutcomeUnknown, match="format 6, but 1 collections could not be updated"):
             lake.upgrade()
     assert replace(lake.collection("c").state().agreed, told=False).format == NEWEST
     assert lake.upgrade() == UpgradeReport(NEWEST, NEWEST)

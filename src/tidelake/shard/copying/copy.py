@@ -30,7 +30,7 @@ from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.lease import explained
 from tidelake.shard.overlap import mapped
 from tidelake.shard.shard import Shard
-from tidelake.state.agreed import SLICES, Agreed
+from tidelake.state.agreed import HASHED, SLICES, Agreed
 from tidelake.state.copied import contents_of, copied, copied_parts, part_id, recorded, succeeding
 from tidelake.state.edits import Delta, Edits, apply
 from tidelake.state.invariants import check_state, check_step
@@ -134,7 +134,7 @@ class ShardCopy:
         """
         self._check_format(agreed)
         left_s = agreed.upload_age_ms / 1000 / SHARE
-        parts = self._parts(shard_id, 0, {}, self._sizes([names.parts(shard_id)]))
+        parts = self._parts(shard_id, 0, agreed, {}, self._sizes([names.parts(shard_id)]))
         first = copied(self._state, shard_id, parts, self._env.clock.now_ms(), agreed)
         first = recorded(first, self._state, contents_of(self._state))
         self._check_stored([part for part in parts.values() if part.inline is None])
@@ -171,7 +171,7 @@ class ShardCopy:
         found: dict[str, int] = {}
         if any(part.inline is None and part_id(part) not in there for part in copied_parts(self._state)):
             found = self._sizes([f"{names.parts(id_)}{seqno:016x}-"])
-        parts = self._parts(id_, seqno, there, found)
+        parts = self._parts(id_, seqno, before.agreed, there, found)
         named = before.part_names
         fresh = [part for part in parts.values() if part.inline is None and part.name not in named]
         self._check_stored(fresh)
@@ -209,13 +209,14 @@ class ShardCopy:
         self._stored.clear()
 
     def _parts(
-        self, shard_id: str, seqno: int, there: dict[str, str], found: dict[str, int]
+        self, shard_id: str, seqno: int, agreed: Agreed, there: dict[str, str], found: dict[str, int]
     ) -> dict[str, Part]:
         """Copy the parts that are missing. Returns the copies by the names of the originals.
 
         Args:
             shard_id: of the copy.
             seqno: of its newest state, which the names of new parts tell.
+            agreed: settings of its lake: processes of earlier versions know no hashes of rows.
             there: names of parts that need no copy, by id.
             found: sizes of objects that an interrupted run may have left, by name.
         """
@@ -230,7 +231,8 @@ class ShardCopy:
                 name = there[id_]
             else:
                 work.append((part, name, found.get(name)))
-            copies[part.name] = replace(part, name=name)
+            copy = replace(part, name=name)
+            copies[part.name] = copy if agreed.format >= HASHED else copy.unhashed
         kept = sum(1 for part in copies.values() if part.inline is None) - len(work)
         self.copied = replace(self.copied, found=self.copied.found + kept)
         total, done = sum(part.size_bytes for part, _, _ in work), 0

@@ -70,7 +70,7 @@ def write_run(
         spec.schema_id,
         target_bytes=min(spec.config.part_target_bytes, part_bytes or spec.config.part_target_bytes),
         row_group_rows=spec.config.row_group_rows,
-        stats=StatsSettings.of(spec.config),
+        stats=StatsSettings.of(spec.config, hashed=spec.hashed),
         # Bounded, since a merge that reads these parts holds several copies of a row group of every run.
         group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
         filtered=True,
@@ -148,7 +148,7 @@ def write_rows(
             spec.domain,
             spec.schema_id,
             limit_bytes=limit_bytes,
-            stats=StatsSettings.of(spec.config),
+            stats=StatsSettings.of(spec.config, hashed=spec.hashed),
             name=names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
         )
         if part is not None:
