@@ -200,7 +200,7 @@ def read(tmp_path, name, text, **kinds):
         ("{" + ",".join(f'"c{n}": 1' for n in range(300_000)) + "}", "more than 10,000 columns"),
         (
             '{"id": 1}\t{"a": 1}',
-            "line 1 is not JSON, but a key and a value with a tab between.*print.key=false",
+            "line 1 is not JSON, but a key and a value with a tab between.*format='keyed'",
         ),
         ('{"a": ' + "9" * 5000 + "}", "line 1 is not JSON"),
     ],

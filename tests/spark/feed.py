@@ -41,7 +41,7 @@ class Feed:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.time = self._committed = 0
+        self.time = self.committed = self._own = 0
         self.now: dict[str, dict[int, dict[str, Any]]] = {}
         self.columns = {
             f"t{i}": {name: _TYPES[name] for name in ("id", "n", "big")} for i in range(self.tables)
@@ -51,11 +51,13 @@ class Feed:
         """Add so many transactions."""
         for _ in range(count):
             self.time += self.random.randint(1, 3) * (1000 if self.postgres else 1)
+            # Positions of events ascend in a transaction, and go back and forth between transactions.
+            self._own = self.random.randint(1, 1 << 40)
             lines = [line for _ in range(self.random.randint(1, 6)) for line in self._statement()]
             if self.random.random() < 0.2 and not self.postgres:
                 lines.append(self._mark())
             if lines:
-                self._committed = self.time
+                self.committed = self.time
             self.lines.append((self.time - self.postgres, lines))
             self.states.append({t: {k: dict(r) for k, r in rows.items()} for t, rows in self.now.items()})
         return self
@@ -104,10 +106,10 @@ class Feed:
     def _line(self, table: str, op: str, before: Any, after: Any) -> str:
         source: dict[str, Any] = {"db": "d", "schema": "public", "table": table, "lsn": self.time}
         if self.postgres:
-            # The event's own position goes back and forth; the commit before tells transactions apart.
-            commit = json.dumps([str(self._committed) if self._committed else None, "0"])
-            own = self.random.randint(1, 1 << 40)
-            source |= {"connector": "postgresql", "lsn": own, "sequence": commit, "snapshot": "false"}
+            # The commit before tells transactions apart.
+            commit = json.dumps([str(self.committed) if self.committed else None, "0"])
+            self._own += 1
+            source |= {"connector": "postgresql", "lsn": self._own, "sequence": commit, "snapshot": "false"}
         payload = {"before": before, "after": after, "op": op, "source": source}
         return json.dumps({"schema": connect(table, self.columns[table]), "payload": payload})
 

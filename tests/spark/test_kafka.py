@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from pyspark.sql import functions as f
 
 import tidelake
 from tests.spark.kafka_broker import Topics
-from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.spark import sink, tables_sink
 from tidelake.testing import tables
@@ -148,40 +146,89 @@ def test_rows_of_other_envelopes_come_from_topics(tmp_path: Path, topics: Topics
     assert {row["v"] for row in feed.c.snapshot(5).read_all().to_pylist()} == {"4", "5"}
 
 
-def test_transactions_of_several_partitions_are_refused(tmp_path: Path, topics: Topics) -> None:
-    feed = Feed(tmp_path, topics, "transactions", 2)
-    source = {"connector": "postgresql", "lsn": 7, "sequence": '["5", "6"]', "snapshot": "false"}
-    for partition in range(2):
-        event = {"before": None, "after": {"id": partition, "v": "a"}, "op": "c", "source": source}
-        feed.send(event, partition, None, 0)
-    with pytest.raises(UsageError, match="'transactions', partition 1"):
-        feed.run(time=None)
-    assert feed.c.upper == Frontier.of(0)
-    to = tables_sink(tidelake.open(tmp_path / "lake"), "tables", keys=["id"])
-    with pytest.raises(UsageError, match="'transactions', partition 1"):
-        feed.write(topics.stream("transactions"), to)
+class Transactions(Feed):
+    """A table of PostgreSQL whose changes go to a topic with several partitions, in whole transactions."""
+
+    def commit(self, time: int, rows: dict[int, str | None]) -> None:
+        """Set or delete rows in a transaction that commits at this position."""
+        for number, (id_, value) in enumerate(rows.items()):
+            source = {"connector": "postgresql", "schema": "public", "table": "t", "snapshot": "false"}
+            source |= {"sequence": json.dumps([str(self.last), "0"]), "lsn": self.last + number + 1}
+            old = self.contents.pop(id_, None)
+            before = None if old is None else {"id": id_, "v": old}
+            after = None if value is None else {"id": id_, "v": value}
+            op = "d" if after is None else "c" if before is None else "u"
+            event = {"before": before, "after": after, "op": op, "source": source}
+            self.send(event, id_ % self.partitions, {"id": id_}, time)
+            if value is not None:
+                self.contents[id_] = value
+        self.last = time
+        self.states[time - 1] = dict(self.contents)
+
+    def pass_all(self) -> None:
+        """Let each partition pass the last commit."""
+        source = {"connector": "postgresql", "sequence": json.dumps([str(self.last), "0"]), "lsn": self.last}
+        for partition in range(self.partitions):
+            self.send({"op": "m", "source": source}, partition, None, self.last)
+
+    last = 0
 
 
-def test_transactions_of_another_topic_are_refused_in_a_later_micro_batch(
-    tmp_path: Path, topics: Topics
-) -> None:
-    lake = tidelake.open(tmp_path / "lake")
-    feed = Feed(tmp_path / "one", topics, "one-of-two")
-    topics.make("other-of-two")
-    sinks = [sink(feed.c, "debezium"), tables_sink(lake, "tables", names={"public.t": "t"})]
-    lake.create("t", SCHEMA, key=["id"])
-    for sent in ([("one-of-two", 5), ("one-of-two", 9)], [("other-of-two", 7)]):
-        for topic, time in sent:
-            source = {"connector": "postgresql", "lsn": time, "sequence": f'["{time}", "{time}"]'}
-            source |= {"snapshot": "false", "schema": "public", "table": "t"}
-            event = {"before": None, "after": {"id": time, "v": "a"}, "op": "c", "source": source}
-            topics.send(topic, json.dumps(event).encode())
+def test_transactions_in_several_partitions_are_whole_and_once(tmp_path: Path, topics: Topics) -> None:
+    feed = Transactions(tmp_path, topics, "spread", 3)
+    other = tidelake.open(tmp_path / "lake")
+    other.create("t", SCHEMA, key=["id"])
+    feed.commit(10, {0: "a", 1: "b", 2: "c"})
+    feed.commit(20, {0: "d", 3: "e"})
+    feed.commit(30, {1: None, 2: "f", 4: "g"})
+    seen: list[Any] = []
+    sinks = [
+        sink(feed.c, "debezium", progress=seen.append),
+        tables_sink(other, "tables", names={"public.t": "t"}, progress=seen.append),
+    ]
+
+    def run(**source: Any) -> None:
         topics.flush()
-        refused = pytest.raises(UsageError, match="topic 'other-of-two', and before it 'one-of-two'")
         for number, to in enumerate(sinks):
-            feed.root = tmp_path / str(number)
-            with refused if len(sent) == 1 else nullcontext():
-                feed.write(topics.stream("one-of-two,other-of-two"), to)
-    for collection in (feed.c, lake["t"]):
-        assert collection.upper == Frontier.of(9)
-        assert [row["id"] for row in collection.snapshot().read_all().to_pylist()] == [5]
+            feed.root = tmp_path / f"{number}{checkpoint}"
+            feed.write(topics.stream("spread", **source), to)
+
+    checkpoint = ""
+    run(maxOffsetsPerTrigger=3)
+    # Partition 0 has not passed the second commit, so from that transaction on all is held back.
+    feed.check(10)
+    assert other["t"].upper == Frontier.of(10) and seen[-1].held > 0
+    feed.pass_all()
+    run(maxOffsetsPerTrigger=3)
+    feed.check(30)
+    # A new checkpoint begins at the first messages again: nothing is doubled.
+    checkpoint, seen = "-again", []
+    sinks = [
+        sink(feed.c, "debezium", progress=seen.append, take_over=True),
+        tables_sink(other, "tables", names={"public.t": "t"}, progress=seen.append, take_over=True),
+    ]
+    feed.commit(40, {0: None, 1: "h", 2: "i"})
+    feed.pass_all()
+    run()
+    assert [one.repeated for one in seen] == [11, 11]
+    feed.check(40)
+    for time in (10, 20, 30, 39):
+        rows = [table.snapshot(time).read_all().to_pylist() for table in (feed.c, other["t"])]
+        told = [sorted((row["id"], row["v"]) for row in one) for one in rows]
+        assert told[0] == told[1] and len(told[0]) > 1
+
+
+def test_a_quiet_topic_is_passed_after_the_bound(tmp_path: Path, topics: Topics) -> None:
+    feed = Transactions(tmp_path, topics, "busy", 2)
+    topics.make("quiet", 2)
+    topics.make("heartbeat")
+    feed.commit(10, {0: "a", 1: "b"})
+    feed.commit(20, {0: "c", 1: "d"})
+    for upto, idle in ((0, None), (20, "30s")):
+        for stamp_s in (100, 200):
+            topics.send("heartbeat", b'{"ts_ms":1}', None, 0, 1_700_000_000_000 + stamp_s * 1000)
+        topics.flush()
+        feed.root = tmp_path / "checkpoint"
+        options = {} if idle is None else {"idle": idle}
+        feed.write(topics.stream("busy,quiet,heartbeat"), sink(feed.c, "debezium", **options))
+        assert feed.c.upper == Frontier.of(10 if upto else 0)

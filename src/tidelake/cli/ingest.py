@@ -43,10 +43,10 @@ _OPTIONS = {
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["jsonl", "csv", "parquet"]),
+    type=click.Choice(["jsonl", "keyed", "csv", "parquet"]),
     default="jsonl",
     show_default=True,
-    help="Format of the files. Change events are JSON lines or Parquet.",
+    help="Format of the files. Change events are JSON lines, keyed (a key, a tab and JSON) or Parquet.",
 )
 @click.option(
     "--checkpoint",
@@ -186,7 +186,7 @@ def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "Ingest
 
 
 # Options that `--tables` does not take, and what they are by default.
-_NOT_TABLES = {"format_": "jsonl", "old_rows": None, "delete_column": None, "table": None, "missing": None}
+_NOT_TABLES = {"old_rows": None, "delete_column": None, "table": None, "missing": None}
 
 
 def _check_tables(given: dict[str, Any]) -> None:
@@ -197,6 +197,7 @@ def _check_tables(given: dict[str, Any]) -> None:
                 raise errors.UsageError(f"--{name.replace('keys', 'key').replace('_', '-')} needs --tables")
         return
     wrong = [name for name, usual in _NOT_TABLES.items() if given[name] != usual]
+    wrong += ["format_"] if given["format_"] not in ("jsonl", "keyed") else []
     if given["envelope"] not in ("updates", "debezium") or wrong:
         what = (
             f"--envelope {given['envelope']}" if not wrong else f"--{wrong[0].rstrip('_').replace('_', '-')}"
@@ -234,6 +235,7 @@ def _run_tables(spark: Any, lake: Any, register: str, given: dict[str, Any], pro
         given["checkpoint"] or directory / f".checkpoint-{register}",
         into=register,
         keys=_keys(given["keys"]),
+        format=given["format_"],
         follow=given["follow"],
         max_files_per_trigger=given["max_files_per_trigger"],
         rejects=given["rejects"],

@@ -471,12 +471,12 @@ def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
 
 
 def test_a_record_of_a_newer_version_is_refused() -> None:
-    told = with_held("x", Held(Progress("postgresql", topic="a"))).replace('"topic":', '"partitions":')
-    with pytest.raises(UsageError, match=r"has 'partitions': a newer version of Tidelake wrote it"):
+    told = with_held("x", Held(Progress("postgresql"))).replace('"copying":', '"shards":1,"copying":')
+    with pytest.raises(UsageError, match=r"has 'shards': a newer version of Tidelake wrote it"):
         split(told)
-    # The version before has no such field.
+    # The version before has no such fields.
     older = with_held("x", Held(Progress("postgresql")))
-    assert "topic" not in older
+    assert "partitions" not in older and "copied_at" not in older
     assert split(older) == ("x", Held(Progress("postgresql")))
 
 

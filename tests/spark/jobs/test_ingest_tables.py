@@ -236,3 +236,32 @@ def test_an_event_of_no_table_or_a_bad_line_stops_all_tables(landing: Landing) -
     (file,) = kept.iterdir()
     assert json.loads(file.read_text())["line"] == "{nonsense"
     assert landing.rows("shop.public.a") == {1: {"id": 1, "v": "x"}}
+
+
+def test_lines_of_a_key_a_tab_and_a_value(landing: Landing) -> None:
+    fields = [{"field": "id", "type": "int64", "optional": False}]
+    keys = [
+        json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": {"id": id_}}) for id_ in (1, 2)
+    ]
+    rows = [{"id": id_, "v": "tab\tü"} for id_ in (1, 2)]
+    landing.put(
+        *(f"{key}\t{event('c', row, 5)}" for key, row in zip(keys, rows, strict=True)),
+        f"{keys[0]}\t{event('d', None, 6)}",
+        f"{keys[0]}\tnull",
+        f"null\t{event('m', None, 7, table='', columns=None)}",
+    )
+    with pytest.raises(InvalidUpdates, match=r"a key and a value with a tab between.* format='keyed'"):
+        ingest_tables(landing.spark, landing.lake, landing.directory, landing.root / "wrong", into="wrong")
+    report = landing.run(keys=None, format="keyed")
+    assert landing.rows("shop.public.a") == {2: rows[1]}
+    assert (report.events, report.tombstones, report.heartbeats) == (3, 1, 1)
+    one = landing.lake.create("one", pa.schema([("id", pa.int64()), ("v", pa.string())]), key=["id"])
+    ingest_change_files(
+        landing.spark, one, landing.directory, landing.root / "one", format="keyed", old_rows="stored"
+    )
+    assert contents(one, 5) == {1: rows[0], 2: rows[1]} and contents(one, 6) == {2: rows[1]}
+    for format_ in ("csv", "xml"):
+        with pytest.raises(
+            UsageError, match=f"format='{format_}': lines of change events are jsonl or keyed"
+        ):
+            landing.run(format=format_)

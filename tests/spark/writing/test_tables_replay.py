@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from feed import Feed, contents, told
 
 import tidelake
-from tidelake.errors import UsageError, WriterFenced
+from tidelake.errors import WriterFenced
 from tidelake.spark import tables_sink
 from tidelake.spark.envelopes.read import AS_TEXT
 from tidelake.spark.writing.tablelines import FewLines
@@ -97,15 +97,3 @@ def test_an_older_driver_is_fenced(tmp_path: Any) -> None:
     with pytest.raises(WriterFenced):
         old.write(lambda _: few(third), "query", 2)
     new.write(lambda _: few(third), "query", 2)
-
-
-def test_a_stream_of_transactions_stays_with_its_topic(tmp_path: Any) -> None:
-    lines = [line for _, one in Feed(1, postgres=True).transactions(9).lines for line in one]
-    sink = tables_sink(tidelake.open(tmp_path / "lake"), "shop", keys=["id"])
-    for batch, topic in enumerate(("d.all", "", "d.all")):
-        cut = lines[batch * 3 :][:3]
-        sink.write(lambda held, cut=cut: few(cut, held), "query", batch, topic=topic)
-    before = sink.targets.register.upper
-    with pytest.raises(UsageError, match=r"topic 'd.public.t0', and before it 'd.all': .* to one topic"):
-        sink.write(lambda held: few(lines[9:], held), "query", 3, topic="d.public.t0")
-    assert sink.targets.register.upper == before

@@ -98,7 +98,7 @@ def not_json(line: bytes, error: Exception) -> str:
     if tab and rest.lstrip()[:1] in (b"{", b"n") and head.strip():
         return (
             "not JSON, but a key and a value with a tab between, as Kafka's console consumer writes them: "
-            "print values only (print.key=false), or cut the keys off with cut -f2-"
+            "read change events with format='keyed', or cut the keys off with cut -f2-"
         )
     return f"not JSON: {error}"
 

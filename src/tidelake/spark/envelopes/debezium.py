@@ -29,11 +29,12 @@ from pyspark.sql import types as t
 from tidelake.data.json.encoding import Encoding, encoding
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.spans import DurationLike, duration_s
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows
 from tidelake.spark.envelopes.messages import place
-from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, NOTE, ReadEvents, StoreChanges, is_text
+from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, NOTE, PLACES, ReadEvents, StoreChanges, is_text
 from tidelake.spark.envelopes.storing import StoreEvents, event_schema
 from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.envelopes.upsert import Upsert, by_key
@@ -66,6 +67,9 @@ class Debezium:
             the messages' offsets. If these do not decide, unequal events of one key and time are refused.
         encodings: encodings of columns, such as `price=bytes, at=us`, used if the events have no schema; see
             `tidelake.data.json.encoding`.
+        idle: bound for partitions of Kafka without messages: no message becomes visible longer than this
+            after one that was sent later, so that a time closes although a partition has not passed it. A
+            timedelta, seconds, or a text such as `"1m"`; None: each partition must pass it.
         timeline: the times of the transactions in a micro-batch; set by `at`.
         rejects: a folder that the driver can write to: lines that cannot be read are stored there, as JSON
             lines with file, line and reason, and the rest is appended. None: such a line fails the batch.
@@ -78,8 +82,13 @@ class Debezium:
     encodings: str = ""
     rejects: str | None = None
     timeline: Timeline | None = field(default=None, init=False, repr=False)
+    idle: DurationLike | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.idle is not None:
+            duration_s(self.idle, "idle")
+            if not self.by_transaction:
+                raise UsageError(f"idle={self.idle!r} is for the times of transactions: give no time")
         if self.order_by is not None and self.old_rows != "stored":
             raise UsageError(
                 f"order_by={self.order_by!r} is for old_rows='stored': with whole old rows in the events "
@@ -115,6 +124,11 @@ class Debezium:
     def by_transaction(self) -> bool:
         """Whether times are those of transactions, if events are texts that tell them."""
         return self.time is None
+
+    @property
+    def idle_ms(self) -> int | None:
+        """`idle` in milliseconds."""
+        return None if self.idle is None else round(duration_s(self.idle, "idle") * 1000)
 
     @property
     def rebases(self) -> bool:
@@ -238,16 +252,30 @@ def holds_texts(frame: t.StructType) -> bool:
     return is_text(kinds) and isinstance(kinds["value"], t.StringType | t.BinaryType)
 
 
-def texts(frame: DataFrame) -> DataFrame:
-    """The columns of `AS_TEXT`; those that are missing are null."""
+def texts(frame: DataFrame, *, placed: bool = False) -> DataFrame:
+    """The columns of `AS_TEXT`; those that are missing are null.
+
+    Args:
+        frame: the lines, or messages of Kafka, which have moments where lines have modification times.
+        placed: with those of `PLACES`.
+    """
     kinds = {"value": None, "key": None, "file": "string", "block": "bigint", "modified": "bigint"}
-    kinds["offset"] = "bigint"
+    kinds |= {"offset": "bigint", "topic": "string", "partition": "int"}
+    sent = of_kafka(frame.schema) and "modified" not in frame.columns
     selected = []
-    for name in AS_TEXT:
+    for name in (*AS_TEXT, *PLACES) if placed else AS_TEXT:
         kind = kinds[name]
         there = f.col(name) if name in frame.columns else f.lit(None).cast(kind or "string")
+        if sent and name == "modified":
+            there = f.unix_millis("timestamp")
         selected.append((there if kind is None else there.cast(kind)).alias(name))
     return frame.select(*selected)
+
+
+def of_kafka(frame: t.StructType) -> bool:
+    """Whether rows have the columns by which Kafka's source tells where a message is and when it was sent."""
+    kinds = {field.name: field.dataType for field in frame}
+    return {*PLACES, "offset"} <= kinds.keys() and isinstance(kinds.get("timestamp"), t.TimestampType)
 
 
 def _path(path: tuple[str, ...]) -> Column:

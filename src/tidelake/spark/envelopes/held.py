@@ -7,15 +7,18 @@ and never both or neither, whenever a process dies.
 
 import base64
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import pyarrow as pa
 
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.envelopes.places import Reached, TopicPartition
+from tidelake.spark.envelopes.positions import NONE
 from tidelake.spark.envelopes.timeline import Progress
 
 # The record is read with each state of the collection.
 BYTES_MAX = 4 << 20
+POSITION_MAX = 2**63 - 1
 _MARK = " transactions "
 _FIELDS = {one.name for one in fields(Progress)}
 
@@ -59,7 +62,8 @@ def packed(rows: list[pa.RecordBatch]) -> bytes:
             f"{table.num_rows} events would have to be held back, {len(data)} bytes and at most {BYTES_MAX}: "
             "their transaction did not end in this micro-batch. Take larger micro-batches, so that what "
             "follows the transaction comes with it, or let the connector tell its end "
-            "(provide.transaction.metadata=true)"
+            "(provide.transaction.metadata=true). If they wait for a partition without messages, give a "
+            "bound: idle='1m'"
         )
     return data
 
@@ -75,8 +79,16 @@ def merged(several: list[bytes]) -> bytes:
 
 def with_held(content: str, held: Held) -> str:
     """The text of a record: what identifies the micro-batch, and what is kept."""
-    # Versions that know no topics read what has none.
-    progress = {name: value for name, value in asdict(held.progress).items() if value != ""}
+    progress = asdict(replace(held.progress, partitions={}))
+    # Versions that know no partitions read what has none.
+    del progress["partitions"]
+    if held.progress.partitions:
+        by_topic: dict[str, list[list[int]]] = {}
+        for (topic, partition), reached in held.progress.partitions.items():
+            by_topic.setdefault(topic, []).append([partition, *reached])
+        progress["partitions"] = by_topic
+    if held.progress.copied_at == NONE:
+        del progress["copied_at"]
     told = json.dumps(progress, separators=(",", ":"))
     return f"{content}{_MARK}{told} {base64.b85encode(held.rows).decode()}"
 
@@ -93,9 +105,17 @@ def split(content: str | None) -> tuple[str, Held | None]:
         return text, None
     told, _, rows = text[at + len(_MARK) :].partition(" ")
     found = json.loads(told)
+    partitions = {
+        TopicPartition(topic, partition): Reached(*reached)
+        for topic, listed in found.pop("partitions", {}).items()
+        for partition, *reached in listed
+    }
+    # Versions before this one took one topic with one partition.
+    if topic := found.pop("topic", None):
+        partitions = {TopicPartition(topic, 0): Reached(start=found["last"], end=POSITION_MAX)}
     if strange := sorted(found.keys() - _FIELDS):
         raise UsageError(
             f"the record of the stream's writer has {strange[0]!r}: a newer version of Tidelake wrote it, so "
             "go on with that version"
         )
-    return text[:at], Held(Progress(**found), base64.b85decode(rows))
+    return text[:at], Held(Progress(**found, partitions=partitions), base64.b85decode(rows))

@@ -16,7 +16,7 @@ transaction, but for MySQL and MariaDB, where they ascend.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -79,6 +79,8 @@ class Positions:
         clocks: wall clocks of the commits at the source, in the unit that was asked for; `NONE` without.
         ends: positions of the events themselves in the log, where the connector has them, else `starts`.
         groups: names of the transactions, as text; None: the position tells them apart.
+        numbers: of events their number in the transaction, from 1, of END events how many there are; `NONE`
+            where they are not told. None: they were not asked for.
     """
 
     connector: str
@@ -87,28 +89,31 @@ class Positions:
     clocks: Ints
     ends: Ints
     groups: pa.Array | None = None
+    numbers: Ints | None = None
 
 
-def positions(lines: pa.Array, clock: str = "ts_ms") -> Positions:
+def positions(lines: pa.Array, clock: str = "ts_ms", *, numbered: bool = False) -> Positions:
     """The positions of lines.
 
     Args:
         lines: binary, one JSON text each; any other lines have no position.
         clock: the field of `source` with the wall clock: `ts_ms` or `ts_us`.
+        numbered: also find the numbers of events in their transactions.
 
     Raises:
         InvalidUpdates: lines of several connectors.
     """
     bare = trimmed(lines)
     guess = _mentioned(bare)
-    fields = _fields(bare, guess, clock)
+    fields = _fields(bare, _kinds(guess, clock, numbered))
     named = _named(fields)
     if len(named) > 1:
         raise InvalidUpdates(mixed(named))
     connector = min(named, default="")
     if connector != guess:
-        fields = _fields(bare, connector, clock)
-    return _positions(fields, connector, clock)
+        fields = _fields(bare, _kinds(connector, clock, numbered))
+    found = _positions(fields, connector, clock)
+    return replace(found, numbers=_order_numbers(fields)) if numbered else found
 
 
 def read_positions(fields: pa.StructArray, connector: str, clock: str) -> Positions | None:
@@ -150,15 +155,25 @@ def _mentioned(lines: pa.Array) -> str:
     return ""
 
 
-def _kinds(connector: str, clock: str) -> dict[str, pa.DataType]:
+def _kinds(connector: str, clock: str, numbered: bool = False) -> dict[str, pa.DataType]:
     source = _SHARED | {clock: _NUMBER} | _OWN[connector]
     kinds = {"op": _TEXT, "status": _TEXT, "id": _TEXT, "source": pa.struct(list(source.items()))}
-    return kinds | ({"transaction": pa.struct([("id", _TEXT)])} if connector in _MYSQL else {})
+    of_transaction = {"id": _TEXT} if connector in _MYSQL else {}
+    if numbered:
+        kinds["event_count"] = _NUMBER
+        of_transaction["total_order"] = _NUMBER
+    return kinds | ({"transaction": pa.struct(list(of_transaction.items()))} if of_transaction else {})
 
 
-def _fields(lines: pa.Array, connector: str, clock: str) -> pa.StructArray:
+def _order_numbers(fields: pa.StructArray) -> Ints:
+    """The numbers of events in their transactions; of END events how many there are."""
+    order = _inside(_inside(fields, "transaction"), "total_order")
+    ends = pc.equal(_inside(fields, "status"), "END")
+    return _numbers(pc.if_else(pc.fill_null(ends, False), _inside(fields, "event_count"), order))
+
+
+def _fields(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> pa.StructArray:
     """The fields that positions are made of, in or outside of a payload; null where there are none."""
-    kinds = _kinds(connector, clock)
     whole = pa.struct(list(kinds.items()))
     found = _spans(lines, kinds, whole)
     return pa.chunked_array(found, whole).combine_chunks() if len(found) != 1 else found[0]
@@ -190,10 +205,10 @@ def _block(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> pa.StructArray:
             raise Unsure
         return objects(lines, members)
     payload = pa.struct(list(kinds.items()))
-    found = objects(
-        lines, {"op": JsonMember(_TEXT, msgspec.Raw), "payload": JsonMember(payload, msgspec.Raw)}
-    )
-    if found.field("op").null_count < len(found):
+    bare = ("op", "status")
+    members = {name: JsonMember(_TEXT, msgspec.Raw) for name in bare}
+    found = objects(lines, {**members, "payload": JsonMember(payload, msgspec.Raw)})
+    if any(found.field(name).null_count < len(found) for name in bare):
         raise Unsure
     return found.field("payload")
 

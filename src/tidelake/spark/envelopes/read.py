@@ -6,7 +6,7 @@ Owns the batches that come from Spark, the line numbers in files, and the texts 
 import base64
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,14 @@ from tidelake.spark.envelopes.changes import (
 )
 from tidelake.spark.envelopes.held import packed
 from tidelake.spark.envelopes.messages import as_bytes, place
-from tidelake.spark.envelopes.positions import positions
+from tidelake.spark.envelopes.positions import MARK, positions
 from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.uploads import Answer, upload
 
 AS_TEXT = ("value", "key", "file", "block", "modified", "offset")
+# Columns of Kafka's source that tell where a message is, beside its offset.
+PLACES = ("topic", "partition")
 AS_COLUMNS = ("op", "before", "after", "time", "order")
 # Limit for one task. More rejects mean a wrong kind of file, and they all go through the driver's memory.
 _REJECTS_MAX = 10_000
@@ -135,7 +137,7 @@ class EventReader:
         if not again:
             old = old | timeline.again(lines, found)
             held = held & ~old
-        self.answer.held_events += int(held.sum())
+        self.answer.held_events += int((held & ((found.roles & MARK) == 0)).sum())
         self.answer.repeated += int(old.sum())
         if held.any():
             kept = {"offset": places.numbers, "block": -1 - places.blocks}
@@ -143,6 +145,9 @@ class EventReader:
                 at = batch.schema.get_field_index(name)
                 batch = batch.set_column(at, batch.schema.field(at), pa.array(values))
             self._held.append(batch.filter(pa.array(held)))
+        if places.files.null_count == len(places.files):
+            # Messages of several partitions, in the order of the log.
+            places = replace(places, modified=found.starts, blocks=found.ends)
         rest = ~(held | old)
         if rest.all():
             return batch, places, times, events
@@ -180,6 +185,8 @@ class EventReader:
         # Rows that were held back: with their line numbers, and the complement of where these begin.
         blocks = np.where(blocks < 0, -1 - blocks, blocks)
         if offsets.null_count < count:
+            # The moments of messages do not order them.
+            modified = np.where(files.is_null().to_numpy(zero_copy_only=False), 0, modified)
             return Places(files, blocks, modified, _numbers(offsets))
         if files.null_count == count:
             return Places(files, blocks, modified, np.zeros(count, np.int64))
@@ -209,7 +216,8 @@ class Places:
     Attributes:
         files: names of the files, if the rows are from files.
         blocks: byte offset in the file at which the line numbers begin.
-        modified: modification times of the files, in any unit.
+        modified: modification times of the files, in any unit; of messages of transactions their positions in
+            the log, and `blocks` those of the events.
         numbers: line numbers from 1, or offsets of messages; 0 if neither is known.
     """
 
@@ -232,7 +240,7 @@ class Places:
         file = self.files[row].as_py()
         told: dict[str, object] = {"file": None if file is None else place(file).removeprefix("file=")}
         told["number"] = int(self.numbers[row]) if self.numbers[row] else None
-        return told | ({"block": int(self.blocks[row])} if self.blocks[row] else {})
+        return told | ({"block": int(self.blocks[row])} if file is not None and self.blocks[row] else {})
 
     def orders(self, rows: pa.RecordBatch) -> pa.Array:
         """A binary sort key for each event of `ChangeParser.schema_of_rows`: greater is later.

@@ -15,6 +15,7 @@ times of a clock, all transactions of the last time. A set of positions decides 
 depend on the order of lines, nor on how they are divided among files, tasks and micro-batches.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.errors import InvalidUpdates
+from tidelake.spark.envelopes.places import Reached, TopicPartition
 from tidelake.spark.envelopes.positions import (
     BEFORE,
     COPY,
@@ -39,6 +41,8 @@ from tidelake.spark.envelopes.positions import (
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _LAST = 2**63 - 1
+# Columns of surveys of which the least value counts.
+_LEAST = ("start", "first", "begin", "stamp")
 # What a task tells the driver of its lines.
 SURVEY = pa.schema(
     [
@@ -78,15 +82,19 @@ def survey(found: Positions) -> pa.RecordBatch:
 
 
 def merged_surveys(table: pa.Table) -> pa.Table:
-    """Each position of each role once; of transactions with names only the first position."""
+    """Each position of each role once; of transactions with names only the first position.
+
+    Those of messages, in `tidelake.spark.envelopes.partitions`, once in each partition.
+    """
     by_position = table.column("group").null_count == table.num_rows
-    names = ["connector", "roles", "start" if by_position else "group"]
-    sums = [("start", "min"), ("clock", "max"), ("end", "max"), ("group", "max")]
-    grouped = table.group_by(names, use_threads=False).aggregate([s for s in sums if s[0] not in names])
+    apart = ["connector", "roles", "start" if by_position else "group", "topic", "partition", "number"]
+    names = [name for name in apart if name in table.schema.names]
+    sums = [(name, "min" if name in _LEAST else "max") for name in table.schema.names if name not in names]
+    grouped = table.group_by(names, use_threads=False).aggregate(sums)
     renamed = grouped.rename_columns(
         [name.removesuffix("_max").removesuffix("_min") for name in grouped.column_names]
     )
-    return renamed.select(SURVEY.names).cast(SURVEY)
+    return renamed.select(table.schema.names).cast(table.schema)
 
 
 def _one(table: pa.Table) -> pa.RecordBatch:
@@ -162,6 +170,8 @@ class Timeline:
                 "server took over). Take it into a new collection, with a first copy"
             )
         held = rows & (starts >= self.held) & ~old
+        # Marks tell the commits of what is held back.
+        held |= ((roles & MARK) > 0) & (starts > self.held)
         index = np.searchsorted(self.starts, starts, side="right") - 1
         times = np.full(len(starts), NONE, np.int64)
         inside = rows & (starts >= 0) & (index >= 0)
@@ -204,7 +214,8 @@ class Progress:
         clock: the greatest wall clock of the transactions that are in.
         floor: as in `Timeline`.
         copying: whether a first copy was going on.
-        topic: of the messages, if they are of Kafka; empty: unknown, or of no topic.
+        partitions: how far each partition is, if the events are messages of Kafka.
+        copied_at: when the end of a first copy was sent (ms), if they are; `NONE`: it was not seen.
     """
 
     connector: str
@@ -213,7 +224,8 @@ class Progress:
     clock: int = NONE
     floor: int = NONE
     copying: bool = False
-    topic: str = ""
+    partitions: Mapping[TopicPartition, Reached] = field(default_factory=dict, repr=False)
+    copied_at: int = NONE
 
 
 def timeline(
@@ -224,6 +236,7 @@ def timeline(
     whole: bool,
     seen: pa.Array | None = None,
     reach: int | None = None,
+    copied: bool | None = None,
 ) -> Timeline | None:
     """The times of the transactions of a micro-batch.
 
@@ -235,6 +248,8 @@ def timeline(
         seen: lines (binary) that were held back before.
         reach: up to this position all events are here, if they come in several streams, such as partitions:
             the least of their last positions. None: up to the last one.
+        copied: whether all rows of a first copy are here, if they come in several streams. None: they are if
+            its end, or an event after it, is here.
 
     Returns:
         None if no line is of a known connector.
@@ -269,14 +284,15 @@ def timeline(
         "seen": None if seen is None else told_apart(seen),
     }
     floor = NONE if before is None else before.floor
-    copied = found.filter(pa.array((roles & COPY) > 0))
-    copying = bool(copied.num_rows or (before is not None and before.copying))
-    if copied.num_rows:
+    copies = found.filter(pa.array((roles & COPY) > 0))
+    copying = bool(copies.num_rows or (before is not None and before.copying))
+    if copies.num_rows:
         name = "clock" if by_clock else "start"
-        of_copy = pc.max(copied.column(name)).as_py() + (by_clock or connector not in BEFORE)
-        _check_one_copy(copied, before is not None and of_copy > floor)
+        of_copy = pc.max(copies.column(name)).as_py() + (by_clock or connector not in BEFORE)
+        _check_one_copy(copies, before is not None and of_copy > floor)
         floor = max(floor, of_copy)
-    ended = whole or bool((roles & COPY_END).any() or len(starts))
+    ended = bool((roles & COPY_END).any() or len(starts)) if copied is None else copied
+    ended = whole or ended
     last, held = (0, 0) if before is None else (before.last, before.held)
     if not len(starts):
         return Timeline(
@@ -285,6 +301,7 @@ def timeline(
         )  # fmt: skip
     last = int(starts[-1])
     at = len(starts) - 1 if reach is None else int(np.searchsorted(starts, reach, side="right")) - 1
+    at = -1 if copying and not ended else at
     times = starts
     if by_clock:
         times = _clock_times(starts, clocks, done, floor)
@@ -292,7 +309,7 @@ def timeline(
         times = np.append(starts[1:] - 1, max(int(ends[-1]), last))
     held, upper = _LAST, None
     if not whole and at < 0:
-        held, upper = done, floor if copying else None
+        held, upper = done, floor if copying and ended else None
     elif not whole and by_clock:
         upper = floor = int(times[at])
         held = int(starts[np.searchsorted(times, floor)])
@@ -303,7 +320,7 @@ def timeline(
     last_clock = max(known_clock, int(released.max())) if len(released) else known_clock
     return Timeline(
         **common, starts=starts, times=times, held=held, last=last, last_clock=last_clock, floor=floor,
-        copying=False, upper=upper,
+        copying=copying and not ended, upper=upper,
     )  # fmt: skip
 
 

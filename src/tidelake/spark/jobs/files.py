@@ -31,7 +31,8 @@ from tidelake.spark.tasks import ArrowMap, one_thread
 from tidelake.spark.versions import condition
 from tidelake.spark.writing.exactly_once import BatchSink
 
-Format: TypeAlias = Literal["jsonl", "csv", "parquet"]
+Format: TypeAlias = Literal["jsonl", "keyed", "csv", "parquet"]
+TextFormat: TypeAlias = Literal["jsonl", "keyed"]
 # Name of the column with the file: for the envelope `debezium`, and for rows that may have any column names.
 FILE, ROWS_FILE = "file", "_tidelake_file"
 # As RFC 4180, and as `tidelake append` reads CSV. By default Spark does not handle newlines and doubled
@@ -65,12 +66,29 @@ _CSV_REASONS = {
 }
 
 
-def text_of(spark: SparkSession, directory: str, files: int | None) -> DataFrame:
-    """The lines of new files, as the envelope `debezium` takes them, each with its place."""
+def text_of(spark: SparkSession, directory: str, files: int | None, format: TextFormat) -> DataFrame:  # noqa: A002
+    """The lines of new files, as the envelope `debezium` takes them, each with its place.
+
+    Those of format `"keyed"` are a key, a tab and a value, as Kafka's console consumer prints messages.
+
+    Raises:
+        UsageError: the format is another one.
+    """
+    if format not in get_args(TextFormat):
+        raise UsageError(f"format={format!r}: lines of change events are {' or '.join(get_args(TextFormat))}")
     found = _loaded(_reader(spark, "text", files), directory)
     places = {"file_path": FILE, "file_block_start": "block"}
     modified = f.unix_micros("_metadata.file_modification_time").alias("modified")
-    return found.select("value", *(f.col(f"_metadata.{a}").alias(b) for a, b in places.items()), modified)
+    columns = ["value"]
+    if format == "keyed":
+        # JSON has no tabs but between its parts, where Kafka Connect writes none.
+        tab = "instr(value, '\\t')"
+        key = f"nullif(substring(value, 1, {tab} - 1), 'null')"
+        found = found.withColumns(
+            {"key": f.expr(f"if({tab} > 0, {key}, null)"), "value": f.expr(f"substring(value, {tab} + 1)")}
+        )
+        columns.append("key")
+    return found.select(*columns, *(f.col(f"_metadata.{a}").alias(b) for a, b in places.items()), modified)
 
 
 def rows_of(
@@ -93,6 +111,8 @@ def rows_of(
     """
     if format not in get_args(Format):
         raise UsageError(f"format={format!r} is unknown: use {', '.join(get_args(Format))}")
+    if format == "keyed":
+        raise UsageError("format='keyed' is for lines of change events: use jsonl, csv or parquet for rows")
     file = f.col("_metadata.file_path").alias(file_column)
     known = collection.update_schema
     try:

@@ -139,9 +139,11 @@ def ingest(
         directory: the directory of the files, which may be compressed.
         checkpoint: a directory only for this ingest. Do not share, copy or delete it.
         envelope: what rows mean, as a name or an envelope object; see `tidelake.spark.write`.
-        format: format of the files: `"jsonl"` (JSON lines), `"csv"` (with a header) or `"parquet"`. The
-            envelope `debezium` reads `"jsonl"` and `"parquet"`, `maxwell` and `canal` read `"jsonl"`, and
-            `dms` reads messages as `"jsonl"` and files with a column `Op` as the others.
+        format: format of the files: `"jsonl"` (JSON lines), `"csv"` (with a header) or `"parquet"`; or
+            `"keyed"`, lines of a key, a tab and a JSON value, as Kafka's console consumer prints messages
+            with `print.key=true`. The envelope `debezium` reads `"jsonl"`, `"keyed"` and `"parquet"`,
+            `maxwell` and `canal` read `"jsonl"` and `"keyed"`, and `dms` reads messages as these and files
+            with a column `Op` as the others.
         follow: go on with new files until the query is stopped or the caller is interrupted; False: stop
             when all present files are taken.
         max_files_per_trigger: the most files in a micro-batch; default: all new files.
@@ -183,8 +185,8 @@ def _frame(
 ) -> DataFrame:
     """The files of a folder as a stream, checked: once a query runs, Spark has only the text of an error."""
     check_rejects(envelope.rejects if isinstance(envelope, Debezium) else None, folder)
-    if isinstance(envelope, Debezium) and format == "jsonl":
-        frame = text_of(spark, folder, files)
+    if isinstance(envelope, Debezium) and format in ("jsonl", "keyed"):
+        frame = text_of(spark, folder, files, format)
         envelope.check(frame.schema, collection)
         return frame
     # Rows may have any column names; the parser of events tells its errors with the column `file`.

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tidelake.errors import UsageError
 from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.spark.jobs.files import check_rejects, run, text_of
+from tidelake.spark.jobs.files import TextFormat, check_rejects, run, text_of
 from tidelake.spark.tasks import remote
 from tidelake.spark.writing.tables import Progress, TablesBatch, tables_sink
 
@@ -67,6 +67,7 @@ def ingest_tables(
     into: str,
     keys: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
+    format: TextFormat = "jsonl",  # noqa: A002 - as Spark calls it
     follow: bool = False,
     max_files_per_trigger: int | None = None,
     rejects: str | os.PathLike[str] | None = None,
@@ -80,11 +81,12 @@ def ingest_tables(
     Args:
         spark: the session.
         lake: the lake.
-        directory: the directory of the files: JSON lines, which may be compressed.
+        directory: the directory of the files, which may be compressed.
         checkpoint: a directory only for this ingest. Do not share, copy or delete it.
         into: name of the register: collections are called `INTO.SCHEMA.TABLE`; see `tables_sink`.
-        keys: as for `tables_sink`; files have no message keys, so new collections need it.
+        keys: as for `tables_sink`; JSON lines have no message keys, so new collections need it.
         names: as for `tables_sink`.
+        format: `"jsonl"`, or `"keyed"` as for `ingest`.
         follow: go on with new files until the query is stopped or the caller is interrupted; False: stop
             when all present files are taken.
         max_files_per_trigger: the most files in a micro-batch; default: all new files.
@@ -108,7 +110,7 @@ def ingest_tables(
     kept = None if rejects is None else os.fspath(rejects)
     check_rejects(kept, folder)
     sink = tables_sink(lake, into, keys=keys, names=names, rejects=kept, progress=seen, **options)
-    frame = text_of(spark, folder, max_files_per_trigger)
+    frame = text_of(spark, folder, max_files_per_trigger, format)
     run(frame, sink, os.fspath(checkpoint), follow=follow)
     if report.upper is None:
         report.upper = sink.targets.register.upper

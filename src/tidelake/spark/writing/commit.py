@@ -9,20 +9,21 @@ does.
 INVARIANT: uploads are offered again at a later upper only if they are right there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidelake.errors import UpdateBeforeLower, UpperMismatch, UsageError
-from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.lake.api.writer import Writer
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Compared, Envelope
 from tidelake.spark.envelopes.held import with_held
+from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.rejects import NumberedBatch, keep
@@ -44,12 +45,14 @@ class Numbered:
         sequence: the number.
         content: describes the input of the data, to tell whether it is the same again.
         stream: whether the next number goes on where this one ends: then transactions may be held back.
+        planned: partitions of Kafka that the data is made of, also those without messages.
     """
 
     writer: Writer
     sequence: int
     content: Callable[[Answer], str] = _nothing
     stream: bool = False
+    planned: Collection[TopicPartition] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class WriteReport:
 
 
 def write(
-    collection: Collection,
+    collection: LakeCollection,
     frame: DataFrame,
     envelope: Envelope,
     *,
@@ -105,7 +108,14 @@ def write(
     kept = numbered.writer.last_content if numbered is not None and numbered.stream else None
     whole = numbered is None or not numbered.stream
     taken = surveyed(
-        collection, frame, envelope, kept, whole=whole, title=title, expected_bytes=expected_bytes
+        collection,
+        frame,
+        envelope,
+        kept,
+        whole=whole,
+        title=title,
+        expected_bytes=expected_bytes,
+        planned=() if numbered is None else numbered.planned,
     )
     few: Sequence[pa.RecordBatch] | None = None
     if taken is not None and isinstance(envelope, Debezium):
@@ -127,6 +137,7 @@ def write(
                         frame, envelope, collection, by_tasks=by_tasks, expected_bytes=expected_bytes, few=few
                     )
                 answer = rows.answer(envelope.work(collection, rows.names, start))
+                answer.repeated += 0 if taken is None else taken.repeated
             if isinstance(envelope, Compared):
                 stored = answer if stored is None else stored
                 # Others may have committed while the rows were stored.
@@ -150,7 +161,7 @@ def write(
             return WriteReport(appended, answer)
 
 
-def _staged(collection: Collection, answer: Answer, numbered: Numbered, seal: int | None) -> Appended:
+def _staged(collection: LakeCollection, answer: Answer, numbered: Numbered, seal: int | None) -> Appended:
     """Stage a piece of a first copy: its rows are seen together when the last one is in, which seals."""
     keep(answer, collection.name, _numbered_batch(collection, numbered))
     numbered.writer.stage_uploaded(
@@ -163,7 +174,7 @@ def _staged(collection: Collection, answer: Answer, numbered: Numbered, seal: in
     return Appended(upper, upper)
 
 
-def _numbered_batch(collection: Collection, numbered: Numbered) -> NumberedBatch:
+def _numbered_batch(collection: LakeCollection, numbered: Numbered) -> NumberedBatch:
     return NumberedBatch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
 
 
@@ -172,7 +183,7 @@ def _keeping(content: Callable[[Answer], str], taken: Transactions) -> Callable[
 
 
 def commit(
-    collection: Collection,
+    collection: LakeCollection,
     answer: Answer,
     lower: Frontier,
     upper: Frontier | None = None,
@@ -217,7 +228,7 @@ def commit(
             start = open_upper(collection)
 
 
-def _start(collection: Collection, lower: Frontier | None, *, rebases: bool) -> Frontier:
+def _start(collection: LakeCollection, lower: Frontier | None, *, rebases: bool) -> Frontier:
     """The upper to append at: the caller's or, if there is none, the current one.
 
     Raises:
@@ -231,7 +242,7 @@ def _start(collection: Collection, lower: Frontier | None, *, rebases: bool) -> 
     return upper
 
 
-def open_upper(collection: Collection) -> Frontier:
+def open_upper(collection: LakeCollection) -> Frontier:
     """The collection's upper.
 
     Raises:
@@ -244,7 +255,7 @@ def open_upper(collection: Collection) -> Frontier:
 
 
 def _append(
-    collection: Collection,
+    collection: LakeCollection,
     answer: Answer,
     lower: Frontier,
     upper: Frontier,

@@ -19,6 +19,7 @@ planned at another moment, comes from a checkpoint that is older than the collec
 rows may be different: it is refused, never taken for done.
 """
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -40,9 +41,11 @@ from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import WindowLike, window
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model.frontier import Frontier
+from tidelake.spark.envelopes.debezium import of_kafka
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.held import split
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
+from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.stage import PARTED, Watermark, finish_batch, stage_batch
 from tidelake.state.idempotency import other_content
@@ -67,6 +70,8 @@ class WrittenBatch:
         upper: the collection's upper after it.
         rows: updates that it made, before consolidation.
         late: rows that the tasks moved to a later time, or that were staged in the collection for late rows.
+        held: events that are held back: the commit, or the end, of their transaction is not known yet.
+        repeated: events ignored, since their transactions are in the collection, or their offsets were seen.
     """
 
     batch: int
@@ -74,6 +79,8 @@ class WrittenBatch:
     upper: Frontier
     rows: int = 0
     late: int = 0
+    held: int = 0
+    repeated: int = 0
 
 
 Progress = Callable[[WrittenBatch], None]
@@ -182,7 +189,8 @@ class Sink(BatchSink[WrittenBatch, Writer]):
             self._taken_bytes = staged.taken_bytes
             return WrittenBatch(batch, False, self.collection.upper, staged.rows, staged.late)
         title = f"tidelake: batch {batch} into {self.collection.name}"
-        numbered = Numbered(writer, batch, lambda _answer: content, stream=True)
+        planned = planned_places(frame, query, batch)
+        numbered = Numbered(writer, batch, lambda _answer: content, stream=True, planned=planned)
         done = write(
             self.collection,
             frame,
@@ -192,8 +200,15 @@ class Sink(BatchSink[WrittenBatch, Writer]):
             expected_bytes=self._taken_bytes,
         )
         self._taken_bytes = done.answer.taken_bytes
+        appended, answer = done.appended, done.answer
         return WrittenBatch(
-            batch, done.appended.already, done.appended.upper, done.answer.rows, done.answer.late
+            batch,
+            appended.already,
+            appended.upper,
+            answer.rows,
+            answer.late,
+            answer.held_events,
+            answer.repeated,
         )
 
     def _open(self, query: str) -> Writer:
@@ -306,14 +321,42 @@ def planned_by(frame: DataFrame, query: str, batch: int) -> str:
     A repeated batch has the same moment, and another batch never has it. Empty if Spark does not give them.
     """
     try:
-        context = frame.sparkSession.sparkContext
-        found = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
-        running = found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
+        running = _running(frame, query)
         moment = running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()
         return f"{_PLANNED}{moment}{RUN}{running.runId().toString()}"
     except (PySparkException, Py4JError, AttributeError):
         # This is not public in Spark: another version may keep it elsewhere.
         return ""
+
+
+def planned_places(frame: DataFrame, query: str, batch: int) -> frozenset[TopicPartition]:
+    """The partitions of Kafka that a micro-batch is made of, from its checkpoint, with or without messages.
+
+    Empty if it is of another source, or if Spark does not give them.
+    """
+    if not of_kafka(frame.schema):
+        return frozenset()
+    try:
+        offsets = _running(frame, query).offsetLog().get(batch).get().offsets()
+        sources = [offsets.apply(i) for i in range(offsets.size())]
+        texts = [source.get().json() for source in sources if source.isDefined()]
+    except (PySparkException, Py4JError, AttributeError):
+        # As in `planned_by`: then the partitions are known from their messages.
+        return frozenset()
+    found: set[TopicPartition] = set()
+    for topics in map(json.loads, texts):
+        if isinstance(topics, dict) and all(isinstance(one, dict) for one in topics.values()):
+            found.update(
+                TopicPartition(topic, int(partition)) for topic, ends in topics.items() for partition in ends
+            )
+    return frozenset(found)
+
+
+def _running(frame: DataFrame, query: str) -> Any:
+    """The running query, in Spark's own JVM."""
+    context = frame.sparkSession.sparkContext
+    found = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
+    return found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
 
 
 def planned_in(checkpoint: str | None, batch: int) -> str:

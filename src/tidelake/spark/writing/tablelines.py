@@ -4,11 +4,13 @@ Owns where that work is done: few lines are fetched once, and this process works
 otherwise Spark keeps the lines with their tables on disk, and its tasks work on one table after the other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -19,8 +21,9 @@ from tidelake.lake.api.collection import Collection
 from tidelake.shard.overlap import mapped
 from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.changes import ChangeParser
-from tidelake.spark.envelopes.debezium import Debezium, texts
-from tidelake.spark.envelopes.read import AS_TEXT, ReadEvents
+from tidelake.spark.envelopes.debezium import Debezium, of_kafka, texts
+from tidelake.spark.envelopes.places import TopicPartition
+from tidelake.spark.envelopes.read import AS_TEXT, PLACES, ReadEvents
 from tidelake.spark.envelopes.routes import (
     TABLE,
     NumberedLines,
@@ -31,11 +34,10 @@ from tidelake.spark.envelopes.routes import (
     seen_in,
 )
 from tidelake.spark.envelopes.storing import event_schema
-from tidelake.spark.envelopes.timeline import SURVEY
 from tidelake.spark.uploads import Answer, total
 from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.running import fetched, rows_of
-from tidelake.spark.writing.transactions import Surveyed
+from tidelake.spark.writing.transactions import Surveyed, seen_column
 
 # Tables that this process works on at once: most of the time it waits for the store.
 _AT_ONCE = 4
@@ -89,8 +91,15 @@ class Lines(Protocol):
     def taken_bytes(self) -> int | None:
         """Their size in memory; None if it is not known."""
 
+    @property
+    def placed(self) -> bool:
+        """Whether they are messages of Kafka, with the columns of `PLACES`."""
+
     def survey(self, work: Surveyed) -> pa.Table:
-        """The positions of the lines, as `SURVEY`."""
+        """The positions of the lines, as `work` finds them."""
+
+    def leave_out(self, seen: Mapping[TopicPartition, int]) -> int:
+        """Leave out messages of partitions up to an offset, which were seen before; how many there are."""
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """The lines of no table, with the columns of `AS_TEXT`."""
@@ -110,19 +119,20 @@ def lines_of(frame: DataFrame, held: pa.RecordBatch | None, expected_bytes: int 
         held: lines that were held back by the micro-batch before, with the columns of `AS_TEXT`.
         expected_bytes: the size of the last micro-batch, used if Spark has no estimate.
     """
-    lines = texts(frame)
+    lines = texts(frame, placed=of_kafka(frame.schema))
     few = fetched(lines, expected_bytes)
     if few is not None:
         return FewLines([*([] if held is None else [held]), *few])
     if held is None:
         return SparkLines(lines)
     kept = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
+    again = lines.sparkSession.createDataFrame(kept, lines.select(*AS_TEXT).schema)
     # A partition of its own, so that no batch has lines of both.
-    return SparkLines(lines.unionByName(lines.sparkSession.createDataFrame(kept, lines.schema)))
+    return SparkLines(lines.unionByName(again, allowMissingColumns=True))
 
 
 class FewLines:
-    """Lines in the memory of this process, with the columns of `AS_TEXT`."""
+    """Lines in the memory of this process, with the columns of `AS_TEXT`; messages have those of `PLACES`."""
 
     def __init__(self, lines: Sequence[pa.RecordBatch]) -> None:
         numbers = NumberedLines()
@@ -130,10 +140,19 @@ class FewLines:
         self._lines = [(batch, tables) for batch, tables, _ in found]
         self.seen = list(dict.fromkeys(one for _, _, seen in found for one in seen))
         self.taken_bytes: int | None = sum(batch.nbytes for batch in lines)
+        self.placed = any(PLACES[0] in batch.schema.names for batch in lines)
 
     def survey(self, work: Surveyed) -> pa.Table:
         """As `Lines`."""
-        return pa.Table.from_batches(work.all(batch for batch, _ in self._lines), schema=SURVEY)
+        return pa.Table.from_batches(work.all(batch for batch, _ in self._lines), schema=work.found)
+
+    def leave_out(self, seen: Mapping[TopicPartition, int]) -> int:
+        """As `Lines`."""
+        count: int = sum(batch.num_rows for batch, _ in self._lines)
+        new = [(*lines, pa.array(~_seen(lines[0], seen))) for lines in self._lines]
+        self._lines = [(batch.filter(here), tables.filter(here)) for batch, tables, here in new]
+        left: int = sum(batch.num_rows for batch, _ in self._lines)
+        return count - left
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """As `Lines`."""
@@ -157,33 +176,54 @@ class FewLines:
         return total(pa.Table.from_batches(work(iter(events.to_batches()))))
 
     def _of(self, table: str) -> Iterator[pa.RecordBatch]:
-        return (batch.filter(pc.equal(tables, table)) for batch, tables in self._lines)
+        return (batch.select(AS_TEXT).filter(pc.equal(tables, table)) for batch, tables in self._lines)
+
+
+def _seen(batch: pa.RecordBatch, offsets: Mapping[TopicPartition, int]) -> npt.NDArray[np.bool_]:
+    """Which messages have these offsets or earlier ones; none of lines without places."""
+    found = np.zeros(batch.num_rows, np.bool_)
+    if PLACES[0] not in batch.schema.names:
+        return found
+    for place, offset in offsets.items():
+        here = pc.equal(batch.column("topic"), place.topic)
+        here = pc.and_(here, pc.equal(batch.column("partition"), place.partition))
+        there = pc.and_(here, pc.less_equal(batch.column("offset"), offset))
+        found |= pc.fill_null(there, False).to_numpy(zero_copy_only=False)
+    return found
 
 
 class SparkLines:
-    """Lines in Spark, with the columns of `AS_TEXT`."""
+    """Lines in Spark, with the columns of `AS_TEXT`, and those of `PLACES` of messages."""
 
     taken_bytes: int | None = None
 
     def __init__(self, lines: DataFrame) -> None:
         columns = tuple(lines.columns)
+        self.placed = PLACES[0] in columns
         output = pa.schema([*_arrow_of(lines), pa.field(TABLE, pa.string())])
         routed = lines.mapInArrow(RouteLines(columns), frame_schema(output))
-        self._routed = routed.persist(StorageLevel.DISK_ONLY)
+        self._kept = self._routed = routed.persist(StorageLevel.DISK_ONLY)
 
     @cached_property
     def seen(self) -> Sequence[TableColumns]:
         """As `Lines`. Runs a job, which also finds the table of each line."""
         survey = SurveyLines(AS_TEXT)
-        found = self._routed.drop(TABLE).mapInArrow(survey, SurveyLines.kinds).distinct().collect()
+        found = self._routed.select(*AS_TEXT).mapInArrow(survey, SurveyLines.kinds).distinct().collect()
         return sorted(
             (TableColumns(*row) for row in found), key=lambda one: (one.table, len(one.schema), one.schema)
         )
 
     def survey(self, work: Surveyed) -> pa.Table:
         """As `Lines`. Runs a job."""
-        found = self._routed.drop(TABLE).mapInArrow(work, frame_schema(SURVEY))
-        return to_arrow(found).cast(SURVEY)
+        found = self._kept.drop(TABLE).mapInArrow(work, frame_schema(work.found))
+        return to_arrow(found).cast(work.found)
+
+    def leave_out(self, seen: Mapping[TopicPartition, int]) -> int:
+        """As `Lines`. Runs a job."""
+        is_seen = seen_column(seen)
+        self._kept = self._routed.where(~is_seen)
+        count: int = self._routed.where(is_seen).count()
+        return count
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """As `Lines`."""
@@ -203,12 +243,13 @@ class SparkLines:
         return rows.answer(envelope.work(collection, rows.names, collection.upper))
 
     def _of(self, table: str) -> DataFrame:
-        return self._routed.where(f.col(TABLE) == table).drop(TABLE)
+        return self._kept.where(f.col(TABLE) == table).select(*AS_TEXT)
 
 
 def _arrow_of(lines: DataFrame) -> pa.Schema:
-    """The columns of `AS_TEXT`, as a frame has them."""
+    """The columns of lines, as a frame has them."""
     kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
+    kinds |= {"topic": pa.string(), "partition": pa.int32()}
     for name in ("value", "key"):
         binary = lines.schema[name].dataType.simpleString() == "binary"
         kinds[name] = pa.binary() if binary else pa.string()

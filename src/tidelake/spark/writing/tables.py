@@ -11,6 +11,7 @@ Owns the order of the steps. A named writer of the register numbers the micro-ba
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame
 from tidelake.errors import UpdateBeforeLower, UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
+from tidelake.lake.arguments.spans import DurationLike
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
@@ -25,15 +27,18 @@ from tidelake.spark.envelopes.changes import LINE, Late
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.held import Held, merged, split, with_held
 from tidelake.spark.envelopes.messages import unreadable
+from tidelake.spark.envelopes.partitions import seen_again
+from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
+from tidelake.spark.envelopes.timeline import Progress as HowFar
 from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.exactly_once import BatchSink, planned_by, query_of
+from tidelake.spark.writing.exactly_once import BatchSink, planned_by, planned_places, query_of
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.tablelines import Lines, TableTarget, lines_of
-from tidelake.spark.writing.tabletargets import TableTargets
-from tidelake.spark.writing.transactions import Surveyed, same_topic, topic_of
+from tidelake.spark.writing.tabletargets import Entries, TableTargets
+from tidelake.spark.writing.transactions import Surveyed
 
 DEFAULT_WRITER = "spark-tables"
 
@@ -77,6 +82,7 @@ class TablesBatch:
 
 Made = Callable[[pa.RecordBatch | None], Lines]
 Progress = Callable[[TablesBatch], None]
+Places: TypeAlias = frozenset[TopicPartition]
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,14 @@ class _Work:
         batch: the number.
         content: what the record says of it.
         end: close all times before it; None: close none.
+        changed: what the register gets.
         read_at: as for `GroupWriter.write`.
     """
 
     batch: int
     content: str
     end: int | None
+    changed: Entries
     read_at: int
 
 
@@ -114,17 +122,18 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
 
     def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
         query = query_of(frame)
-        topic = topic_of(frame) if self.targets.options.get("time") is None else ""
         with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.targets.into}"):
             return self.write(
                 lambda held: lines_of(frame, held, self._taken_bytes),
                 query,
                 batch,
                 planned_by(frame, query, batch),
-                topic,
+                planned_places(frame, query, batch),
             )
 
-    def write(self, made: Made, query: str, batch: int, content: str = "", topic: str = "") -> TablesBatch:
+    def write(
+        self, made: Made, query: str, batch: int, content: str = "", planned: Places = frozenset()
+    ) -> TablesBatch:
         """Write the lines of a micro-batch, unless it is committed already.
 
         Args:
@@ -132,7 +141,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             query: identifies the stream.
             batch: number of the micro-batch.
             content: as `planned_by`.
-            topic: of the messages, as `topic_of`.
+            planned: as `planned_places`.
         """
         register = self.targets.register
         writer = self._writer(query)
@@ -140,10 +149,11 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             return TablesBatch(batch, True, register.upper)
         before = split(writer.last_content)[1]
         self._check_time(before)
-        topic = same_topic(before, topic)
         lines = made(None if before is None else before.batch())
         try:
-            return self._written(lines, register, writer, before, batch=batch, content=content, topic=topic)
+            return self._written(
+                lines, register, writer, before, batch=batch, content=content, planned=planned
+            )
         finally:
             self._taken_bytes = lines.taken_bytes
             lines.close()
@@ -162,12 +172,31 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
                 "without time"
             )
 
-    def _timeline(self, lines: Lines, register: Collection, before: Held | None) -> Timeline | None:
-        """The times of the transactions; None if the events have times of their own."""
+    def _timed(
+        self, lines: Lines, register: Collection, before: Held | None, planned: Places
+    ) -> tuple[Timeline | None, HowFar | None, int]:
+        """The times of the transactions, how far the stream is then, and how many messages were seen before.
+
+        No times if the events have times of their own.
+        """
         if self.targets.options.get("time") is not None:
-            return None
-        work = Surveyed.of(register)
-        return work.timeline(lines.survey(work), before)
+            return None, None, 0
+        known = {} if before is None else before.progress.partitions
+        # An empty micro-batch does not show that it is of Kafka.
+        work = Surveyed.of(register, placed=lines.placed or bool(known))
+        found, repeated = lines.survey(work), 0
+        if lines.placed and (again := seen_again(found, known)):
+            repeated = lines.leave_out(again)
+            found = lines.survey(work)
+        idle_ms = self._envelope().idle_ms
+        # What follows a first copy is looked up in it, so the copy is closed first.
+        reach = -1 if before is not None and before.progress.copying else None
+        times = work.timeline(found, before, reach=reach, planned=planned, idle_ms=idle_ms)
+        return (None, None, repeated) if times is None else (*times, repeated)
+
+    def _envelope(self) -> Debezium:
+        options = {key: value for key, value in self.targets.options.items() if value is not None}
+        return Debezium(old_rows="stored", **options)  # type: ignore[arg-type]
 
     def _written(
         self,
@@ -178,9 +207,9 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         *,
         batch: int,
         content: str,
-        topic: str,
+        planned: Places,
     ) -> TablesBatch:
-        times = self._timeline(lines, register, before)
+        times, progress, repeated = self._timed(lines, register, before, planned)
         targets = self.targets.of(lines.seen, times)
         while True:
             read_at = writer.join([target.collection.name for target in targets])
@@ -188,12 +217,11 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             whole = self._rest(lines, register, times)
             for answer in answers:
                 whole.add(answer)
-            told = (
-                content
-                if times is None
-                else with_held(content, Held(replace(times.progress, topic=topic), merged(list(whole.held))))
-            )
-            work = _Work(batch, told, _end(times, whole, register.upper), read_at)
+            told = content
+            if progress is not None:
+                told = with_held(content, Held(progress, merged(list(whole.held))))
+            end, changed = self._closing(times, whole, targets)
+            work = _Work(batch, told, end, changed, read_at)
             done = self._appended(targets, answers, whole.rejects, writer, work)
             if done is not None:
                 break
@@ -212,8 +240,18 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             tuple(one.collection.name for one in targets if one.created),
             tuple(one.collection.name for one in targets if one.evolved),
             whole.held_events,
-            whole.repeated,
+            whole.repeated + repeated,
         )
+
+    def _closing(
+        self, times: Timeline | None, whole: Answer, targets: Sequence[TableTarget]
+    ) -> tuple[int | None, Entries]:
+        """Up to where a micro-batch closes times, and what the register gets."""
+        upper, changed = self.targets.register.upper, self.targets.changed(targets)
+        if times is not None and times.copying:
+            return _copying(times, upper, changed)
+        end = _end(times, whole, upper)
+        return end, {} if end is None else changed
 
     def _appended(
         self,
@@ -230,11 +268,10 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             uploads[target.collection.name] = list(answer.uploads)
         kept = Answer(rejects=tuple(rejects), rejects_to=self.targets.options.get("rejects"))  # type: ignore[arg-type]
         keep(kept, register.name, NumberedBatch(register.id, writer.name, writer.owner, work.batch))
-        changed = {} if work.end is None else self.targets.changed(targets)
-        if work.end is not None and changed:
+        if work.end is not None and work.changed:
             # The commit that first writes a table also says so in the register.
             at = max(work.end - 1, *(n for n in register.upper.elements if isinstance(n, int)))
-            uploads[register.name] = [self.targets.upload(register, changed, at)]
+            uploads[register.name] = [self.targets.upload(register, work.changed, at)]
         try:
             done = writer.write(
                 {name: given for name, given in uploads.items() if given},
@@ -248,13 +285,12 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
                 raise
             register.state()
             return None
-        self.targets.add(changed)
+        self.targets.add(work.changed)
         return done.upper
 
     def _rest(self, lines: Lines, register: Collection, times: Timeline | None) -> Answer:
         """What the lines without a table say: heartbeats, messages, transaction markers."""
-        options = {key: value for key, value in self.targets.options.items() if value is not None}
-        envelope = Debezium(old_rows="stored", **options)  # type: ignore[arg-type]
+        envelope = self._envelope()
         envelope = envelope if times is None else envelope.at(times)
         parser = replace(
             envelope.parser(register), schema=pa.schema([]), key=(), encodings=(), optional=frozenset()
@@ -266,6 +302,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             if parsed.events:
                 at = parsed.rows.column(LINE)[0].as_py() if parsed.rows.num_rows else 0
                 raise unreadable("'source' names no table, so it belongs to no collection", places.text(at))
+        reader.finish()
         return answer
 
 
@@ -280,6 +317,17 @@ def _end(times: Timeline | None, answer: Answer, upper: Frontier) -> int | None:
     return answer.time_upper + 1
 
 
+def _copying(times: Timeline, upper: Frontier, changed: Entries) -> tuple[int, Entries]:
+    """Up to where a piece of a first copy closes times, and what the register gets.
+
+    The rows stay at their times, which are open, until the last piece closes them. The register's rows come
+    in before them, if there is a time.
+    """
+    (now,) = (element for element in upper.elements if isinstance(element, int))
+    room = now == 0 or (not times.by_clock and now + 1 < times.floor)
+    return (now + 1, changed) if changed and room else (now, {})
+
+
 def tables_sink(
     lake: Lake,
     into: str,
@@ -292,6 +340,7 @@ def tables_sink(
     order_by: str | None = None,
     encodings: str = "",
     rejects: str | None = None,
+    idle: DurationLike | None = None,
     writer: str = DEFAULT_WRITER,
     take_over: bool = False,
     progress: Progress | None = None,
@@ -324,6 +373,7 @@ def tables_sink(
         order_by: likewise.
         encodings: likewise, for the columns of all tables.
         rejects: likewise.
+        idle: likewise.
         writer: name of the stream's record in the register. Each stream needs its own name.
         take_over: take over a name that another query, that is another checkpoint, has used.
         progress: called after each micro-batch, in the driver.
@@ -335,7 +385,14 @@ def tables_sink(
             checkpoint.
         WriterFenced: the same query was started elsewhere.
     """
-    options = {"time": time, "late": late, "order_by": order_by, "encodings": encodings, "rejects": rejects}
+    options: dict[str, object] = {
+        "time": time,
+        "late": late,
+        "order_by": order_by,
+        "encodings": encodings,
+        "rejects": rejects,
+        "idle": idle,
+    }
     Debezium(old_rows="stored", **{n: v for n, v in options.items() if v is not None})  # type: ignore[arg-type]
     if isinstance(keys, str):
         raise UsageError(f"keys={keys!r} is one text: give a list of columns, or a dict by table")

@@ -4,35 +4,38 @@ Owns the two passes over the lines: the first finds at which positions transacti
 the events. What is held back comes again with the next micro-batch, as if it were a part of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tidelake.errors import UsageError
-from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.spark.columns import frame_arrow, frame_schema
-from tidelake.spark.envelopes.debezium import Debezium, holds_texts, texts
+from tidelake.spark.envelopes.debezium import Debezium, holds_texts, of_kafka, texts
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.held import Held, merged, split
 from tidelake.spark.envelopes.messages import as_bytes
+from tidelake.spark.envelopes.partitions import PLACED, partitions, placed_survey, seen_again
+from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.positions import positions
-from tidelake.spark.envelopes.timeline import SURVEY, Timeline, merged_surveys, survey, timeline
+from tidelake.spark.envelopes.read import AS_TEXT
+from tidelake.spark.envelopes.timeline import (
+    SURVEY,
+    Progress,
+    Timeline,
+    merged_surveys,
+    survey,
+    timeline,
+)
 from tidelake.spark.tasks import described, one_thread
 from tidelake.spark.uploads import Answer
 from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.running import fetched
 
-# Columns of Kafka's source that tell where a message is.
-_PLACES = ("topic", "partition", "offset")
-_ONE_TOPIC = (
-    "the times of transactions are known only from one topic with one partition, which has all events in the "
-    "order of their commits: send the events of all tables to one topic (Debezium's ByLogicalTableRouter), "
-    "or set time to a field that orders them, such as 'ts_ms'"
-)
 _CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
 
 
@@ -44,15 +47,17 @@ class Transactions:
         frame: the lines, with those that were held back before.
         few: the same, if they are in this process; None: they are not.
         timeline: the times of their transactions.
+        progress: how far the stream is after it.
         copied: a first copy was going on before.
-        topic: of the messages, if they are of Kafka.
+        repeated: messages that were seen before, by their offsets; they are not among the lines.
     """
 
     frame: DataFrame
     few: Sequence[pa.RecordBatch] | None
     timeline: Timeline
+    progress: Progress
     copied: bool = False
-    topic: str = ""
+    repeated: int = 0
 
     def stages(self, rebases: bool) -> bool:
         """Whether the rows are staged, as pieces of a first copy.
@@ -63,25 +68,33 @@ class Transactions:
 
     def held(self, answer: Answer) -> Held:
         """What is kept until the next micro-batch."""
-        return Held(replace(self.timeline.progress, topic=self.topic), merged(list(answer.held)))
+        return Held(self.progress, merged(list(answer.held)))
 
 
 @dataclass(frozen=True)
 class Surveyed:
-    """In a worker: find the positions of lines, in the first of its columns.
+    """In a worker: find the positions of lines.
 
     Attributes:
         clock: the field of `source` whose values are times; None: times are positions.
-        schema: `SURVEY`, with the types that Spark has.
+        schema: `SURVEY` or `PLACED`, with the types that Spark has.
+        placed: the lines are messages of Kafka, with the columns of `PLACES`.
     """
 
     clock: str | None
     schema: pa.Schema
+    placed: bool = False
 
     @classmethod
-    def of(cls, collection: Collection) -> Self:
+    def of(cls, collection: LakeCollection, *, placed: bool = False) -> Self:
         """For times of the unit of a collection."""
-        return cls(_CLOCKS.get(collection.domain.unit), frame_arrow(SURVEY))
+        schema = frame_arrow(PLACED if placed else SURVEY)
+        return cls(_CLOCKS.get(collection.domain.unit), schema, placed)
+
+    @property
+    def found(self) -> pa.Schema:
+        """The schema of what is found."""
+        return PLACED if self.placed else SURVEY
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -90,29 +103,62 @@ class Surveyed:
             yield found.cast(self.schema)
 
     def all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same, as `SURVEY`."""
+        """The same, as `found`."""
         for batch in batches:
-            yield survey(positions(as_bytes(batch.column(0)), self.clock or "ts_ms"))
+            lines = as_bytes(batch.column("value"))
+            places = positions(lines, self.clock or "ts_ms", numbered=self.placed)
+            yield placed_survey(places, batch) if self.placed else survey(places)
 
     def timeline(
-        self, found: pa.Table, before: Held | None, *, whole: bool = False, reach: int | None = None
-    ) -> Timeline | None:
-        """The times of the transactions of a micro-batch; arguments and errors as for `timeline`.
+        self,
+        found: pa.Table,
+        before: Held | None,
+        *,
+        whole: bool = False,
+        reach: int | None = None,
+        planned: Collection[TopicPartition] = (),
+        idle_ms: int | None = None,
+    ) -> tuple[Timeline, Progress] | None:
+        """The times of the transactions of a micro-batch, and how far the stream is after it.
 
         Args:
-            found: as `SURVEY`, of all lines: also those that were held back before.
+            found: of all lines: also those that were held back before.
             before: what the micro-batch before left.
             whole: the lines end with whole transactions: none is held back.
             reach: up to this position all events are here.
+            planned: as for `partitions`, like the next one.
+            idle_ms: likewise.
+
+        Errors as for `timeline` and `partitions`.
         """
         held = None if before is None else before.batch()
         seen = None if held is None else as_bytes(held.column("value"))
         progress = None if before is None else before.progress
-        return timeline(merged_surveys(found), self.clock, progress, whole=whole, seen=seen, reach=reach)
+        known = Progress("") if progress is None else progress
+        found = merged_surveys(found)
+        several = None
+        if self.placed:
+            several = partitions(
+                found, known.partitions, planned,
+                done=known.held, copied_at=known.copied_at, idle_ms=idle_ms,
+            )  # fmt: skip
+        copied = None
+        if several is not None:
+            copied = several.copied
+            reach = several.reach if reach is None else min(reach, several.reach)
+        times = timeline(found, self.clock, progress, whole=whole, seen=seen, reach=reach, copied=copied)
+        if times is None:
+            return None
+        after = times.progress
+        if several is not None:
+            after = replace(after, partitions=several.known, copied_at=several.copied_at)
+        elif progress is not None:
+            after = replace(after, partitions=progress.partitions, copied_at=progress.copied_at)
+        return times, after
 
 
 def surveyed(
-    collection: Collection,
+    collection: LakeCollection,
     frame: DataFrame,
     envelope: Envelope,
     kept: str | None,
@@ -120,8 +166,9 @@ def surveyed(
     whole: bool,
     title: str = "",
     expected_bytes: int | None = None,
+    planned: Collection[TopicPartition] = (),
 ) -> Transactions | None:
-    """Survey a micro-batch. Reads its lines once.
+    """Survey a micro-batch. Reads its lines once; those with messages that were seen before, three times.
 
     Args:
         collection: gives the unit of the times.
@@ -131,15 +178,15 @@ def surveyed(
         whole: the frame ends with whole transactions, and none is held back.
         title: description of the job.
         expected_bytes: a guess of the rows' size, used if Spark has no estimate.
+        planned: partitions that the micro-batch is made of.
 
     Returns:
         None if the events have times of their own: the envelope names a time, or is not of change events, or
         no line is of a connector that is known.
 
     Raises:
-        InvalidUpdates: lines of several connectors.
-        UsageError: events are held back, and this call would forget them; or messages of Kafka are of several
-            topics or partitions.
+        InvalidUpdates: lines of several connectors; or as `partitions` and `seen_again`.
+        UsageError: events are held back, and this call would forget them.
     """
     before = split(kept)[1]
     if not isinstance(envelope, Debezium) or not envelope.by_transaction or not holds_texts(frame.schema):
@@ -149,59 +196,49 @@ def surveyed(
                 "envelope now names a time or is another one: go on with 'debezium' and no time"
             )
         return None
-    topic = same_topic(before, topic_of(frame))
-    work = Surveyed.of(collection)
-    lines = texts(frame)
+    work = Surveyed.of(collection, placed=of_kafka(frame.schema))
+    lines = texts(frame, placed=work.placed)
     held = None if before is None else before.batch()
-    few = fetched(lines, expected_bytes)
     with described(frame.sparkSession, title):
-        if few is None:
-            found = to_arrow(lines.mapInArrow(work, frame_schema(SURVEY))).cast(SURVEY)
-        else:
-            found = pa.Table.from_batches(work.all(iter(few)), schema=SURVEY)
+        few, found = _found(lines, work, expected_bytes)
+        repeated = 0
+        known = {} if before is None else before.progress.partitions
+        if work.placed and (again := seen_again(found, known)):
+            is_seen = seen_column(again)
+            repeated = lines.where(is_seen).count()
+            lines = lines.where(~is_seen)
+            few, found = _found(lines, work, expected_bytes)
     if held is not None:
-        found = pa.concat_tables([found, pa.Table.from_batches(work.all(iter([held])), schema=SURVEY)])
+        found = pa.concat_tables([found, pa.Table.from_batches(work.all(iter([held])), schema=work.found)])
     copied = before is not None and before.progress.copying
     # What follows a first copy is looked up in it, so the copy is closed first.
     reach = -1 if copied and envelope.old_rows == "stored" else None
-    times = work.timeline(found, before, whole=whole, reach=reach)
+    times = work.timeline(found, before, whole=whole, reach=reach, planned=planned, idle_ms=envelope.idle_ms)
     if times is None:
         return None
-    if held is None:
-        return Transactions(lines, few, times, copied, topic)
-    kept_rows = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
-    again = lines.sparkSession.createDataFrame(kept_rows, lines.schema)
-    fetched_lines = None if few is None else [held, *few]
-    return Transactions(lines.unionByName(again), fetched_lines, times, copied, topic)
+    lines = lines.select(*AS_TEXT)
+    few = None if few is None else [batch.select(AS_TEXT) for batch in few]
+    if held is not None:
+        kept_rows = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
+        lines = lines.unionByName(lines.sparkSession.createDataFrame(kept_rows, lines.schema))
+        few = None if few is None else [held, *few]
+    return Transactions(lines, few, *times, copied, repeated)
 
 
-def topic_of(frame: DataFrame) -> str:
-    """The topic of messages of Kafka; empty if there are none. Reads where they are.
-
-    Raises:
-        UsageError: they come from several topics or partitions. What a partition tells later than another one
-            has the times of transactions that are in already, so its events would be taken for repeated ones.
-    """
-    if not {*_PLACES} <= {*frame.columns}:
-        return ""
-    ends = frame.agg(f.min("topic"), f.max("topic"), f.max("partition")).first()
-    first, last, partition = (None, None, None) if ends is None else tuple(ends)
-    if first != last or partition:
-        raise UsageError(f"topic {last!r}, partition {partition}: {_ONE_TOPIC}")
-    return last or ""
+def _found(
+    lines: DataFrame, work: Surveyed, expected_bytes: int | None
+) -> tuple[list[pa.RecordBatch] | None, pa.Table]:
+    """The lines, if they are few, and their survey."""
+    few = fetched(lines, expected_bytes)
+    if few is not None:
+        return few, pa.Table.from_batches(work.all(iter(few)), schema=work.found)
+    return None, to_arrow(lines.mapInArrow(work, frame_schema(work.found))).cast(work.found)
 
 
-def same_topic(before: Held | None, topic: str) -> str:
-    """The topic of a stream, which is the same in all micro-batches.
-
-    Args:
-        before: what the last micro-batch left; None: this is the first one.
-        topic: of this micro-batch, as `topic_of`.
-
-    Raises:
-        UsageError: it is another one, for the reason that `topic_of` has.
-    """
-    known = "" if before is None else before.progress.topic
-    if known and topic not in ("", known):
-        raise UsageError(f"topic {topic!r}, and before it {known!r}: {_ONE_TOPIC}")
-    return topic or known
+def seen_column(offsets: Mapping[TopicPartition, int]) -> Column:
+    """Whether messages, with the columns of `PLACES`, have these offsets or earlier ones."""
+    found = f.lit(False)
+    for place, offset in offsets.items():
+        there = (f.col("topic") == place.topic) & (f.col("partition") == place.partition)
+        found = found | (there & (f.col("offset") <= offset))
+    return f.coalesce(found, f.lit(False))
