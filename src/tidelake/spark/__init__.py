@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tidelake.spark.registering import register
     from tidelake.spark.session import local_session
     from tidelake.spark.source.format import TidelakeSource
+    from tidelake.spark.statements.query import sql
     from tidelake.spark.writing.append import append, write
     from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
     from tidelake.spark.writing.stage import stage
@@ -47,6 +48,7 @@ _MODULES = {
     "registering": ("register",),
     "session": ("local_session",),
     "source.format": ("TidelakeSource",),
+    "statements.query": ("sql",),
     "writing.append": ("append", "write"),
     "writing.exactly_once": ("Sink", "WrittenBatch", "sink"),
     "writing.stage": ("stage",),
@@ -85,6 +87,7 @@ __all__ = [
     "sink",
     "snapshot",
     "snapshots",
+    "sql",
     "stage",
     "tables_sink",
     "updates",

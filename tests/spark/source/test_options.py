@@ -62,6 +62,12 @@ def test_a_read_without_options_is_a_table_held_for_a_day() -> None:
             {"after": "1", "withDiff": "false", "changeFeed": "true"},
             replace(PLAIN, after="1", shape=RowShape("feed")),
         ),
+        ({"versionasof": "7"}, replace(PLAIN, as_of="7")),
+        ({"timestampAsOf": "2026-01-01 00:00Z"}, replace(PLAIN, as_of="2026-01-01 00:00Z")),
+        (
+            {"readChangeFeed": "true", "startingVersion": "1", "endingTimestamp": "now"},
+            replace(PLAIN, lower="1", last="now", shape=RowShape("feed")),
+        ),
         ({"columns": "a", "where": "a > 1"}, replace(PLAIN, shape=RowShape("table", ("a",), "a > 1"))),
         ({"parallelism": " 3 ", "timeout": "0"}, replace(PLAIN, parallelism=3, timeout_s=0.0)),
         ({"holdFor": "None"}, replace(PLAIN, hold_for_s=None)),
@@ -81,6 +87,16 @@ def test_options_of_a_batch_read(given_: dict[str, str], expected: FormatReadOpt
         ({"hold_for": "1"}, "unknown option 'hold_for': did you mean holdFor"),
         ({"zzz": "1"}, "unknown option 'zzz': there are after, asOf, changeFeed, .*where"),
         ({"envelope": "upsert"}, "option 'envelope' is one of writes, not of batch reads: leave it out"),
+        ({"asOf": "1", "versionAsOf": "1"}, "options versionAsOf and asOf say the same"),
+        (
+            {"startingVersion": "1"},
+            "option startingVersion is one of a change feed: give readChangeFeed=true",
+        ),
+        ({"endingVersion": "1", "readChangeFeed": "true"}, "where changes end: give lower"),
+        (
+            {"lower": "1", "upper": "3", "changeFeed": "true", "endingVersion": "2"},
+            "options upper and endingVersion both say",
+        ),
         ({"startingAt": "1"}, "option 'startingAt' is one of streaming reads, not of batch reads"),
         ({"paths": '["/a", "/b"]'}, "several paths: a DataFrame reads one collection"),
         ({"asOf": "1", "after": "1"}, "asOf and after ask for several reads at once"),
@@ -127,6 +143,10 @@ def test_options_of_streams_and_writes() -> None:
     )
     assert (found.starting_at, found.rows_max, found.times_max) == ("latest", 10, None)
     assert found.shape == shape({"startingAt": "latest", "withDiff": "true"}) == RowShape("updates")
+    assert stream_read_options({"startingVersion": "3"}).starting_at == "3"
+    assert (
+        stream_read_options({"startingtimestamp": "latest", "readchangefeed": "true"}).starting_at == "latest"
+    )
     wrote = write_options({"path": "p", "ENVELOPE": "upsert", "takeover": "true", "checkpointLocation": "c"})
     assert (wrote.envelope, wrote.take_over, wrote.token) == ("upsert", True, None)
     with pytest.raises(UsageError, match="'asOf' is one of batch reads, not of writes"):

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidelake.data import changefeed
-from tidelake.data.sql.needs import WHOLE, Needs, needs_of
+from tidelake.data.sql.needs import needs_of
 from tidelake.data.sql.statement import Statement, TableReference
 from tidelake.data.tablerows import expanded
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.types import row_schema
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import last_time_and_group
@@ -27,6 +27,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import PER_UNIT, TimeLike, is_now
 from tidelake.model.query import AsOf, Updates
+from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 
@@ -38,27 +39,28 @@ class TableRead:
     Attributes:
         collection: to read.
         asked: the contents at a time, or the updates of `table_changes`.
-        options: columns and condition.
+        options: columns and condition, and the id of the schema to read under.
+        rows: that schema.
     """
 
     collection: Collection
     asked: AsOf | Updates
     options: ReadOptions
+    rows: Schema
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the table: of contents those of the collection, of changes also those of a feed."""
-        rows = self.collection.schema
-        names = self.options.columns or rows.names
-        fields = [rows.field(name) for name in names]
+        rows = row_schema(self.rows)
+        fields = [rows.field(name) for name in self.options.columns or rows.names]
         return pa.schema(fields if isinstance(self.asked, AsOf) else [*fields, *changefeed.FIELDS])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, each as often as its multiplicity says. Errors as for `Collection.snapshot`."""
         found = ask(self.collection, self.asked, self.options)
-        key, domain = self.collection.key, self.collection.domain
         if isinstance(self.asked, Updates):
-            yield from changefeed.change_feed(found, key, domain)
+            key = [column.name for column in self.rows.key]
+            yield from changefeed.change_feed(found, key, self.collection.domain)
             return
         names = self.schema.names
         for batch in found:
@@ -100,13 +102,15 @@ def table_reads(
         if wanted not in opened:
             opened[wanted] = lake.collection(wanted)
         found[index] = opened[wanted]
-    schemas = {i: schema_from_arrow(one.schema, one.key) for i, one in found.items()}
-    needs = needs_of(statement, schemas)
+    states = {name: one.state() for name, one in opened.items()}
+    needs = needs_of(statement, {i: states[one.name].schema for i, one in found.items()})
     moments = _Moments(found, statement, as_of, lake.env.clock.now_ms())
-    return {
-        index: TableRead(one, moments.of(index), _options(needs.get(index, WHOLE), timeout_s))
-        for index, one in found.items()
-    }
+    reads = {}
+    for index, one in found.items():
+        state, need = states[one.name], needs[index]
+        options = ReadOptions(need.columns, need.where, timeout_s, schema_id=state.schema_id)
+        reads[index] = TableRead(one, moments.of(index), options, state.schema)
+    return reads
 
 
 def collection_name(table: TableReference, names: Iterable[str]) -> str | None:
@@ -123,10 +127,6 @@ def collection_name(table: TableReference, names: Iterable[str]) -> str | None:
     if len(alike) > 1:
         raise UsageError(f"table {table.name!r} could be {', '.join(map(repr, alike))}: write it in quotes")
     return alike[0]
-
-
-def _options(needs: Needs, timeout_s: float | None) -> ReadOptions:
-    return ReadOptions(needs.columns, needs.where, timeout_s)
 
 
 class _Moments:

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, cast, get_args
 
 from tidelake.errors import UsageError
 from tidelake.model.selection import TimesAs
+from tidelake.spark.source import othernames
 from tidelake.spark.source.texts import count, flag, names_of, seconds
 
 # The form of rows: those of a table; updates with time and `_diff`; those of a change feed.
@@ -21,10 +22,14 @@ _PLACE = ("path", "collection", "storeOptions")
 _SHAPE = ("columns", "where", "withDiff", "changeFeed", "times")
 _CHANGES = ("after", "through")
 _UPDATES = ("lower", "upper")
-READ = (*_PLACE, *_SHAPE, "asOf", *_CHANGES, *_UPDATES, "staged", "holdFor", "parallelism", "timeout")
+READ = (
+    *(*_PLACE, *_SHAPE, "asOf", *_CHANGES, *_UPDATES, "staged", "holdFor", "parallelism", "timeout"),
+    *othernames.BATCH,
+)
 STREAM_READ = (
     *(*_PLACE, *_SHAPE, "startingAt", "maxRowsPerTrigger", "maxTimesPerTrigger"),
     *("holdFor", "parallelism"),
+    *othernames.STREAM,
 )
 WRITE = (
     *(
@@ -83,6 +88,7 @@ class FormatReadOptions:
         parallelism: the most tasks; None: by size.
         timeout_s: how long to wait for a time to be closed; None: the default setting.
         staged: include updates that are staged at open times; then it does not wait.
+        last: instead of `upper`: the last time of the updates.
     """
 
     shape: RowShape
@@ -95,6 +101,7 @@ class FormatReadOptions:
     parallelism: int | None
     timeout_s: float | None
     staged: bool = False
+    last: str | None = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,8 @@ def shape(options: Mapping[str, str]) -> RowShape:
     Raises:
         UsageError: an option is unknown, has a bad value, or does not fit another one.
     """
-    return _shape(_known(options, "anything", tuple({*READ, *STREAM_READ, *WRITE})))
+    known = _known(options, "anything", tuple({*READ, *STREAM_READ, *WRITE}))
+    return _shape(othernames.renamed(known, is_batch=False))
 
 
 def read_options(options: Mapping[str, str]) -> FormatReadOptions:
@@ -169,7 +177,7 @@ def read_options(options: Mapping[str, str]) -> FormatReadOptions:
     Raises:
         UsageError: one is unknown, has a bad value, or does not fit another one; says what to write.
     """
-    given = _known(options, "batch reads", READ)
+    given = othernames.renamed(_known(options, "batch reads", READ), is_batch=True)
     kinds = [name for name in ("asOf", *_CHANGES, *_UPDATES) if name in given]
     if not (set(kinds) <= {"asOf"} or set(kinds) <= set(_CHANGES) or set(kinds) <= set(_UPDATES)):
         raise UsageError(
@@ -177,7 +185,9 @@ def read_options(options: Mapping[str, str]) -> FormatReadOptions:
             "after and through for the netted difference of two, or lower and upper "
             "for every update"
         )
-    for start, end in (_CHANGES, _UPDATES):
+    if othernames.LAST in given and "upper" in given:
+        raise UsageError("options upper and endingVersion both say where changes end: give one of them")
+    for start, end in (_CHANGES, _UPDATES, ("lower", othernames.LAST)):
         if end in given and start not in given:
             raise UsageError(f"option {end} says where changes end: give {start}, where they begin, as well")
     asked = _shape(given)
@@ -197,12 +207,13 @@ def read_options(options: Mapping[str, str]) -> FormatReadOptions:
         parallelism=count(given, "parallelism"),
         timeout_s=seconds(given, "timeout"),
         staged=flag(given, "staged") or False,
+        last=given.get(othernames.LAST),
     )
 
 
 def stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
     """The options of a streaming read. Errors as for `read_options`."""
-    given = _known(options, "streaming reads", STREAM_READ)
+    given = othernames.renamed(_known(options, "streaming reads", STREAM_READ), is_batch=False)
     return StreamReadOptions(
         _shape(given),
         starting_at=given.get("startingAt"),

@@ -89,6 +89,9 @@ def query_of(collection: Collection, asked: FormatReadOptions) -> Query | None:
         return Changes(after, time_of(asked.through, times, "through", staged=staged))
     if asked.lower is not None:
         lower = frontier_of(asked.lower, times, "lower", staged=staged)
+        if asked.last is not None:
+            last = time_of(asked.last, times, "endingVersion", staged=staged)
+            return Updates(lower, Frontier.past(last))
         if asked.upper is None:
             return Updates(lower, Frontier() if asked.staged else lower.join(collection.upper))
         return Updates(lower, frontier_of(asked.upper, times, "upper", staged=staged))

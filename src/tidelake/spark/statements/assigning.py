@@ -1,0 +1,38 @@
+"""Values that a statement gives to columns: converted if nothing is lost, refused otherwise.
+
+Spark's own tables convert in one of three ways, by a setting. Here no value changes, except that a decimal
+for a float becomes the nearest one, as the literal 1.5 must.
+"""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from tidelake.errors import UsageError
+
+
+def assigned(value: Column, kind: t.DataType, field: t.StructField) -> Column:
+    """A value as the column of a field; a job fails where a number does not fit exactly.
+
+    Args:
+        value: the value.
+        kind: its type.
+        field: the column.
+
+    Raises:
+        UsageError: the types differ in kind; says what to write.
+    """
+    to = field.dataType
+    name, given = to.simpleString(), kind.simpleString()
+    made = value.cast(to)
+    if given == name or isinstance(kind, t.NullType):
+        return made.alias(field.name)
+    if not isinstance(kind, t.NumericType) or not isinstance(to, t.NumericType):
+        raise UsageError(
+            f"column {field.name!r} is {name}, and the value is {given}: write CAST(... AS {name})"
+        )
+    if isinstance(to, t.FloatType | t.DoubleType) and isinstance(kind, t.DecimalType):
+        return made.alias(field.name)
+    fits = value.isNull() | made.cast(kind).eqNullSafe(value)
+    message = f.lit(f"a value does not fit column {field.name!r}, which is {name}: round it, or cast it")
+    return f.when(fits, made).otherwise(f.raise_error(message).cast(to)).alias(field.name)

@@ -1,0 +1,260 @@
+"""Statements that change a collection, as updates in one commit.
+
+Owns which updates a statement means. The rows to be changed are read at the last closed time, and the commit
+is refused if anything was written since; then all of it is done again. Spark evaluates every expression.
+
+INVARIANT: what is committed is the statement carried out on the contents just before the commit.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from tidelake.data.sql.changes import Action, RowChange, TextSpan, change, insertion
+from tidelake.data.sql.statement import Statement, quoted, shown
+from tidelake.errors import UpperMismatch, UsageError
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import times_of
+from tidelake.model.instants import PER_UNIT
+from tidelake.model.schema import DIFF
+from tidelake.model.time import Time
+from tidelake.spark.columns import frame_schema
+from tidelake.spark.reading.frames import snapshot
+from tidelake.spark.statements.assigning import assigned
+from tidelake.spark.statements.tables import SqlTables, mark, piece
+from tidelake.spark.writing.append import write
+from tidelake.spark.writing.commit import WriteReport
+
+_ATTEMPTS = 5
+_TARGET, _SOURCE = "target", "source"
+_COUNT = "_tidelake_diff"  # a name that no column can have
+_REPORT = "updates bigint, upper string"
+
+
+def changed(parsed: Statement, tables: SqlTables) -> DataFrame:
+    """Carry out a statement that changes a collection; see `tidelake.spark.sql`."""
+    if tables.as_of is not None:
+        raise UsageError("as_of is for queries: a statement that changes rows reads the newest ones")
+    if parsed.kind == "insert":
+        return _inserted(parsed, tables)
+    if tables.args is not None and not isinstance(tables.args, Mapping):
+        raise UsageError("args of a statement that changes rows is a dict: write :name, not ?, in the text")
+    asked = change(parsed)
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _Attempt(parsed, asked, tables).done()
+        except UpperMismatch:
+            if attempt + 1 == _ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
+    asked = insertion(parsed)
+    collection = tables.target(parsed, asked.target)
+    frames = tables.frames(parsed, apart=[asked.target])
+    text = piece(parsed, frames, asked.before) + piece(parsed, frames, asked.query)
+    rows = tables.run(text, frames)
+    schema = frame_schema(collection.schema)
+    names = rows.columns if asked.by_name else list(asked.columns or schema.names)
+    if len(rows.columns) != len(names):
+        raise UsageError(
+            f"{shown(parsed.text)} has {len(rows.columns)} columns for {len(names)} of {collection.name!r}: "
+            f"name those that are given, of {', '.join(schema.names)}"
+        )
+    places = {field.name: i for i, field in enumerate(_fields(schema, names, collection))}
+    kinds, rows = [field.dataType for field in rows.schema], rows.toDF(*_numbered(len(names)))
+    made = [
+        f.lit(None).cast(one.dataType).alias(one.name)
+        if one.name not in places
+        else assigned(f.col(f"c{places[one.name]}"), kinds[places[one.name]], one)
+        for one in schema
+    ]
+    return _told(tables, write(collection, rows.select(*made)))
+
+
+class _Attempt:
+    """One try of an UPDATE, a DELETE or a MERGE."""
+
+    def __init__(self, parsed: Statement, asked: RowChange, tables: SqlTables) -> None:
+        self._parsed, self._asked, self._tables = parsed, asked, tables
+        self._collection = collection = tables.target(parsed, asked.target)
+        if not collection.domain.total_order:
+            raise UsageError(
+                f"times of {collection.domain} have no next one: write rows with times and _diff by ts.append"
+            )
+        # First the upper: whatever is written after it makes the commit fail.
+        self._upper = collection.upper
+        self._schema = frame_schema(collection.schema)
+        self._frames = tables.frames(parsed, apart=[asked.target])
+        self._frames[_TARGET] = self._contents()
+        self._alias = quoted(parsed.tables[asked.target].alias, "spark")
+        self._from = f"{mark(_TARGET)} AS {self._alias}"
+        if asked.source is not None:
+            # A source that gives other rows when it is read again must be read once.
+            rows = tables.run(f"SELECT * FROM {self._text(asked.source)}", self._frames)
+            self._frames[_SOURCE] = rows.localCheckpoint()
+
+    def done(self) -> DataFrame:
+        """Commit the updates; nothing is written if there are none."""
+        if self._asked.on is not None:
+            self._check_matches()
+        frames = list(self._updates())
+        rows = frames[0]
+        for frame in frames[1:]:
+            rows = rows.unionByName(frame)
+        rows = rows.withColumn(self._collection.domain.columns[0], f.lit(self._time()).cast("bigint"))
+        return _told(self._tables, write(self._collection, rows, lower=self._upper))
+
+    def _updates(self) -> Iterator[DataFrame]:
+        before: list[str] = []
+        for matched in (True, False):
+            before.clear()
+            for action in (one for one in self._asked.actions if one.matched == matched):
+                own = "TRUE" if action.condition is None else self._condition(action.condition)
+                where = " AND ".join([own, *(f"NOT coalesce({one}, FALSE)" for one in before)])
+                yield self._changed(action, where) if matched else self._new(action, where)
+                before.append(own)
+
+    def _changed(self, action: Action, where: str) -> DataFrame:
+        """The rows that go, and those that come for them."""
+        old = [f"{self._alias}.{quoted(name, 'spark')}" for name in self._schema.names]
+        texts, fields = self._values(action) if action.kind == "update" else ([], [])
+        source = self._from
+        if self._asked.on is not None:
+            kind = "LEFT SEMI JOIN" if self._only_deletes else "JOIN"
+            source = f"{self._from} {kind} {self._other} ON {self._condition(self._asked.on)}"
+        shown = ", ".join([*old, f"{self._alias}.{_COUNT}", *texts])
+        frame = self._tables.run(f"SELECT {shown} FROM {source} WHERE {where}", self._frames)
+        kinds = [field.dataType for field in frame.schema]
+        frame = frame.toDF(*_numbered(len(kinds)))
+        width = len(self._schema)
+        count = f.col(f"c{width}")
+        places = {field.name: width + 1 + i for i, field in enumerate(fields)}
+        gone = [f.col(f"c{i}").alias(field.name) for i, field in enumerate(self._schema)]
+        if action.kind == "delete":
+            return frame.select(*gone, (-count).alias(DIFF))
+        came = [
+            gone[i]
+            if field.name not in places
+            else assigned(f.col(f"c{places[field.name]}"), kinds[places[field.name]], field)
+            for i, field in enumerate(self._schema)
+        ]
+        both = f.array(f.struct(*gone, (-count).alias(DIFF)), f.struct(*came, count.alias(DIFF)))
+        return frame.select(f.explode(both).alias("u")).select("u.*")
+
+    def _new(self, action: Action, where: str) -> DataFrame:
+        """Rows of the source that match none of the target."""
+        texts, fields = self._values(action)
+        on = self._condition(self._asked.on) if self._asked.on is not None else "FALSE"
+        source = f"{self._other} LEFT ANTI JOIN {self._from} ON {on}"
+        frame = self._tables.run(f"SELECT {', '.join(texts)} FROM {source} WHERE {where}", self._frames)
+        kinds, places = (
+            [field.dataType for field in frame.schema],
+            {one.name: i for i, one in enumerate(fields)},
+        )
+        frame = frame.toDF(*_numbered(len(kinds)))
+        made = [
+            f.lit(None).cast(one.dataType).alias(one.name)
+            if one.name not in places
+            else assigned(f.col(f"c{places[one.name]}"), kinds[places[one.name]], one)
+            for one in self._schema
+        ]
+        return frame.select(*made, f.lit(1).cast("bigint").alias(DIFF))
+
+    def _check_matches(self) -> None:
+        """Refuse a source of which several rows would change one row of the target."""
+        matched = [one for one in self._asked.actions if one.matched]
+        if not matched or self._only_deletes or self._asked.on is None:
+            return
+        conditions = [one.condition for one in matched]
+        either = " OR ".join(
+            "TRUE" if one is None else f"coalesce({self._condition(one)}, FALSE)" for one in conditions
+        )
+        columns = ", ".join(f"{self._alias}.{quoted(name, 'spark')}" for name in self._schema.names)
+        on = self._condition(self._asked.on)
+        text = (
+            f"SELECT 1 FROM {self._from} JOIN {self._other} ON {on} WHERE {either} GROUP BY {columns} "
+            "HAVING count(*) > 1 LIMIT 1"
+        )
+        if self._tables.run(text, self._frames).head(1):
+            raise UsageError(
+                "several rows of the source match one row of the target, which would become several: give "
+                "the source one row for each key, or use ts.upsert(..., order_by=...)"
+            )
+
+    def _values(self, action: Action) -> tuple[list[str], list[t.StructField]]:
+        """The texts of new values, and the columns that they are for."""
+        if action.columns is None:
+            source = quoted(self._source_alias, "spark")
+            return [f"{source}.{quoted(name, 'spark')}" for name in self._schema.names], list(self._schema)
+        fields = _fields(self._schema, list(action.columns), self._collection)
+        return [f"({self._text(value)}\n)" for value in action.values], fields
+
+    def _contents(self) -> DataFrame:
+        """The rows of the target, and how often each is there."""
+        collection, spark = self._collection, self._tables.spark
+        if self._upper.less_equal(collection.domain.minimum):
+            frame = spark.createDataFrame([], self._schema)
+            return frame.withColumn(_COUNT, f.lit(0).cast("bigint"))
+        last = self._upper.just_before().elements[0]
+        frame = snapshot(spark, collection, last, hold_for=self._tables.hold_for)
+        names = [quoted(name, "spark") for name in self._schema.names]
+        return frame.select(*names, f.col(DIFF).alias(_COUNT))
+
+    def _time(self) -> Time:
+        """The time of the change: the first that is open and, for a clock, not before the wall clock."""
+        (first,) = self._upper.elements
+        if self._collection.domain.unit not in PER_UNIT:
+            return first
+        return max(first, times_of(self._collection).at("now", "now"))
+
+    def _condition(self, span: TextSpan) -> str:
+        return f"({self._text(span)}\n)"
+
+    def _text(self, span: TextSpan) -> str:
+        return piece(self._parsed, self._frames, span)
+
+    @property
+    def _only_deletes(self) -> bool:
+        """Whether all matched rows go: then it does not matter how often they match."""
+        matched = [one for one in self._asked.actions if one.matched]
+        return len(matched) == 1 and matched[0].kind == "delete" and matched[0].condition is None
+
+    @property
+    def _source_alias(self) -> str:
+        return str(self._parsed.tree.args["using"].alias_or_name) or _SOURCE
+
+    @property
+    def _other(self) -> str:
+        return f"{mark(_SOURCE)} AS {quoted(self._source_alias, 'spark')}"
+
+
+def _fields(schema: t.StructType, names: list[str], collection: Collection) -> list[t.StructField]:
+    """The columns of these names, which may differ in case.
+
+    Raises:
+        UsageError: there is none, or one is named twice.
+    """
+    found: list[t.StructField] = []
+    for name in names:
+        same = [one for one in schema if one.name == name]
+        same = same or [one for one in schema if one.name.casefold() == name.casefold()]
+        if len(same) != 1:
+            there = ", ".join(map(repr, schema.names))
+            raise UsageError(f"collection {collection.name!r} has no one column {name!r}: there are {there}")
+        if same[0] in found:
+            raise UsageError(f"column {name!r} gets two values")
+        found.append(same[0])
+    return found
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"c{i}" for i in range(count)]
+
+
+def _told(tables: SqlTables, report: WriteReport) -> DataFrame:
+    upper = report.appended.upper
+    return tables.spark.createDataFrame([(report.answer.rows, str(upper))], _REPORT)

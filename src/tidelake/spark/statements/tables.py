@@ -1,0 +1,107 @@
+"""The tables of a statement as DataFrames, and the statement, or pieces of it, carried out by Spark.
+
+Owns how DataFrames get into a text: through a mark in the place of each name. The rest of a text stays as
+it was written.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelake.data.sql.changes import TextSpan
+from tidelake.data.sql.statement import Statement, TableReference, quoted
+from tidelake.errors import UsageError
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
+from tidelake.lake.api.tablereads import collection_name, table_reads
+from tidelake.lake.arguments.spans import DurationLike
+from tidelake.model.instants import TimeLike
+from tidelake.spark.reading.tables import table
+
+# Of Unicode's private use: no text of SQL needs them.
+_BEGIN, _END = "\ue000", "\ue001"
+Args = Mapping[str, Any] | Sequence[Any] | None
+
+
+def mark(name: str) -> str:
+    """What stands in a text for the DataFrame of this name."""
+    return f"{_BEGIN}{name}{_END}"
+
+
+@dataclass(frozen=True)
+class SqlTables:
+    """Where the tables of a statement are, and how they are read; see `tidelake.spark.sql`."""
+
+    spark: SparkSession
+    lake: Lake
+    as_of: TimeLike | None
+    args: Args
+    timeout_s: float | None
+    hold_for: DurationLike | None
+
+    def frames(self, parsed: Statement, apart: Iterable[int] = ()) -> dict[str, DataFrame]:
+        """The collections that a statement names, as DataFrames, by `name_of` their positions.
+
+        Args:
+            parsed: the statement.
+            apart: positions of tables to leave out.
+        """
+        hidden = {i for i, one in enumerate(parsed.tables) if self._is_view(one)}
+        reads = table_reads(self.lake, parsed, self.as_of, self.timeout_s, apart={*hidden, *apart})
+        return {name_of(i): table(self.spark, read, self.hold_for) for i, read in reads.items()}
+
+    def target(self, parsed: Statement, index: int) -> Collection:
+        """The collection that a statement changes.
+
+        Raises:
+            CollectionNotFound: there is no such collection.
+            UsageError: a temporary view has its name.
+        """
+        one = parsed.tables[index]
+        if self._is_view(one):
+            raise UsageError(f"{one.name!r} is a temporary view here: drop it, or use spark.sql")
+        return self.lake.collection(collection_name(one, self.lake.list()) or one.name)
+
+    def run(self, text: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """Carry a text out in which marks stand for DataFrames.
+
+        Args:
+            text: with marks.
+            frames: by name; those without a mark are left out.
+        """
+        used = {name: frame for name, frame in frames.items() if mark(name) in text}
+        args: Any = dict(self.args) if isinstance(self.args, Mapping) else self.args and list(self.args)
+        if used:
+            text = text.replace("{", "{{").replace("}", "}}")
+            for name in used:
+                text = text.replace(mark(name), f"{{{name}}}")
+        return self.spark.sql(text, args=args, **used)
+
+    def _is_view(self, one: TableReference) -> bool:
+        """Whether a name is that of a temporary view, which hides a collection as it hides other tables."""
+        if one.changes is not None or one.version is not None or len(one.node.parts) > 1:
+            return False
+        try:
+            return bool(self.spark.catalog.getTable(quoted(one.name, "spark")).isTemporary)
+        except AnalysisException:
+            return False
+
+
+def name_of(index: int) -> str:
+    """The name of the DataFrame of a table of a statement."""
+    return f"table_{index}"
+
+
+def piece(parsed: Statement, frames: Mapping[str, DataFrame], span: TextSpan | None = None) -> str:
+    """The text of a statement, or a piece of it, with marks for DataFrames.
+
+    Raises:
+        UsageError: the text has characters that are marks.
+    """
+    if _BEGIN in parsed.text or _END in parsed.text:
+        raise UsageError("the statement has characters of private use (U+E000, U+E001): use parameters")
+    names = {i: mark(name_of(i)) for i in range(len(parsed.tables)) if name_of(i) in frames}
+    return parsed.replaced(names) if span is None else parsed.replaced(names, span.start, span.end)

@@ -1,0 +1,219 @@
+"""`ts.sql`: collections as tables of Spark's SQL, and statements that change them in one commit."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+import tidelake
+from tidelake import spark as ts
+from tidelake.errors import CollectionNotFound, NotYetClosed, UpperMismatch, UsageError
+from tidelake.spark.statements import changing
+from tiers import examples
+
+pytestmark = pytest.mark.usefixtures("small_tasks")
+
+ID = pa.field("id", pa.int64(), nullable=False)
+ORDERS = pa.schema([ID, ("customer", pa.int64()), ("price", pa.float64())])
+CUSTOMERS = pa.schema([ID, ("name", pa.string())])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Any:
+    with tidelake.open(tmp_path / "lake") as opened:
+        yield opened
+
+
+@pytest.fixture
+def shop(lake: Any) -> Any:
+    orders = lake.create("orders", ORDERS, key=["id"])
+    customers = lake.create("customers", CUSTOMERS, key=["id"])
+    orders.append(pa.table({"id": [1, 2, 3], "customer": [1, 1, 2], "price": [1.0, 2.0, 30.0]}))
+    customers.append(pa.table({"id": [1, 2], "name": ["Ann", "Bob"]}))
+    orders.append(pa.table({"id": [4, 1], "customer": [2, 1], "price": [8.0, 1.0], "_diff": [2, -1]}))
+    return lake
+
+
+def rows(frame: Any) -> Counter[Any]:
+    return Counter(map(tuple, frame.collect()))
+
+
+def contents(collection: Any) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for row in collection.snapshot().to_arrow().to_pylist():
+        *values, _time, count = row.values()
+        found[tuple(values)] += count
+    return found
+
+
+def test_a_query_joins_collections_views_and_what_the_text_defines(spark: Any, shop: Any) -> None:
+    spark.createDataFrame([(2, "view")], "id bigint, name string").createOrReplaceTempView("customers")
+    try:
+        text = """
+            WITH big AS (SELECT * FROM orders WHERE price > 1)
+            SELECT '{braces}', c.name, o.id FROM big o JOIN customers c ON c.id = o.customer
+            WHERE o.id < :most
+        """
+        found = ts.sql(spark, text, lake=shop, args={"most": 4})
+        assert rows(found) == {("{braces}", "view", 3): 1}  # the view hides the collection
+    finally:
+        spark.catalog.dropTempView("customers")
+    assert rows(found) == {("{braces}", "view", 3): 1}
+    text = "SELECT c.name, sum(o.price) FROM Orders o JOIN customers c ON c.id = o.customer GROUP BY c.name"
+    assert rows(ts.sql(spark, text, lake=shop)) == {("Ann", 2.0): 1, ("Bob", 46.0): 1}
+    assert not [one.name for one in spark.catalog.listTables() if one.isTemporary]
+
+
+def test_tables_are_of_one_time_unless_one_names_its_own(spark: Any, shop: Any) -> None:
+    both = "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM orders VERSION AS OF 1)"
+    assert rows(ts.sql(spark, both, lake=shop, as_of=0)) == {(3, 4): 1}
+    feed = "SELECT id, _change_type FROM table_changes('orders', 1, 1)"
+    assert rows(ts.sql(spark, feed, lake=shop)) == {(1, "delete"): 1, (4, "insert"): 2}
+
+
+def test_what_is_not_named_is_not_read(spark: Any, shop: Any) -> None:
+    frame = ts.sql(spark, "SELECT name FROM customers WHERE id = 2 AND length(name) = 3", lake=shop)
+    assert rows(frame) == {("Bob",): 1}
+    plan = frame._jdf.queryExecution().analyzed().toString()
+    assert "name" in plan and "id#" in plan
+    outer = "SELECT c.id FROM orders o LEFT JOIN customers c ON c.id = o.customer + 1 WHERE c.id IS NULL"
+    assert rows(ts.sql(spark, outer, lake=shop)) == {(None,): 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "match"),
+    [
+        ("DROP TABLE orders", UsageError, "spark.sql"),
+        ("INSERT OVERWRITE orders SELECT 1, 2, 3", UsageError, r"ts\.replace"),
+        ("INSERT INTO nope SELECT 1", CollectionNotFound, "orders"),
+        ("INSERT INTO orders SELECT 1, 2", UsageError, "2 columns for 3"),
+        ("INSERT INTO orders (id, nope) SELECT 1, 2", UsageError, "no one column 'nope'"),
+        ("INSERT INTO orders (id, ID) SELECT 1, 2", UsageError, "two values"),
+        ("INSERT INTO orders VALUES ('1', 2, 3)", UsageError, r"CAST\(\.\.\. AS bigint\)"),
+        ("UPDATE orders SET nope = 1", UsageError, "no one column 'nope'"),
+        ("SELECT * FROM table_changes('nope', 1)", CollectionNotFound, "orders"),
+        ("SELECT * FROM orders VERSION AS OF 9", NotYetClosed, "9"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_do(spark: Any, shop: Any, text: str, kind: Any, match: str) -> None:
+    before = contents(shop["orders"]), shop["orders"].upper
+    with pytest.raises(kind, match=match):
+        ts.sql(spark, text, lake=shop)
+    assert (contents(shop["orders"]), shop["orders"].upper) == before
+
+
+def test_rows_are_inserted_updated_and_deleted_by_one_commit_each(spark: Any, shop: Any) -> None:
+    orders = shop["orders"]
+    steps = [
+        ("INSERT INTO orders VALUES (5, 1, 1.5), (6, 2, 2)", {(5, 1, 1.5): 1, (6, 2, 2.0): 1}),
+        ("INSERT INTO orders (price, ID) SELECT 7, 7", {(7, None, 7.0): 1}),
+        ("UPDATE orders o SET price = price * 2, o.customer = 9 WHERE o.id IN (4, 5)", None),
+        ("DELETE FROM orders WHERE id IN (SELECT id FROM orders VERSION AS OF 0)", None),
+    ]
+    expected = contents(orders)
+    for text, added in steps:
+        before = orders.upper
+        (told,) = ts.sql(spark, text, lake=shop).collect()
+        assert orders.upper.elements[0] == before.elements[0] + 1
+        assert told.upper == str(orders.upper)
+        if added is not None:
+            expected.update(added)
+            assert contents(orders) == expected
+    assert contents(orders) == {(4, 9, 16.0): 2, (5, 9, 3.0): 1, (6, 2, 2.0): 1, (7, None, 7.0): 1}
+    assert ts.sql(spark, "DELETE FROM orders WHERE id = 999", lake=shop).first().updates == 0
+    assert orders.upper.elements[0] == before.elements[0] + 1  # nothing to do is no commit
+
+
+@pytest.mark.full
+def test_numbers_that_do_not_fit_are_refused_and_nothing_is_written(spark: Any, shop: Any) -> None:
+    before = contents(shop["orders"])
+    with pytest.raises(Exception, match="does not fit column 'customer'"):
+        ts.sql(spark, "UPDATE orders SET customer = 1.5", lake=shop)
+    assert contents(shop["orders"]) == before
+
+
+@pytest.mark.full
+def test_a_merge_into_an_empty_collection_inserts(spark: Any, lake: Any) -> None:
+    new = lake.create("new", CUSTOMERS, key=["id"], time="ms")
+    text = """
+        MERGE INTO new USING (SELECT 1 AS id, 'Ann' AS name) s ON new.id = s.id
+        WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *
+    """
+    for _ in range(2):
+        ts.sql(spark, text, lake=lake)
+        assert contents(new) == {(1, "Ann"): 1}
+
+
+def test_a_source_with_several_rows_for_one_is_refused(spark: Any, shop: Any) -> None:
+    source = "(SELECT 2 AS id UNION ALL SELECT 2) s ON t.id = s.id"
+    with pytest.raises(UsageError, match="several rows of the source"):
+        ts.sql(spark, f"MERGE INTO orders t USING {source} WHEN MATCHED THEN UPDATE SET price = 0", lake=shop)
+    ts.sql(spark, f"MERGE INTO orders t USING {source} WHEN MATCHED THEN DELETE", lake=shop)
+    assert 2 not in [row[0] for row in contents(shop["orders"])]
+
+
+@pytest.mark.full
+def test_a_change_is_made_again_if_another_writer_was_first(
+    spark: Any, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, write, meddled = shop["orders"], changing.write, []
+
+    def late(*args: Any, **options: Any) -> Any:
+        if len(meddled) < meddled_most[0]:
+            meddled.append(orders.append(pa.table({"id": [8], "customer": [1], "price": [5.0]})))
+        return write(*args, **options)
+
+    monkeypatch.setattr(changing, "write", late)
+    meddled_most = [1]
+    ts.sql(spark, "UPDATE orders SET price = price + 1 WHERE id = 8", lake=shop)
+    assert contents(orders)[(8, 1, 6.0)] == 1
+    meddled_most = [99]
+    with pytest.raises(UpperMismatch):
+        ts.sql(spark, "DELETE FROM orders WHERE id = 8", lake=shop)
+    assert contents(orders)[(8, 1, 5.0)] == 5
+
+
+MERGES = [
+    "WHEN MATCHED AND s.b IS NULL THEN DELETE WHEN MATCHED AND t.a < s.b THEN UPDATE SET a = s.b "
+    "WHEN NOT MATCHED AND s.b > 0 THEN INSERT (k, a) VALUES (s.k, s.b)",
+    "WHEN MATCHED THEN UPDATE SET a = coalesce(t.a, 0) + s.b WHEN NOT MATCHED THEN INSERT (k) VALUES (s.k)",
+    "WHEN MATCHED AND t.a = s.b THEN DELETE WHEN NOT MATCHED THEN INSERT (a, k) VALUES (CASE WHEN s.b > 1 "
+    "THEN 1 ELSE s.b END, s.k)",
+]
+CHANGES = [
+    "UPDATE t SET a = a + 1 WHERE k > 1",
+    "UPDATE t SET a = (SELECT max(b) FROM s), k = k + 10 WHERE a IS NULL OR k IN (SELECT k FROM s)",
+    "DELETE FROM t WHERE a > 0 OR NOT EXISTS (SELECT 1 FROM s WHERE s.k = t.k)",
+    *(f"MERGE INTO t USING s ON t.k = s.k {actions}" for actions in MERGES),
+]
+VALUES = st.none() | st.integers(-2, 3)
+TARGET = st.lists(st.tuples(st.integers(0, 4), VALUES), max_size=6, unique_by=lambda row: row[0])
+
+
+@pytest.mark.full
+@pytest.mark.grows
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TARGET, TARGET, st.sampled_from(CHANGES))
+def test_changes_are_those_that_duckdb_makes(spark: Any, tmp_path: Path, t: Any, s: Any, text: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as plain, tidelake.open(tmp_path / "lake") as lake:
+        for name, columns, given_rows in (("t", "ka", t), ("s", "kb", s)):
+            plain.execute(f"CREATE TABLE {name} ({columns[0]} BIGINT, {columns[1]} BIGINT)")
+            if given_rows:
+                plain.executemany(f"INSERT INTO {name} VALUES (?, ?)", given_rows)
+            schema = pa.schema([(column, pa.int64()) for column in columns])
+            if name in lake:
+                lake.drop(name)
+            made = lake.create(name, schema, key=["k"], allow_recreate=True)
+            arrays = zip(*given_rows, strict=True) if given_rows else ([], [])
+            table = pa.Table.from_arrays([pa.array(a, pa.int64()) for a in arrays], schema=schema)
+            made.append(table.append_column("_time", pa.array([0] * len(table), pa.int64())), upper=1)
+        plain.execute(text)
+        ts.sql(spark, text, lake=lake)
+        assert contents(lake["t"]) == Counter(plain.execute("SELECT k, a FROM t").fetchall())
