@@ -26,6 +26,7 @@ from tidelake.model.names import marked
 from tidelake.shard.checking.finding import Finding
 from tidelake.shard.checking.fsck import Checked, ShardCheck
 from tidelake.shard.history import History, LoadedVersion
+from tidelake.shard.upkeep.ending import remove_listed
 from tidelake.shard.upkeep.forkpins import ForkPins
 from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.forking import is_borrower
@@ -318,8 +319,7 @@ class LakeCheck:
         message = f"{stored.count} objects of {stored.size_bytes} bytes belong to a shard that has no log"
         self._tell("unknown-shard", shard_id, message)
         if self.repair and removable and self.stores.log.head(shard_id) is None:
-            for info in list(self.stores.blobs.list(f"{shard_id}/")):
-                self.stores.blobs.delete(info.name)
+            remove_listed(self.stores.blobs, list(self.stores.blobs.list(f"{shard_id}/")))
             self._repaired()
 
     def _ghosts(self, names: Mapping[str, str]) -> None:

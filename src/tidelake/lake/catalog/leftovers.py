@@ -15,7 +15,7 @@ from tidelake.errors import BlobNotFound, CorruptionError, FormatTooNew
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
 from tidelake.model import names
 from tidelake.shard.history import check_reaches
-from tidelake.shard.upkeep.ending import Ending, Removed
+from tidelake.shard.upkeep.ending import Ending, Removed, remove_listed
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
 
@@ -92,7 +92,7 @@ class Leftovers:
         keys, listing = {*self._stores.log.keys()}, self._catalog.read()
         if not listing.upper:
             return Removed()
-        blobs = size_bytes = 0
+        removed = Removed()
         lost = old.keys() - keys - {*listing.shards.values()}
         if lost and self._stores.clock is not None:
             self._check_logs({key: found[key] for key in found.keys() & keys})
@@ -101,11 +101,9 @@ class Leftovers:
         for info in done:
             self._stores.blobs.delete(info.name)
         for shard_id in lost:
-            for info in old[shard_id]:
-                if self._stores.blobs.delete(info.name):
-                    blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
+            removed = removed.plus(remove_listed(self._stores.blobs, old[shard_id]))
             self._stores.blobs.prune(shard_id)
-        return Removed(0, blobs, size_bytes)
+        return removed
 
     def _check_logs(self, found: dict[str, list[BlobInfo]]) -> None:
         """Check that logs which machines share have lost nothing: a database may have been restored.

@@ -8,6 +8,7 @@ As long as the shard has forks, the objects that these need stay, and so does th
 itself, it releases its origin before its own objects and log are deleted, since only they name the origin.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -22,6 +23,7 @@ from tidelake.shard.upkeep.forkpins import ForkPins
 from tidelake.state import dropping
 from tidelake.state.forking import fork_pins
 from tidelake.state.state import ShardState
+from tidelake.store.protocols import BlobInfo, BlobStore
 from tidelake.store.url import Stores
 from tidelake.tabletext import FieldsAsHtml
 
@@ -149,13 +151,18 @@ class Ending:
         return None if known is None else known.state
 
     def _deleted(self, keep: frozenset[str]) -> Removed:
-        store, blobs, size_bytes = self._stores.blobs, 0, 0
-        listed = (info for info in store.list(f"{self.shard_id}/") if info.name not in keep)
-        while page := list(islice(listed, _AT_ONCE if store.is_far else 1)):
-            found = [info.name for info in page]
-            if store.delete_all(found) if store.is_far else store.delete(*found):
-                blobs, size_bytes = blobs + len(page), size_bytes + sum(info.size_bytes for info in page)
-        return Removed(0, blobs, size_bytes)
+        listed = self._stores.blobs.list(f"{self.shard_id}/")
+        return remove_listed(self._stores.blobs, (info for info in listed if info.name not in keep))
+
+
+def remove_listed(blobs: BlobStore, listed: Iterable[BlobInfo]) -> Removed:
+    """Delete objects of a listing: one call for each, or in a store that is far for each thousand."""
+    left, removed = iter(listed), Removed()
+    while page := list(islice(left, _AT_ONCE if blobs.is_far else 1)):
+        found = [info.name for info in page]
+        if blobs.delete_all(found) if blobs.is_far else blobs.delete(*found):
+            removed = removed.plus(Removed(0, len(page), sum(info.size_bytes for info in page)))
+    return removed
 
 
 def _needed_by_forks(state: ShardState) -> frozenset[str]:
