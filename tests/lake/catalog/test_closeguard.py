@@ -85,6 +85,7 @@ CALLS = {
     "Lake.create": lambda lake: lake.create("new", SCHEMA, key=["id"]),
     "Lake.stage": lambda lake: lake.stage({"c": rows(3, _time=pa.array([9]))}),
     "Lake.write": lambda lake: lake.write({"c": rows(3)}),
+    "Lake.sql": lambda lake: lake.sql("SELECT * FROM c").read_all(),
     "Lake.group_writer": lambda lake: lake.group_writer("c", "w"),
     "Lake.same_collection": lambda lake: lake.same_collection(MADE["id"], "c"),
     "Tail.begin": lambda t: t.begin(),
