@@ -2,7 +2,7 @@
 # for Spark. ARGS is passed on: make test ARGS="-k frontier".
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix full bench bench-spark bench-stores soak sim docs docs-site lock clean venv
+.PHONY: help demo demo-cdc test check fix full bench bench-spark bench-stores soak sim docs docs-site lock clean venv
 
 ARGS ?=
 RUN := .venv/bin/python -m
@@ -18,6 +18,10 @@ help:   ## this list
 
 demo: venv   ## show what Tidelake does, in a few minutes
 	@$(WITH_JAVA) .venv/bin/tidelake demo $(ARGS)
+
+demo-cdc: venv   ## follow a PostgreSQL through Debezium, Kafka and Spark, each of which is killed amid it
+	@setup/servers.sh >/dev/null
+	@$(WITH_JAVA) PYTHONPATH=.:tests:tests/spark $(RUN) tests.cdc $(ARGS)
 
 test: venv   ## the fast tests
 	@$(PYTEST) $(PARALLEL) $(ARGS)

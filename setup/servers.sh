@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the servers that the slow tests run: versitygw (S3), azurite (Azure), PostgreSQL and Kafka, with
-# the jars by which Spark reads Kafka.
+# the jars by which Spark reads Kafka, and Debezium with the Kafka Connect that runs it.
 # Prints the folder of their programs, which tests/store/servers.py looks into: $TIDELAKE_SERVERS, or the
 # user's cache. What is there already is kept, so this returns at once the next time. What cannot be
 # installed is said, and its tests are skipped: this script never fails.
@@ -11,6 +11,7 @@ VERSITYGW=v1.8.0
 AZURITE=3.35.0 # 3.36 and newer need Node 22
 KAFKA=3.9.0
 SPARK_KAFKA=4.2.0 # for Spark 4.3 as well: there is no 4.3.0 of it
+DEBEZIUM=3.0.8.Final # made with Kafka 3.9.0, whose Connect its pom names
 
 home="${TIDELAKE_SERVERS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tidelake/servers}"
 limit_s=300
@@ -65,6 +66,7 @@ copy_jars() {
 }
 
 install_kafka() { copy_jars kafka "$KAFKA" "$home/kafka-$KAFKA"; }
+install_debezium() { copy_jars debezium "$DEBEZIUM" "$home/debezium-$DEBEZIUM"; }
 install_spark_kafka() { copy_jars spark-kafka "$SPARK_KAFKA" "$home/spark-kafka-$SPARK_KAFKA"; }
 
 # The folder of initdb and postgres, which Debian keeps out of the PATH.
@@ -102,6 +104,7 @@ ensure versitygw install_versitygw "$home/versitygw-$VERSITYGW/versitygw"
 ensure azurite install_azurite "$home/azurite-$AZURITE/node_modules/.bin/azurite-blob"
 ensure Kafka install_kafka "$home/kafka-$KAFKA"
 ensure "Kafka for Spark" install_spark_kafka "$home/spark-kafka-$SPARK_KAFKA"
+ensure "Kafka Connect and Debezium" install_debezium "$home/debezium-$DEBEZIUM"
 if ! postgres="$(postgres_programs)"; then
   ensure PostgreSQL install_postgresql "$home/bin/postgres"
   postgres="$(postgres_programs)"

@@ -29,6 +29,9 @@ _SETTINGS = {
     "log.cleaner.enable": "false",
     # Tests choose the times of messages.
     "log.retention.ms": "-1",
+    # After a kill it is let in again when its session has ended.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "1",
     "num.io.threads": "2",
 }

@@ -100,6 +100,7 @@ class Server:
     def start(self) -> None:
         """Start the process; return when it takes connections."""
         for _ in range(3):
+            self._configure()
             command = [part.replace("{port}", str(self.port)) for part in self._command]
             with (self._folder / "server.out").open("ab") as output:
                 self._process = subprocess.Popen(
@@ -118,6 +119,9 @@ class Server:
                 self.port = free_port()
         output = (self._folder / "server.out").read_text(errors="replace")
         raise RuntimeError(f"{self._command[0]} did not start:\n{output[-4_000:]}")
+
+    def _configure(self) -> None:
+        """Write what the process reads when it starts, and has the port in it."""
 
     def _listens(self) -> bool:
         deadline_s = time.monotonic() + STARTS_WITHIN_S
@@ -357,10 +361,13 @@ class PostgresServer(Server):
 
 
 @contextlib.contextmanager
-def postgres() -> Iterator[PostgresServer]:
+def postgres(**own: str) -> Iterator[PostgresServer]:
     """PostgreSQL with a fresh cluster. As root it runs as another user: it refuses to run as root.
 
     It flushes nothing: what was committed outlives its processes, but not the machine.
+
+    Args:
+        own: settings besides the usual ones.
     """
     pytest.importorskip("psycopg", reason="no psycopg: tidelake[postgres] brings it")
     path, initdb = program("postgres"), program("initdb")
@@ -388,6 +395,7 @@ def postgres() -> Iterator[PostgresServer]:
             "fsync": "off",
             "max_connections": "200",
             "shared_buffers": "32MB",
+            **own,
         }
         arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         # SIGINT ends sessions that are open; SIGTERM would wait for them.

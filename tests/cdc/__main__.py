@@ -1,0 +1,62 @@
+"""Shows a database that is followed, by `make demo-cdc`; see docs/cdc.md.
+
+python -m tests.cdc [SEED]
+"""
+
+import sys
+import time
+from random import Random
+
+import pytest
+
+from tests.cdc.checking import check
+from tests.cdc.pipeline import PARTS, pipeline
+from tests.cdc.workload import TABLES, Bank
+
+_BEGAN_S = time.monotonic()
+
+
+def say(text: str) -> None:
+    print(f"{time.monotonic() - _BEGAN_S:6.1f} s  {text}", flush=True)
+
+
+def main(seed: str = "0") -> int:
+    """Run it; 1 if one row differs from the database, or something is not there that it needs."""
+    random = Random(int(seed))
+    try:
+        return _run(random)
+    except pytest.skip.Exception as missing:
+        say(f"This cannot be shown here: {missing}. The lines of setup above say why.")
+    except AssertionError as error:
+        say(f"The collections differ from the database: {error}")
+    return 1
+
+
+def _run(random: Random) -> int:
+    say("Starting PostgreSQL (wal_level=logical) and Kafka, on this machine only")
+    with pipeline() as parts:
+        bank = Bank(parts.database, random.getrandbits(32))
+        say(f"Four connections change the tables {', '.join(TABLES)} all the time")
+        bank.start()
+        say("Starting Debezium: it copies the tables, and then sends every change to one topic of Kafka")
+        parts.connector.start()
+        parts.connector.wait()
+        say("Starting a driver of Spark: tables_sink follows the topic into a group of collections")
+        parts.driver.start()
+        lake = parts.follow(bank.barrier().lsn)
+        for part in random.sample(PARTS, len(PARTS)):
+            lake = parts.kill_amid(part, bank, random, say)
+        say(f"The transactions: {', '.join(f'{count} {kind}' for kind, count in sorted(bank.done.items()))}")
+        for barrier in bank.barriers:
+            rows = ", ".join(f"{table} {len(found)}" for table, found in barrier.tables.items())
+            say(f"As of {barrier.lsn} the collections must have: {rows}")
+        checked = check(lake, bank.barriers)
+        say(
+            f"Equal: {checked.rows} rows at {checked.barriers} positions; and each of {checked.times} times "
+            "between them is one whole transaction"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

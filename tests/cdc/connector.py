@@ -1,0 +1,143 @@
+"""Kafka Connect with Debezium's connector of PostgreSQL: the changes of a database go to one topic.
+
+`setup/servers.sh` copies the jars. The worker runs alone (`ConnectStandalone`), and keeps in a file how far
+it is, so that it goes on after a kill.
+"""
+
+import contextlib
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.kafka_broker import Broker, jars
+from tests.store import servers
+from tied_process import tied
+
+NAME = "bank"
+TOPIC = "bank"
+_JVM = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_READY_S = 120.0
+# docs/cdc.md explains each of them.
+SETTINGS = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "plugin.name": "pgoutput",
+    "slot.name": "bank",
+    "publication.name": "bank",
+    "publication.autocreate.mode": "filtered",
+    "schema.include.list": "public",
+    "topic.prefix": "bank",
+    "snapshot.mode": "initial",
+    "provide.transaction.metadata": "true",
+    "decimal.handling.mode": "precise",
+    "heartbeat.interval.ms": "1000",
+    "heartbeat.action.query": "SELECT pg_logical_emit_message(false, 'heartbeat', '')",
+    "transforms": "one",
+    "transforms.one.type": "org.apache.kafka.connect.transforms.RegexRouter",
+    "transforms.one.regex": ".*",
+    "transforms.one.replacement": TOPIC,
+    "topic.creation.default.partitions": "1",
+    "topic.creation.default.replication.factor": "1",
+}
+# What a test has no time to wait for.
+_HASTE = {
+    "poll.interval.ms": "50",
+    "retriable.restart.connector.wait.ms": "500",
+    "slot.retry.delay.ms": "500",
+    "slot.max.retries": "120",
+}
+_LOG = """
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
+log4j.logger.org.apache.kafka=WARN
+"""
+
+
+class Connector(servers.Server):
+    """A worker of Kafka Connect with one connector. It keeps what it has over a stop and a kill."""
+
+    def __init__(self, folder: Path, broker: Broker, database: servers.PostgresServer) -> None:
+        found = [*jars("debezium"), *jars("kafka")]
+        java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
+        (folder / "log4j.properties").write_text(_LOG)
+        command = tied(
+            *(java, *_JVM, f"-Djava.io.tmpdir={folder}"),
+            f"-Dlog4j.configuration=file:{folder}/log4j.properties",
+            *("-cp", os.pathsep.join(map(str, found)), "org.apache.kafka.connect.cli.ConnectStandalone"),
+            *(folder / "worker.properties", folder / "connector.properties"),
+        )
+        super().__init__(command, folder)
+        self._broker, self._database = broker, database
+
+    def _configure(self) -> None:
+        worker = {
+            "bootstrap.servers": self._broker.address,
+            "listeners": f"http://{servers.HOST}:{self.port}",
+            "plugin.discovery": "service_load",
+            "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "offset.storage.file.filename": str(self._folder / "offsets"),
+            "offset.flush.interval.ms": "500",
+        }
+        database = {
+            "database.hostname": servers.HOST,
+            "database.port": str(self._database.port),
+            "database.user": self._database.user,
+            "database.dbname": "postgres",
+        }
+        self._write("worker.properties", worker)
+        self._write("connector.properties", {"name": NAME, **SETTINGS, **database, **_HASTE})
+
+    def _write(self, name: str, settings: dict[str, str]) -> None:
+        (self._folder / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def wait(self) -> None:
+        """Return when the connector runs and its topic is there; start it again if it has failed."""
+        deadline_s = time.monotonic() + _READY_S
+        while time.monotonic() < deadline_s:
+            state = self.state()
+            if state == "RUNNING" and self._ask(f"/connectors/{NAME}/topics")[NAME]["topics"]:
+                return
+            if state == "FAILED":
+                self._ask(f"/connectors/{NAME}/restart?includeTasks=true&onlyFailed=true", "POST")
+            time.sleep(0.1)
+        raise RuntimeError(f"the connector is {self.state()}:\n{self.log()}")
+
+    def state(self) -> str:
+        """What the worker says of the connector's task; empty: nothing yet."""
+        try:
+            tasks = self._ask(f"/connectors/{NAME}/status")["tasks"]
+        except (urllib.error.URLError, OSError):
+            return ""
+        return tasks[0]["state"] if tasks else ""
+
+    def log(self) -> str:
+        """The end of what it has printed."""
+        return (self._folder / "server.out").read_text(errors="replace")[-6_000:]
+
+    def _ask(self, path: str, method: str = "GET") -> Any:
+        request = urllib.request.Request(f"http://{servers.HOST}:{self.port}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or b"null")
+
+
+@contextlib.contextmanager
+def connector(broker: Broker, database: servers.PostgresServer) -> Iterator[Connector]:
+    """A worker that is not started yet: it copies the tables when it is first."""
+    if not jars("debezium"):
+        pytest.skip("no jars of Debezium on this machine; setup/servers.sh copies them")
+    with servers.own_folder() as folder:
+        made = Connector(folder, broker, database)
+        try:
+            yield made
+        finally:
+            made.kill()

@@ -1,0 +1,148 @@
+"""PostgreSQL, Debezium, Kafka and a driver of Spark, each a process that can be killed and started again."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, TypeAlias
+
+import tidelake
+from tests.cdc.connector import TOPIC, Connector, connector
+from tests.cdc.workload import Bank
+from tests.spark.kafka_broker import Broker, broker
+from tests.store.servers import PostgresServer, own_folder, postgres
+from tied_process import tied
+
+PARTS = ("driver", "kafka", "connector", "postgresql")
+Say: TypeAlias = Callable[[str], None]
+_DRIVER = Path(__file__).with_name("cdc_driver.py")
+_WITHIN_S = 300.0
+
+
+class Driver:
+    """The process that follows the topic into the lake."""
+
+    def __init__(self, place: Path, server: Broker) -> None:
+        self.place, self._broker = place, server
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is not running."""
+        return self._process is None or self._process.poll() is not None
+
+    def start(self) -> None:
+        """Start it; it is not waited for."""
+        repository = _DRIVER.parents[2]
+        paths = [str(repository), *(str(repository / "tests" / name) for name in ("", "spark"))]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={self.place}",
+            "TMPDIR": str(self.place),
+        }
+        arguments = (self._broker.address, TOPIC, self.place / "lake", self.place / "checkpoint")
+        command = tied(sys.executable, _DRIVER, *arguments)
+        with (self.place / "driver.out").open("ab") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """End it and all that it has started, as `kill -9` does."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def told(self) -> str:
+        """What it has printed."""
+        path = self.place / "driver.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+@dataclass
+class Pipeline:
+    """All four. Started in the order of the data: a topic is there before the driver asks for it."""
+
+    database: PostgresServer
+    broker: Broker
+    connector: Connector
+    driver: Driver
+
+    def start(self) -> None:
+        """Start the connector, which copies the tables, and the driver."""
+        self.connector.start()
+        self.connector.wait()
+        self.driver.start()
+
+    def follow(self, upto: int) -> Any:
+        """The lake, once all times up to one are closed.
+
+        Raises:
+            RuntimeError: that does not happen, or the driver has stopped with an error.
+        """
+        lake = tidelake.open(self.driver.place / "lake")
+        deadline_s = time.monotonic() + _WITHIN_S
+        while True:
+            upper = lake["bank"].upper.elements[0] if "bank" in lake.list() else 0
+            if upper > upto:
+                return lake
+            if self.driver.ended or time.monotonic() > deadline_s:
+                raise RuntimeError(
+                    f"the group is at {upper}, and not past {upto}: the driver says\n"
+                    f"{self.driver.told()[-6_000:]}\nand the connector says\n{self.connector.log()}"
+                )
+            time.sleep(0.1)
+
+    def kill_amid(self, part: str, bank: Bank, random: Random, say: Say = lambda text: None) -> Any:
+        """Kill a part while the database changes and all others run, start it again, and catch up.
+
+        Returns:
+            The lake, as of a barrier after that.
+        """
+        bank.start()
+        time.sleep(random.uniform(0.3, 2))
+        say(f"kill -9 {part}")
+        self._part(part).kill()
+        time.sleep(random.uniform(0, 1))
+        say(f"start {part} again")
+        self._part(part).start()
+        if part != "driver":
+            self.connector.wait()
+        time.sleep(random.uniform(0, 1))
+        barrier = bank.barrier()
+        say(f"barrier at {barrier.lsn}")
+        return self.follow(barrier.lsn)
+
+    def _part(self, name: str) -> Any:
+        parts = (self.driver, self.broker, self.connector, self.database)
+        return dict(zip(PARTS, parts, strict=True))[name]
+
+
+@contextlib.contextmanager
+def pipeline() -> Iterator[Pipeline]:
+    """A database and a broker that run, a connector and a driver that do not. The lake ends with them."""
+    with (
+        postgres(wal_level="logical") as database,
+        broker() as server,
+        connector(server, database) as worker,
+        # JVMs put sockets there, whose paths must be short.
+        own_folder() as place,
+    ):
+        driver = Driver(place, server)
+        try:
+            yield Pipeline(database, server, worker, driver)
+        finally:
+            driver.kill()
