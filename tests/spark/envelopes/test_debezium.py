@@ -231,12 +231,16 @@ def test_a_delete_that_names_no_row_is_a_reject_and_no_event() -> None:
         pa.scalar("__debezium_unavailable_value", pa.large_string()),
         pa.scalar(b"__debezium_unavailable_value"),
         pa.scalar(b"__debezium_unavailable_value", pa.large_binary()),
+        pa.scalar(["__debezium_unavailable_value"]),
+        pa.scalar(["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], pa.list_(pa.large_string())),
+        pa.scalar([b"__debezium_unavailable_value"]),
+        pa.scalar([*b"__debezium_unavailable_value"], pa.large_list(pa.int32())),
     ],
 )
 def test_a_value_that_the_source_left_out_is_refused_in_columns(value: pa.Scalar) -> None:
     fields = pa.struct([pa.field("id", pa.int64(), nullable=False), pa.field("v", value.type)])
     parser = ChangeParser(pa.schema(list(fields)), ("id",))
-    after = pa.array([{"id": 1, "v": value.as_py()}, {"id": 2, "v": value.as_py()[:5]}], fields)
+    after = pa.array([{"id": 1, "v": value.as_py()}, {"id": 2, "v": value.as_py()[1:5]}], fields)
     ops, times = pa.array(["c", "c"]), pa.array([7, 7], pa.int64())
     found, bad = as_columns.events(ops, (pa.nulls(2, fields), after), times, None, parser.layout)
     assert found.lines.tolist() == [1]

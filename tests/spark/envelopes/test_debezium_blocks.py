@@ -61,7 +61,7 @@ HOSTILE = [
     "{}", '{"code":1}', '[{"code":null,"tags":[]}]', '{"code":1,"code":2,"tags":null}',
     '{"code":1,"tags":[1]}', '{"code":null,"tags":[]}', '"2024-01-01"', '"2024-01-01T00:00:00Z"',
     '"2024-01-01T00:00:00"', '"2024-13-01"', '"YWJj="', '"Y==="', '"YQ=a"', '"=AAA"', '"YR=="',
-    '["__debezium_unavailable_value"]', json.dumps(list(b"__debezium_unavailable_value")),
+    '["__debezium_unavailable_value"]', '["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]', json.dumps(list(b"__debezium_unavailable_value")),
     '"__debezium_unavailable_value"', '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="', "1.234", "12345.6",
     '"1_0"', '" 1"', '"١"', '"1."', '"1e3"', '"+1"', '""', "100e-2", "{", "}", '"', '{"a":{"a":1}}',
     "[" * 50 + "]" * 50,

@@ -1,6 +1,10 @@
 """What Debezium writes for a large value that did not change, which the log of the database leaves out.
 
 Owns these placeholders: one text; for arrays, one item with it, or its bytes as numbers.
+
+LIMITATION: arrays of other types, such as of `smallint`, `numeric`, `double precision`, `boolean` or
+`timestamptz`, have no placeholder: Debezium writes null, which is what it writes of a null. docs/cdc.md says
+which tables need `REPLICA IDENTITY FULL` for that reason.
 """
 
 from typing import Any, TypeAlias
@@ -13,14 +17,17 @@ import pyarrow.compute as pc
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _TEXT = "__debezium_unavailable_value"
 # As text, in base64 as columns of bytes are, and as a map (`hstore`) of one entry.
-_TEXTS = (_TEXT, "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", f'{{"{_TEXT}":"{_TEXT}"}}')
+_BASE64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+_TEXTS = (_TEXT, _BASE64, f'{{"{_TEXT}":"{_TEXT}"}}')
+# The one item of an array: of texts, of bytes, or of UUIDs, which is the UUID that Java makes of the text.
+_ITEMS = (_TEXT, _BASE64, "b68a35a7-17ad-35b3-af2a-ae46edb4545a")
 _NUMBERS = list(_TEXT.encode())
 
 
 def is_unavailable(value: Any) -> bool:
     """Whether a parsed JSON value is a placeholder."""
     if isinstance(value, list):
-        return value in ([_TEXT], _NUMBERS)
+        return value == _NUMBERS or (len(value) == 1 and value[0] in _ITEMS)
     return isinstance(value, str) and value in _TEXTS
 
 
@@ -46,23 +53,31 @@ def unavailable(values: pa.Array) -> Mask | None:
 
 def _lists(values: pa.Array) -> Mask:
     """Which lists are placeholders: first those of its length, then those of its items."""
+    is_ = pa.types
     items = values.type.value_type
-    expected: list[Any] = [_TEXT]
-    if pa.types.is_integer(items) and items.bit_width > 8:
-        expected = _NUMBERS
-    elif not (pa.types.is_string(items) or pa.types.is_large_string(items)):
+    numbers = is_.is_integer(items) and items.bit_width > 8
+    words: list[Any] = []
+    if is_.is_string(items) or is_.is_large_string(items):
+        words = list(_ITEMS)
+    elif is_.is_binary(items) or is_.is_large_binary(items):
+        words = [text.encode() for text in _ITEMS]
+    elif not numbers:
         return np.zeros(len(values), np.bool_)
-    found: Mask = pc.fill_null(pc.equal(pc.list_value_length(values), len(expected)), False).to_numpy(
-        zero_copy_only=False
-    )
+    length = len(_NUMBERS) if numbers else 1
+    found = _true(pc.equal(pc.list_value_length(values), length))
     if found.any():
         flat = values.filter(pa.array(found)).flatten()
-        wanted = pa.array(expected * int(found.sum()), items)
-        equal = pc.fill_null(pc.equal(flat, wanted), False).to_numpy(zero_copy_only=False)
-        found[found] = equal.reshape(-1, len(expected)).all(axis=1)
+        wanted = pa.array(_NUMBERS * int(found.sum()), items) if numbers else None
+        equal = _among(flat, words) if wanted is None else _true(pc.equal(flat, wanted))
+        found[found] = equal.reshape(-1, length).all(axis=1)
     return found
 
 
 def _among(values: pa.Array, words: Any) -> Mask:
     found: Mask = pc.is_in(values, value_set=pa.array(words, values.type)).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _true(values: pa.Array) -> Mask:
+    found: Mask = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
     return found
