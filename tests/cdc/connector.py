@@ -34,7 +34,7 @@ SETTINGS = {
     "publication.autocreate.mode": "filtered",
     "schema.include.list": "public",
     "topic.prefix": "bank",
-    "snapshot.mode": "initial",
+    "snapshot.mode": "when_needed",
     "provide.transaction.metadata": "true",
     "decimal.handling.mode": "precise",
     "heartbeat.interval.ms": "1000",

@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
 
+import psycopg
+
 import tidelake
 from tests.cdc.connector import TOPIC, Connector, connector
 from tests.cdc.workload import Bank
@@ -125,6 +127,26 @@ class Pipeline:
         barrier = bank.barrier()
         say(f"barrier at {barrier.lsn}")
         return self.follow(barrier.lsn)
+
+    def lose_slot(self) -> None:
+        """Let the database forget how far the connector was, and start the connector again."""
+        self.connector.kill()
+        drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
+        with psycopg.connect(self.database.url(), autocommit=True) as connection:
+            # It is active until PostgreSQL notices that the connector is gone.
+            while connection.execute("SELECT 1 FROM pg_replication_slots").fetchone():
+                connection.execute(drop)
+                time.sleep(0.1)
+        self.connector.start()
+        self.connector.wait()
+
+    def wait_for_the_end(self) -> str:
+        """What the driver has printed when it has stopped by itself."""
+        deadline_s = time.monotonic() + _WITHIN_S
+        while not self.driver.ended and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        assert self.driver.ended, self.driver.told()
+        return self.driver.told()
 
     def _part(self, name: str) -> Any:
         parts = (self.driver, self.broker, self.connector, self.database)

@@ -39,3 +39,9 @@ def test_the_collections_are_the_database_whatever_is_killed(rounds: int, rng: R
         checked = check(lake, bank.barriers)
         assert checked.barriers == 1 + rounds * len(PARTS)
         assert not [kind for kind in KINDS if not bank.done[kind]]
+        # The connector copies the tables again, since it does not know what has changed meanwhile.
+        bank.start()
+        parts.lose_slot()
+        bank.stop()
+        assert "began its first copy of the tables again" in parts.wait_for_the_end()
+        assert check(lake, bank.barriers) == checked
