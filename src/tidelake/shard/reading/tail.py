@@ -24,6 +24,7 @@ from tidelake.model.time import TIME_MAX
 from tidelake.shard.lease import Lease, young
 from tidelake.shard.reading import query
 from tidelake.shard.reading.durable import DurableLease
+from tidelake.shard.reading.readahead import ReadAhead
 from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
@@ -81,6 +82,7 @@ class Tail:
         self._options = options
         self._looked_s: float | None = None
         self._counted: _Counted | None = None
+        self._ahead = ReadAhead(shard, options)
         self._vain: tuple[int, Frontier, Frontier] | None = None
 
     @property
@@ -190,23 +192,30 @@ class Tail:
             IncompatibleSchema: a column of the schema to read under was dropped or widened.
         """
         version = self._answering(asked, start)
-        tasks = TaskOptions(parallelism, task_bytes_max)
-        planned = VersionRead.of(self._shard, version, asked, self._options).plan(tasks)
+        read = VersionRead.of(self._shard, version, asked, self._options)
+        rows = self._ahead.rows(version.kept_by(Lease(self._shard)), asked)
+        planned = None if rows is None else read.plan_of(rows)
+        if planned is None:
+            planned = read.plan(TaskOptions(parallelism, task_bytes_max))
         self._hold.read(planned.seqno)
         return planned if planned.rows else None
 
     def read(self, asked: Query, start: Frontier) -> Rows:
         """A step, read by this process. Rows as from `VersionRead.stream`; arguments and errors as `plan`."""
         version = self._answering(asked, start).kept_by(Lease(self._shard))
-        return VersionRead.of(self._shard, version, asked, self._options).stream()
+        read = VersionRead.of(self._shard, version, asked, self._options)
+        rows = self._ahead.rows(version, asked)
+        return read.stream() if rows is None else read.stream_of(rows)
 
     def leave(self) -> None:
         """Stop the background renewal, after a last one: the hold lasts from now on. One log write."""
+        self._ahead.clear()
         self._hold.keep()
         self._hold.stop()
 
     def release(self) -> None:
         """Stop the background renewal, and end the hold. One log write."""
+        self._ahead.clear()
         self._hold.stop()
         self._hold.close()
 
@@ -216,6 +225,7 @@ class Tail:
 
     def stop(self) -> None:
         """Stop the background renewal. The hold lasts until it expires."""
+        self._ahead.clear()
         self._hold.stop()
 
     def _answering(self, asked: Query, start: Frontier) -> Version:

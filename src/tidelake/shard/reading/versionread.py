@@ -8,7 +8,7 @@ INVARIANT: the streams of a split, one after the other, are the answer: disjoint
 """
 
 import hashlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from tidelake.errors import BlobNotFound, TidelakeError, UsageError
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.lease import explained
-from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_read
+from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_held, plan_read
 from tidelake.shard.runs.read import rows, shown, sources_of
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.shares import share_keys
@@ -79,6 +79,12 @@ class VersionRead:
         """
         return self._rows(self._batches(self._needed))
 
+    def stream_of(self, batches: Iterable[pa.RecordBatch]) -> Rows:
+        """As `stream`, of batches with all columns that were read already."""
+        names = shown(self.spec, self.selection).names
+        found = (batch.select(names) for batch in batches)
+        return self._rows(timestamps.stream(found, self.spec.domain) if self.as_timestamps else found)
+
     def among(self, keys: KeySet) -> pa.Table:
         """The rows of some keys, as `stream`, in memory. Errors as there."""
         return pa.Table.from_batches(self._batches(self._needed, among=keys), self.schema)
@@ -114,6 +120,13 @@ class VersionRead:
             return cut
         state = self.version.state
         return replace(cut, seqno=state.seqno, version=_digest(state))
+
+    def plan_of(self, batches: list[pa.RecordBatch]) -> ReadPlan | None:
+        """As `plan`, of batches with all columns that were read already: one task that holds them.
+
+        None if they are too large to be sent.
+        """
+        return plan_held(self.spec, batches, self.query, selection=self.selection)
 
     @property
     def schema(self) -> pa.Schema:

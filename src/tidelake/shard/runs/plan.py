@@ -14,10 +14,14 @@ from functools import partial
 
 import pyarrow as pa
 
+from tidelake.data.inline import encode_inline
+from tidelake.data.stats import StatsSettings
 from tidelake.data.types import update_schema
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError
+from tidelake.model import names
 from tidelake.model.batch import Run
+from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.selection import Selection
 from tidelake.shard.allocator import lean_memory
@@ -39,6 +43,10 @@ _TASK_BYTES_MIN = 1024 * 1024
 _PART_SHARE = 12
 _ALL = Selection()
 _SELECTED = "selected"
+# The rows that a task may hold itself: it goes to a worker as a message.
+_HELD_BYTES = 8 * 1024 * 1024
+# Rows in a task are never stored under their name.
+_NO_ID = "0" * 32
 
 
 @dataclass(frozen=True)
@@ -163,6 +171,35 @@ def plan_read(
     tasks = cut(spec, blobs, left, query, parallelism, within=within) if left or stored is None else []
     encoded = tuple(_encoded(task, selection) for task in tasks)
     return ReadPlan(shown(spec, selection), encoded, rows_, size_bytes, as_stored=stored)
+
+
+def plan_held(
+    spec: ShardSpec, batches: list[pa.RecordBatch], query: Query, *, selection: Selection = _ALL
+) -> ReadPlan | None:
+    """A plan of one task that holds the rows themselves; None if they take more than `_HELD_BYTES`.
+
+    Args:
+        spec: the spec to read with.
+        batches: the answer with all columns, before rows and columns are selected.
+        query: the query that they answer.
+        selection: as for `plan_read`.
+    """
+    if not batches:
+        return ReadPlan(shown(spec, selection), (), 0, 0)
+    part = encode_inline(
+        pa.concat_batches(batches),
+        spec.schema,
+        spec.domain,
+        spec.schema_id,
+        limit_bytes=_HELD_BYTES,
+        stats=StatsSettings.of(spec.config),
+        name=names.part(spec.shard_id, spec.seqno, _NO_ID),
+    )
+    if part is None:
+        return None
+    source = Source(Run((part,)), Frontier.of(spec.domain.minimum), Frontier())
+    task = _encoded(Task.of(spec, [source], KeyRange(), query), selection)
+    return ReadPlan(shown(spec, selection), (task,), part.rows, part.size_bytes)
 
 
 def _as_stored(
