@@ -109,7 +109,9 @@ def site(
             monkeypatch.setenv(name, value)
         lake = f"s3://{server.new_bucket()}/some/lake"
         tidelake.open(lake, log=driver.get("TIDELAKE_LOG")).close()
-        python = core_python(folder / "python", "obstore")
+        # Spark plans reads of the format in the driver, by the same Python; executors do not reach the log.
+        drivers = ("psycopg", "psycopg-binary") if log == "postgresql" else ()
+        python = core_python(folder / "python", "obstore", *drivers)
         machines = Machines(folder / "machines", [folder / "python", SOURCES, Path(sys.prefix)])
         data = machines.give(history.folder, ["driver", *HOSTS])
         for name in ("work", "events"):
