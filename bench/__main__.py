@@ -31,6 +31,7 @@ MEASURED = (
     "spark",
     "spark_writes",
     "spark_ingest",
+    "spark_tables",
 )
 OUT = Path("bench-out/bench.json")
 SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")

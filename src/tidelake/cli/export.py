@@ -8,6 +8,7 @@ from tidelake import errors
 from tidelake.cli.group import COLUMNS, JSON, LAKE, NAME, TIMEOUT, WHERE, cli
 
 if TYPE_CHECKING:
+    from tidelake.model.selection import TimesAs
     from tidelake.model.time import TimeDomain
     from tidelake.spark.jobs.export import ExportReport
 
@@ -46,6 +47,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="What to do if PATH exists.",
 )
+@click.option(
+    "--times",
+    type=click.Choice(["int64", "timestamp"]),
+    help="Also write the time of the contents or changes, in _time, as it is stored or as a timestamp.",
+)
 @TIMEOUT
 @JSON
 def export(
@@ -59,6 +65,7 @@ def export(
     where: str | None,
     with_diff: bool | None,
     mode: str,
+    times: "TimesAs | None",
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
@@ -83,6 +90,7 @@ def export(
             "where": where,
             "with_diff": with_diff,
             "mode": mode,
+            "times": times,
             "timeout_s": timeout_s,
             "format": format_,
         }

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,22 @@ def test_the_command_exports_and_tells_what(
     assert run(tmp_path / "two", "--as-of", 0, "--changes", 0, 1)[0] == 2
     assert run(tmp_path / "two", "--as-of", 0, "--with-diff", "--mode", "overwrite")[0] == 0
     assert written(tmp_path / "two") == Counter({(*row(1), 1): 1, (*row(2), 2): 1, (*row(3), 1): 1})
+
+
+def test_times_are_written_if_they_are_asked_for(spark: Any, tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.int64())])
+    c = tidelake.open(tmp_path / "lake").create("c", schema, key=["k"], time="ms")
+    moment = datetime(2026, 11, 1, 12, 0, 0, 250_000, UTC)
+    time = round(moment.timestamp() * 1000)
+    c.append(pa.table({"k": [1, 2], "_time": [time] * 2, "_diff": [1, 1]}), upper=time + 1)
+    export(spark, c, str(tmp_path / "stored"), times="int64")
+    export(spark, c, str(tmp_path / "clock"), times="timestamp")
+    (stored,) = {at for _, at in written(tmp_path / "stored")}
+    (clock,) = {at for _, at in written(tmp_path / "clock")}
+    # Spark writes timestamps as INT96, which have no zone in the file.
+    assert stored == time and clock == moment.replace(tzinfo=None)
+    out = str(tmp_path / "command")
+    asked = ["--changes", "0", str(time), "--times", "timestamp"]
+    with pytest.raises(SystemExit):
+        main(["export", str(tmp_path / "lake"), "c", out, *asked])
+    assert {(row[0], row[-2], row[-1]) for row in written(Path(out))} == {(1, clock, 1), (2, clock, 1)}

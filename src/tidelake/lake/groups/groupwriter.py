@@ -72,7 +72,7 @@ class GroupWriter:
             UsageError: they cannot be in this group: one counts times in another unit, or is in another one.
         """
         for name in names:
-            self._members.setdefault(name, self._open(name))
+            self._member(name)
         self._group, _ = self._groups.of({self._register: self._members[self._register]} | self._of(names))
         return self._group.state().seqno
 
@@ -109,7 +109,7 @@ class GroupWriter:
             raise UsageError(f"sequence={sequence} must not be negative")
         register = self._members[self._register].spec.shard_id
         key = IdempotencyKey(member_key(register, self.name), self.epoch, sequence, content)
-        transaction = _Numbered(self._groups, self._open, self._new_id, key, upper)
+        transaction = _Numbered(self._groups, self._member, self._new_id, key, upper)
         transaction.take_part(self._register)
         for name, given in uploads.items():
             transaction.offer(name, given, read_at)
@@ -122,6 +122,12 @@ class GroupWriter:
             raise
         self.last_sequence, self.last_content = sequence, content
         return done
+
+    def _member(self, name: str) -> Shard:
+        """A collection that a name led to when this writer first met it."""
+        if name not in self._members:
+            self._members[name] = self._open(name)
+        return self._members[name]
 
     def _of(self, names: Sequence[str]) -> dict[str, Shard]:
         return {name: self._members[name] for name in names}

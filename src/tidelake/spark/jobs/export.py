@@ -25,6 +25,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.model.instants import TimeLike
 from tidelake.model.schema import DIFF
+from tidelake.model.selection import TimesAs
 from tidelake.model.time import Time
 from tidelake.spark.columns import quoted
 from tidelake.spark.reading.frames import changes as changes_frame
@@ -77,6 +78,7 @@ def export(
     where: str | None = None,
     with_diff: bool | None = None,
     mode: Mode = "error",
+    times: TimesAs | None = None,
     timeout_s: float | None = None,
 ) -> ExportReport:
     """Write the contents at a time, or the net changes between two, as a table of another format.
@@ -91,9 +93,10 @@ def export(
         columns: key and value columns to write; default: all.
         where: an SQL condition on the rows to write.
         with_diff: True: each row once, with its multiplicity in `_diff`; False: each row repeated as often as
-            its multiplicity, which must not be negative. Default: False for contents, True for changes. Times
-            are not written.
+            its multiplicity, which must not be negative. Default: False for contents, True for changes.
         mode: what to do if `path` exists: `"error"`, `"overwrite"` or `"append"`.
+        times: also write the time of the contents or changes to each row, in `_time`, as `"int64"` or
+            `"timestamp"`. Default: it is not written.
         timeout_s: how long to wait for the times to be closed.
 
     Raises:
@@ -102,11 +105,9 @@ def export(
         HistoryCompacted, NotYetClosed: as for reads.
     """
     _check(format, mode, as_of, changes)
-    times = times_of(collection)
-    at = None if as_of is None else times.read(as_of, "as_of")
-    between = (
-        None if changes is None else (times.read(changes[0], "after"), times.read(changes[1], "through"))
-    )
+    read = times_of(collection).read
+    at = None if as_of is None else read(as_of, "as_of")
+    between = None if changes is None else (read(changes[0], "after"), read(changes[1], "through"))
     if format != "iceberg":
         _check_apart(path, collection.distributed.lake_url)
     env = collection.distributed.env
@@ -116,11 +117,11 @@ def export(
         target.check()
     else:
         _check_installed(spark, format, env.ids)
-    asked = {"columns": columns, "where": where, "timeout_s": timeout_s}
+    asked = {"columns": columns, "where": where, "timeout_s": timeout_s, "times": times or "int64"}
     with released_afterwards():
         frame, through = _read(spark, collection, at, between, asked)
-        kept = [c for c in frame.columns if c not in collection.domain.columns]
-        frame = frame.select(*map(_column, kept))
+        if times is None:
+            frame = frame.select(*(_column(c) for c in frame.columns if c not in collection.domain.columns))
         if not (changes is not None if with_diff is None else with_diff):
             frame = _expanded(frame)
         seen = Observation("tidelake-export")

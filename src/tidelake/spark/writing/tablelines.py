@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
 from tidelake.lake.api.collection import Collection
+from tidelake.model.frontier import Frontier
 from tidelake.shard.overlap import mapped
 from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.changes import ChangeParser
@@ -41,6 +42,8 @@ from tidelake.spark.writing.transactions import Surveyed, seen_column
 
 # Tables that this process works on at once: most of the time it waits for the store.
 _AT_ONCE = 4
+# What is looked up is read at its own upper, so no other one has to be asked for.
+_ANY = Frontier.of(0)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class FewLines:
         collection, envelope = target.collection, target.envelope
         schema = frame_arrow(event_schema(collection.schema))
         parse = ReadEvents(replace(envelope.parser(collection), late="advance"), AS_TEXT, schema)
-        work = envelope.work(collection, schema.names, collection.upper)
+        work = envelope.work(collection, schema.names, _ANY)
         # One batch, so that the work finds truncations before the events.
         events = pa.Table.from_batches(parse(self._of(target.table.text)), schema=schema).combine_chunks()
         return total(pa.Table.from_batches(work(iter(events.to_batches()))))
@@ -240,7 +243,7 @@ class SparkLines:
     def _answer(self, target: TableTarget) -> Answer:
         collection, envelope = target.collection, target.envelope
         rows = rows_of(self._of(target.table.text), envelope, collection, by_tasks=True)
-        return rows.answer(envelope.work(collection, rows.names, collection.upper))
+        return rows.answer(envelope.work(collection, rows.names, _ANY))
 
     def _of(self, table: str) -> DataFrame:
         return self._kept.where(f.col(TABLE) == table).select(*AS_TEXT)

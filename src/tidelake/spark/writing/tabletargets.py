@@ -56,14 +56,20 @@ class TableTargets:
     keys: Mapping[str, Sequence[str]] | Sequence[str] | None
     options: Mapping[str, object]
     _known: Entries = field(default_factory=dict)
+    # Opened once for each run of a stream: a name takes a look into the catalog, and the log of a shard.
+    _opened: dict[str, Collection] = field(default_factory=dict, repr=False)
 
     @property
     def register(self) -> Collection:
         """The collection with one row for each table; it is created if there is none."""
-        return self.lake.create(self.into, _REGISTER, key=["table"], time=self.time_unit)
+        if self.into not in self._opened:
+            made = self.lake.create(self.into, _REGISTER, key=["table"], time=self.time_unit)
+            self._opened[self.into] = made
+        return self._opened[self.into]
 
     def load(self, register: Collection) -> None:
-        """Read the register."""
+        """Read the register, and let names lead to where they lead now."""
+        self._opened.clear()
         rows = register.snapshot().read_all().to_pylist() if register.upper > _START else []
         self._known = {row["table"]: (row["collection"], row["columns"]) for row in rows}
 
@@ -132,7 +138,7 @@ class TableTargets:
         before = latest
         created = evolved = False
         try:
-            collection = self.lake.collection(name)
+            collection = self._collection(name)
         except CollectionNotFound:
             if all(one.empties for one in seen):
                 return None
@@ -158,6 +164,11 @@ class TableTargets:
         if times is not None:
             envelope = envelope.at(times)
         return TableTarget(table, collection, envelope, latest, created=created, evolved=evolved)
+
+    def _collection(self, name: str) -> Collection:
+        if name not in self._opened:
+            self._opened[name] = self.lake.collection(name)
+        return self._opened[name]
 
     def _name(self, table: Table) -> str:
         known = self._known.get(str(table))
