@@ -43,14 +43,14 @@ def _run(random: Random) -> int:
         parts.connector.wait()
         say("Starting a driver of Spark: tables_sink follows the topic into a group of collections")
         parts.driver.start()
-        lake = parts.follow(bank.barrier().lsn)
+        parts.follow(bank.barrier().lsn)
         for part in random.sample(PARTS, len(PARTS)):
-            lake = parts.kill_amid(part, bank, random, say)
+            parts.kill_amid(part, bank, random, say)
         say(f"The transactions: {', '.join(f'{count} {kind}' for kind, count in sorted(bank.done.items()))}")
         for barrier in bank.barriers:
             rows = ", ".join(f"{table} {len(found)}" for table, found in barrier.tables.items())
             say(f"As of {barrier.lsn} the collections must have: {rows}")
-        checked = check(lake, bank.barriers)
+        checked = check(parts.lake, bank.barriers)
         say(
             f"Equal: {checked.rows} rows at {checked.barriers} positions; and each of {checked.times} times "
             "between them is one whole transaction"

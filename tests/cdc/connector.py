@@ -25,13 +25,16 @@ NAME = "bank"
 TOPIC = "bank"
 _JVM = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _READY_S = 120.0
+CONVERTERS = {
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+}
 # docs/cdc.md explains each of them.
 SETTINGS = {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
     "plugin.name": "pgoutput",
     "slot.name": "bank",
     "publication.name": "bank",
-    "publication.autocreate.mode": "filtered",
     "schema.include.list": "public",
     "topic.prefix": "bank",
     "snapshot.mode": "when_needed",
@@ -46,8 +49,9 @@ SETTINGS = {
     "topic.creation.default.partitions": "1",
     "topic.creation.default.replication.factor": "1",
 }
-# What a test has no time to wait for.
-_HASTE = {
+# What is a matter of the database, and what a test has no time to wait for.
+_OWN = {
+    "publication.autocreate.mode": "filtered",
     "poll.interval.ms": "50",
     "retriable.restart.connector.wait.ms": "500",
     "slot.retry.delay.ms": "500",
@@ -83,8 +87,7 @@ class Connector(servers.Server):
             "bootstrap.servers": self._broker.address,
             "listeners": f"http://{servers.HOST}:{self.port}",
             "plugin.discovery": "service_load",
-            "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            **CONVERTERS,
             "offset.storage.file.filename": str(self._folder / "offsets"),
             "offset.flush.interval.ms": "500",
         }
@@ -95,7 +98,7 @@ class Connector(servers.Server):
             "database.dbname": "postgres",
         }
         self._write("worker.properties", worker)
-        self._write("connector.properties", {"name": NAME, **SETTINGS, **database, **_HASTE})
+        self._write("connector.properties", {"name": NAME, **SETTINGS, **database, **_OWN})
 
     def _write(self, name: str, settings: dict[str, str]) -> None:
         (self._folder / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

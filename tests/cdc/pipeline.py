@@ -24,7 +24,7 @@ from tied_process import tied
 PARTS = ("driver", "kafka", "connector", "postgresql")
 Say: TypeAlias = Callable[[str], None]
 _DRIVER = Path(__file__).with_name("cdc_driver.py")
-_WITHIN_S = 300.0
+_WITHIN_S = 600.0
 
 
 class Driver:
@@ -82,6 +82,7 @@ class Pipeline:
     broker: Broker
     connector: Connector
     driver: Driver
+    lake: Any
 
     def start(self) -> None:
         """Start the connector, which copies the tables, and the driver."""
@@ -89,18 +90,17 @@ class Pipeline:
         self.connector.wait()
         self.driver.start()
 
-    def follow(self, upto: int) -> Any:
-        """The lake, once all times up to one are closed.
+    def follow(self, upto: int) -> None:
+        """Wait until all times up to one are closed in the lake.
 
         Raises:
             RuntimeError: that does not happen, or the driver has stopped with an error.
         """
-        lake = tidelake.open(self.driver.place / "lake")
         deadline_s = time.monotonic() + _WITHIN_S
         while True:
-            upper = lake["bank"].upper.elements[0] if "bank" in lake.list() else 0
+            upper = self.lake["bank"].upper.elements[0] if "bank" in self.lake else 0
             if upper > upto:
-                return lake
+                return
             if self.driver.ended or time.monotonic() > deadline_s:
                 raise RuntimeError(
                     f"the group is at {upper}, and not past {upto}: the driver says\n"
@@ -108,12 +108,8 @@ class Pipeline:
                 )
             time.sleep(0.1)
 
-    def kill_amid(self, part: str, bank: Bank, random: Random, say: Say = lambda text: None) -> Any:
-        """Kill a part while the database changes and all others run, start it again, and catch up.
-
-        Returns:
-            The lake, as of a barrier after that.
-        """
+    def kill_amid(self, part: str, bank: Bank, random: Random, say: Say = lambda text: None) -> None:
+        """Kill a part while the database changes and all others run, start it again; follow to a barrier."""
         bank.start()
         time.sleep(random.uniform(0.3, 2))
         say(f"kill -9 {part}")
@@ -126,7 +122,7 @@ class Pipeline:
         time.sleep(random.uniform(0, 1))
         barrier = bank.barrier()
         say(f"barrier at {barrier.lsn}")
-        return self.follow(barrier.lsn)
+        self.follow(barrier.lsn)
 
     def lose_slot(self) -> None:
         """Let the database forget how far the connector was, and start the connector again."""
@@ -162,9 +158,10 @@ def pipeline() -> Iterator[Pipeline]:
         connector(server, database) as worker,
         # JVMs put sockets there, whose paths must be short.
         own_folder() as place,
+        tidelake.open(place / "lake") as lake,
     ):
         driver = Driver(place, server)
         try:
-            yield Pipeline(database, server, worker, driver)
+            yield Pipeline(database, server, worker, driver, lake)
         finally:
             driver.kill()

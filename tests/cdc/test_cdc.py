@@ -1,5 +1,7 @@
 """A real PostgreSQL by Debezium, Kafka and Spark into a group of collections, each of them killed amid it."""
 
+import json
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -7,7 +9,9 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("psycopg")
 
+from run_page import blocks
 from tests.cdc.checking import check
+from tests.cdc.connector import CONVERTERS, SETTINGS
 from tests.cdc.pipeline import PARTS, pipeline
 from tests.cdc.workload import Bank
 
@@ -18,10 +22,20 @@ KINDS = (
 )
 
 
+def test_the_page_has_the_settings_of_the_connector_that_is_tested() -> None:
+    page = Path(__file__).parents[2] / "docs" / "cdc.md"
+    (told,) = [json.loads("\n".join(b.lines)) for b in blocks(page.read_text()) if b.language == "json"]
+    # There is one broker here, and no copy of a topic.
+    assert told | {"topic.creation.default.replication.factor": "1"} == SETTINGS | CONVERTERS
+
+
 @pytest.mark.spark
-@pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    "rounds", [pytest.param(1, marks=pytest.mark.full), pytest.param(20, marks=pytest.mark.soak)]
+    "rounds",
+    [
+        pytest.param(1, marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
+        pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
+    ],
 )
 def test_the_collections_are_the_database_whatever_is_killed(rounds: int, rng: Random) -> None:
     with pipeline() as parts:
@@ -29,14 +43,13 @@ def test_the_collections_are_the_database_whatever_is_killed(rounds: int, rng: R
         # The tables are copied while they change.
         bank.start()
         parts.start()
-        barrier = bank.barrier()
-        lake = parts.follow(barrier.lsn)
+        parts.follow(bank.barrier().lsn)
         for _ in range(rounds):
             for part in rng.sample(PARTS, len(PARTS)):
-                lake = parts.kill_amid(part, bank, rng)
-            checked = check(lake, bank.barriers[-1 - len(PARTS) :])
+                parts.kill_amid(part, bank, rng)
+            checked = check(parts.lake, bank.barriers[-1 - len(PARTS) :])
             assert checked.times > len(PARTS) and checked.rows
-        checked = check(lake, bank.barriers)
+        checked = check(parts.lake, bank.barriers)
         assert checked.barriers == 1 + rounds * len(PARTS)
         assert not [kind for kind in KINDS if not bank.done[kind]]
         # The connector copies the tables again, since it does not know what has changed meanwhile.
@@ -44,4 +57,4 @@ def test_the_collections_are_the_database_whatever_is_killed(rounds: int, rng: R
         parts.lose_slot()
         bank.stop()
         assert "began its first copy of the tables again" in parts.wait_for_the_end()
-        assert check(lake, bank.barriers) == checked
+        assert check(parts.lake, bank.barriers) == checked
