@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers that the slow tests run: versitygw (S3), azurite (Azure), PostgreSQL and Kafka, with
-# the jars by which Spark reads Kafka, and Debezium with the Kafka Connect that runs it.
+# Installs what the slow tests run: versitygw (S3), azurite (Azure), PostgreSQL and Kafka, with the jars by
+# which Spark reads Kafka, and Debezium with the Kafka Connect that runs it; and Chromium with its driver.
 # Prints the folder of their programs, which tests/store/servers.py looks into: $TIDELAKE_SERVERS, or the
 # user's cache. What is there already is kept, so this returns at once the next time. What cannot be
 # installed is said, and its tests are skipped: this script never fails.
@@ -109,6 +109,10 @@ if ! postgres="$(postgres_programs)"; then
   ensure PostgreSQL install_postgresql "$home/bin/postgres"
   postgres="$(postgres_programs)"
 fi
+
+# Debian keeps both in the PATH.
+install_chromium() { apt_install chromium chromium-driver; }
+command -v chromedriver >/dev/null || ensure Chromium install_chromium "$home/bin/chromedriver"
 
 link() { [ -x "$1" ] && ln -sfn "$1" "$home/bin/$(basename "$1")"; }
 link "$home/versitygw-$VERSITYGW/versitygw"

@@ -19,6 +19,7 @@ from tidelake.data.json.block import overlong_decimals
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
+from tidelake.lake.arguments.keys import parsed_key
 from tidelake.lake.arguments.times import whole_of
 from tidelake.model.instants import PER_UNIT, TimeLike, is_instant, is_now, is_zoneless
 from tidelake.model.time import parts
@@ -65,24 +66,8 @@ def time(text: str | None, of: Collection, name: str, *, read: bool = True) -> T
 
 
 def key(words: Sequence[str], of: Collection) -> tuple[object, ...]:
-    """Parse the values of a key, one word for each key column. Binary values are hexadecimal.
-
-    Raises:
-        UsageError: there are more or fewer words than key columns, or one is no value of its column.
-    """
-    if len(words) != len(of.key):
-        named = ", ".join(map(repr, of.key))
-        raise UsageError(f"the key columns are {named}: give a KEY for each, in this order")
-    return tuple(_key_value(word, of.schema.field(name)) for word, name in zip(words, of.key, strict=True))
-
-
-def _key_value(word: str, field: pa.Field) -> object:
-    try:
-        if pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
-            return pa.scalar(bytes.fromhex(word), field.type)
-        return pa.scalar(word).cast(field.type)
-    except (ValueError, pa.ArrowException) as error:
-        raise UsageError(f"KEY {word!r} is no {field.type}, the type of key column {field.name!r}") from error
+    """Parse the values of a key, one word for each key column. Raises as `parsed_key`."""
+    return parsed_key(words, of.key, of.schema, "KEY")
 
 
 def names(text: str | None) -> list[str] | None:

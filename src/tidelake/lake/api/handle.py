@@ -165,3 +165,8 @@ def last_time_and_group(handle: CollectionHandle) -> tuple[Time, str]:
     """
     state = handle._shard.version().state
     return handle._last_before(state.upper), state.group
+
+
+def shard_of(handle: CollectionHandle) -> Shard:
+    """The shard of a collection, for what looks at how it is stored."""
+    return handle._shard

@@ -1,6 +1,6 @@
 """Keys as users write them: a value, one for each key column, or values by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -44,3 +44,34 @@ def _column(value: object, name: str) -> pa.Array:
         return pa.array([value])
     except (*UNFIT, OverflowError) as error:
         raise UsageError(f"key column {name!r} cannot have the value {value!r}: {error}") from error
+
+
+def parsed_key(
+    words: Sequence[str], names: Sequence[str], schema: pa.Schema, what: str
+) -> tuple[object, ...]:
+    """The values of a key, of one word for each key column. Binary values are hexadecimal.
+
+    Args:
+        words: what the user wrote.
+        names: of the key columns, in their order.
+        schema: has them.
+        what: how the argument is called, for messages.
+
+    Raises:
+        UsageError: there are more or fewer words than key columns, or one is no value of its column.
+    """
+    if len(words) != len(names):
+        named = ", ".join(map(repr, names))
+        raise UsageError(f"the key columns are {named}: give a {what} for each, in this order")
+    return tuple(_parsed(word, schema.field(name), what) for word, name in zip(words, names, strict=True))
+
+
+def _parsed(word: str, field: pa.Field, what: str) -> object:
+    try:
+        if pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+            return pa.scalar(bytes.fromhex(word), field.type)
+        return pa.scalar(word).cast(field.type)
+    except (ValueError, pa.ArrowException) as error:
+        raise UsageError(
+            f"{what} {word!r} is no {field.type}, the type of key column {field.name!r}"
+        ) from error

@@ -77,7 +77,11 @@ class VersionRead:
         Raises:
             LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
         """
-        return self._rows(self._batches(self._needed))
+        return self._rows(self._batches(self.needed))
+
+    def between(self, keys: KeyRange) -> Generator[pa.RecordBatch]:
+        """The rows of a range of keys, as `stream`. Errors as there."""
+        return self._batches(self.needed, keys)
 
     def stream_of(self, batches: Iterable[pa.RecordBatch]) -> Rows:
         """As `stream`, of batches with all columns that were read already."""
@@ -87,7 +91,7 @@ class VersionRead:
 
     def among(self, keys: KeySet) -> pa.Table:
         """The rows of some keys, as `stream`, in memory. Errors as there."""
-        return pa.Table.from_batches(self._batches(self._needed, among=keys), self.schema)
+        return pa.Table.from_batches(self._batches(self.needed, among=keys), self.schema)
 
     def split(self, n: int) -> list[Rows]:
         """The answer in `n` streams of about equal size; where there are fewer keys, some are empty.
@@ -146,7 +150,8 @@ class VersionRead:
         return (found if where is None else matching(found, Scope(self.spec, where=where))), asked
 
     @property
-    def _needed(self) -> list[Source]:
+    def needed(self) -> list[Source]:
+        """The runs that are read, without the parts that cannot hold rows of the answer."""
         return self._sources[0]
 
     def _batches(

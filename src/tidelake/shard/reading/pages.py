@@ -1,0 +1,155 @@
+"""Answers page by page, in the order of keys, however large the whole answer is.
+
+A page begins at an encoded key and ends after so many rows, or where a condition has let too few rows through
+for too long. Owns where the next page begins; must not know who turns the pages.
+
+INVARIANT: the pages of one query, one after the other, are the answer of that query, as long as `since` does
+not pass its times: what is closed does not change.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelake.data.encode import encode_key
+from tidelake.errors import UsageError
+from tidelake.model.query import Query
+from tidelake.model.selection import ReadOptions
+from tidelake.shard.reading import query
+from tidelake.shard.reading.versionread import VersionRead
+from tidelake.shard.runs.scope import KeyRange, Source
+from tidelake.shard.shard import Shard
+
+_CURSOR_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a page begins: at a key, behind so many of its rows that earlier pages had."""
+
+    key: bytes = b""
+    passed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.key.hex()}.{self.passed}"
+
+    @classmethod
+    def parsed(cls, text: str) -> "Cursor":
+        """The cursor of a text that `str` made.
+
+        Raises:
+            UsageError: it made no such text.
+        """
+        key, _, passed = text.rpartition(".")
+        try:
+            if not passed.isascii() or not passed.isdigit() or len(text) > _CURSOR_BYTES_MAX:
+                raise ValueError
+            return cls(bytes.fromhex(key), int(passed))
+        except ValueError:
+            raise UsageError(
+                "the page to begin at is none that was given before: begin at the first"
+            ) from None
+
+
+FIRST = Cursor()
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some rows of an answer.
+
+    Attributes:
+        rows: sorted as the answer, with its columns.
+        next: where the next page begins; None: the answer is over.
+        whole: whether it has as many rows as were asked for, or ends the answer. If not, the time was over
+            while a condition let too few rows through.
+    """
+
+    rows: pa.Table
+    next: Cursor | None
+    whole: bool
+
+
+def page(
+    shard: Shard,
+    asked: Query,
+    options: ReadOptions,
+    *,
+    start: Cursor = FIRST,
+    limit: int = 100,
+    seconds: float = 1.0,
+) -> Page:
+    """One page of the answer to a query. Errors as `tidelake.shard.reading.query.read`.
+
+    Without a condition it costs a log scan and, for each run, the row groups that have the rows. With one, it
+    reads the parts from the key on until it has enough rows, or the time is over and one more part was read.
+
+    Args:
+        shard: to read.
+        asked: the query.
+        options: all columns: no selection of columns is possible.
+        start: where it begins.
+        limit: at most so many rows.
+        seconds: after this time begin no further part.
+    """
+    clock = shard.env.clock
+    deadline_s = clock.monotonic_s() + seconds
+    read = query.read(shard, asked, options)
+    ranges = _ranges(read.needed, start.key) if options.where is not None else [KeyRange(start.key)]
+    found: list[pa.RecordBatch] = []
+    skipped, rows = 0, 0
+    for keys in ranges:
+        for batch in _batches(read, keys):
+            here = batch
+            if skipped < start.passed:
+                same = _leading(here, start.key, read)
+                drop = min(same, start.passed - skipped)
+                skipped = skipped + drop if drop == here.num_rows else start.passed
+                here = here.slice(drop)
+            found.append(here.slice(0, limit + 1 - rows))
+            rows += found[-1].num_rows
+            if rows > limit:
+                table = pa.Table.from_batches(found, read.schema)
+                return Page(table.slice(0, limit), _behind(table.slice(0, limit), start, read), whole=True)
+        if keys.stop is not None and clock.monotonic_s() >= deadline_s:
+            return Page(pa.Table.from_batches(found, read.schema), Cursor(keys.stop), whole=False)
+    return Page(pa.Table.from_batches(found, read.schema), None, whole=True)
+
+
+def _ranges(needed: list[Source], start: bytes) -> list[KeyRange]:
+    """Ranges of keys from `start` on, each of which has about one part of each run."""
+    edges = {part.key_lower for source in needed for part in source.run.parts if part.key_lower > start}
+    cuts = [start, *sorted(edges)]
+    return [KeyRange(low, high) for low, high in zip(cuts, [*cuts[1:], None], strict=True)]
+
+
+def _batches(read: VersionRead, keys: KeyRange) -> Iterator[pa.RecordBatch]:
+    stream = read.between(keys)
+    try:
+        yield from stream
+    finally:
+        stream.close()
+
+
+def _leading(batch: pa.RecordBatch, key: bytes, read: VersionRead) -> int:
+    """How many rows of a batch, from its first one on, have a key."""
+    count = 0
+    for one in encode_key(batch, read.spec.schema):
+        if one.as_py() != key:
+            break
+        count += 1
+    return count
+
+
+def _behind(rows: pa.Table, start: Cursor, read: VersionRead) -> Cursor:
+    """Where the page after these rows begins; there is at least one."""
+    keys = encode_key(rows, read.spec.schema)
+    last = keys[len(keys) - 1].as_py()
+    same = 0
+    for at in range(len(keys) - 1, -1, -1):
+        if keys[at].as_py() != last:
+            break
+        same += 1
+    passed = start.passed if last == start.key else 0
+    return Cursor(last, same + passed)

@@ -1,0 +1,260 @@
+"""The answers of the page's server, as JSON: what a lake has, and rows of a collection page by page.
+
+Owns arguments of requests and what becomes of errors. Each answer costs a bounded number of store calls,
+however large the lake is: names come by the hundred, sizes for names that are asked for, rows by the page.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import anyio
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from tidelake import errors
+from tidelake.exporters import prometheus
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import shard_of, times_of
+from tidelake.lake.api.lake import Lake
+from tidelake.lake.arguments.keys import parsed_key
+from tidelake.lake.arguments.times import whole_of
+from tidelake.model.instants import TimeLike
+from tidelake.model.query import AsOf, Changes, Query
+from tidelake.model.selection import ReadOptions
+from tidelake.model.time import Time
+from tidelake.shard.reading.pages import FIRST, Cursor, page
+from tidelake.tabletext import printable
+from tidelake.web import describe
+from tidelake.web.describe import Json
+
+NAMES_MAX = 200
+ROWS_MAX = 500
+COMMITS_MAX = 500
+SUMMARIES_MAX = 50
+STREAMS_MAX = 64
+_MEASURED_MAX = 1_000
+_PAUSE_S, _HEARTBEAT = 1.0, 15
+
+_STATUS: tuple[tuple[type[errors.TidelakeError], int], ...] = (
+    (errors.CollectionNotFound, 404),
+    (errors.ReadOnlyLake, 403),
+    (errors.UsageError, 400),
+    (errors.HistoryCompacted, 409),
+    (errors.NotYetClosed, 409),
+    (errors.StoreUnavailable, 503),
+    (errors.OutcomeUnknown, 503),
+)
+
+Arguments = Mapping[str, str]
+
+
+class Api:
+    """The answers on one lake. Thread-safe.
+
+    Args:
+        lake: opened for reading only, unless changes are wanted.
+        version: of Tidelake.
+    """
+
+    def __init__(self, lake: Lake, version: str) -> None:
+        self._lake, self._version = lake, version
+        self._collections: dict[str, Collection] = {}
+        self._streams = 0
+
+    def lake(self, _given: Arguments) -> Json:
+        """Where the lake is, and how many collections it has. One log scan."""
+        counts = {"collections": len(self._lake.list())}
+        return describe.lake(self._lake.url, self._version, counts, read_only=self._lake.read_only)
+
+    def names(self, given: Arguments) -> Json:
+        """Names of collections in their order, after one of them, that contain a text. One log scan."""
+        find, after = given.get("find", "").casefold(), given.get("after")
+        found = [name for name in sorted(self._lake.list()) if find in name.casefold()]
+        left = found if after is None else [name for name in found if name > after]
+        shown = [{"name": name, "shown": printable(name)} for name in left[:NAMES_MAX]]
+        return {"names": shown, "found": len(found), "more": len(left) > NAMES_MAX}
+
+    def summaries(self, given: Arguments) -> Json:
+        """Sizes and frontiers of some collections: a JSON list of names. Two log scans each."""
+        try:
+            names = json.loads(given.get("names", ""))
+        except ValueError:
+            names = None
+        if (
+            not isinstance(names, list)
+            or len(names) > SUMMARIES_MAX
+            or not all(isinstance(n, str) for n in names)
+        ):
+            raise errors.UsageError(f"names must be a JSON list of at most {SUMMARIES_MAX} names")
+        found: dict[str, Json] = {}
+        for name in names:
+            try:
+                found[name] = describe.summary(self._opened(name))
+            except errors.TidelakeError as error:
+                # Damaged or dropped: the others are still shown.
+                found[name] = {"error": str(error)}
+        return {"summaries": found}
+
+    def collection(self, given: Arguments) -> Json:
+        """All on a collection but its rows. A few log scans."""
+        return describe.collection(self._of(given))
+
+    def rows(self, given: Arguments) -> Json:
+        """A page of the contents as of a time."""
+        of = self._of(given)
+        at = _time(given, "as_of", of)
+        return self._page(of, AsOf(of.last_time() if at is None else at), given)
+
+    def changes(self, given: Arguments) -> Json:
+        """A page of what changed after a time, through another one."""
+        of = self._of(given)
+        after, through = _time(given, "after", of), _time(given, "through", of)
+        if after is None or through is None:
+            raise errors.UsageError("changes need two times: after and through")
+        return self._page(of, Changes(after, through), given)
+
+    def history(self, given: Arguments) -> Json:
+        """The updates of one key, given as a JSON list of texts, in the order of time. Costs as a look-up."""
+        of = self._of(given)
+        try:
+            words = json.loads(given.get("key", ""))
+        except ValueError:
+            words = None
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise errors.UsageError("key must be a JSON list with a text for each key column")
+        found = of.history(parsed_key(words, of.key, of.schema, "key"))
+        return describe.table(found.slice(0, ROWS_MAX), of.domain) | {"more": found.num_rows > ROWS_MAX}
+
+    def log(self, given: Arguments) -> Json:
+        """The newest commits. A log scan, and one more for every 256 entries that are looked at."""
+        of = self._of(given)
+        limit = _number(given, "limit", 50, COMMITS_MAX)
+        return {"commits": describe.commits(of.commits(limit, every=given.get("every") == "1"), of.domain)}
+
+    def maintain(self, given: Arguments) -> Json:
+        """Maintain a collection thoroughly: the one change that the page can ask for.
+
+        Raises:
+            ReadOnlyLake: the server was not started with --allow-write.
+        """
+        if self._lake.read_only:
+            raise errors.ReadOnlyLake(self._lake.url)
+        report = self._of(given).maintain()
+        return {"merges": report.merges, "rows_read": report.rows_read, "rows_written": report.rows_written}
+
+    def metrics(self) -> bytes:
+        """Everything in the recorder, after the first 1,000 collections were measured. One log scan each."""
+        self._lake.measure(sorted(self._lake.list())[:_MEASURED_MAX])
+        return prometheus.text(self._lake.recorder)
+
+    async def events(self, name: str) -> AsyncIterator[str]:
+        """What is new, as server-sent events: a collection's seqno, or how many names the lake has."""
+        self._streams += 1
+        try:
+            told, silent = None, 0
+            while True:
+                now = await to_thread.run_sync(self._news, name)
+                silent += 1
+                if now != told:
+                    told, silent = now, 0
+                    yield f"data: {json.dumps(now)}\n\n"
+                elif silent >= _HEARTBEAT:
+                    silent = 0
+                    yield ": still here\n\n"
+                await anyio.sleep(_PAUSE_S)
+        finally:
+            self._streams -= 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many streams of events as may be at once."""
+        return self._streams >= STREAMS_MAX
+
+    def _news(self, name: str) -> Json:
+        try:
+            if not name:
+                return {"collections": len(self._lake.list())}
+            of = self._opened(name)
+            state = of.state()
+            upper = of.upper if state.group else state.upper
+            return {"seqno": state.seqno, "upper": describe.frontier(upper, of.domain)}
+        except errors.TidelakeError as error:
+            return {"error": str(error)}
+
+    def _page(self, of: Collection, asked: Query, given: Arguments) -> Json:
+        where = given.get("where") or None
+        start = Cursor.parsed(given["from"]) if given.get("from") else FIRST
+        limit = _number(given, "limit", 100, ROWS_MAX)
+        found = page(shard_of(of), asked, ReadOptions(where=where), start=start, limit=limit)
+        shown = describe.table(found.rows, of.domain)
+        at = asked.time if isinstance(asked, AsOf) else None
+        return shown | {
+            "key": [printable(name) for name in of.key],
+            "next": None if found.next is None else str(found.next),
+            "whole": found.whole,
+            "as_of": None if at is None else describe.time(at, of.domain),
+        }
+
+    def _of(self, given: Arguments) -> Collection:
+        if "name" not in given:
+            raise errors.UsageError("say which collection: name=...")
+        return self._opened(given["name"])
+
+    def _opened(self, name: str) -> Collection:
+        """The collection of a name; a handle is kept, so that only what is new is read."""
+        held = self._collections.get(name)
+        if held is not None and not shard_of(held).known().dropped:
+            return held
+        opened = self._lake.collection(name)
+        if len(self._collections) >= _MEASURED_MAX:
+            self._collections.clear()
+        self._collections[name] = opened
+        return opened
+
+
+def _time(given: Arguments, name: str, of: Collection) -> Time | None:
+    text = given.get(name, "").strip()
+    if not text:
+        return None
+    whole = whole_of(text)
+    value: TimeLike = text if whole is None else whole
+    return times_of(of).read(
+        (value,) if isinstance(value, int) and of.domain.unit == "tuple" else value, name
+    )
+
+
+def _number(given: Arguments, name: str, default: int, most: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+        raise errors.UsageError(f"{name}={text[:20]!r} must be a whole number from 1 to {most}")
+    return int(text)
+
+
+def answering(method: Callable[[Arguments], Json], *, changes: bool = False) -> Callable[[Request], object]:
+    """An endpoint that answers with what a method gives; the method runs in a thread of its own."""
+
+    async def endpoint(request: Request) -> Response:
+        given = dict(request.query_params)
+        try:
+            return JSONResponse(await to_thread.run_sync(method, given))
+        except errors.TidelakeError as error:
+            status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+            return JSONResponse({"error": str(error), "kind": type(error).__name__}, status)
+
+    endpoint.__name__ = f"{'change' if changes else 'get'}_{method.__name__}"
+    return endpoint
+
+
+def streaming(api: Api) -> Callable[[Request], object]:
+    """The endpoint of server-sent events."""
+
+    async def events(request: Request) -> Response:
+        if api.is_full:
+            return JSONResponse(
+                {"error": f"{STREAMS_MAX} pages are live already: reload this one later"}, 503
+            )
+        stream = api.events(request.query_params.get("name", ""))
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    return events

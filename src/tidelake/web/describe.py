@@ -1,0 +1,213 @@
+"""A collection in plain values, as the page and other programs read them.
+
+Every text of a user is safe to show (`tidelake.tabletext.printable`). A time is two texts: as it is stored, a
+whole number that JavaScript would round, and as people write it. Must not know requests.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from tidelake.data.timecells import texts
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import shard_of
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.reading.commits import CommitEntry
+from tidelake.shard.upkeep.maintain import Maintainer
+from tidelake.shard.upkeep.measure import measured
+from tidelake.state.spine import Member
+from tidelake.state.state import ShardState
+from tidelake.tabletext import printable
+
+Json: TypeAlias = dict[str, Any]
+
+CELL_CHARS_MAX = 2_000
+# More members of the spine are drawn together.
+DRAWN_MAX = 300
+LISTED_MAX = 200
+
+
+def summary(collection: Collection) -> Json:
+    """One line on a collection. Two log scans."""
+    state = collection.state()
+    upper = collection.upper if state.group else state.upper
+    gauges = measured(shard_of(collection), state)
+    return {
+        "name": collection.name,
+        "shown": printable(collection.name),
+        "unit": str(state.domain),
+        "seqno": state.seqno,
+        "since": frontier(state.since, state.domain),
+        "upper": frontier(upper, state.domain),
+        "gauges": {name.removeprefix("collection."): value for name, value in gauges.items()},
+    }
+
+
+def collection(of: Collection) -> Json:
+    """Everything on a collection but its rows and commits. A few log scans."""
+    state = of.state()
+    return {
+        **summary(of),
+        "id": of.id,
+        "columns": [
+            {"name": printable(c.name), "type": str(c.type), "role": role, "nullable": c.nullable}
+            for role, columns in (("key", state.schema.key), ("value", state.schema.value))
+            for c in columns
+        ],
+        "spine": spine(state),
+        "due": [
+            {"rows": one.rows, "bytes": one.size_bytes, "runs": one.sources, "base": one.base is not None}
+            for one in Maintainer(shard_of(of)).due(state)[:LISTED_MAX]
+        ],
+        "running": [
+            {
+                "runner": claim.runner[:8],
+                "chunks": len(claim.cuts) + 1,
+                "done": sum(1 for key in state.chunks if key.startswith(f"{claim.name}/")),
+                "base": claim.base is not None,
+            }
+            for claim in sorted(state.claims.values(), key=lambda claim: claim.id)[:LISTED_MAX]
+        ],
+        "holds": holds(state),
+        "writers": [
+            {"name": printable(name), "epoch": w.epoch, "sequence": w.sequence, "owner": printable(w.owner)}
+            for name, w in sorted(of.writers().items())[:LISTED_MAX]
+        ],
+        "garbage": {"waiting": len(state.garbage), "being_deleted": len(state.doomed)},
+        "retention": state.retention.window,
+        "group": bool(state.group),
+        "first": _first(state),
+        # Nothing can be read before a time is closed.
+        "empty": of.upper == state.minimum,
+    }
+
+
+def _first(state: ShardState) -> Json | None:
+    """The earliest time that can be read and has an update; None: there is none, or times are tuples."""
+    seen = [part.seen_times[0] for part in state.parts()]
+    firsts = [first for first in seen if isinstance(first, int)]
+    if not firsts or not state.since.elements or len(firsts) < len(seen):
+        return None
+    since = state.since.elements[0]
+    return time(max(min(firsts), since if isinstance(since, int) else 0), state.domain)
+
+
+def holds(state: ShardState) -> list[Json]:
+    """Who keeps history, the oldest hold first."""
+    found: list[Json] = [
+        {
+            "kind": kind,
+            "purpose": printable(purpose),
+            "since": frontier(since, state.domain),
+            "opened_ms": opened,
+            "expires_ms": expires,
+        }
+        for kind, purpose, since, opened, expires in (
+            *(("leased", h.purpose, h.since, h.opened_ms, h.expires_ms) for h in state.holds.values()),
+            *(("critical", name, h.since, h.opened_ms, None) for name, h in state.critical.items()),
+        )
+    ]
+    return sorted(found, key=lambda hold: int(hold["opened_ms"]))[:LISTED_MAX]
+
+
+def spine(state: ShardState) -> Json:
+    """The batches in the order of time, with slices, levels and bases. Many slices are drawn together."""
+    members = list(state.spine)
+    width = -(-len(members) // DRAWN_MAX) if len(members) > DRAWN_MAX else 1
+    drawn: list[Json] = []
+    for member in members:
+        holder = None if member.id.lo < state.spine.sliced else state.spine.holder(member.id)
+        level = None if holder is None else holder.level
+        last = drawn[-1] if drawn else None
+        if last is not None and last["count"] < width and last["level"] == level:
+            _join(last, member, state.domain)
+        else:
+            drawn.append(_member(member, level, state.domain, is_slice=member.id.lo < state.spine.sliced))
+    return {
+        "members": drawn,
+        "together": width,
+        "bases": [
+            {"at": time(base.at, state.domain), "rows": sum(run.rows for run in base.runs)}
+            for base in state.bases
+        ][-DRAWN_MAX:],
+        "staged": state.staged.totals.rows,
+    }
+
+
+def _member(member: Member, level: int | None, domain: TimeDomain, *, is_slice: bool) -> Json:
+    batch = member.batch
+    return {
+        "kind": "slice" if is_slice else "level",
+        "level": level,
+        "lower": frontier(batch.bounds.lower, domain),
+        "upper": frontier(batch.bounds.upper, domain),
+        "rows": batch.rows,
+        "bytes": batch.size_bytes,
+        "runs": len(batch.runs),
+        "count": 1,
+    }
+
+
+def _join(drawn: Json, member: Member, domain: TimeDomain) -> None:
+    drawn["upper"] = frontier(member.batch.bounds.upper, domain)
+    drawn["rows"] += member.batch.rows
+    drawn["bytes"] += member.batch.size_bytes
+    drawn["runs"] += len(member.batch.runs)
+    drawn["count"] += 1
+
+
+def commits(entries: Sequence[CommitEntry], domain: TimeDomain) -> list[Json]:
+    """The log, newest commit first."""
+    return [
+        {
+            "seqno": one.seqno,
+            "committed_ms": one.committed_ms,
+            "what": one.what,
+            "writers": [printable(name) for name in one.writers],
+            "rows": one.rows,
+            "bytes": one.size_bytes,
+            "upper": None if one.upper is None else frontier(one.upper, domain),
+        }
+        for one in entries
+    ]
+
+
+def time(value: Time, domain: TimeDomain) -> Json:
+    """A time: as it is stored, and as people write it."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return {"value": ",".join(map(str, parts)), "text": domain.text(value)}
+
+
+def frontier(value: Frontier, domain: TimeDomain) -> Json:
+    """A frontier; its value is null if it is closed or has several elements."""
+    one = value.elements[0] if len(value.elements) == 1 else None
+    return {"value": None if one is None else time(one, domain)["value"], "text": domain.text(value)}
+
+
+def table(rows: pa.Table, domain: TimeDomain) -> Json:
+    """Rows as texts, column by column names; long texts are cut, and say how long they are."""
+    shown: list[list[str | None]] = []
+    for batch in rows.to_batches():
+        columns = [column.to_pylist() for column in texts(batch).columns]
+        for values in zip(*columns, strict=True):
+            named = zip(rows.schema.names, values, strict=True)
+            shown.append([_cell(name, value, domain) for name, value in named])
+    return {"columns": [printable(name) for name in rows.schema.names], "rows": shown}
+
+
+def _cell(name: str, value: object, domain: TimeDomain) -> str | None:
+    if value is None:
+        return None
+    if name == "_time" and isinstance(value, int):
+        return domain.text(value)
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    if len(text) <= CELL_CHARS_MAX:
+        return printable(text)
+    return f"{printable(text[:CELL_CHARS_MAX])}… ({len(text):,} characters)"
+
+
+def lake(place: str, version: str, counts: Mapping[str, int], *, read_only: bool) -> Json:
+    """What the overview begins with."""
+    return {"place": printable(place), "version": version, "read_only": read_only, **counts}

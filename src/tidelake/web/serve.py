@@ -1,0 +1,87 @@
+"""Listens for the page, until it is interrupted."""
+
+import ipaddress
+import secrets
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from tidelake.errors import StoreUnavailable, UsageError
+from tidelake.lake.api.lake import Lake
+from tidelake.web.app import application
+from tidelake.web.guard import TOKEN_MIN
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def token_for(host: str, given: str | None, *, may_show: bool) -> tuple[str | None, bool]:
+    """The token that an address needs, and whether it was made here and must be shown.
+
+    Args:
+        host: the address.
+        given: what the user gave; None: nothing.
+        may_show: whether a made one can be shown to its user, and to no log.
+
+    Raises:
+        UsageError: one is needed, and it can be neither taken nor shown; or it is too short.
+    """
+    if given is not None:
+        if len(given) < TOKEN_MIN or not given.isprintable() or not given.isascii() or " " in given:
+            raise UsageError(
+                f"the token must have at least {TOKEN_MIN} letters, digits and signs, without spaces"
+            )
+        return given, False
+    if is_loopback(host):
+        return None, False
+    if not may_show:
+        raise UsageError(f"{host} is reached from other machines, so a token is needed: give --token-file")
+    return secrets.token_urlsafe(24), True
+
+
+def serve(
+    lake: Lake, version: str, host: str, port: int, *, token: str | None, ready: Callable[[str], None]
+) -> None:
+    """Answer requests until the process is interrupted.
+
+    Args:
+        lake: the lake.
+        version: shown on the page.
+        host: the address to listen at.
+        port: 0: any that is free.
+        token: needed for every answer; None: none is.
+        ready: called with the address of the page, once it answers.
+
+    Raises:
+        StoreUnavailable: nothing can listen there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, port))
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot listen at {host}:{port}: {error}; choose another port", False
+            ) from error
+        listening.listen(128)
+        shown = f"[{host}]" if ":" in host else host
+        ready(f"http://{shown}:{listening.getsockname()[1]}/")
+        # No log of requests: they name collections and keys.
+        config = uvicorn.Config(
+            application(lake, version, token),
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=2,
+        )
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,345 @@
+"""The answers of the page's server: what they hold, what they cost, and who gets them."""
+
+import json
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx2")
+
+from starlette.testclient import TestClient
+
+import tidelake
+from tidelake.config import Config
+from tidelake.web import api, describe
+from tidelake.web.api import SUMMARIES_MAX, Api
+from tidelake.web.app import application
+from tidelake.web.describe import CELL_CHARS_MAX
+from tidelake.web.guard import HEADERS
+
+ROW = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+HOSTILE = '<script>alert("1")</script>'
+BIDI = "abc\u202edef"
+LOCAL = "http://localhost"
+TOKEN = "0123456789-abcdef"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A lake that tests read; those that write make another one."""
+    place = tmp_path_factory.mktemp("web") / "lake"
+    made(place)
+    return place
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A lake like it, for a test that writes."""
+    made(tmp_path / "lake")
+    return tmp_path / "lake"
+
+
+def made(place):
+    with tidelake.open(place) as lake:
+        c = lake.create("c", ROW, key=["k"])
+        c.append(pa.table({"k": range(250), "v": [f"v{k}" for k in range(250)], "_time": [0] * 250}))
+        c.append(pa.table({"k": [3, 3], "v": ["v3", "new"], "_time": [1, 1], "_diff": [-1, 1]}))
+        odd = lake.create(HOSTILE, ROW, key=["k"], time="ms")
+        odd.append(pa.table({"k": [1, 2], "v": [BIDI, "x" * 1_000_000], "_time": [1, 1]}), upper=10)
+        lake.create("a/../b?c#d&e", ROW, key=["k"], time="tuple(2)")
+
+
+@pytest.fixture(scope="module")
+def lake(place):
+    with tidelake.open(place, read_only=True) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def client(lake):
+    with TestClient(application(lake, "1.2.3"), base_url=LOCAL) as client:
+        yield client
+
+
+def ask(client, path, **given):
+    answer = client.get(f"/api/{path}", params=given)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_overview(client, place):
+    found = ask(client, "lake")
+    assert found == {"place": place.as_uri(), "version": "1.2.3", "read_only": True, "collections": 3}
+    names = ask(client, "names")
+    assert [one["name"] for one in names["names"]] == sorted(["c", HOSTILE, "a/../b?c#d&e"])
+    assert (names["found"], names["more"]) == (3, False)
+    assert [one["name"] for one in ask(client, "names", find="SCRIPT")["names"]] == [HOSTILE]
+    assert [one["name"] for one in ask(client, "names", after="b")["names"]] == ["c"]
+
+
+def test_sizes_of_some_names_are_those_of_their_states(client, lake):
+    found = ask(client, "summaries", names=json.dumps(["c", "gone"]))["summaries"]
+    state = lake.collection("c").state()
+    assert found["c"]["gauges"]["updates"] == state.spine.totals.rows == 252
+    assert found["c"]["upper"] == {"value": "2", "text": "[2]"}
+    assert "gone" in found["gone"]["error"]
+
+
+@pytest.mark.parametrize("names", ["", "{}", "[1]", json.dumps(["c"] * (SUMMARIES_MAX + 1)), "not JSON"])
+def test_names_that_are_no_list_are_refused(client, names):
+    assert client.get("/api/summaries", params={"names": names}).status_code == 400
+
+
+def test_rows_page_by_page_are_the_snapshot(client, lake):
+    rows, start = [], ""
+    while start is not None:
+        found = ask(client, "rows", name="c", as_of="0", limit="100", **{"from": start})
+        rows += found["rows"]
+        start = found["next"]
+    assert found["columns"] == ["k", "v", "_time", "_diff"]
+    expected = lake.collection("c").snapshot(0).read_all().to_pylist()
+    assert rows == [[str(value) for value in row.values()] for row in expected]
+
+
+def test_the_newest_time_is_the_default_and_a_condition_selects(client):
+    found = ask(client, "rows", name="c", where="k = 3")
+    assert found["rows"] == [["3", "new", "1", "1"]]
+    assert found["as_of"] == {"value": "1", "text": "1"}
+
+
+def test_changes_and_history(client):
+    found = ask(client, "changes", name="c", after="0", through="1")
+    assert found["rows"] == [["3", "new", "1", "1"], ["3", "v3", "1", "-1"]]
+    told = ask(client, "history", name="c", key='["3"]')
+    assert told["rows"] == [["3", "v3", "0", "1"], ["3", "v3", "1", "-1"], ["3", "new", "1", "1"]]
+    assert not told["more"]
+
+
+def test_a_collection_as_it_is_stored(client, lake):
+    found = ask(client, "collection", name="c")
+    state = lake.collection("c").state()
+    assert [one["name"] for one in found["columns"]] == ["k", "v"]
+    assert sum(one["rows"] for one in found["spine"]["members"]) == state.spine.totals.rows
+    assert found["first"] == {"value": "0", "text": "0"}
+    assert found["holds"] == found["running"] == []
+    log = ask(client, "log", name="c")["commits"]
+    assert [one["what"] for one in log] == [one.what for one in lake.collection("c").commits(50)]
+    assert log[0]["rows"] == 2
+
+
+def test_holds_writers_and_merges_that_are_due(own):
+    with tidelake.open(own, config=Config(merge_budget_s=0)) as writer:
+        c = writer.collection("c")
+        c.critical_hold(BIDI, "token")
+        for _ in range(40):
+            c.append(pa.table({"k": [1], "v": ["w"]}))
+        with c.reader("report"), TestClient(application(writer, "1"), base_url=LOCAL) as client:
+            found = ask(client, "collection", name="c")
+        assert [(one["purpose"], one["kind"]) for one in found["holds"]] == [
+            ("abc\\u202edef", "critical"),
+            ("report", "leased"),
+        ]
+        assert len(found["due"]) == found["gauges"]["merges.due"] > 0
+
+
+def test_many_batches_are_drawn_together(monkeypatch):
+    monkeypatch.setattr(describe, "DRAWN_MAX", 10)
+    config = Config(merge_budget_s=0, runs_max=10_000)
+    with tidelake.open("memory://many", config=config) as lake:
+        c = lake.create("c", ROW, key=["k"])
+        for n in range(35):
+            c.append(pa.table({"k": [n], "v": ["x"]}))
+        with TestClient(application(lake, "1"), base_url=LOCAL) as client:
+            spine = ask(client, "collection", name="c")["spine"]
+    members = spine["members"]
+    assert spine["together"] == 4
+    assert len(members) < 35
+    assert sum(one["rows"] for one in members) == sum(one["count"] for one in members) == 35
+    assert all(a["upper"] == b["lower"] for a, b in pairwise(members))
+
+
+def test_hostile_names_and_values_are_texts(client):
+    found = ask(client, "rows", name=HOSTILE)
+    (one, two) = found["rows"]
+    assert one[1] == "abc\\u202edef"
+    assert two[1] == f"{'x' * CELL_CHARS_MAX}… (1,000,000 characters)"
+    # It asks for itself: JSON is never taken for a page.
+    answer = client.get("/api/rows", params={"name": HOSTILE})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_tuple_times_are_shown_and_read(client):
+    found = ask(client, "collection", name="a/../b?c#d&e")
+    assert found["unit"] == "tuple(2)"
+    assert found["first"] is None
+    assert client.get("/api/rows", params={"name": "a/../b?c#d&e", "as_of": "0,0"}).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "status"),
+    [
+        ("rows", {}, 400),
+        ("rows", {"name": "gone"}, 404),
+        ("rows", {"name": "c", "as_of": "9"}, 409),
+        ("rows", {"name": "c", "as_of": "x"}, 400),
+        ("rows", {"name": "c", "where": "k ="}, 400),
+        ("rows", {"name": "c", "limit": "0"}, 400),
+        ("rows", {"name": "c", "limit": "99999"}, 400),
+        ("rows", {"name": "c", "from": "zz"}, 400),
+        ("changes", {"name": "c", "after": "1"}, 400),
+        ("history", {"name": "c", "key": "3"}, 400),
+        ("history", {"name": "c", "key": '["x"]'}, 400),
+        ("history", {"name": "c", "key": "[]"}, 400),
+        ("log", {"name": "c", "limit": "x"}, 400),
+        ("nothing", {}, 404),
+    ],
+)
+def test_errors_say_what_is_wrong(client, path, given, status):
+    answer = client.get(f"/api/{path}", params=given)
+    assert answer.status_code == status
+    assert answer.json()["error"]
+
+
+def test_many_names_are_given_part_by_part(monkeypatch):
+    monkeypatch.setattr(api, "NAMES_MAX", 4)
+    with tidelake.open("memory://wide") as lake:
+        for n in range(6):
+            lake.create(f"n{n}", ROW, key=["k"])
+        with TestClient(application(lake, "1"), base_url=LOCAL) as client:
+            scans = lake.recorder.counts["log.scan"]
+            first = ask(client, "names")
+            rest = ask(client, "names", after=first["names"][-1]["name"])
+            # No collection is looked at for its name.
+            assert lake.recorder.counts["log.scan"] - scans <= 2
+    assert (len(first["names"]), first["more"]) == (4, True)
+    assert (len(rest["names"]), rest["more"]) == (2, False)
+
+
+def test_metrics_are_answered(client):
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert 'tidelake_collection_updates{collection="c"} 252.0' in answer.text
+
+
+def test_nothing_is_changed_unless_it_is_allowed(client, own):
+    assert client.post("/api/maintain", params={"name": "c"}).status_code == 403
+    with tidelake.open(own) as lake, TestClient(application(lake, "1"), base_url=LOCAL) as other:
+        assert other.get("/api/maintain", params={"name": "c"}).status_code == 405
+        assert other.post("/api/maintain", params={"name": "c"}, headers={"Origin": LOCAL}).status_code == 200
+        for headers in (
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
+            assert other.post("/api/maintain", params={"name": "c"}, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/app.js", "//etc/passwd"]
+)
+def test_no_path_leads_out_of_the_package(client, path):
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert "root:" not in answer.text
+
+
+def test_the_front_end_is_served_with_a_strict_policy(client):
+    for path in ("/", "/app.js", "/draw.js", "/style.css", "/icon.svg", "/api/lake", "/nothing"):
+        headers = client.get(path).headers
+        assert {name: headers[name] for name in HEADERS} == HEADERS
+    policy = HEADERS["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "*" not in policy
+    # Nothing inline that the policy would stop, and nothing from elsewhere.
+    page = client.get("/").text
+    assert "<script>" not in page
+    assert "style=" not in page
+    assert "http" not in page.replace("https", "").replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.nip.io"]
+)
+def test_another_name_of_this_machine_is_refused(client, host):
+    for path in ("/", "/app.js", "/api/lake", "/metrics"):
+        answer = client.get(path, headers={"Host": host})
+        assert answer.status_code == 421
+        assert "lake" not in answer.text
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8433", "[::1]:8433", "LOCALHOST:1"])
+def test_this_machine_by_its_own_name_is_answered(client, host):
+    assert client.get("/api/lake", headers={"Host": host}).status_code == 200
+
+
+class TestWithAToken:
+    @pytest.fixture
+    def guarded(self, lake):
+        with TestClient(application(lake, "1", TOKEN), base_url="http://lake.example") as client:
+            yield client
+
+    @pytest.mark.parametrize(
+        "path", ["/", "/app.js", "/style.css", "/api/lake", "/api/events", "/metrics", "/nothing"]
+    )
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {},
+            {"Authorization": "Bearer "},
+            {"Authorization": f"Bearer {TOKEN[:-1]}"},
+            {"Authorization": f"Bearer {TOKEN}x"},
+            {"Authorization": f"Basic {TOKEN}"},
+            {"Cookie": f"tidelake={TOKEN}"},
+            {"Cookie": "tidelake="},
+            {"Cookie": "tidelake=\u00ff"},
+        ],
+    )
+    def test_nothing_is_answered_without_it(self, guarded, path, headers):
+        answer = guarded.get(path, headers={name: value.encode("latin-1") for name, value in headers.items()})
+        assert answer.status_code == 401
+        assert answer.text == guarded.get("/").text
+        assert TOKEN not in answer.text
+
+    def test_a_program_sends_it(self, guarded):
+        assert guarded.get("/api/lake", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+    def test_a_browser_is_asked_for_it_and_keeps_something_else(self, guarded):
+        assert guarded.post("/login", data={"token": "wrong"}).status_code == 401
+        assert guarded.post("/login", content=b"x" * 100_000).status_code == 401
+        answer = guarded.post("/login", data={"token": TOKEN}, follow_redirects=False)
+        assert answer.status_code == 303
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert TOKEN not in cookie
+        assert guarded.get("/api/lake").status_code == 200
+
+    def test_a_cookie_of_another_process_is_worth_nothing(self, guarded, lake):
+        guarded.post("/login", data={"token": TOKEN})
+        with TestClient(application(lake, "1", TOKEN), base_url="http://lake.example") as other:
+            other.cookies = guarded.cookies
+            assert other.get("/api/lake").status_code == 401
+
+
+def test_events_tell_what_was_committed(own):
+    import anyio
+
+    with tidelake.open(own) as writer, tidelake.open(own, read_only=True) as reader:
+        watched = Api(reader, "1")
+
+        async def listen() -> list[dict]:
+            stream = watched.events("c")
+            first = await anext(stream)
+            writer.collection("c").append(pa.table({"k": [1], "v": ["w"]}))
+            second = await anext(stream)
+            await stream.aclose()
+            return [json.loads(one.removeprefix("data: ")) for one in (first, second)]
+
+        before, after = anyio.run(listen)
+        assert after["seqno"] > before["seqno"]
+        assert after["upper"] == {"value": "3", "text": "[3]"}
+        assert not watched._streams
