@@ -46,7 +46,7 @@ BANS = (
         for x in ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")
     ),
     Ban("random", RANDOM, ("testing/",)),
-    Ban("secrets", RANDOM),
+    Ban("secrets", RANDOM, ("web/guard.py", "web/serve.py")),  # a token must not be repeatable
     Ban("uuid.uuid1", RANDOM),
     Ban("uuid.uuid4", RANDOM, ("env.py",)),
     Ban("os.urandom", RANDOM, ("env.py",)),

@@ -89,6 +89,7 @@ def api(server, path, **given):
 
 def shoot(page, name):
     if SHOTS:
+        page.run("document.getElementById('place').textContent = 'my-lake'")
         page.screenshot(Path(SHOTS) / f"page-{name}.png")
 
 

@@ -23,7 +23,7 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
-from tidelake.shard.reading.pages import FIRST, Cursor, page
+from tidelake.shard.reading.pages import FIRST, PageStart, page
 from tidelake.tabletext import printable
 from tidelake.web import describe
 from tidelake.web.describe import Json
@@ -184,7 +184,7 @@ class Api:
 
     def _page(self, of: Collection, asked: Query, given: Arguments) -> Json:
         where = given.get("where") or None
-        start = Cursor.parsed(given["from"]) if given.get("from") else FIRST
+        start = PageStart.parsed(given["from"]) if given.get("from") else FIRST
         limit = _number(given, "limit", 100, ROWS_MAX)
         found = page(shard_of(of), asked, ReadOptions(where=where), start=start, limit=limit)
         shown = describe.table(found.rows, of.domain)

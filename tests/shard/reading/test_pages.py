@@ -11,7 +11,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.handle import shard_of
 from tidelake.model.query import AsOf, Changes
 from tidelake.model.selection import ReadOptions
-from tidelake.shard.reading.pages import FIRST, Cursor, page
+from tidelake.shard.reading.pages import FIRST, PageStart, page
 
 ROW = pa.schema([("a", pa.string()), ("b", pa.int64()), ("v", pa.int64())])
 # Small parts: a page that looks for rows passes several of them.
@@ -26,7 +26,7 @@ def turned(shard, asked, where=None, limit=3, seconds=1.0):
         assert found.rows.num_rows <= limit
         pages.append(found)
         # A cursor goes through an address of the page.
-        start = None if found.next is None else Cursor.parsed(str(found.next))
+        start = None if found.next is None else PageStart.parsed(str(found.next))
         assert len(pages) < 1_000
     return pages
 
@@ -98,4 +98,4 @@ def test_a_search_that_finds_nothing_stops_and_goes_on_where_it_was(tmp_path):
 @pytest.mark.parametrize("text", ["", "x", "zz", "zz.1", "00.-1", "00.x", ".", "00.٣", "0.1"])
 def test_a_cursor_that_was_never_given_is_refused(text):
     with pytest.raises(UsageError, match="begin at the first"):
-        Cursor.parsed(text)
+        PageStart.parsed(text)

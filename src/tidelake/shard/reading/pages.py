@@ -25,7 +25,7 @@ _CURSOR_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
-class Cursor:
+class PageStart:
     """Where a page begins: at a key, behind so many of its rows that earlier pages had."""
 
     key: bytes = b""
@@ -35,7 +35,7 @@ class Cursor:
         return f"{self.key.hex()}.{self.passed}"
 
     @classmethod
-    def parsed(cls, text: str) -> "Cursor":
+    def parsed(cls, text: str) -> "PageStart":
         """The cursor of a text that `str` made.
 
         Raises:
@@ -52,7 +52,7 @@ class Cursor:
             ) from None
 
 
-FIRST = Cursor()
+FIRST = PageStart()
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Page:
     """
 
     rows: pa.Table
-    next: Cursor | None
+    next: PageStart | None
     whole: bool
 
 
@@ -76,7 +76,7 @@ def page(
     asked: Query,
     options: ReadOptions,
     *,
-    start: Cursor = FIRST,
+    start: PageStart = FIRST,
     limit: int = 100,
     seconds: float = 1.0,
 ) -> Page:
@@ -113,7 +113,7 @@ def page(
                 table = pa.Table.from_batches(found, read.schema)
                 return Page(table.slice(0, limit), _behind(table.slice(0, limit), start, read), whole=True)
         if keys.stop is not None and clock.monotonic_s() >= deadline_s:
-            return Page(pa.Table.from_batches(found, read.schema), Cursor(keys.stop), whole=False)
+            return Page(pa.Table.from_batches(found, read.schema), PageStart(keys.stop), whole=False)
     return Page(pa.Table.from_batches(found, read.schema), None, whole=True)
 
 
@@ -142,7 +142,7 @@ def _leading(batch: pa.RecordBatch, key: bytes, read: VersionRead) -> int:
     return count
 
 
-def _behind(rows: pa.Table, start: Cursor, read: VersionRead) -> Cursor:
+def _behind(rows: pa.Table, start: PageStart, read: VersionRead) -> PageStart:
     """Where the page after these rows begins; there is at least one."""
     keys = encode_key(rows, read.spec.schema)
     last = keys[len(keys) - 1].as_py()
@@ -152,4 +152,4 @@ def _behind(rows: pa.Table, start: Cursor, read: VersionRead) -> Cursor:
             break
         same += 1
     passed = start.passed if last == start.key else 0
-    return Cursor(last, same + passed)
+    return PageStart(last, same + passed)
