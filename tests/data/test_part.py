@@ -376,7 +376,7 @@ def test_statistics_do_not_depend_on_how_rows_are_cut(drawn, cuts):
         return
     rows = batches[0]
     ends = sorted({min(cut, rows.num_rows) for cut in cuts} | {0, rows.num_rows})
-    whole, cut = Tally(schema, domain), Tally(schema, domain)
+    whole, cut = Tally(schema.columns, domain), Tally(schema.columns, domain)
     whole.add(summary(rows, schema, domain))
     for a, b in pairwise(ends):
         cut.add(summary(rows.slice(a, b - a), schema, domain))

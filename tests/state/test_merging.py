@@ -23,6 +23,7 @@ from tidelake.state.merging import (
     placed,
     request,
     requests,
+    worth_merging,
 )
 from tidelake.state.space import must_merge_all
 from tidelake.state.spine import Spine, SpineId
@@ -55,6 +56,27 @@ def test_empty_batches_beside_a_run_are_taken_in_but_alone_ask_for_nothing():
     assert asked(members([5], []), inputs_min=3, rows_min=6) == []
     spine = pushed(Spine(), hollow(0, 1), hollow(1, 2))
     assert asked(spine) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "inline", "worthwhile"),
+    [(0, 15, False), (0, 16, True), (3, 3, False), (3, 4, True), (4, 0, True), (1, 11, False), (1, 12, True)],
+)
+def test_so_many_members_with_rows_in_the_state_as_are_merged_count_as_one(stored, inline, worthwhile):
+    def held(n):
+        more = {"inline": b"rows"} if n >= stored else {}
+        return hollow(n, n + 1, run(f"p{n}", n, n, rows=1, **more))
+
+    spine = pushed(Spine(), *map(held, range(stored + inline)))
+    step = fuel.collapse(spine, F(0))
+    spine = spine if step is None else spine.edited(step.edit)
+    policy = Policy(99, 0, inputs_min=4, rows_min=99)
+    assert worth_merging(spine, SpineId(0, stored + inline), policy) is worthwhile
+    assert bool(list(requests(spine, policy))) is worthwhile
+
+
+def test_members_that_are_not_there_are_not_worth_a_merge():
+    assert not worth_merging(members([1], [1]), SpineId(0, 3), Policy(99, 0))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class PartCheck:
 
     def __init__(self, part: Part, schema: Schema, domain: TimeDomain) -> None:
         self._part, self._schema, self._domain = part, schema, domain
-        self._tally = Tally(schema, domain)
+        self._tally = Tally(schema.columns, domain)
         self._width = len(schema.columns) + len(domain.columns)
         self._before: npt.NDArray[np.int64] = np.zeros(len(part.time_counts) + 1, np.int64)
         self._first: pa.RecordBatch | None = None

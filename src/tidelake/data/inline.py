@@ -50,8 +50,9 @@ def encode_inline(
     data = rows.serialize().to_pybytes()
     if len(data) >= limit_bytes:
         return None
-    tally = Tally(schema, domain)
-    tally.add(summary(rows, schema, domain, hashed=stats.hashed))
+    # Bounds of columns would cost more than all else, and more to read again than the few rows themselves.
+    tally = Tally((), domain)
+    tally.add(summary(rows, schema, domain, hashed=stats.hashed, bounds=False))
     key = rows.select([column.name for column in schema.key])
     first, last = encode_key(key.take(places(0, rows.num_rows - 1)), schema).to_pylist()
     return tally.part(name, data, schema_id, (first, last), stats, inline=True)

@@ -75,7 +75,7 @@ class PartWriter:
         self._key_names = [column.name for column in schema.key]
         self._sink = io.BytesIO()
         self._writer: pq.ParquetWriter | None = None
-        self._tally = Tally(schema, domain)
+        self._tally = Tally(schema.columns, domain)
         self._filter = PartFilterBuilder(schema) if filtered else None
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0

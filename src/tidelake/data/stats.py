@@ -4,6 +4,7 @@ Owns how bounds are computed, truncated and dropped to fit a budget; must not kn
 bound that is kept holds for all rows of the part, even if it was truncated.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,7 +80,7 @@ class Summary:
         diff_sum: of all rows, exact.
         time_lower: the least value of each time column.
         time_upper: the greatest.
-        nulls: of each column of the schema.
+        nulls: of each column that was asked for.
         ends: of each column the least and the greatest value, or an empty array of its type if they are not
             used; None if all values are null.
         row_hash: as `tidelake.data.rowhash` makes it; None: not asked for.
@@ -95,11 +96,21 @@ class Summary:
     row_hash: int | None = None
 
 
-def summary(batch: pa.RecordBatch, schema: Schema, domain: TimeDomain, *, hashed: bool = False) -> Summary:
-    """Look at a batch of updates, not empty, sorted by the first column at least."""
+def summary(
+    batch: pa.RecordBatch, schema: Schema, domain: TimeDomain, *, hashed: bool = False, bounds: bool = True
+) -> Summary:
+    """Look at a batch of updates, not empty, sorted by the first column at least.
+
+    Args:
+        batch: the updates.
+        schema: of them.
+        domain: of the times.
+        hashed: whether the hash of the rows is wanted.
+        bounds: whether nulls and extremes of columns are wanted.
+    """
     values = diffs(batch)
     times = [to_numpy(batch.column(name)) for name in domain.columns]
-    columns = [batch.column(column.name) for column in schema.columns]
+    columns = [batch.column(column.name) for column in schema.columns] if bounds else []
     return Summary(
         batch,
         int(np.count_nonzero(values < 0)),
@@ -126,14 +137,15 @@ def _extremes(array: pa.Array, *, leads: bool) -> pa.Array | None:
 class Tally:
     """Takes summaries of batches and returns the statistics of all their rows."""
 
-    def __init__(self, schema: Schema, domain: TimeDomain) -> None:
+    def __init__(self, columns: Sequence[Column], domain: TimeDomain) -> None:
+        """Of no batch yet; `columns` as for `summary`."""
         self.rows = 0
-        self._schema, self._domain = schema, domain
+        self._columns, self._domain = columns, domain
         self._negative_rows = self._diff_sum = 0
         self._row_hash: int | None = 0
         self._lower: list[int] = []
         self._upper: list[int] = []
-        self._extremes = [_Extremes(column) for column in schema.columns]
+        self._extremes = [_Extremes(column) for column in columns]
         self._times = TimeCounts()
 
     def add(self, part: Summary) -> None:
@@ -197,7 +209,7 @@ class Tally:
     def _kept(self, settings: StatsSettings) -> dict[int, ColumnStats]:
         """Column statistics, truncated and trimmed: the largest are dropped first."""
         cut = {e.column.id: _truncated(e.result(), settings.bound_bytes) for e in self._extremes}
-        kept = [c.id for c in self._schema.columns if c.id in cut and settings.keeps(c.name)]
+        kept = [c.id for c in self._columns if c.id in cut and settings.keeps(c.name)]
         left = settings.budget_bytes - sum(_size(cut[id_]) for id_ in kept)
         for id_ in sorted(cut.keys() - set(kept), key=lambda id_: (_size(cut[id_]), id_)):
             left -= _size(cut[id_])

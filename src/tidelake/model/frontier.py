@@ -61,7 +61,9 @@ class Frontier:
         return any(times.less_than(f, time) for f in self.elements)
 
     def __le__(self, other: "Frontier") -> bool:
-        return self.elements == other.elements or all(self.less_equal(t) for t in other.elements)
+        if self is other or self.elements == other.elements:
+            return True
+        return all(self.less_equal(t) for t in other.elements)
 
     def __lt__(self, other: "Frontier") -> bool:
         return self != other and self <= other
@@ -78,10 +80,14 @@ class Frontier:
 
     def meet(self, other: "Frontier") -> "Frontier":
         """The latest frontier at or before both. A time is at or after it if it is at or after either."""
+        if self.elements == other.elements:
+            return self
         return Frontier.of_all((*self.elements, *other.elements))
 
     def join(self, other: "Frontier") -> "Frontier":
         """The earliest frontier at or after both. A time is at or after it if it is at or after both."""
+        if self.elements == other.elements:
+            return self
         return Frontier.of_all(times.join(a, b) for a in self.elements for b in other.elements)
 
     def advance(self, time: Time) -> Time:

@@ -29,7 +29,7 @@ class FairShare:
 
     def __init__(self, clock: Clock, draw: Callable[[], float]) -> None:
         self._clock, self._draw = clock, draw
-        self._wins_left = 0
+        self._wins_left = self._alone_in = 0
         self._attempt_s = 0.0
         self._free_s: float | None = None
 
@@ -41,8 +41,14 @@ class FairShare:
             if left_s > 0:
                 self._clock.sleep(left_s)
 
+    @property
+    def has_rivals(self) -> bool:
+        """Whether another process has committed between two commits of this one lately."""
+        return self._alone_in > 0
+
     def won(self) -> None:
         """A commit has ended."""
+        self._alone_in = max(0, self._alone_in - 1)
         if self._wins_left:
             self._wins_left -= 1
             pause_s = min(PAUSE_S_MAX, self._draw() * _SHARE * self._attempt_s)
@@ -52,3 +58,4 @@ class FairShare:
         """An attempt that began then has lost; the newest state was read since."""
         self._attempt_s = self._clock.monotonic_s() - began_s
         self._wins_left = _WINS if self._attempt_s >= FAR_S else 0
+        self._alone_in = _WINS

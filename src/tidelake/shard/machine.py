@@ -15,7 +15,7 @@ INVARIANT: no command is answered before every commit that its answer was decide
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidelake.config import Config
@@ -29,6 +29,7 @@ from tidelake.errors import (
     TidelakeError,
     TimedError,
 )
+from tidelake.model.frozen import with_fields
 from tidelake.process import PerProcess
 from tidelake.shard.fairshare import FairShare
 from tidelake.shard.history import History, LoadedVersion
@@ -240,7 +241,7 @@ class Machine:
             if edits is not None:
                 steps.append(edits)
                 # All commands of the round become one version, so each sees the seqno before it.
-                state = replace(after, seqno=before.seqno)
+                state = with_fields(after, seqno=before.seqno)
         if not steps:
             return _Attempt(known, None, before, tuple(decided))
         delta = Delta(
@@ -252,7 +253,7 @@ class Machine:
             steps[0],
             tuple(steps[1:]),
         )
-        return _Attempt(known, delta, replace(state, seqno=delta.seqno), tuple(decided))
+        return _Attempt(known, delta, with_fields(state, seqno=delta.seqno), tuple(decided))
 
     def _answer(self, attempt: _Attempt, known: LoadedVersion | None) -> None:
         """Answer the commands of an attempt that was committed, or that wrote nothing. None: it was not."""

@@ -364,11 +364,13 @@ class Shard:
         return self.version_of(known) if not known.group and known.seqno > last.state.seqno else last
 
     def version_to_write(self) -> Version:
-        """A version to prepare a write on: the newest; if that costs a round trip, the newest that is known.
+        """A version to prepare a write on: the newest that is known, or the newest where that pays.
 
-        Its upper is not past that of the newest version, on which the write is decided.
+        It pays where another process commits as well and a look costs no round trip: the write is decided
+        on the newest version, of which this one's upper is not past, and each try on an older one is in vain.
         """
-        return self.last_version() if self.stores.blobs.is_far else self.version()
+        known_is_newest = not self.group_commit.share.has_rivals
+        return self.last_version() if self.stores.blobs.is_far or known_is_newest else self.version()
 
     def grouped(self) -> ShardState | None:
         """The newest state of its group; None if it is in none. Two log scans."""

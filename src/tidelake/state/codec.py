@@ -44,6 +44,7 @@ from tidelake.state.state import (
 from tidelake.state.taken import indexed
 
 _NO_EDITS = Edits()
+_NAMES: dict[type, tuple[str, ...]] = {}
 T = TypeVar("T")
 
 
@@ -208,7 +209,7 @@ def _changed(edits: Edits) -> dict[str, object]:
     return {
         name: _stored(edit)
         for name in _names(Edits)
-        if (edit := getattr(edits, name)) != getattr(_NO_EDITS, name)
+        if (edit := getattr(edits, name)) is not (usual := getattr(_NO_EDITS, name)) and edit != usual
     }
 
 
@@ -258,7 +259,10 @@ def _stored(value: object) -> object:
 
 
 def _names(type_: type) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(type_))
+    found = _NAMES.get(type_)
+    if found is None:
+        found = _NAMES[type_] = tuple(one.name for one in fields(type_))
+    return found
 
 
 def _header(kind: str, format_: int, body: bytes) -> bytes:

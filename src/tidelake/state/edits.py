@@ -6,7 +6,7 @@ differ, and a commit costs as much as it changes.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pyrsistent import PMap, pmap
@@ -15,6 +15,7 @@ from tidelake.errors import CorruptionError, InternalError
 from tidelake.model import names
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
+from tidelake.model.frozen import with_fields
 from tidelake.model.schema import SchemaVersion
 from tidelake.state import taken, tokens
 from tidelake.state.agreed import Agreed
@@ -214,7 +215,7 @@ def steps(state: ShardState, delta: Delta) -> Iterator[Transition]:
     for edits in delta.steps:
         after = stepped(state, edits, delta.committed_ms)
         yield Transition(state, after, edits)
-        state = replace(after, seqno=state.seqno)
+        state = with_fields(after, seqno=state.seqno)
 
 
 def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
@@ -233,7 +234,9 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
     except InternalError as error:
         raise CorruptionError(name, str(error)) from error
     dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
-    return replace(
+    left = _left(state, edits, committed_ms)
+    writers = {**edits.writers, **dict.fromkeys(edits.writers_gone)}
+    return with_fields(
         state,
         seqno=seqno,
         committed_ms=committed_ms,
@@ -242,14 +245,12 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         retained=_moved(state.retained, edits.retained, "retained", name),
         spine=spine,
         schemas=_added(state.schemas, edits.schemas, name),
-        writers=_edited(state.writers, {**edits.writers, **dict.fromkeys(edits.writers_gone)}, name),
+        writers=_edited(state.writers, writers, name),
         holds=_edited(state.holds, edits.holds, name),
         critical=_edited(state.critical, edits.critical, name),
         retention=edits.retention or state.retention,
         dropped=state.dropped or edits.dropped,
-        garbage=_edited(
-            _added(state.garbage, _left(state, edits, committed_ms), name), dict.fromkeys(edits.doomed), name
-        ),
+        garbage=_edited(_added(state.garbage, left, name), dict.fromkeys(edits.doomed), name),
         doomed=_edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
         # Rollups and chunks of merges are not named for readers, so no state misses them.
         collected_to=max(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.frozen import with_fields
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move
 from tidelake.state.state import CriticalHold, Hold, Retention, ShardState
@@ -35,7 +36,7 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     for hold in (*_changed(state.holds, leased), *_changed(state.critical, edits.critical)):
         target = target.meet(hold.since)
     since = Move(state.since, _readable(state, state.since.join(target), upper))
-    return replace(
+    return with_fields(
         edits,
         holds=leased,
         retained=None if retained == state.retained else Move(state.retained, retained),

@@ -21,7 +21,16 @@ from tidelake.state.bases import Base
 from tidelake.state.edits import Edits
 from tidelake.state.forking import fork_pins, is_borrowed, is_borrower
 from tidelake.state.garbage import arriving, expired, going
-from tidelake.state.spine import Member, Spine, SpineEdit, SpineId, intervals, validate, validate_levels
+from tidelake.state.spine import (
+    Member,
+    Spine,
+    SpineEdit,
+    SpineId,
+    intervals,
+    same_batches,
+    validate,
+    validate_levels,
+)
 from tidelake.state.staged import Staged, begins_before
 from tidelake.state.state import ShardState
 from tidelake.state.sums import diff_sum, may_have_the_same_rows
@@ -76,23 +85,35 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", after.committed_ms)
     _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
     _require(before.drained <= after.drained, "drained-never-goes-back", before.drained, "to", after.drained)
-    _check_holds(after)
+    _require(before.expired <= after.expired, "expired-never-goes-back", "to", after.expired)
+    if after.dropped or not _same_holds(before, after):
+        _check_holds(after)
     _check_agreed(before, after)
-    _check_pins(before, edits)
+    if edits.doomed:
+        _check_pins(before, edits)
     _check_arrivals(before, edits)
     _check_new_rollup(before, after, edits)
     if edits.let_go:
         _require(not is_borrower(after), "borrowed-from-origin", after.shard_id, "still names such parts")
-    _check_writers(before, after, edits)
+    if edits.writers or edits.writers_gone or edits.tokens:
+        _check_writers(before, after, edits)
     _check_new_schemas(before, after, edits)
-    _check_claimed(before, after, edits)
-    _check_group(before, after, edits)
+    if edits.claims or edits.chunks:
+        _check_claimed(before, after, edits)
+    if edits.decisions or edits.memberships or edits.group is not None:
+        _check_group(before, after, edits)
     _check_staged_changes(before, after, edits)
     if edits.spine is not None:
         _check_spine_edit(before, after, edits.spine)
     come = [base for base in edits.bases.values() if base is not None]
     if come:
         _check_bases(after, come)
+
+
+def _same_holds(before: ShardState, after: ShardState) -> bool:
+    """Whether `since` and all holds are those of the state before, where they kept their rules."""
+    same = before.holds is after.holds and before.critical is after.critical
+    return same and before.since is after.since
 
 
 def _check_new_rollup(before: ShardState, after: ShardState, edits: Edits) -> None:
@@ -132,14 +153,15 @@ def _check_staged_changes(before: ShardState, after: ShardState, edits: Edits) -
 def _check_spine_edit(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
     """New members tile and are well-formed, and the levels describe them."""
     _check_tiling(before, after, edit)
-    validate_levels(after.spine, after.minimum, after.drained, after.since)
+    same = same_batches(before.spine, after.spine)
+    validate_levels(after.spine, after.minimum, after.drained, after.since, same)
     for member in edit.members:
         _check_batch(member.batch, after)
         since = member.batch.bounds.since
         _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
         if before.drained != after.drained and after.domain.total_order:
             _check_times(member.batch)
-    _check_spine_batches(before.spine, after.spine, edit, after.since)
+    _check_spine_batches(before.spine, after.spine, edit, after.since, same)
 
 
 def _check_tokens(state: ShardState, names: Iterable[str]) -> None:
@@ -185,7 +207,6 @@ def _check_agreed(before: ShardState, after: ShardState) -> None:
 
 def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
     """A group's decision is final, and this log forgets it only after every member has applied it."""
-    _require(before.expired <= after.expired, "expired-never-goes-back", "to", after.expired)
     for name, decision in edits.decisions.items():
         _require((decision is None) == (name in before.decisions), "decided-once", "transaction", name)
         if decision is not None:
@@ -273,17 +294,23 @@ def _check_slices(after: Spine, edit: SpineEdit, since: Frontier) -> None:
         _require(past, "levels-say-members", "slice", id_, "is since a time after the shard's", since)
 
 
-def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit, since: Frontier) -> None:
-    """Spine batches describe their members. Costs O(change) and O(levels), unless one was split."""
+def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit, since: Frontier, same: int) -> None:
+    """Spine batches describe their members. Costs O(change) and O(levels), unless one was split.
+
+    The first `same` are as before. They are looked at only if members in them change.
+    """
     _check_slices(after, edit, since)
-    rule, batches = "levels-say-members", after.batches
+    touched = (id_.lo for id_ in (*edit.members_gone, *(member.id for member in edit.members)))
+    lo = min(touched, default=after.next_id)
+    same = min(same, bisect_right(after.batches, lo, key=lambda batch: batch.id.hi))
+    rule, batches = "levels-say-members", after.batches[same:]
     starts = [batch.id.lo for batch in batches]
     rows, parted = [0] * len(batches), [False] * len(batches)
 
     def home(id_: SpineId) -> int:
         return bisect_right(starts, id_.lo) - 1
 
-    for old in before.batches:
+    for old in before.batches[same:]:
         if old.id.hi <= after.sliced:
             continue
         if old.id.lo < after.sliced:

@@ -31,7 +31,8 @@ class Policy:
     Attributes:
         fan_in: runs that one merge reads side by side.
         fold_rows: the smallest runs, up to so many rows together, count as one: they are merged in memory.
-        inputs_min: so many members are worth a merge, however few rows they have.
+        inputs_min: so many members are worth a merge, however few rows they have. So many with rows in the
+            state, which cost a read little, count as one.
         rows_min: so many rows are worth a merge of two members.
     """
 
@@ -103,6 +104,11 @@ def requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Ite
                 yield bounded(members, at_once)
 
 
+def worth_merging(spine: Spine, id_: SpineId, policy: Policy) -> bool:
+    """Whether the members of a range are there, and worth a merge. Costs O(members in it)."""
+    return spine.tiled(id_) and _worthwhile(list(spine.range(id_)), policy)
+
+
 def _apart(members: Iterable[Member], taken: Sequence[SpineId]) -> list[list[Member]]:
     """The stretches of members that no other process merges, newest first."""
     stretches: list[list[Member]] = [[]]
@@ -118,7 +124,9 @@ def _worthwhile(members: Sequence[Member], policy: Policy) -> bool:
     runs = sum(len(member.batch.runs) for member in members)
     if not runs or (runs == 1 and len(members) == 1):
         return False
-    if max(runs, len(members)) >= policy.inputs_min:
+    inline = sum(len(member.batch.runs) for member in members if member.batch.inline_bytes)
+    others = max(runs, len(members)) - inline
+    if others * policy.inputs_min + inline >= policy.inputs_min**2:
         return True
     rows = sum(member.batch.rows for member in members)
     negative = sum(member.batch.negative_rows for member in members)

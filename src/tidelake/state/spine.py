@@ -17,9 +17,9 @@ members and of the spine batches alike.
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
-from itertools import chain
+from itertools import chain, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from pyrsistent import PMap, PSet, PVector, pmap, pset, pvector
@@ -28,6 +28,7 @@ from tidelake.errors import InternalError
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.frozen import with_fields
 
 LEVEL_BATCHES_MAX = 2
 
@@ -342,7 +343,7 @@ class Spine:
             first = self.members.get(held.id.lo)
             merged = first is not None and first.id == held.id and len(first.batch.runs) <= 1
             noted = noted.discard(held.id.lo) if merged else noted.add(held.id.lo)
-        return replace(self, unmerged=noted)
+        return self if noted is self.unmerged else with_fields(self, unmerged=noted)
 
 
 def _divided(batches: Iterable[SpineBatch], sliced: int) -> tuple[list[SpineBatch], tuple[SpineBatch, ...]]:
@@ -430,15 +431,32 @@ def validate(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) 
     validate_levels(spine, minimum, upper, since)
 
 
-def validate_levels(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) -> None:
+def same_batches(before: Spine, after: Spine) -> int:
+    """How many of the oldest spine batches of the levels a step has left as they were; 0 if slices moved."""
+    if before.slices is not after.slices and before.sliced != after.sliced:
+        return 0
+    pairs = zip(before.batches, after.batches, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+
+
+def validate_levels(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier, same: int = 0) -> None:
     """Check the rules of spine batches and merges. Costs O(levels).
+
+    Args:
+        spine: what to check.
+        minimum: where it begins.
+        upper: where it ends.
+        since: of the shard.
+        same: so many of the oldest batches have been checked already, with an earlier `since`.
 
     Raises:
         InternalError: naming what breaks the rule.
     """
-    tiles = [(batch.id, batch.bounds) for batch in spine.batches]
-    start = spine.slices[-1].bounds.upper if spine.slices else minimum
-    _check_tiling("spine batch", tiles, SpineId(spine.sliced, spine.next_id), Bounds(start, upper, since))
+    tiles = [(batch.id, batch.bounds) for batch in spine.batches[same:]]
+    start, first = spine.slices[-1].bounds.upper if spine.slices else minimum, spine.sliced
+    if same:
+        start, first = spine.batches[same - 1].bounds.upper, spine.batches[same - 1].id.hi
+    _check_tiling("spine batch", tiles, SpineId(first, spine.next_id), Bounds(start, upper, since))
     levels = [batch.level for batch in spine.batches]
     if levels != sorted(levels, reverse=True):
         raise InternalError(f"levels {levels} do not fall from old to new")

@@ -179,6 +179,7 @@ class Rollup:
 FIRST = Rollup(0, "0" * 32, 0, 0)
 UNSWEPT = Sweep()
 UNSTAGED = Staging()
+_ZERO = Frontier((0,))
 
 
 @dataclass(frozen=True)
@@ -302,7 +303,8 @@ class ShardState:
     @property
     def minimum(self) -> Frontier:
         """The frontier of the first time."""
-        return Frontier((self.domain.minimum,))
+        first = self.domain.minimum
+        return _ZERO if first == 0 else Frontier((first,))
 
     @property
     def drained(self) -> Frontier:

@@ -636,8 +636,7 @@ def test_a_lost_reply_whose_entry_was_collected_is_unknown_to_the_nameless_and_k
         replaced(world, 2)
 
     # The reply is lost, and before the log is read the entry is collected.
-    # The first look is the append's own look at the upper.
-    with before(log, "newer", meanwhile, 2), pytest.raises(OutcomeUnknown, match="collected before"):
+    with before(log, "newer", meanwhile, 1), pytest.raises(OutcomeUnknown, match="collected before"):
         writer.append(rows(50))
     with pytest.raises(UsageError, match="the outcome of append 0"):
         writer.append(rows(51))

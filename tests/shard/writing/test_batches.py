@@ -662,11 +662,11 @@ def test_what_is_inline_and_larger_than_the_total_is_stored():
 
 def test_tiny_merges_of_inline_parts_stay_inline():
     place, c = made(Config())
-    for n in range(16):
+    for n in range(64):
         c.append(at(n, n))
     totals = c.state().spine.totals
-    assert totals.runs < 10 and totals.rows == 16 and totals.inline_bytes == totals.size_bytes
-    assert stored(place, c) == set() and times(c, 16) == [(n, n) for n in range(16)]
+    assert totals.runs < 40 and totals.rows == 64 and totals.inline_bytes == totals.size_bytes
+    assert stored(place, c) == set() and times(c, 64) == [(n, n) for n in range(64)]
 
 
 def test_inline_parts_that_find_no_room_may_become_several_stored_ones():

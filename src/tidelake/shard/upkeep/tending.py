@@ -23,8 +23,9 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.compactor import SET_ASIDE
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.shard.upkeep.maintain import Maintainer, unmerged
+from tidelake.shard.upkeep.maintain import Maintainer, busy_policy, unmerged
 from tidelake.state import slices
+from tidelake.state.merging import worth_merging
 from tidelake.state.state import ShardState
 
 R = TypeVar("R")
@@ -32,10 +33,16 @@ _TURN = "merge"
 
 
 def tend_if_due(shard: Shard, done: Done[R]) -> None:
-    """`tend` after an append, if the append or the state has work to do."""
-    state = shard.known()
-    due = done.merges_due or state.claims or state.drained != state.upper
-    if due or slices.may_cut(state, shard.spec.config.slice_rows):
+    """`tend` after an append, if the append or the state has work to do.
+
+    Merges that are not worth their cost yet wait for those of later appends, which cover them.
+    """
+    state, policy = shard.known(), busy_policy(shard)
+    due = any(worth_merging(state.spine, merge.id, policy) for merge in done.merges_due)
+    begun = state.claims or state.drained != state.upper
+    # What is remembered of uploads and tokens is given up with age.
+    ages = done.merges_due and (state.taken or state.tokens)
+    if due or begun or ages or slices.may_cut(state, shard.spec.config.slice_rows):
         tend(shard)
 
 
