@@ -7,6 +7,7 @@ it is, so that it goes on after a kill.
 import contextlib
 import json
 import os
+import signal
 import time
 import urllib.error
 import urllib.parse
@@ -99,6 +100,19 @@ class Connector(servers.Server):
         }
         self._write("worker.properties", worker)
         self._write("connector.properties", {"name": NAME, **SETTINGS, **database, **_OWN})
+
+    def kill(self) -> None:
+        """End it as `kill -9` does, but not amid a write of its position, which would then be lost."""
+        while self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGSTOP)
+            time.sleep(0.02)
+            position = self._folder / "offsets"
+            # The mark at the end of a map that Java has written.
+            if not position.exists() or position.read_bytes().endswith(b"x"):
+                break
+            self._process.send_signal(signal.SIGCONT)
+            time.sleep(0.02)
+        super().kill()
 
     def _write(self, name: str, settings: dict[str, str]) -> None:
         (self._folder / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
