@@ -99,3 +99,11 @@ def test_a_search_that_finds_nothing_stops_and_goes_on_where_it_was(tmp_path):
 def test_a_cursor_that_was_never_given_is_refused(text):
     with pytest.raises(UsageError, match="begin at the first"):
         PageStart.parsed(text)
+
+
+def test_the_rows_of_one_key_may_fill_several_pages():
+    with tidelake.open("memory://one-key", config=SMALL) as lake:
+        c = lake.create("c", ROW, key=["a", "b"])
+        c.append(pa.table({"a": ["a"] * 10 + ["b"], "b": [1] * 11, "v": range(11)}))
+        for limit in (1, 3, 4):
+            assert joined(turned(shard_of(c), AsOf(0), limit=limit)) == c.snapshot(0).read_all().to_pylist()
