@@ -28,7 +28,8 @@ def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         row = batch.slice(int(negative[0]), 1).to_pylist()[0]
         raise InvalidUpdates(
             f"a row has the multiplicity {counts[negative[0]]}, which a table cannot show: {str(row)[:300]}; "
-            "read with option withDiff=true, or append the row again with the opposite _diff"
+            "read with multiplicities (snapshot, or option withDiff=true), or append the row again with the "
+            "opposite _diff"
         )
     return repeated(batch, counts)
 

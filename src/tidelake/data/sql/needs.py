@@ -285,10 +285,10 @@ def _comparable(node: exp.Expression, column: Column, engine: Engine, text: str)
         if sign or name != "string" or "\\" in text or (engine == "spark" and '"' in text):
             return None
         return "'" + str(number.this).replace("'", "''") + "'"
-    return f"{sign}{number.this}" if _is_exact(number.this, column) else None
+    return f"{sign}{number.this}" if exact_number(number.this, column) else None
 
 
-def _is_exact(digits: str, column: Column) -> bool:
+def exact_number(digits: str, column: Column) -> bool:
     """Whether a number is compared with the values of a column without rounding, in every engine."""
     name, params = column.type.name, column.type.params
     if name.startswith(("int", "uint")):

@@ -3,8 +3,6 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import pyarrow as pa
-
 from tidelake.data.types import schema_from_arrow
 from tidelake.errors import (
     CollectionDropped,
@@ -19,6 +17,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.names import check_name, check_text
+from tidelake.lake.arguments.schemas import schema_of
 from tidelake.lake.catalog.creating import create_collection
 from tidelake.lake.catalog.forking import fork_collection, fork_version
 from tidelake.lake.catalog.leftovers import DAMAGED
@@ -36,7 +35,7 @@ class Naming(LakeHandle):
     def create(
         self,
         name: str,
-        schema: pa.Schema,
+        schema: object,
         *,
         key: Sequence[str],
         value: Sequence[str] | None = None,
@@ -49,13 +48,17 @@ class Naming(LakeHandle):
 
         Args:
             name: any text up to 255 bytes without control characters.
-            schema: the key and value columns; a key column that is not nullable refuses nulls.
+            schema: the key and value columns; a key column that is not nullable refuses nulls. An Arrow
+                schema, or what has one: a table or stream, a frame of pandas or polars, a schema or
+                DataFrame of Spark; or a dict such as `{"id": "int64", "price": "decimal(10, 2)"}`. Rows of a
+                frame are not written.
             key: the key columns; rows are sorted by them, in this order.
             value: the value columns; default: all others.
             time: `"counter"`, `"ms"`, `"us"` (since 1970 UTC) or `"tuple(n)"`.
             allow_recreate: if a collection of this name was dropped or renamed, make a new, empty one.
 
         Raises:
+            UsageError: a column has no type that a collection can hold.
             IncompatibleSchema: it exists with another schema or time; names both.
             CollectionExists: a collection of this name was dropped or renamed, and `allow_recreate` is False.
             CollectionDropped: this process slept for too long between two steps: call again, with
@@ -63,7 +66,7 @@ class Naming(LakeHandle):
         """
         self._guard.check()
         check_name(name, "collection name")
-        wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
+        wanted, domain = schema_from_arrow(schema_of(schema), key, value), TimeDomain.parse(time)
         spec = ShardSpec(self.url, self.env.ids.fresh(), domain, 0, {0: wanted}, self._config)
         made = create_collection(
             name, spec, self._catalog, self._shards, self._leftovers, allow_recreate=allow_recreate

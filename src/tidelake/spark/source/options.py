@@ -47,6 +47,8 @@ WRITE = (
         "oldRows",
         "table",
         "missing",
+        "key",
+        "timeUnit",
     ),
     # Spark passes these on to the sink of a stream.
     *("checkpointLocation", "queryName"),
@@ -54,6 +56,9 @@ WRITE = (
     *("holdFor", "parallelism", "timeout", "withDiff"),
 )
 _KINDS = {"batch reads": READ, "streaming reads": STREAM_READ, "writes": WRITE}
+
+# What Spark's catalog adds to the options of a table.
+_OF_TABLES = ("owner", "provider", "location")
 
 HOLD_FOR_S = 86_400.0
 
@@ -143,6 +148,8 @@ class WriteOptions:
         table: the table whose messages are read.
         missing: what a column is that a message leaves out.
         checkpoint: checkpoint of a stream, if it was given as an option and not by a setting of Spark.
+        key: key columns of the collection, which is made if it is not there; None: it must be there.
+        time_unit: what times of a collection that is made count.
     """
 
     envelope: str | None
@@ -159,6 +166,8 @@ class WriteOptions:
     table: str | None
     missing: str | None
     checkpoint: str | None
+    key: tuple[str, ...] | None = None
+    time_unit: str | None = None
 
 
 def shape(options: Mapping[str, str]) -> RowShape:
@@ -227,6 +236,10 @@ def stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of a write. Errors as for `read_options`."""
     given = _known(options, "writes", WRITE)
+    if "timeUnit" in given and "key" not in given:
+        raise UsageError(
+            "option timeUnit is of a collection that is made: give its key columns as key=id, say"
+        )
     return WriteOptions(
         envelope=given.get("envelope"),
         time=given.get("time"),
@@ -242,6 +255,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         table=given.get("table"),
         missing=given.get("missing"),
         checkpoint=given.get("checkpointLocation"),
+        key=names_of(given, "key"),
+        time_unit=given.get("timeUnit"),
     )
 
 
@@ -261,6 +276,12 @@ def _unknown(key: str, what: str, names: tuple[str, ...]) -> UsageError:
     if key.lower() == "paths":
         return UsageError(
             "several paths: a DataFrame reads one collection; load each, and join or union them"
+        )
+    if key.lower() in _OF_TABLES:
+        return UsageError(
+            "a table of Spark's catalog (CREATE TABLE ... USING tidelake) does not keep its path and "
+            "options: write CREATE TEMPORARY VIEW ... USING tidelake OPTIONS (path '<lake>/<collection>'), "
+            "or use tidelake.spark.sql"
         )
     others = [kind for kind, known in _KINDS.items() if key.lower() in {name.lower() for name in known}]
     if others:

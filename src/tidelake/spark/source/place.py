@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from tidelake.config import Config
 from tidelake.errors import NotALake, UsageError
 from tidelake.lake.api.collection import Collection
@@ -45,7 +47,12 @@ def _readings(options: Mapping[str, str]) -> list[tuple[str, str]]:
     given = {key.lower(): text for key, text in options.items()}
     path, name = given.get("path", ""), given.get("collection")
     if not path:
-        raise UsageError("no path: write load('<lake>/<collection>'), such as load('/data/lake/prices')")
+        raise UsageError(
+            "no path: write load('<lake>/<collection>'), such as load('/data/lake/prices'). A table of "
+            "Spark's catalog (CREATE TABLE ... USING tidelake) does not keep its path and options: write "
+            "CREATE TEMPORARY VIEW ... USING tidelake OPTIONS (path '<lake>/<collection>'), or use "
+            "tidelake.spark.sql"
+        )
     if path.startswith("memory:"):
         raise UsageError(
             f"{path!r} is in the memory of one process, and Spark reads in others: use a directory"
@@ -87,6 +94,13 @@ def located(options: Mapping[str, str]) -> Target:
     lake, name = _lake_of(places(options))
     with lake:
         return Target(lake.url, lake.id_of(name), name, Config())
+
+
+def create(options: Mapping[str, str], columns: pa.Schema, key: Sequence[str], time_unit: str | None) -> None:
+    """Make the collection that options name, if it is not there. The lake must be. A few store calls."""
+    lake, name = _lake_of(places(options))
+    with lake:
+        lake.create(name, columns, key=key, time=time_unit or "counter")
 
 
 def _lake_of(candidates: Sequence[tuple[str, str]]) -> tuple[Lake, str]:

@@ -20,16 +20,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tidelake.errors import InternalError, UsageError
+from tidelake.errors import CollectionNotFound, InternalError, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
+from tidelake.lake.arguments.schemas import schema_of
 from tidelake.lake.arguments.tokens import writer_of
+from tidelake.model.schema import DIFF
+from tidelake.model.time import TimeDomain
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, named
 from tidelake.spark.source.interface import DataSourceStreamArrowWriter
 from tidelake.spark.source.kept import Target
 from tidelake.spark.source.options import WriteOptions, write_options
-from tidelake.spark.source.place import located
+from tidelake.spark.source.place import create, located
 from tidelake.spark.source.times import written_at
 from tidelake.spark.source.uploading import Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
@@ -39,6 +42,8 @@ from tidelake.spark.writing.token import TokenWriter
 SNAPSHOT = "snapshot"
 # Envelopes whose option `time` may also be one time for all rows.
 AT_ONE_TIME = (SNAPSHOT, "upsert")
+# Envelopes whose rows have the columns of the collection.
+OF_COLUMNS = (DEFAULT, SNAPSHOT, "upsert")
 
 
 def chosen(collection: Collection, schema: StructType, overwrite: bool, given: WriteOptions) -> Envelope:
@@ -103,9 +108,35 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 def _upload(options: Mapping[str, str], schema: StructType, overwrite: bool, given: WriteOptions) -> Upload:
-    target = located(options)
+    try:
+        target = located(options)
+    except CollectionNotFound:
+        if given.key is None:
+            raise
+        create(options, _columns(schema, given), given.key, given.time_unit)
+        target = located(options)
     collection = target.collection()
+    if given.key is not None and given.key != collection.key:
+        raise UsageError(
+            f"option key={','.join(given.key)}: the key of the collection is {', '.join(collection.key)}"
+        )
     return Upload(target, collection, schema, chosen(collection, schema, overwrite, given))
+
+
+def _columns(schema: StructType, given: WriteOptions) -> pa.Schema:
+    """The columns of a collection that is made for the rows of a frame.
+
+    Raises:
+        UsageError: the rows are events, or a column has a type that a collection cannot hold.
+    """
+    if given.envelope not in (None, *OF_COLUMNS):
+        raise UsageError(
+            f"option key: rows of the envelope {given.envelope!r} are not those of the collection: make it "
+            "by lake.create first"
+        )
+    domain = TimeDomain.parse(given.time_unit or "counter")
+    others = {DIFF, *domain.columns, given.delete_column, given.time}
+    return schema_of(StructType([field for field in schema if field.name not in others]))
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -1,0 +1,158 @@
+"""Contents of a collection as frames of other libraries."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidelake.data.rows import Rows, optional
+from tidelake.data.tablerows import expanded
+from tidelake.data.types import row_schema
+from tidelake.lake.api.reading import Reading
+from tidelake.model.instants import TimeLike
+from tidelake.model.query import AsOf
+from tidelake.model.schema import Schema
+from tidelake.model.selection import ReadOptions
+
+
+class Framing(Reading):
+    """Methods of a collection that hand its contents to another library, as a table.
+
+    A table has the key and value columns, and each row as often as its multiplicity; `snapshot` has each row
+    once, with its multiplicity.
+    """
+
+    def to_arrow(
+        self,
+        as_of: TimeLike | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> pa.Table:
+        """The contents at `as_of` (default: the last closed time) as a `pyarrow.Table`, by key and value.
+
+        Args:
+            as_of: as for `snapshot`, like the other arguments and errors.
+            columns: the columns, in this order; default: all.
+            where: an SQL condition on the rows.
+            timeout_s: how long to wait for the time to be closed.
+
+        Raises:
+            InvalidUpdates: a row has a negative multiplicity.
+        """
+        return self._contents(as_of, columns, where, timeout_s).rows().to_arrow()
+
+    def to_pandas(
+        self,
+        as_of: TimeLike | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+        **options: Any,
+    ) -> Any:
+        """The contents at `as_of` as a pandas DataFrame; arguments and errors as for `to_arrow`.
+
+        Each column is freed as soon as it is converted, so that many rows are not in memory twice.
+
+        Args:
+            as_of: as for `to_arrow`, like the other arguments.
+            columns: as for `to_arrow`.
+            where: as for `to_arrow`.
+            timeout_s: as for `to_arrow`.
+            options: of `pyarrow.Table.to_pandas`.
+        """
+        return self._contents(as_of, columns, where, timeout_s).rows().to_pandas(**options)
+
+    def to_polars(
+        self,
+        as_of: TimeLike | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The contents at `as_of` as a `polars.LazyFrame`, which reads them when it is collected.
+
+        The time is fixed by this call: each `collect` reads the same contents, as long as `since` does not
+        pass it. Columns that a query does not use are not read, nor parts without rows that its filters on
+        columns let through. Arguments and errors as for `to_arrow`; needs the extra `polars`.
+        """
+        from tidelake.lake.api.lazyframe import lazy_frame
+
+        return lazy_frame(self._contents(as_of, columns, where, timeout_s))
+
+    def to_duckdb(
+        self,
+        connection: Any = None,
+        as_of: TimeLike | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The contents at `as_of` as a relation of DuckDB, which reads them as a stream each time it is used.
+
+        The time is fixed by this call, as for `to_polars`. DuckDB does not say which rows and columns a query
+        on the relation uses: give `columns` and `where` to leave the others unread, or use `Lake.sql`.
+        Arguments and errors as for `to_arrow`; needs the extra `sql`.
+
+        Args:
+            connection: a connection of DuckDB; default: its default one.
+            as_of: as for `to_arrow`, like the other arguments.
+            columns: as for `to_arrow`.
+            where: as for `to_arrow`.
+            timeout_s: as for `to_arrow`.
+        """
+        duckdb = optional("duckdb", "tidelake[sql]")
+        from tidelake.lake.api.embedded import Scan
+
+        contents = self._contents(as_of, columns, where, timeout_s)
+        scan = Scan(contents.schema, contents.rows)
+        return (duckdb if connection is None else connection).from_arrow(scan)
+
+    def _contents(
+        self,
+        as_of: TimeLike | None,
+        columns: Sequence[str] | None,
+        where: str | None,
+        timeout_s: float | None,
+    ) -> "Contents":
+        state = self.state()
+        at = self.last_time() if as_of is None else self._times.read(as_of, "as_of")
+        options = ReadOptions(columns, where, timeout_s, schema_id=state.schema_id)
+        # A bad argument is told by the call, also where nothing is read yet.
+        self._read(AsOf(at), options).close()
+        return Contents(self, at, options, state.schema)
+
+
+class Contents:
+    """The contents of a collection at a time, as a table that can be read again."""
+
+    def __init__(self, collection: Reading, at: Any, options: ReadOptions, rows: Schema) -> None:
+        self._collection, self._at, self._options, self.row_schema = collection, at, options, rows
+        whole = row_schema(rows)
+        names = options.columns or whole.names
+        self.schema = pa.schema([whole.field(name) for name in names])
+
+    def rows(self, columns: Sequence[str] | None = None, where: str | None = None) -> Rows:
+        """The rows, as a stream.
+
+        Args:
+            columns: of these columns; default: all of them.
+            where: a further condition.
+        """
+        asked = self._options
+        both = [f"({one})" for one in (asked.where, where) if one is not None]
+        names = list(columns or self.schema.names)
+        options = ReadOptions(names, " AND ".join(both) or None, asked.timeout_s, schema_id=asked.schema_id)
+        found = self._collection._read(AsOf(self._at), options)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return Rows(schema, _expanded(found, names))
+
+
+def _expanded(found: Rows, names: list[str]) -> Iterator[pa.RecordBatch]:
+    for batch in found:
+        for piece in expanded(batch):
+            yield piece.select(names)

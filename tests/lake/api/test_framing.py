@@ -1,0 +1,190 @@
+"""Contents of a collection as frames: the rows of a table, and no more of them read than a query needs."""
+
+import datetime
+import json
+import random
+import uuid
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lakes import SMALL_PARTS
+
+import tidelake
+from tidelake.data.sql import polarsfilter
+from tidelake.data.types import schema_from_arrow
+from tidelake.errors import HistoryCompacted, InvalidUpdates, NotYetClosed, UsageError
+from tiers import examples
+
+polars = pytest.importorskip("polars")
+duckdb = pytest.importorskip("duckdb")
+col = polars.col
+
+SCHEMA = {"id": "int64 not null", "s": str, "f": float, "b": bool, "day": datetime.date}
+ROWS = [
+    {"id": 1, "s": "a", "f": 0.5, "b": True, "day": datetime.date(2026, 1, 1)},
+    {"id": 2, "s": None, "f": float("inf"), "b": None, "day": None},
+    {"id": 3, "s": "ab", "f": -1.0, "b": False, "day": datetime.date(2026, 2, 1)},
+]
+
+
+@pytest.fixture
+def lake():
+    with tidelake.open(f"memory://{uuid.uuid4().hex}", config=SMALL_PARTS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def collection(lake):
+    made = lake.create("c", SCHEMA, key=["id"])
+    made.append(pa.Table.from_pylist(ROWS, made.schema))
+    more = pa.Table.from_pylist([*ROWS[:1], ROWS[2]], made.schema)
+    made.append(more.append_column("_diff", pa.array([-1, 1], pa.int64())))
+    return made
+
+
+def test_a_frame_has_each_row_as_often_as_it_is_there(collection):
+    expected = [ROWS[1], ROWS[2], ROWS[2]]
+    assert collection.to_arrow().to_pylist() == expected
+    assert collection.to_polars().collect().to_dicts() == expected
+    assert [dict(zip(SCHEMA, row, strict=True)) for row in collection.to_duckdb().fetchall()] == expected
+    assert list(collection.to_pandas()["id"]) == [2, 3, 3]
+
+
+def test_columns_rows_and_times_may_be_chosen(collection):
+    how = {"columns": ["f", "id"], "where": "id > 1"}
+    expected = [(float("inf"), 2), (-1.0, 3)]
+    assert list(zip(*collection.to_arrow(0, **how).to_pydict().values(), strict=True)) == expected
+    assert collection.to_polars(0, **how).collect().rows() == expected
+    assert collection.to_duckdb(None, 0, **how).fetchall() == expected
+    assert list(collection.to_pandas(0, **how)["f"]) == [float("inf"), -1.0]
+
+
+def test_a_lazy_frame_stays_at_its_time(collection):
+    lazy, relation = collection.to_polars(), collection.to_duckdb()
+    collection.append(pa.Table.from_pylist([{**ROWS[0], "id": 9}], collection.schema))
+    for _ in range(2):
+        assert len(lazy.collect()) == len(relation.fetchall()) == 3
+    collection.append(pa.Table.from_pylist([{**ROWS[0], "id": 10}], collection.schema))
+    collection.advance_since(3)
+    with pytest.raises(Exception, match="since"):
+        lazy.collect()
+
+
+def test_a_lazy_frame_reads_what_a_query_needs(collection, monkeypatch):
+    asked = []
+    original = type(collection)._read
+
+    def read(self, query, options, seen=None):
+        asked.append((options.columns, options.where))
+        return original(self, query, options, seen)
+
+    monkeypatch.setattr(type(collection), "_read", read)
+    lazy = collection.to_polars()
+    asked.clear()
+    found = lazy.filter((col("id") >= 3) & (col("s").str.to_uppercase() == "AB")).select("f").collect()
+    assert found.rows() == [(-1.0,), (-1.0,)]
+    ((columns, where),) = asked
+    assert set(columns) == {"f", "id", "s"}
+    assert where == '(("id" >= 3))'
+    assert lazy.select(polars.len()).collect().item() == 3
+    assert len(lazy.head(1).collect()) == 1
+
+
+def test_bad_arguments_are_told_by_the_call(lake, collection):
+    for call in (collection.to_arrow, collection.to_polars, collection.to_pandas):
+        with pytest.raises(UsageError, match="no column named 'nope'"):
+            call(columns=["nope"])
+        with pytest.raises(NotYetClosed):
+            call(99)
+    collection.append(pa.Table.from_pylist([{"id": 7, "_diff": -1}], collection.update_schema.remove(5)))
+    with pytest.raises(InvalidUpdates, match="multiplicity -1"):
+        collection.to_arrow()
+    empty = lake.create("empty", SCHEMA, key=["id"])
+    with pytest.raises(NotYetClosed):
+        empty.to_polars()
+    collection.advance_since(2)
+    with pytest.raises(HistoryCompacted):
+        collection.to_duckdb(None, 0)
+
+
+FILTERS = [
+    *(
+        col("id") == 2,
+        col("id") > 1,
+        col("id") <= 2,
+        col("id") != 3,
+        col("id") < 1.5,
+        col("id").is_in([1, 3]),
+    ),
+    *(col("s") == "a", col("s") < "b", col("s").is_in(["a", "x"]), col("s").str.starts_with("a")),
+    *(col("s").str.starts_with("%"), col("s").is_null(), ~col("s").is_null(), col("s").is_not_null()),
+    *(
+        col("f") > 0.5,
+        col("f") <= 0.1,
+        col("f") != 0.5,
+        col("f").is_nan(),
+        col("f") < 7,
+    ),
+    *(col("b"), ~col("b"), col("b") == True, col("b").is_null()),  # noqa: E712
+    *(
+        col("day") > datetime.date(2026, 1, 1),
+        col("id").is_between(1, 2),
+        col("id").is_between(1, 3, closed="left"),
+    ),
+    *(col("id") + 1 > 2, col("id") > col("f"), ~(col("id") > 1)),
+]
+
+
+@pytest.mark.grows
+@settings(max_examples=examples(200))
+@given(st.integers(0, 2**32).map(random.Random))
+def test_a_filter_that_is_pushed_down_keeps_what_polars_keeps(rng):
+    schema = pa.schema(
+        [("id", pa.int64()), ("s", pa.string()), ("f", pa.float64()), ("b", pa.bool_()), ("day", pa.date32())]
+    )
+    values = {
+        "id": [0, 1, 2, 3, None],
+        "s": ["", "a", "ab", "b", "%", None],
+        "f": [0.5, 0.1, 7.0, float("nan"), float("-inf"), None],
+        "b": [True, False, None],
+        "day": [datetime.date(2026, 1, 1), datetime.date(2026, 2, 1), None],
+    }
+    rows = [{name: rng.choice(of) for name, of in values.items()} for _ in range(rng.randrange(12))]
+    with tidelake.open(f"memory://{uuid.uuid4().hex}", config=SMALL_PARTS) as lake:
+        made = lake.create("c", schema, key=["id"])
+        made.append(
+            pa.Table.from_pylist(rows, schema).append_column("_time", pa.array([0] * len(rows), pa.int64())),
+            upper=1,
+        )
+        lazy, whole = made.to_polars(), made.to_polars().collect()
+        for _ in range(6):
+            chosen = [rng.choice(FILTERS) for _ in range(rng.randrange(1, 4))]
+            asked = chosen[0]
+            for one in chosen[1:]:
+                asked = asked & one if rng.random() < 0.7 else asked | one
+            shown = rng.sample(list(values), rng.randrange(1, 4))
+            found, expected = lazy.filter(asked).select(shown).collect(), whole.filter(asked).select(shown)
+            assert found.equals(expected, null_equal=True) or str(found) == str(expected), str(asked)
+
+
+def test_filters_that_are_known_and_some_that_are_not():
+    schema = schema_from_arrow(
+        pa.schema([("id", pa.int64()), ("s", pa.string()), ("d", pa.decimal128(8, 2))]), ["id"]
+    )
+
+    def text(one):
+        return polarsfilter.condition(json.loads(one.meta.serialize(format="json")), schema)
+
+    assert text((col("id") > 5) & (col("s") == "it's")) == "(\"id\" > 5) AND (\"s\" = 'it''s')"
+    assert text(col("id").is_in([1, 2]) | (col("id") == -7)) == '(("id" IN (1, 2)) OR ("id" = -7))'
+    assert text(col("s").str.starts_with("a")) == "(\"s\" LIKE 'a%')"
+    for unknown in (
+        col("d") == 1.5,
+        col("id") == 1.5,
+        col("nope") == 1,
+        col("s").str.starts_with("a_"),
+        col("id") > col("id"),
+    ):
+        assert text(unknown) is None
