@@ -19,6 +19,7 @@ from tidelake.errors import (
     NotYetClosed,
     UsageError,
 )
+from tidelake.lake.api import tablereads
 from tiers import examples
 
 duckdb = pytest.importorskip("duckdb")
@@ -120,6 +121,27 @@ def test_a_transaction_is_in_all_tables_or_in_none(lake):
         stop.set()
         writer.join()
     assert not any(failed)
+
+
+def test_a_transaction_between_two_looks_is_in_neither_table(lake, monkeypatch):
+    for name in ("a", "b"):
+        lake.create(name, CUSTOMERS, key=["id"])
+    new = pa.table({"id": [1], "name": ["x"]})
+    lake.write({"a": new, "b": new})
+    look, looked = tablereads.last_time_and_group, []
+
+    def meddled(collection):
+        found = look(collection)
+        if not looked:
+            lake.write({"a": new, "b": new})
+        looked.append(collection.name)
+        return found
+
+    monkeypatch.setattr(tablereads, "last_time_and_group", meddled)
+    counts = "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)"
+    assert rows(lake.sql(counts)) == [(1, 1)]
+    assert looked == ["a", "b"]
+    assert rows(lake.sql(counts)) == [(2, 2)]
 
 
 def test_a_number_is_no_common_time_of_tables_that_count_in_different_units(lake):
