@@ -87,6 +87,8 @@ class _Attempt:
             )
         # First the upper: whatever is written after it makes the commit fail.
         self._upper = collection.upper
+        if self._upper.closed:
+            raise UsageError(f"all times of {collection.name!r} are closed: nothing can be changed any more")
         self._schema = frame_schema(collection.schema)
         self._frames = tables.frames(parsed, apart=[asked.target])
         self._frames[_TARGET] = self._contents()
