@@ -83,7 +83,6 @@ CALLS = {
     "Distributed.upserter": lambda d: d.upserter(time=9),
     "CollectionReader.listen": lambda r: r.listen(0),
     "Lake.create": lambda lake: lake.create("new", SCHEMA, key=["id"]),
-    "Lake.sql": lambda lake: lake.sql("SELECT * FROM c"),
     "Lake.stage": lambda lake: lake.stage({"c": rows(3, _time=pa.array([9]))}),
     "Lake.write": lambda lake: lake.write({"c": rows(3)}),
     "Lake.sql": lambda lake: lake.sql("SELECT * FROM c").read_all(),
