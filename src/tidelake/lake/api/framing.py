@@ -1,4 +1,4 @@
-"""Contents of a collection as frames of other libraries."""
+"""TableContents of a collection as frames of other libraries."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -118,16 +118,16 @@ class Framing(Reading):
         columns: Sequence[str] | None,
         where: str | None,
         timeout_s: float | None,
-    ) -> "Contents":
+    ) -> "TableContents":
         state = self.state()
         at = self.last_time() if as_of is None else self._times.read(as_of, "as_of")
         options = ReadOptions(columns, where, timeout_s, schema_id=state.schema_id)
         # A bad argument is told by the call, also where nothing is read yet.
         self._read(AsOf(at), options).close()
-        return Contents(self, at, options, state.schema)
+        return TableContents(self, at, options, state.schema)
 
 
-class Contents:
+class TableContents:
     """The contents of a collection at a time, as a table that can be read again."""
 
     def __init__(self, collection: Reading, at: Any, options: ReadOptions, rows: Schema) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from tidelake.data.rows import optional
 from tidelake.data.sql.polarsfilter import condition, without_hints
-from tidelake.lake.api.framing import Contents
+from tidelake.lake.api.framing import TableContents
 
 
-def lazy_frame(contents: Contents) -> Any:
+def lazy_frame(contents: TableContents) -> Any:
     """A `polars.LazyFrame` of a table.
 
     Polars relies on it that rows are filtered. So its own filter is applied to every batch; what is asked of
