@@ -1,17 +1,15 @@
 """TableContents of a collection as frames of other libraries."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.rows import Rows, optional
-from tidelake.data.tablerows import expanded
-from tidelake.data.types import row_schema
+from tidelake.data.rows import optional
 from tidelake.lake.api.reading import Reading
+from tidelake.lake.api.tablecontents import TableContents
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
-from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
 
 
@@ -118,41 +116,10 @@ class Framing(Reading):
         columns: Sequence[str] | None,
         where: str | None,
         timeout_s: float | None,
-    ) -> "TableContents":
+    ) -> TableContents:
         state = self.state()
         at = self.last_time() if as_of is None else self._times.read(as_of, "as_of")
         options = ReadOptions(columns, where, timeout_s, schema_id=state.schema_id)
         # A bad argument is told by the call, also where nothing is read yet.
         self._read(AsOf(at), options).close()
         return TableContents(self, at, options, state.schema)
-
-
-class TableContents:
-    """The contents of a collection at a time, as a table that can be read again."""
-
-    def __init__(self, collection: Reading, at: Any, options: ReadOptions, rows: Schema) -> None:
-        self._collection, self._at, self._options, self.row_schema = collection, at, options, rows
-        whole = row_schema(rows)
-        names = options.columns or whole.names
-        self.schema = pa.schema([whole.field(name) for name in names])
-
-    def rows(self, columns: Sequence[str] | None = None, where: str | None = None) -> Rows:
-        """The rows, as a stream.
-
-        Args:
-            columns: of these columns; default: all of them.
-            where: a further condition.
-        """
-        asked = self._options
-        both = [f"({one})" for one in (asked.where, where) if one is not None]
-        names = list(columns or self.schema.names)
-        options = ReadOptions(names, " AND ".join(both) or None, asked.timeout_s, schema_id=asked.schema_id)
-        found = self._collection._read(AsOf(self._at), options)
-        schema = pa.schema([self.schema.field(name) for name in names])
-        return Rows(schema, _expanded(found, names))
-
-
-def _expanded(found: Rows, names: list[str]) -> Iterator[pa.RecordBatch]:
-    for batch in found:
-        for piece in expanded(batch):
-            yield piece.select(names)

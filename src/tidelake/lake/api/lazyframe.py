@@ -6,7 +6,7 @@ from typing import Any
 
 from tidelake.data.rows import optional
 from tidelake.data.sql.polarsfilter import condition, without_hints
-from tidelake.lake.api.framing import TableContents
+from tidelake.lake.api.tablecontents import TableContents
 
 
 def lazy_frame(contents: TableContents) -> Any:

@@ -1,0 +1,45 @@
+"""The contents of a collection at a time as a table: each row as often as its multiplicity."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from tidelake.data.rows import Rows
+from tidelake.data.tablerows import expanded
+from tidelake.data.types import row_schema
+from tidelake.lake.api.reading import Reading, ask
+from tidelake.model.query import AsOf
+from tidelake.model.schema import Schema
+from tidelake.model.selection import ReadOptions
+from tidelake.model.time import Time
+
+
+class TableContents:
+    """The contents of a collection at a time, as a table that can be read again."""
+
+    def __init__(self, collection: Reading, at: Time, options: ReadOptions, rows: Schema) -> None:
+        self._collection, self._at, self._options, self.row_schema = collection, at, options, rows
+        whole = row_schema(rows)
+        names = options.columns or whole.names
+        self.schema = pa.schema([whole.field(name) for name in names])
+
+    def rows(self, columns: Sequence[str] | None = None, where: str | None = None) -> Rows:
+        """The rows, as a stream.
+
+        Args:
+            columns: of these columns; default: all of them.
+            where: a further condition.
+        """
+        asked = self._options
+        both = [f"({one})" for one in (asked.where, where) if one is not None]
+        names = list(columns or self.schema.names)
+        options = ReadOptions(names, " AND ".join(both) or None, asked.timeout_s, schema_id=asked.schema_id)
+        found = ask(self._collection, AsOf(self._at), options)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return Rows(schema, _expanded(found, names))
+
+
+def _expanded(found: Rows, names: list[str]) -> Iterator[pa.RecordBatch]:
+    for batch in found:
+        for piece in expanded(batch):
+            yield piece.select(names)
