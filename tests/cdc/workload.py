@@ -57,7 +57,7 @@ def key_of(table: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Barrier:
-    """The whole database at a moment when nobody changed it.
+    """The whole database at a moment at which no transaction changed it.
 
     Attributes:
         n: its number.
