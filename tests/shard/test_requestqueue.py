@@ -549,8 +549,9 @@ def test_a_lone_thread_pays_nothing_for_it():
     before, slept_ms = dict(lake.counts), lake.clock.ms
     c.append(rows(1))
     spent = {name: n - before.get(name, 0) for name, n in lake.counts.items()}
-    assert spent["log.compare_and_set"] == 1 and spent["log.newer"] == 1
-    assert not any(spent.get(name) for name in ("log.keys", "log.head", "blob.list", "blob.put"))
+    assert spent["log.compare_and_set"] == 1
+    reads = ("log.newer", "log.keys", "log.head", "blob.list", "blob.put")
+    assert not any(spent.get(name) for name in reads)
     assert lake.clock.ms == slept_ms
     # Nor does its entry say anything of rounds.
     assert b'"more"' not in place.stores.log.head(c.id).data

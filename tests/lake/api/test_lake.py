@@ -188,9 +188,9 @@ def test_a_bad_name_is_refused_and_nothing_is_made(lake, name, said):
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
     [
-        (None, {}, "schema is a NoneType: give a pyarrow schema"),
-        ({"id": "int64"}, {}, "schema is a dict"),
-        (SCHEMA.empty_table(), {}, "schema is a Table.*table.schema"),
+        (None, {}, "schema='None' is a NoneType: give an Arrow schema"),
+        ({}, {}, "no column named 'id'"),
+        ({"id": "int65"}, {}, "column 'id' has the type 'int65': give an Arrow type"),
         (SCHEMA, {"key": "id"}, "write \\['id'\\]"),
         (SCHEMA, {"key": None}, "key=None is not a list"),
         (SCHEMA, {"key": 5}, "key=5 is not a list"),
