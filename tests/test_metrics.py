@@ -17,7 +17,7 @@ from tidelake.arrangement.merge.report import SpineReport
 from tidelake.arrangement.overview import counters
 from tidelake.config import Config
 from tidelake.env import Counters, Env, Histogram
-from tidelake.errors import UsageError
+from tidelake.errors import CollectionNotFound, TidelakeWarning, UsageError
 from tidelake.metrics import BOUNDS, BY_NAME, CATALOGUE
 from tidelake.model.frontier import Frontier
 from tidelake.state.holds import advance_since
@@ -160,6 +160,21 @@ def test_upkeep_measures_and_forgets_what_was_dropped(tmp_path: Path) -> None:
             _until(lambda: ("collection.updates", "c") in lake.recorder.gauges)
             lake.drop("c")
             _until(lambda: not any(label == "c" for _, label in lake.recorder.gauges))
+
+
+def test_a_damaged_collection_is_left_out_of_the_others(tmp_path: Path) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        lake.create("sound", ROW, key=["k"]).append(rows(1))
+        damaged = lake.create("damaged", ROW, key=["k"])
+        damaged.append(rows(1))
+        (log,) = (tmp_path / "lake" / "log" / damaged.id).glob("*.db")
+    log.write_bytes(b"x" * log.stat().st_size)
+    with tidelake.open(tmp_path / "lake") as lake:
+        for names in (None, ["damaged", "sound"]):
+            with pytest.warns(TidelakeWarning, match="'damaged' cannot be measured"):
+                assert set(lake.measure(names)) == {"sound"}
+        with pytest.raises(CollectionNotFound, match="'nope'"):
+            lake.measure(["nope"])
 
 
 def _until(done: object) -> None:

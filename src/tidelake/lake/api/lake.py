@@ -4,13 +4,14 @@ The other methods are in parts, by what a caller wants; ARCHITECTURE.md lists wh
 """
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import TracebackType
 
 from tidelake.config import Config
 from tidelake.env import Env, Recorder
-from tidelake.errors import ReadOnlyLake, TidelakeError, UsageError
+from tidelake.errors import CollectionNotFound, ReadOnlyLake, TidelakeError, TidelakeWarning, UsageError
 from tidelake.lake.admin.copying import CopyReport, LakeCopy, Side, Watch, names_of
 from tidelake.lake.api.administering import Administering
 from tidelake.lake.api.querying import Querying
@@ -18,6 +19,7 @@ from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Seen, Tidy, Upkeep
 from tidelake.lake.arguments.names import check_list
 from tidelake.lake.arguments.spans import duration_s
+from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.lake.catalog.settings import for_another_lake
 from tidelake.shard.upkeep.measure import tell, tell_caches
 from tidelake.store.access import StoreAccess
@@ -106,25 +108,33 @@ class Lake(Querying, Transacting, Administering):
         Upkeep does the same for the collections that it looks at.
 
         Args:
-            names: the collections; default: all. One that is damaged or dropped meanwhile is left out.
+            names: the collections; default: all. One that is damaged is left out, with a `TidelakeWarning`;
+                of all, so is one that is dropped meanwhile.
 
         Returns:
             The gauges of each, by name of the collection and of the gauge.
+
+        Raises:
+            CollectionNotFound: a name that was given is of no collection.
         """
         self._guard.check()
         if names is not None:
             check_list(names, "names")
-        damaged: list[str] = []
-        named = (
-            self.collections(lambda name, _: damaged.append(name))
-            if names is None
-            else map(self.collection, names)
-        )
         found = {}
-        for one in named:
-            state = one.state()
+        for name in self.list() if names is None else names:
+            try:
+                one = self.collection(name)
+                state = one.state()
+            except CollectionNotFound:
+                if names is None:
+                    continue
+                raise
+            except DAMAGED as error:
+                message = f"collection {name!r} cannot be measured, and is left out: {error}"
+                warnings.warn(TidelakeWarning(message), stacklevel=2)
+                continue
             if not state.dropped:
-                found[one.name] = tell(one._shard, one.name, state)
+                found[name] = tell(one._shard, name, state)
         tell_caches(self.recorder, self._config)
         return found
 
