@@ -167,14 +167,29 @@ def test_a_nested_type_does_not_change():
     assert evolved({0: old}, old) == old
 
 
-def test_a_column_that_the_caller_has_not_seen_is_not_dropped():
+def test_a_column_is_dropped_only_if_the_caller_names_it():
     old = first("a int64")
     other = follow(old, "a int64", "b bool")
-    with pytest.raises(IncompatibleSchema, match=r"column 'b' was added meanwhile .* call evolve again"):
-        evolved({0: old, 1: other}, schema(KEY, "a int64", "c bool"), seen=0)
-    assert ids(evolved({0: old, 1: other}, schema(KEY, "a int64", "c bool"), seen=1))["c"] == 4
-    # It may drop what it has seen, also if another one changed something else meanwhile.
-    assert "a" not in ids(evolved({0: old, 1: other}, schema(KEY, "b bool"), seen=0))
+    for wanted, drop in ((schema(KEY, "a int64", "c bool"), ()), (schema(KEY, "c bool"), ("a",))):
+        with pytest.raises(IncompatibleSchema, match=r"'b' is not in the new schema: .* drop=\['b'\]"):
+            evolved({0: old, 1: other}, wanted, drop)
+    assert ids(evolved({0: old, 1: other}, schema(KEY, "a int64", "c bool"), ("b",)))["c"] == 4
+    without = evolved({0: old, 1: other}, schema(KEY, "b bool"), ("a",))
+    assert "a" not in ids(without)
+    assert evolved({0: old, 1: other, 2: without}, schema(KEY, "b bool"), ("a",)) == without  # once more
+
+
+@pytest.mark.parametrize(
+    ("drop", "said"),
+    [
+        (("a",), "column 'a' is in the new schema and in drop"),
+        (("k",), "column 'k' is in the new schema and in drop"),
+        (("z",), "there is no column 'z' to drop"),
+    ],
+)
+def test_what_cannot_be_dropped_is_named(drop, said):
+    with pytest.raises(IncompatibleSchema, match=said):
+        evolved({0: first("a int64")}, schema(KEY, "a int64"), drop)
 
 
 def test_what_may_be_missing_came_later_and_what_is_dropped_is_named():

@@ -258,8 +258,8 @@ def with_values(*columns):
 
 def test_each_schema_has_a_number_and_the_seqno_of_its_state(shard):
     shard.do(append, (run("p", 0, 0),), AtCommit(0))
-    assert shard.do(schemas.evolve, with_values(("v", "int32")), 0).result == 1
-    assert shard.do(schemas.evolve, with_values(("v", "int64")), 1).result == 2
+    assert shard.do(schemas.evolve, with_values(("v", "int32")), ()).result == 1
+    assert shard.do(schemas.evolve, with_values(("v", "int64")), ()).result == 2
     assert {i: v.seqno for i, v in shard.state.schemas.items()} == {0: 0, 1: 2, 2: 3}
     assert str(shard.state.schema) == "key(k: int64) value(v: int64)" and shard.state.schema.value[0].id == 1
     assert [schemas.schema_id_at(shard.state, n) for n in range(4)] == [0, 0, 1, 2]
@@ -269,17 +269,17 @@ def test_each_schema_has_a_number_and_the_seqno_of_its_state(shard):
 
 
 def test_an_equal_schema_is_no_step(shard):
-    assert isinstance(shard.do(schemas.evolve, SCHEMA, 0), NoOp)
+    assert isinstance(shard.do(schemas.evolve, SCHEMA, ()), NoOp)
     assert shard.state.schema_id == 0
 
 
 def test_the_second_of_two_evolvers_is_checked_against_the_schema_of_the_first(shard):
-    shard.do(schemas.evolve, with_values(("a", "int8")), 0)
-    error = shard.refused(schemas.evolve, with_values(("b", "int8")), 0)
-    assert isinstance(error, IncompatibleSchema) and "column 'a' was added meanwhile" in str(error)
-    error = shard.refused(schemas.evolve, with_values(("a", "string")), 0)
+    shard.do(schemas.evolve, with_values(("v", "int32"), ("a", "int8")), ())
+    error = shard.refused(schemas.evolve, with_values(("v", "int32"), ("b", "int8")), ())
+    assert isinstance(error, IncompatibleSchema) and "column 'a' is not in the new schema" in str(error)
+    error = shard.refused(schemas.evolve, with_values(("v", "int32"), ("a", "string")), ())
     assert "from int8 to string" in str(error)
-    assert shard.do(schemas.evolve, with_values(("a", "int8"), ("b", "int8")), 0).result == 2
+    assert shard.do(schemas.evolve, with_values(("v", "int32"), ("a", "int8"), ("b", "int8")), ()).result == 2
 
 
 def test_rows_of_a_schema_that_is_not_registered_are_refused(shard):
@@ -288,8 +288,8 @@ def test_rows_of_a_schema_that_is_not_registered_are_refused(shard):
 
 
 def test_rows_of_an_older_schema_are_in_unless_they_have_to_be_as_now(shard):
-    shard.do(schemas.evolve, with_values(("a", "int8"), ("b", "int8")), 0)
-    shard.do(schemas.evolve, with_values(("b", "int8"), ("c", "int8")), 1)
+    shard.do(schemas.evolve, with_values(("a", "int8"), ("b", "int8")), ())
+    shard.do(schemas.evolve, with_values(("b", "int8"), ("c", "int8")), ("a",))
     error = shard.refused(append, (run("p", 0, 0, schema_id=1),), AtCommit(0), as_now=True)
     assert isinstance(error, IncompatibleSchema) and "column 'a' was dropped meanwhile" in str(error)
     # No column of schema 0 is gone; and a batch that was built before may be appended.
@@ -300,7 +300,7 @@ def test_rows_of_an_older_schema_are_in_unless_they_have_to_be_as_now(shard):
 
 def test_a_tombstone_does_not_evolve(shard):
     shard.do(drop_shard)
-    assert isinstance(shard.refused(schemas.evolve, with_values(("a", "int8")), 0), CollectionDropped)
+    assert isinstance(shard.refused(schemas.evolve, with_values(("a", "int8")), ()), CollectionDropped)
 
 
 def merged(name="m", rows=3, diff_sum=3):

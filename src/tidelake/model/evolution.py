@@ -6,7 +6,7 @@ or the column is null. Key columns keep their places and the bytes of their enco
 stay comparable across schemas.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tidelake.errors import IncompatibleSchema
@@ -32,13 +32,13 @@ def widens(old: DataType, new: DataType) -> bool:
     return False
 
 
-def evolved(versions: Mapping[int, Schema], wanted: Schema, seen: int | None = None) -> Schema:
+def evolved(versions: Mapping[int, Schema], wanted: Schema, drop: Sequence[str] | None = None) -> Schema:
     """The next schema, with ids for its columns.
 
     Args:
         versions: all schemas so far, by id; the greatest id is the newest one.
         wanted: the columns as they shall be; their ids are ignored.
-        seen: the newest schema that the caller knows; it may only drop columns of this one. None: any.
+        drop: names of the value columns that may be dropped; None: any.
 
     Returns:
         The schema, equal to the newest one if nothing changes. Columns of the newest schema keep their
@@ -50,14 +50,8 @@ def evolved(versions: Mapping[int, Schema], wanted: Schema, seen: int | None = N
     newest = versions[max(versions)]
     _check_key_names(newest, wanted)
     _check_value_order(newest, wanted)
-    known = {} if seen is None else {column.id for column in versions[seen].columns}
-    names = {column.name for column in wanted.value}
-    for column in newest.value:
-        if seen is not None and column.name not in names and column.id not in known:
-            raise IncompatibleSchema(
-                f"column {column.name!r} was added meanwhile by another call, and the new schema lacks it: "
-                "keep it, or call evolve again to drop it"
-            )
+    if drop is not None:
+        _check_dropped(versions, wanted, drop)
     unused = 1 + max(column.id for schema in versions.values() for column in schema.columns)
     before = {column.name: column for column in newest.value}
     values: list[Column] = []
@@ -74,6 +68,24 @@ def evolved(versions: Mapping[int, Schema], wanted: Schema, seen: int | None = N
         unused += 1
     keys = (_changed(old, new, key=True) for old, new in zip(newest.key, wanted.key, strict=True))
     return Schema(tuple(keys), tuple(values))
+
+
+def _check_dropped(versions: Mapping[int, Schema], wanted: Schema, drop: Sequence[str]) -> None:
+    names = {column.name for column in wanted.columns}
+    for column in versions[max(versions)].value:
+        if column.name not in names and column.name not in drop:
+            raise IncompatibleSchema(
+                f"column {column.name!r} is not in the new schema: add it there, or give "
+                f"drop=[{column.name!r}] to drop it with its values"
+            )
+    ever = {column.name for schema in versions.values() for column in schema.columns}
+    for name in drop:
+        if name in names:
+            raise IncompatibleSchema(
+                f"column {name!r} is in the new schema and in drop: take it out of one of them"
+            )
+        if name not in ever:
+            raise IncompatibleSchema(f"there is no column {name!r} to drop: take it out of drop")
 
 
 def _check_key_names(newest: Schema, wanted: Schema) -> None:

@@ -389,14 +389,17 @@ class Shard:
             self._group = Shard.open(self.stores, self.env, url, id_, config, renewer=self.renewer)
         return self._group
 
-    def evolve(self, schema: Schema) -> int:
+    def evolve(self, schema: Schema, drop: Sequence[str] = ()) -> int:
         """Make a schema the newest one, and return its id. One log write if it differs from the newest.
+
+        Args:
+            schema: the columns by name.
+            drop: names of the columns that are dropped.
 
         Raises:
             IncompatibleSchema: it cannot follow the newest schema; gives the reason. Nothing was written.
         """
-        seen = self.known().schema_id
-        return self.run(partial(schemas.evolve, schema=schema, seen=seen))
+        return self.run(partial(schemas.evolve, schema=schema, drop=drop))
 
     def advance_since(self, since: Frontier) -> Frontier:
         """Allow history before `since` to be folded, as far as holds allow. Returns the `since` of now."""

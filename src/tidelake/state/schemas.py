@@ -4,6 +4,8 @@ Schemas are numbered from 0; the greatest number is the newest. Parts carry the 
 written under, and none is ever removed.
 """
 
+from collections.abc import Sequence
+
 from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
 from tidelake.model.evolution import evolved
 from tidelake.model.schema import Schema, SchemaVersion
@@ -24,24 +26,24 @@ def register_schema(state: ShardState, _now_ms: int, schema: Schema) -> Outcome[
     )
 
 
-def evolve(state: ShardState, _now_ms: int, schema: Schema, seen: int) -> Outcome[int]:
+def evolve(state: ShardState, _now_ms: int, schema: Schema, drop: Sequence[str]) -> Outcome[int]:
     """Make a schema the newest one; returns its id. Nothing is written if the newest one is equal.
 
     Args:
         state: of the shard.
         schema: the columns by name; their ids are not looked at.
-        seen: id of the newest schema that the caller knew when it decided on this one. Columns that came
-            later are not dropped: else two callers that each add a column would drop each other's.
+        drop: names of the columns that are dropped. Others stay: else two callers that each add a column
+            would drop each other's.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    if state.schema.same_columns(schema):
-        return NoOp(state.schema_id)
     versions = {id_: version.schema for id_, version in state.schemas.items()}
     try:
-        next_ = evolved(versions, schema, min(seen, state.schema_id))
+        next_ = evolved(versions, schema, drop)
     except IncompatibleSchema as error:
         return Refused(error)
+    if next_ == state.schema:
+        return NoOp(state.schema_id)
     id_ = state.schema_id + 1
     return Commit(Edits(schemas={id_: SchemaVersion(next_, state.seqno + 1)}), id_)
 

@@ -548,7 +548,7 @@ def test_a_column_that_is_dropped_ends_an_arrangement_that_has_it(lake, arrange,
     arrangement.save(tmp_path / "saved")
     without = arrange(collection, columns=["a"])
     had = arrangement.range()
-    collection.evolve(pa.schema([WIDE.field("id"), WIDE.field("a")]))
+    collection.evolve(pa.schema([WIDE.field("id"), WIDE.field("a")]), drop=["b"])
     collection.append(pa.table({"id": [1], "a": ["x"], "_time": [1], "_diff": [-1]}), upper=2)
 
     with pytest.raises(IncompatibleSchema, match="'b' was dropped since; start again"):

@@ -271,10 +271,10 @@ def test_what_holds_and_upkeep_are_told_is_checked(lake, collection):
         (lambda: lake.upkeep(interval_s=math.inf), "interval_s=inf must be"),
         (
             lambda: lake.upkeep("c"),
-            r"names='c' is not a list of collection names: write names=\['name', ...\]",
+            r"names='c' is not a list of names: write names=\['name', ...\]",
         ),
         (lambda: lake.upkeep(3), "names=3 is not a list"),
-        (lambda: lake.fsck(collection.name), "is not a list of collection names"),
+        (lambda: lake.fsck(collection.name), "is not a list of names"),
         (lambda: lake.fsck([None]), "collection name None must be a text"),
         (lambda: lake.fsck(["missing"]), "no collection 'missing'; there is "),
     ):

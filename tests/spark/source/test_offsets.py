@@ -213,7 +213,8 @@ def test_columns_that_do_not_fit_a_running_query_are_refused(tmp_path: Path, dro
     one = StreamReader(StreamRead(str(tmp_path / "lake"), "d", poll_s=0.0), frame_schema(c.update_schema))
     begin = one.initialOffset()
     end = one.latestOffset(begin, ALL)
-    c.evolve(narrow.remove(2) if dropped else narrow.set(2, pa.field("n", pa.int64())))
+    wider = narrow.set(2, pa.field("n", pa.int64()))
+    c.evolve(narrow.remove(2) if dropped else wider, drop=["n"] if dropped else [])
     c.append(added.drop_columns(["n"]) if dropped else added)
     # Planned as of a state before that.
     assert len(rows_of(one, begin, end)) == 1

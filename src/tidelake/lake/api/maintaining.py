@@ -13,7 +13,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.readers import CollectionCriticalHold
 from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.names import check_name, check_token
+from tidelake.lake.arguments.names import check_list, check_name, check_token
 from tidelake.lake.arguments.spans import DurationLike, WindowLike, duration_s
 from tidelake.lake.arguments.spans import window as window_of
 from tidelake.lake.groups.groups import Groups
@@ -30,30 +30,38 @@ class Maintaining(CollectionHandle):
     """Methods of a collection that change how rows are kept, and not which rows there are."""
 
     def evolve(
-        self, schema: pa.Schema, *, key: Sequence[str] | None = None, value: Sequence[str] | None = None
+        self,
+        schema: pa.Schema,
+        *,
+        key: Sequence[str] | None = None,
+        value: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
     ) -> int:
         """Change the columns. Stored rows are not touched; they are read as rows of the newest schema.
 
         Columns are compared by name with those of the newest schema. Nullable value columns may be added
-        anywhere, value columns may be dropped; any column may become nullable; integers, floats and decimals
-        (of the same scale) may become wider. A dropped name that is added again is a new column: its old
-        values do not return.
+        anywhere; value columns are dropped if `drop` names them; any column may become nullable; integers,
+        floats and decimals (of the same scale) may become wider. A dropped name that is added again is a new
+        column: its old values do not return.
 
         Args:
             schema: the new schema, with all key and value columns.
             key: the key columns; default: those of the collection. They cannot be added, dropped or
                 reordered.
             value: the value columns; default: all others.
+            drop: names of the value columns that are dropped. Naming one that was dropped before is no error.
 
         Returns:
             The id of the schema. One log write; none if nothing changes.
 
         Raises:
             IncompatibleSchema: the change is not allowed; names the column, the reason, and what to do
-                instead. Also if it would drop a column that another process has added since this handle last
-                read the state.
+                instead. Also if the schema lacks a column that `drop` does not name, perhaps since another
+                process has added it meanwhile.
         """
-        return self._shard.evolve(schema_from_arrow(schema, self.key if key is None else key, value))
+        check_list(drop, "drop")
+        wanted = schema_from_arrow(schema, self.key if key is None else key, value)
+        return self._shard.evolve(wanted, tuple(drop))
 
     def critical_hold(
         self, name: str, token: str = "", since: FrontierLike | None = None

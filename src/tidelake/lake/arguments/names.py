@@ -62,7 +62,7 @@ def check_list(names: object, what: str) -> None:
         UsageError: they were not; names the argument (`what`).
     """
     if isinstance(names, str | bytes) or not isinstance(names, Sequence):
-        raise UsageError(f"{what}={names!r} is not a list of collection names: write {what}=['name', ...]")
+        raise UsageError(f"{what}={names!r} is not a list of names: write {what}=['name', ...]")
 
 
 def not_found(name: str, shards: Mapping[str, str | None]) -> str:
