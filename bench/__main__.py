@@ -32,6 +32,7 @@ MEASURED = (
     "spark_writes",
     "spark_ingest",
     "spark_tables",
+    "spark_history",
 )
 OUT = Path("bench-out/bench.json")
 SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")

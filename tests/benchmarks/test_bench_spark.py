@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bench import spark as reads
+from bench import spark_history as history
 from bench import spark_writes as writes
 from bench.__main__ import titled
 
@@ -40,6 +41,15 @@ def test_appends_and_upserts_are_compared_with_plain_files(spark: Any, tmp_path:
     found = writes.upserts(spark, tmp_path, frame, 3_000)
     assert [row["events"] for row in found.values()] == [30, 30, 30]
     assert all(row["upsert_to_rewrite"] > 0 for row in found.values())
+
+
+@pytest.mark.soak
+def test_a_long_history_is_compared_with_plain_files(spark: Any, tmp_path: Path) -> None:
+    kept = history.filled(tmp_path, 300, 6_000)
+    history.at_rest(kept)
+    found = history.measured(spark, tmp_path, kept)
+    assert found["updates"] == 6_000 and found["changed_rows"] > 0
+    assert min(found["newest_to_plain"], found["changes_to_group_by"]) > 0
 
 
 @pytest.mark.full
