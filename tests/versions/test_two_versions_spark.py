@@ -15,6 +15,10 @@ from wheels import HERE, NEW, environment
 
 SPARK = HERE.parent / "spark"
 PATHS = ("helper append", "helper changes", "helper merge", "helper upsert", "format snapshot", "stream sink")
+MADE = """
+import sys, pyarrow, tidelake
+tidelake.open(sys.argv[1]).create("first", pyarrow.schema([("k", pyarrow.int64())]), key=["k"])
+"""
 pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(1800)]
 
 
@@ -23,6 +27,9 @@ def test_driver_and_executors_are_of_two_versions(old, newer, tmp_path):
     driver, executors = (NEW, old) if newer == "driver" else (old, NEW)
     history = small_history(tmp_path / "history")
     (tmp_path / "work").mkdir()
+    # A lake whose first collection the newer version makes has the newest format at once.
+    made = [sys.executable, "-c", MADE, str(tmp_path / "work" / "lake")]
+    subprocess.run(made, env=environment(old), cwd=tmp_path, timeout=600, check=True)
     conf = {
         **quick.CONF,
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (executors, HERE / "seen"))),

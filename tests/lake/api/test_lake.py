@@ -534,10 +534,14 @@ def test_hundreds_of_collections_cost_no_more_each_than_a_few():
     url = f"memory://{uuid.uuid4().hex}"
     lake = tidelake.open(url, env=Env(recorder=counters))
 
+    def so_far():
+        of_stores = (name for name in counters.counts if name.startswith(("log.", "blob.")))
+        return sum(counters.counts[name] for name in of_stores if not name.endswith(".bytes"))
+
     def calls(work):
-        before = sum(n for name, n in counters.counts.items() if not name.endswith(".bytes"))
+        before = so_far()
         work()
-        return sum(n for name, n in counters.counts.items() if not name.endswith(".bytes")) - before
+        return so_far() - before
 
     costs = [calls(lambda n=n: lake.create(f"c{n:03}", SCHEMA, key=["id"])) for n in range(600)]
     # The catalog's runs are merged, and folded now and then: a create reads a few, however many names.

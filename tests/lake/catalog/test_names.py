@@ -71,7 +71,8 @@ def cost(lake, work):
     """Store calls and bytes read, by kind."""
     before = dict(lake.counts)
     work()
-    return {name: n - before.get(name, 0) for name, n in lake.counts.items() if n != before.get(name, 0)}
+    stored = {name: n for name, n in lake.counts.items() if name.startswith(("log.", "blob."))}
+    return {name: n - before.get(name, 0) for name, n in stored.items() if n != before.get(name, 0)}
 
 
 def calls(lake, work):
