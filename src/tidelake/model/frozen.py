@@ -1,4 +1,4 @@
-"""Frozen values with other fields, at the cost of those that change.
+"""Copies of frozen values in which some fields have other values. A copy costs what changes.
 
 Owns the way around `dataclasses.replace`, which sets each field again: for the state of a shard it would cost
 more than what most commits change. Must not know which values these are.
