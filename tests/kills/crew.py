@@ -129,6 +129,20 @@ class Crew:
         """Start a successor of the same kind and name."""
         self.children.append(Child(next(self._places), child.kind, child.name))
 
+    def await_work(self, *words):
+        """Wait until each writer has appended twice more, and somebody has told each of the words."""
+        for child in self.children:
+            child.await_ready()
+            if child.kind == "append":
+                child.await_more("in", 2)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while left := [word for word in words if not self._count(word)]:
+            assert time.monotonic() < deadline_s, f"nobody tells {left}"
+            time.sleep(0.01)
+
+    def _count(self, word):
+        return self.done[word] + sum(child.count(word) for child in self.children)
+
     def kill_all(self):
         for child in list(self.children):
             self.kill(child)

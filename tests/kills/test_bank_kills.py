@@ -119,6 +119,15 @@ def transfer_under_kills(place, places, turns, rng):
                 told += victim.transfers()
                 kills += 1
                 tellers.append(Teller(next(places), victim.kind, victim.name))
+            deadline_s = time.monotonic() + PATIENCE_S
+            while not (told or any(teller.transfers() for teller in tellers)):
+                assert time.monotonic() < deadline_s
+                time.sleep(0.005)
+            while not looks:
+                assert time.monotonic() < deadline_s
+                with suppress(LeaseExpired):
+                    check_at(lake, last_time(lake))
+                    looks += 1
     finally:
         for teller in tellers:
             teller.kill()

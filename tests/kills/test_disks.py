@@ -84,8 +84,7 @@ def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng
             crew.check()
             for child in gone:
                 crew.succeed(child)
-        for child in crew.children:
-            child.await_ready()
+        crew.await_work()
         crew.check_at_rest()
     assert min(crew.acknowledged.values()) > 0
     record_property("figures", f"disk pulled out {number + 1} times; {crew.figures()}")

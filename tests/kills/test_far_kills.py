@@ -106,8 +106,7 @@ def test_processes_behind_faults_lose_and_double_nothing(far, rng, record_proper
                 far.server.start()
             if number % 3 == 1:
                 crew.check()
-        for child in crew.children:
-            child.await_ready()
+        crew.await_work()
         crew.kill_all()
         far.arrive()
         crew.check_at_rest()

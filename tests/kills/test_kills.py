@@ -11,6 +11,7 @@ import tidelake
 from tiers import rounds
 
 CREW = [("append", "a"), ("append", "b"), *((kind, kind) for kind in WORKS if kind != "append")]
+WORDS = ("gone", "dropped", "copied", "forked")
 CHECK_EVERY = 5
 
 
@@ -27,12 +28,11 @@ def test_processes_that_are_killed_lose_and_double_nothing(tmp_path, rng, record
             crew.succeed(victim)
             if number % CHECK_EVERY == CHECK_EVERY - 1:
                 crew.check()
-        for child in crew.children:
-            child.await_ready()
+        crew.await_work(*WORDS)
         crew.check_at_rest()
     assert not crew.errors
     assert min(crew.acknowledged.values()) > 0
-    assert crew.done["gone"] and crew.done["dropped"] and crew.done["copied"] and crew.done["forked"]
+    assert all(crew.done[word] for word in WORDS)
     record_property("figures", crew.figures())
 
 

@@ -41,8 +41,7 @@ def test_processes_and_servers_that_are_killed_lose_and_double_nothing(
                     server.kill()
                     time.sleep(rng.random() * 0.2)
                     server.start()
-            for child in crew.children:
-                child.await_ready()
+            crew.await_work()
             crew.kill_all()
             proxy.faults = Faults()
             crew.check_at_rest()
