@@ -241,16 +241,42 @@ def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(
 
 
 def test_a_new_key_whose_folder_is_not_flushed_is_unknown(tmp_path: Path) -> None:
-    flushes = Flushes(3)
+    flushes = Flushes(4)
     log = SqliteVersionLog(str(tmp_path), flush=flushes)
     with pytest.raises(OutcomeUnknown, match="'k'"):
         log.compare_and_set("k", None, b"x")
-    assert flushes.paths == [str(tmp_path.parent), str(tmp_path), str(tmp_path / "k")]
+    new = str(database(tmp_path).with_suffix(".new"))
+    assert flushes.paths == [str(tmp_path.parent), str(tmp_path), new, str(tmp_path / "k")]
     assert log.head("k") == Entry(0, b"x")
     log.close()
     again = SqliteVersionLog(str(tmp_path))
     assert again.compare_and_set("k", 0, b"y")
     again.close()
+
+
+def test_a_new_key_whose_database_is_not_flushed_is_not_there(tmp_path: Path) -> None:
+    flushes = Flushes(3)
+    log = SqliteVersionLog(str(tmp_path), flush=flushes)
+    with pytest.raises(StoreUnavailable, match="'k'"):
+        log.compare_and_set("k", None, b"x")
+    assert log.head("k") is None
+    assert log.compare_and_set("k", None, b"y")
+    assert log.head("k") == Entry(0, b"y")
+    log.close()
+
+
+def test_the_first_append_flushes_the_folder_of_a_key_that_others_made(tmp_path: Path) -> None:
+    flushes, others = Flushes(), Flushes()
+    log = SqliteVersionLog(str(tmp_path), flush=flushes)
+    assert log.compare_and_set("k", None, b"x")
+    flushes.paths.clear()
+    assert log.compare_and_set("k", 0, b"y")
+    assert flushes.paths == []  # it has flushed the folder when it made the key
+    other = SqliteVersionLog(str(tmp_path), flush=others)
+    assert other.compare_and_set("k", 1, b"z")
+    assert str(tmp_path / "k") in others.paths
+    log.close()
+    other.close()
 
 
 def database(root: Path) -> Path:

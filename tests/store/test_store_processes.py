@@ -1,6 +1,7 @@
 """Real processes: together, killed, and forked."""
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import store_child
 from tidelake.errors import Closed
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.sqlite import SqliteVersionLog
+from tidelake.store.sqlite_pool import connections_allowed
 
 CHILD = [sys.executable, store_child.__file__]
 
@@ -207,6 +209,13 @@ def test_few_connections_are_open_for_many_keys(tmp_path: Path) -> None:
     databases = [path for path in opened if path.startswith(str(tmp_path)) and path.endswith(".db")]
     assert 0 < len(databases) <= 8
     log.close()
+
+
+def test_a_pool_keeps_as_many_connections_as_the_limit_on_descriptors_allows(monkeypatch):
+    given = {256: 64, 1024: 64, 8192: 512, 1 << 20: 1024, resource.RLIM_INFINITY: 1024}
+    for limit, connections in given.items():
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert connections_allowed() == connections
 
 
 def test_a_closed_log_says_so(tmp_path: Path) -> None:

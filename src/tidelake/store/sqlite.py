@@ -53,7 +53,7 @@ from tidelake.store.sqlite_database import (
     witness_of,
 )
 from tidelake.store.sqlite_errors import at_commit, before_commit, damaged, primary_code
-from tidelake.store.sqlite_pool import ConnectionPool, KeyHandle
+from tidelake.store.sqlite_pool import ConnectionPool, KeyHandle, connections_allowed
 from tidelake.store.witness import LINK_BYTES, Acknowledged, link
 
 T = TypeVar("T")
@@ -71,7 +71,8 @@ class SqliteVersionLog:
         root: the directory; created by the first write if it is missing.
         ids: source of names for new databases.
         flush: makes a directory durable (SQLite flushes its own files).
-        connections_max: most keys that are kept open; each takes four or five file descriptors.
+        connections_max: most keys that are kept open; each takes four or five file descriptors. Default: by
+            the limit of this process on descriptors (`connections_allowed`).
         base: no symbolic link below it is followed; default: the root.
         locks: whether SQLite opens the files itself, and so locks them.
     """
@@ -81,7 +82,7 @@ class SqliteVersionLog:
         root: str,
         ids: IdSource | None = None,
         flush: Flush = os.fsync,
-        connections_max: int = 64,
+        connections_max: int | None = None,
         base: str | None = None,
         *,
         locks: bool = True,
@@ -91,7 +92,7 @@ class SqliteVersionLog:
         self._ids = ids or RandomIds()
         self._files = SystemFiles(flush)  # SQLite cannot use simulated files
         self._folders = Folders(self.root, self._files)
-        self._pool = ConnectionPool(connections_max, locks=locks)
+        self._pool = ConnectionPool(connections_max or connections_allowed(), locks=locks)
 
     def head(self, key: str) -> Entry | None:
         """The newest entry; see `VersionLog.head`."""
@@ -120,7 +121,7 @@ class SqliteVersionLog:
                 return False
             if self._connect(key, handle) is None:
                 if expected is None:
-                    self._create(key, data)
+                    self._create(key, handle, data)
                 return expected is None
             return self._commit(key, handle, lambda database: database.append(expected, data))
 
@@ -327,20 +328,21 @@ class SqliteVersionLog:
             raise unavailable("open key", key, error) from error
         return handle.database
 
-    def _create(self, key: str, data: bytes) -> None:
+    def _create(self, key: str, handle: KeyHandle, data: bytes) -> None:
         """Create the database with its first entry under a temporary name; rename it. REQUIRES: the lock."""
         path, first = os.path.join(self._folder(key), self._ids.fresh()), link(b"", 0, data)
         is_visible = False
         try:
             self._clean(key)
             try:
-                make_database(path + ".new", [(0, first, data)])
+                make_database(path + ".new", [(0, first, data)], self._files.fsync)
             except sqlite3.Error as error:
                 self._clean(key)
                 raise before_commit("create", key, path, error) from error
             os.rename(path + ".new", path + ".db")
             is_visible = True
             self._folders.flush(self._folder(key))
+            handle.created = path + ".db"
             note(path + ".db", Acknowledged(0, first))
         except OSError as error:
             raise (unknown if is_visible else unavailable)("create key", key, error) from error
@@ -365,7 +367,8 @@ class SqliteVersionLog:
             raise damage
         linked = found.links[-1]
         rows = zip(found.entries, found.links, strict=True)
-        make_database(new + ".new", [(entry.seqno, link_ or None, entry.data) for entry, link_ in rows])
+        made = [(entry.seqno, link_ or None, entry.data) for entry, link_ in rows]
+        make_database(new + ".new", made, self._files.fsync)
         if acknowledged is None:
             note(old, Acknowledged(found.head, linked or bytes(LINK_BYTES)))
         self._folders.flush(folder)
@@ -444,7 +447,8 @@ class SqliteVersionLog:
         # The process that created the database may have died before it flushed the folder or a last commit.
         if not handle.flushed:
             try:
-                self._folders.flush(self._folder(key))
+                if handle.created != database.path:
+                    self._folders.flush(self._folder(key))
                 database.flush_recovered(self._files.fsync)
             except OSError as error:
                 raise unavailable("write", key, error) from error

@@ -12,6 +12,7 @@ entries. Hence the fork hooks below, which the first log of a process installs.
 """
 
 import os
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -29,6 +30,19 @@ _hooked = False
 
 # Descriptors of databases that must stay open, by device and inode; see `close_descriptor`.
 _kept: dict[tuple[int, int], list[int]] = {}
+
+
+# At least so many connections, and at most; in between, one for each so many descriptors of this process.
+# SQLite takes 160 KiB for each.
+_CONNECTIONS_MIN, _CONNECTIONS_MAX, _DESCRIPTORS_EACH = 64, 1024, 16
+
+
+def connections_allowed() -> int:
+    """How many connections a pool keeps open: their descriptors are a third of what is allowed."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return _CONNECTIONS_MAX
+    return min(max(allowed // _DESCRIPTORS_EACH, _CONNECTIONS_MIN), _CONNECTIONS_MAX)
 
 
 def close_descriptor(descriptor: int) -> None:
@@ -62,12 +76,19 @@ class KeyHandle:
     `writer` is held for a whole write, also while it waits for other processes; `lock` is held while the
     connection is used. A thread that needs both takes `writer` first. A handle is not retired while either
     is held.
+
+    Attributes:
+        database: the open database, if any.
+        created: path of the database that was created through this handle, in a folder that was flushed then.
+        flushed: whether what other processes may have left unflushed was flushed since the database is open.
+        retired: the handle is no longer used; take another one.
     """
 
     def __init__(self) -> None:
         self.writer = threading.Lock()
         self.lock = threading.Lock()
         self.database: Database | None = None
+        self.created: str | None = None
         self.flushed = False
         self.retired = False
 

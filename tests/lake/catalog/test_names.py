@@ -1,5 +1,6 @@
 """Names: renamed and swapped at once, given up for good, found at the same cost however many there are."""
 
+import random
 import threading
 import uuid
 from dataclasses import replace
@@ -403,12 +404,64 @@ def test_opening_by_name_costs_as_much_among_10000_names_as_among_few(harbour, c
     if count:
         fill(lake, count)
     again = harbour.lake()
-    again.collection("n000050x")
+    first = cost(again, lambda: again.collection("n000050x"))
     opened = cost(again, lambda: again.collection("n000050x"))
+    assert first.get("blob.get.bytes", 0) + first.get("blob.get_ranges.bytes", 0) <= 131_072
     assert calls(again, lambda: again.collection("n000050x")) <= 8
     # The whole list takes half a megabyte.
     assert opened.get("blob.get.bytes", 0) <= 32_768
     assert calls(again, lambda: again.create("n000050x", SCHEMA, key=["id"])) <= 8
+
+
+def test_names_that_others_change_are_found_and_a_catalog_that_nobody_changed_is_not_read(harbour):
+    here, there = harbour.made(a=1, b=2), harbour.lake()
+    assert there.collection("a").snapshot().read_all()["id"].to_pylist() == [1]
+    with pytest.raises(CollectionNotFound):
+        there.collection("c")
+    here.create("c", SCHEMA, key=["id"])
+    here.rename("a", "d")
+    here.drop("b")
+    assert contents(there.collection("d")) == contents(here.collection("d"))
+    assert "c" in there
+    for gone in ("a", "b"):
+        with pytest.raises(CollectionNotFound):
+            there.collection(gone)
+    there.counts.clear()
+    for _ in range(5):
+        assert "d" in there
+        assert "b" not in there
+    assert {call for call in there.counts if call.startswith("blob.")} == set()
+
+
+def test_an_intent_that_is_done_is_kept_by_no_process(harbour):
+    here, there = harbour.made(a=1)._catalog, harbour.lake()._catalog
+    assert here.intend(here.look(["a"]), "x", "what")
+    ((key, what),) = here.look([], intents=True).intents.items()
+    assert (what, there.look([], intents=True).intents) == ("what", {key: "what"})
+    there.done(key)
+    assert here.look([], intents=True).intents == there.look([], intents=True).intents == {}
+
+
+def test_what_a_process_keeps_of_the_names_is_what_is_stored(harbour, monkeypatch):
+    monkeypatch.setattr("tidelake.lake.catalog.catalog._KEPT_ROWS_MAX", 20)
+    lakes = [harbour.lake() for _ in range(3)]
+    chosen, given = random.Random(5), 0
+    for _ in range(25):
+        lake = chosen.choice(lakes)
+        known = sorted(lake.names().values())
+        match chosen.choice(["create", "create", "rename", "drop"]):
+            case "rename" if known:
+                lake.rename(chosen.choice(known), f"n{given}")
+                given += 1
+            case "drop" if known:
+                lake.drop(chosen.choice(known))
+            case _:
+                lake.create(f"n{given}", SCHEMA, key=["id"])
+                given += 1
+        stored = {name: id_ for id_, name in harbour.lake().names().items()}
+        for seen in lakes:
+            for name in chosen.sample([f"n{n}" for n in range(given)], min(given, 4)):
+                assert (seen.id_of(name) if name in seen else None) == stored.get(name)
 
 
 @pytest.mark.full

@@ -62,6 +62,8 @@ _MERGE_ABOVE_RUNS = 16
 # All runs are merged when more than one row in eight lies outside the largest run. So each name is rewritten
 # a bounded number of times while the list grows tenfold, and a change costs no more in a long list.
 _TAIL = 8
+# So many rows are read as fast as a few of them, so all names are read and kept.
+_KEPT_ROWS_MAX = 4096
 # Small row groups: opening one name reads one row group of each stored run.
 _ROW_GROUP_ROWS_MAX = 256
 
@@ -94,6 +96,7 @@ class Catalog:
         )
         self._group_commits = group_commit
         self._opened: Shard | None = None
+        self._kept: Listing | None = None  # all names and intents, at a time that was the newest
 
     @property
     def _shard(self) -> Shard:
@@ -141,20 +144,40 @@ class Catalog:
     def look(self, names: Iterable[str], *, intents: bool = False) -> Listing:
         """Read the given names, as far as they exist. Costs a scan of the log, and a row group of each run.
 
-        There are few runs, however many names there are. With `intents` also reads the intents.
+        There are few runs, however many names there are. A short catalog is read only if others have changed
+        it. With `intents` also reads the intents.
         """
+        names = list(names)
+        kept = self._short()
+        if kept is not None:
+            found = {name: kept.shards[name] for name in names if name in kept.shards}
+            return Listing(kept.upper, found, dict(kept.intents) if intents else {})
         wanted = [encoded_text(name.encode(errors="surrogatepass")) for name in names]
         ranges = [(name, name + PAST) for name in wanted] + [beginning(_INTENT)] * intents
         return self._listing(Selection(where=leaf(_NAME_ID, ranges)))
 
-    def _listing(self, selection: Selection) -> Listing:
+    def _short(self) -> Listing | None:
+        """All of a short catalog, read only if it has changed; None for a longer one."""
+        version = self._newest()
+        if version is None or version.state.spine.totals.rows > _KEPT_ROWS_MAX:
+            return None
+        kept = self._kept
+        if kept is None or kept.upper != _time_of(version):
+            kept = self._kept = self._listing(Selection(), version)
+        return kept
+
+    def _newest(self) -> Version | None:
+        """The catalog now; None if there is none yet, and a read-only lake cannot make one."""
+        try:
+            return self._shard.version() if self._opened else self._shard.last_version()
+        except ReadOnlyLake:
+            return None
+
+    def _listing(self, selection: Selection, seen: Version | None = None) -> Listing:
         while True:
-            try:
-                version = self._shard.version() if self._opened else self._shard.last_version()
-            except ReadOnlyLake:
-                return Listing(0, {})  # There is no catalog yet, and a read-only lake cannot make one.
-            upper = version.upper.elements[0]
-            if not isinstance(upper, int) or upper == 0:
+            version, seen = seen or self._newest(), None
+            upper = 0 if version is None else _time_of(version)
+            if version is None or upper == 0:
                 return Listing(0, {})
             try:
                 rows = self._rows(version, AsOf(upper - 1), selection)
@@ -165,9 +188,9 @@ class Catalog:
                 if not isinstance(why, LeaseExpired):
                     raise why from error
                 continue  # Others also deleted the parts that they had merged.
-            found = dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True))
-            intents = {key: found.pop(key) for key in [*found] if key.startswith(_INTENT)}
-            return Listing(upper, found, intents)
+            return _listing_of(
+                upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True))
+            )
 
     def _rows(self, version: Version, asked: AsOf, selection: Selection) -> pa.Table:
         """Some rows at a closed time of a version, read at once: nothing keeps their parts."""
@@ -216,8 +239,22 @@ class Catalog:
             compare_and_append(self._shard, table, Frontier.of(listing.upper), Frontier.of(listing.upper + 1))
         except UpperMismatch:
             return False
+        self._keep(listing.upper, rows)
         self._tidy()
         return True
+
+    def _keep(self, upper: int, rows: Sequence[tuple[str, str | None, int]]) -> None:
+        """Change the names that are kept as the catalog was changed at `upper`: first what was taken away."""
+        kept = self._kept
+        if kept is None or kept.upper != upper:
+            return
+        names: dict[str, str | None] = {**kept.shards, **kept.intents}
+        for name, shard_id, diff in rows:
+            if diff < 0 and names.get(name) == shard_id:
+                del names[name]
+            elif diff > 0:
+                names[name] = shard_id
+        self._kept = _listing_of(upper + 1, names)
 
     def agreed(self) -> Agreed:
         """The settings of the lake. One log scan."""
@@ -300,3 +337,15 @@ class Catalog:
             or must_merge_all(list(state.spine), state.since)
         ):
             maintainer.merge_all()
+
+
+def _time_of(version: Version) -> int:
+    """The upper of the catalog in a version."""
+    upper = version.upper.elements[0]
+    return upper if isinstance(upper, int) else 0
+
+
+def _listing_of(upper: int, rows: dict[str, str | None]) -> Listing:
+    """A listing of rows, of names and of intents."""
+    intents = {key: what for key, what in rows.items() if key.startswith(_INTENT) and what is not None}
+    return Listing(upper, {key: shard for key, shard in rows.items() if key not in intents}, intents)
