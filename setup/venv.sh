@@ -72,7 +72,7 @@ pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input)
 if [ ! -t 2 ]; then
   pip+=(--quiet)
 fi
-say "setup: installing the packages of requirements.lock (1.4 GB on disk; PySpark alone is a download of 450 MB)"
+say "setup: installing the packages of requirements.lock (1.6 GB on disk; PySpark alone is a download of 450 MB)"
 # PySpark comes as source only: its build tool is installed first, so that nothing unlocked takes part.
 build_tool="$(mktemp)"
 trap 'rm -f "$build_tool"' EXIT
