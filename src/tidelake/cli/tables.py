@@ -54,8 +54,9 @@ def mirror(
 ) -> None:
     """Bring TABLE, of Delta Lake or Iceberg, to the contents of a collection.
 
-    The first run makes it; later runs write what has changed since. TABLE is a path or URL for Delta Lake, and CATALOG.NAMESPACE.TABLE for Iceberg. Needs the extra delta or
-    iceberg, and no Spark. The command may be killed and run again at any point.
+    The first run makes it; later runs write what has changed since. TABLE is a path or URL for Delta Lake,
+    and CATALOG.NAMESPACE.TABLE for Iceberg. Needs the extra delta or iceberg, and no Spark. The command may
+    be killed and run again at any point.
     """
     import tidelake
     from tidelake.cli import files, output

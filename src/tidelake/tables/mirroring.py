@@ -21,7 +21,7 @@ from tidelake.lake.api.handle import times_of
 from tidelake.model.instants import TimeLike
 from tidelake.model.schema import DIFF
 from tidelake.tables.plaintypes import as_plain, plain_schema
-from tidelake.tables.target import Holds, Mark, TableFormat, MirrorTarget
+from tidelake.tables.target import Holds, Mark, MirrorTarget, TableFormat
 
 # A condition on keys is evaluated for each row, and is a tree in memory: above this, all rows are written.
 _KEYS_MAX = {"delta": 1_000_000, "iceberg": 1_000}
