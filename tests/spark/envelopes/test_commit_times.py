@@ -29,8 +29,10 @@ from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.held import BYTES_MAX, Held, merged, packed, split, with_held
 from tidelake.spark.envelopes.positions import COPY, COPY_END, MARK, NONE, NOTHING, ROWS, positions
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
-from tidelake.spark.envelopes.timeline import SURVEY, Progress, merged_surveys, survey, timeline
+from tidelake.spark.envelopes.surveys import SURVEY, merged_surveys, survey, twice
+from tidelake.spark.envelopes.timeline import Progress, timeline
 from tidelake.spark.uploads import Answer
+from tidelake.spark.writing.running import BYTES_MAX as driver_bytes
 
 SCHEMA = pa.schema(
     [
@@ -225,6 +227,52 @@ def test_what_a_connector_delivers_again_is_ignored(events: Lines, clock: str | 
     again.take([events[2000:3000]])
     assert sorted(map(repr, once.updates)) == sorted(map(repr, again.updates))
     assert again.repeated > 500 and once.repeated == 0
+
+
+def test_a_transaction_that_is_delivered_again_from_its_begin_is_there_once(events: Lines) -> None:
+    rows = Lines(line for line in events if line != b"null" and json.loads(line)["op"] != "m")
+    groups = itertools.groupby(rows, key=lambda line: json.loads(json.loads(line)["source"]["sequence"])[0])
+    whole = max((Lines(group) for _, group in groups), key=len)
+    assert len(whole) > 1
+    following = rows[rows.index(whole[-1]) + 1 :][:3]
+    once = Stream()
+    once.take([[*whole, *following]])
+    assert once.updates
+    for delivered in range(1, len(whole) + 1):
+        again = Stream()
+        again.take([[*whole[:delivered], *whole, *following]])
+        assert again.updates == once.updates and again.repeated == delivered
+        for overlap, is_named in ((1, True), (0, False)):
+            pieces = [whole[:delivered], [*whole[delivered - overlap :], *following]]
+            found = [survey(positions(pa.array(piece, pa.binary()))) for piece in pieces]
+            assert bool(twice(pa.Table.from_batches(found, schema=SURVEY), 0)) == is_named
+
+
+@settings(max_examples=examples(30))
+@given(data=st.data())
+def test_transactions_with_events_that_come_twice_are_named(events: Lines, data: st.DataObject) -> None:
+    lines = [line for line in events[1000:1200] if line != b"null"]
+    once = len(lines)
+    # The connector restarts, and delivers events again from an earlier one on.
+    stops = data.draw(st.lists(st.integers(1, once), max_size=2).map(sorted))
+    for stop in stops:
+        lines = [*lines[:stop], *lines[max(0, stop - data.draw(st.integers(1, 40))) :]]
+    cuts = data.draw(st.lists(st.integers(0, len(lines)), max_size=6))
+    cuts = sorted([*cuts, *data.draw(st.sampled_from([[], stops]))])
+    pieces = [lines[a:b] for a, b in itertools.pairwise([0, *cuts, len(lines)])]
+    order = data.draw(st.permutations(pieces))
+    found = [positions(pa.array(piece, pa.binary())) for piece in order]
+    named = twice(pa.Table.from_batches([survey(one) for one in found], schema=SURVEY), 0)
+    several = Counter(lines)
+    shared = {line for line, count in several.items() if count > 1 and json.loads(line)["op"] != "m"}
+    told = {
+        line
+        for piece, at in zip(order, found, strict=True)
+        for line in np.array(piece, object)[named.has(at)]
+    }
+    assert shared <= told
+    if len(lines) == once:
+        assert not named
 
 
 @pytest.mark.parametrize("clock", ["ts_ms", "ts_us"])
@@ -511,6 +559,32 @@ def test_an_ingest_of_a_capture_is_the_truth(
     for lsn, rows in truth.items():
         found = c.snapshot(lsn).read_all().select(SCHEMA.names).to_pylist()
         assert {tuple(row.values()) for row in found} == rows and len(found) == len(rows)
+
+
+@pytest.mark.full
+def test_tasks_take_what_is_delivered_again_once(spark: Any, tmp_path: Path, events: Lines) -> None:
+    rows = Lines(line for line in events[:1500] if line != b"null")
+    # Again within a file, from file to file, and over several batches of a task.
+    landed(tmp_path / "in", [*rows[:700], *rows[600:901]], 1)
+    landed(tmp_path / "in", [*rows[500:900], *rows[850:]], 2)
+    landed(tmp_path / "once", rows, 1)
+    lake = tidelake.open(tmp_path / "lake")
+    once, c = (lake.create(name, SCHEMA, key=["id"]) for name in ("once", "again"))
+    ingest(spark, once, tmp_path / "once", tmp_path / "check1", envelope="debezium")
+    settings = {driver_bytes: "0", "spark.sql.execution.arrow.maxRecordsPerBatch": "64"}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        report = ingest(spark, c, tmp_path / "in", tmp_path / "check2", envelope="debezium")
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    marks = sum(json.loads(line)["op"] == "m" for line in [*rows[600:901], *rows[500:900], *rows[850:]])
+    of_rows = len(rows[600:901]) + len(rows[500:900]) + len(rows[850:]) - marks
+    assert report.repeated == of_rows - sum(json.loads(line)["op"] != "m" for line in rows[700:])
+    assert c.upper == once.upper
+    ours, theirs = (one.updates(0, one.upper).read_all().to_pylist() for one in (c, once))
+    assert len(ours) > 1000 and sorted(map(repr, ours)) == sorted(map(repr, theirs))
 
 
 @pytest.mark.full

@@ -272,6 +272,16 @@ def texts(frame: DataFrame, *, placed: bool = False) -> DataFrame:
     return frame.select(*selected)
 
 
+def lines_arrow(lines: DataFrame) -> pa.Schema:
+    """The columns of lines, as a frame has them."""
+    kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
+    kinds |= {"topic": pa.string(), "partition": pa.int32()}
+    for name in ("value", "key"):
+        binary = lines.schema[name].dataType.simpleString() == "binary"
+        kinds[name] = pa.binary() if binary else pa.string()
+    return pa.schema([(name, kinds[name]) for name in lines.columns])
+
+
 def of_kafka(frame: t.StructType) -> bool:
     """Whether rows have the columns by which Kafka's source tells where a message is and when it was sent."""
     kinds = {field.name: field.dataType for field in frame}

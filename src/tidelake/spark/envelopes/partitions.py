@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.envelopes.places import HEARTBEATS, UNPASSED, Reached, TopicPartition
 from tidelake.spark.envelopes.positions import COPY_END, MARK, NONE, NOTHING, ROWS, Positions
-from tidelake.spark.envelopes.timeline import SURVEY, merged_surveys
+from tidelake.spark.envelopes.surveys import SURVEY, edges, merged_surveys
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -102,7 +102,8 @@ def placed_survey(found: Positions, messages: pa.RecordBatch) -> pa.RecordBatch:
     }
     table = pa.table([columns[name] for name in PLACED.names], schema=PLACED)
     known = pc.or_(pa.array(there), place["topic"].is_valid())
-    batches = merged_surveys(table.filter(known)).combine_chunks().to_batches()
+    table = pa.concat_tables([merged_surveys(table.filter(known)), edges(found, PLACED)])
+    batches = table.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=PLACED)
 
 

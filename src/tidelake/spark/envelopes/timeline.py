@@ -37,69 +37,11 @@ from tidelake.spark.envelopes.positions import (
     Positions,
     mixed,
 )
+from tidelake.spark.envelopes.surveys import goes_back, told_apart
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _LAST = 2**63 - 1
-# Columns of surveys of which the least value counts.
-_LEAST = ("start", "first", "begin", "stamp")
-# What a task tells the driver of its lines.
-SURVEY = pa.schema(
-    [
-        pa.field("connector", pa.string(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("roles", pa.int8(), nullable=False),
-        pa.field("clock", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        pa.field("group", pa.string()),
-    ]
-)
-
-
-def told_apart(lines: pa.Array) -> pa.Array:
-    """What tells events apart: their lines (binary), without the moments at which they were delivered.
-
-    Each event has its own position in the log, so only an event that is delivered again has an equal text.
-    """
-    texts = lines.view(pa.string())
-    return pc.replace_substring_regex(texts, r'"ts_[mun]s":\s*[0-9]+', "").view(pa.binary())
-
-
-def survey(found: Positions) -> pa.RecordBatch:
-    """The transactions of some lines, each position once, as `SURVEY`. Only END events have no connector."""
-    there = pa.array(found.starts >= 0)
-    groups = pa.nulls(len(found.starts), pa.string()) if found.groups is None else found.groups
-    columns = {
-        "connector": pa.repeat(pa.scalar(found.connector), len(found.starts)),
-        "start": pa.array(found.starts),
-        "roles": pa.array(found.roles),
-        "clock": pa.array(found.clocks),
-        "end": pa.array(found.ends),
-        "group": groups,
-    }
-    table = pa.table(columns, schema=SURVEY).filter(there)
-    return _one(merged_surveys(table))
-
-
-def merged_surveys(table: pa.Table) -> pa.Table:
-    """Each position of each role once; of transactions with names only the first position.
-
-    Those of messages, in `tidelake.spark.envelopes.partitions`, once in each partition.
-    """
-    by_position = table.column("group").null_count == table.num_rows
-    apart = ["connector", "roles", "start" if by_position else "group", "topic", "partition", "number"]
-    names = [name for name in apart if name in table.schema.names]
-    sums = [(name, "min" if name in _LEAST else "max") for name in table.schema.names if name not in names]
-    grouped = table.group_by(names, use_threads=False).aggregate(sums)
-    renamed = grouped.rename_columns(
-        [name.removesuffix("_max").removesuffix("_min") for name in grouped.column_names]
-    )
-    return renamed.select(table.schema.names).cast(table.schema)
-
-
-def _one(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=SURVEY)
 
 
 @dataclass(frozen=True)
@@ -186,7 +128,7 @@ class Timeline:
         """Which lines (binary) are events that are among those held back, or earlier in the lines.
 
         A connector that restarts delivers events again, from the middle of a transaction or from earlier on.
-        LIMITATION: of what comes twice in one micro-batch, only what is in one batch of a task is found.
+        What lies in several batches is found by `surveys.twice`.
         """
         rows = (found.roles & ROWS) > 0
         again = np.zeros(len(rows), np.bool_)
@@ -195,7 +137,7 @@ class Timeline:
             texts = told_apart(lines.take(pa.array(near)))
             again[near] = pc.is_in(texts, value_set=self.seen).to_numpy(zero_copy_only=False)
         there = np.flatnonzero(rows)
-        if (np.diff(found.starts[there]) < 0).any():
+        if goes_back(found, there).any():
             codes = told_apart(lines.take(pa.array(there))).dictionary_encode().indices.to_numpy()
             first = np.zeros(len(there), np.bool_)
             first[np.unique(codes, return_index=True)[1]] = True

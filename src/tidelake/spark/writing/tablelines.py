@@ -22,7 +22,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.overlap import mapped
 from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.changes import ChangeParser
-from tidelake.spark.envelopes.debezium import Debezium, of_kafka, texts
+from tidelake.spark.envelopes.debezium import Debezium, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, PLACES, ReadEvents
 from tidelake.spark.envelopes.routes import (
@@ -203,7 +203,7 @@ class SparkLines:
     def __init__(self, lines: DataFrame) -> None:
         columns = tuple(lines.columns)
         self.placed = PLACES[0] in columns
-        output = pa.schema([*_arrow_of(lines), pa.field(TABLE, pa.string())])
+        output = pa.schema([*lines_arrow(lines), pa.field(TABLE, pa.string())])
         routed = lines.mapInArrow(RouteLines(columns), frame_schema(output))
         self._kept = self._routed = routed.persist(StorageLevel.DISK_ONLY)
 
@@ -247,13 +247,3 @@ class SparkLines:
 
     def _of(self, table: str) -> DataFrame:
         return self._kept.where(f.col(TABLE) == table).select(*AS_TEXT)
-
-
-def _arrow_of(lines: DataFrame) -> pa.Schema:
-    """The columns of lines, as a frame has them."""
-    kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
-    kinds |= {"topic": pa.string(), "partition": pa.int32()}
-    for name in ("value", "key"):
-        binary = lines.schema[name].dataType.simpleString() == "binary"
-        kinds[name] = pa.binary() if binary else pa.string()
-    return pa.schema([(name, kinds[name]) for name in lines.columns])

@@ -6,8 +6,10 @@ the events. What is held back comes again with the next micro-batch, as if it we
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -15,7 +17,7 @@ from pyspark.sql import functions as f
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.spark.columns import frame_arrow, frame_schema
-from tidelake.spark.envelopes.debezium import Debezium, holds_texts, of_kafka, texts
+from tidelake.spark.envelopes.debezium import Debezium, holds_texts, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.held import Held, merged, split
 from tidelake.spark.envelopes.messages import as_bytes
@@ -23,19 +25,16 @@ from tidelake.spark.envelopes.partitions import PLACED, partitions, placed_surve
 from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.positions import positions
 from tidelake.spark.envelopes.read import AS_TEXT
-from tidelake.spark.envelopes.timeline import (
-    SURVEY,
-    Progress,
-    Timeline,
-    merged_surveys,
-    survey,
-    timeline,
-)
+from tidelake.spark.envelopes.routes import NumberedLines
+from tidelake.spark.envelopes.surveys import SURVEY, Twice, merged_surveys, survey, told_apart, twice
+from tidelake.spark.envelopes.timeline import Progress, Timeline, timeline
 from tidelake.spark.tasks import described, one_thread
 from tidelake.spark.uploads import Answer
 from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.running import fetched
 
+# What tells an event apart from all others.
+_APART = "_apart"
 _CLOCKS = {"ms": "ts_ms", "us": "ts_us"}
 
 
@@ -203,11 +202,16 @@ def surveyed(
         few, found = _found(lines, work, expected_bytes)
         repeated = 0
         known = {} if before is None else before.progress.partitions
-        if work.placed and (again := seen_again(found, known)):
-            is_seen = seen_column(again)
+        if work.placed and (offsets := seen_again(found, known)):
+            is_seen = seen_column(offsets)
             repeated = lines.where(is_seen).count()
             lines = lines.where(~is_seen)
             few, found = _found(lines, work, expected_bytes)
+        if few is None and envelope.old_rows == "events":
+            several = twice(found, 0 if before is None else before.progress.held)
+            if several:
+                lines, again = _once(lines, work.clock, several)
+                repeated += again
     if held is not None:
         found = pa.concat_tables([found, pa.Table.from_batches(work.all(iter([held])), schema=work.found)])
     copied = before is not None and before.progress.copying
@@ -233,6 +237,46 @@ def _found(
     if few is not None:
         return few, pa.Table.from_batches(work.all(iter(few)), schema=work.found)
     return None, to_arrow(lines.mapInArrow(work, frame_schema(work.found))).cast(work.found)
+
+
+def _once(lines: DataFrame, clock: str | None, several: Twice) -> tuple[DataFrame, int]:
+    """The lines with each event once, and how many events more there were. Reads the lines once.
+
+    Lines with repeated events are read twice more, and those of the transactions in question are shuffled.
+    """
+    lines = lines.select(*AS_TEXT)
+    told = pa.schema([*lines_arrow(lines), pa.field(_APART, pa.binary())])
+    marked = lines.mapInArrow(_TellApart(tuple(lines.columns), clock, several), frame_schema(told))
+    there = marked.where(f.col(_APART).isNotNull())
+    (counted,) = there.select(f.count(_APART), f.countDistinct(_APART)).collect()
+    again = counted[0] - counted[1]
+    if not again:
+        return lines, 0
+    rest = marked.where(f.col(_APART).isNull())
+    return rest.unionByName(there.dropDuplicates([_APART])).drop(_APART), again
+
+
+@dataclass(frozen=True)
+class _TellApart:
+    """In a worker: beside each line what tells its event apart; null unless it is of some transactions."""
+
+    columns: tuple[str, ...]
+    clock: str | None
+    several: Twice
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+        one_thread()
+        numbers = NumberedLines()
+        for batch in batches:
+            numbered = numbers.of(batch.rename_columns(list(self.columns)))
+            lines = as_bytes(numbered.column("value"))
+            there = np.flatnonzero(self.several.has(positions(lines, self.clock or "ts_ms")))
+            found: list[bytes | None] = [None] * len(lines)
+            texts = told_apart(lines.take(pa.array(there))).to_pylist()
+            for at, text in zip(there.tolist(), texts, strict=True):
+                found[at] = blake2b(text, digest_size=16).digest()
+            yield numbered.append_column(_APART, pa.array(found, pa.binary()))
 
 
 def seen_column(offsets: Mapping[TopicPartition, int]) -> Column:

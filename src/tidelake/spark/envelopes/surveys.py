@@ -1,0 +1,219 @@
+"""What a task tells the driver of its lines: where the transactions begin, and which may be there twice.
+
+Owns the surveys of lines, and what tells events apart. Must not know lines of Spark, nor times.
+
+A connector that restarts delivers events again. The events of one batch of lines are compared with each
+other (`Timeline.again`). Batches are not, so a survey also tells which part of a transaction is in a batch:
+`twice` finds the transactions of which two batches may have the same events.
+
+INVARIANT: an event that is in two batches is of a transaction that `twice` names.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.spark.envelopes.positions import NONE, ROWS, Positions
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+# Roles of rows of a survey that are no lines. EDGE: of the first and of the last transaction in a batch, the
+# first (`clock`) and the last position (`end`) that an event in the batch has. BACK: from position `start` to
+# `end` the lines of a batch go back.
+EDGE, BACK = 32, 64
+# Connectors whose events have the positions of their transactions only; and of these the one whose events may
+# be alike without being the same.
+_WITHOUT = ("sqlserver", "oracle")
+_ALIKE = "oracle"
+# Columns of surveys of which the least value counts.
+_LEAST = ("start", "first", "begin", "stamp")
+# What a task tells the driver of its lines.
+SURVEY = pa.schema(
+    [
+        pa.field("connector", pa.string(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("roles", pa.int8(), nullable=False),
+        pa.field("clock", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("group", pa.string()),
+    ]
+)
+
+
+def told_apart(lines: pa.Array) -> pa.Array:
+    """What tells events apart: their lines (binary), without the moments at which they were delivered.
+
+    Each event has its own position in the log, so only an event that is delivered again has an equal text.
+    """
+    texts = lines.view(pa.string())
+    return pc.replace_substring_regex(texts, r'"ts_[mun]s":\s*[0-9]+', "").view(pa.binary())
+
+
+def survey(found: Positions) -> pa.RecordBatch:
+    """The transactions of some lines, each position once, as `SURVEY`. Only END events have no connector."""
+    there = pa.array(found.starts >= 0)
+    groups = pa.nulls(len(found.starts), pa.string()) if found.groups is None else found.groups
+    columns = {
+        "connector": pa.repeat(pa.scalar(found.connector), len(found.starts)),
+        "start": pa.array(found.starts),
+        "roles": pa.array(found.roles),
+        "clock": pa.array(found.clocks),
+        "end": pa.array(found.ends),
+        "group": groups,
+    }
+    table = pa.table(columns, schema=SURVEY).filter(there)
+    return _one(pa.concat_tables([merged_surveys(table), edges(found, SURVEY)]))
+
+
+def merged_surveys(table: pa.Table) -> pa.Table:
+    """Each position of each role once; of transactions with names only the first position.
+
+    Those of messages, in `tidelake.spark.envelopes.partitions`, once in each partition.
+    """
+    by_position = table.column("group").null_count == table.num_rows
+    apart = ["connector", "roles", "start" if by_position else "group", "topic", "partition", "number"]
+    names = [name for name in apart if name in table.schema.names]
+    sums = [(name, "min" if name in _LEAST else "max") for name in table.schema.names if name not in names]
+    grouped = table.group_by(names, use_threads=False).aggregate(sums)
+    renamed = grouped.rename_columns(
+        [name.removesuffix("_max").removesuffix("_min") for name in grouped.column_names]
+    )
+    return renamed.select(table.schema.names).cast(table.schema)
+
+
+def _one(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=SURVEY)
+
+
+def goes_back(found: Positions, rows: Ints) -> Mask:
+    """Which events may have been there before: their position is not after that of the event before.
+
+    Args:
+        found: the positions of lines.
+        rows: the numbers of lines that are events on rows, ascending.
+
+    Returns:
+        For each event but the first. An equal position is one that was there before; not for Oracle, where
+        the texts of two events may be equal.
+    """
+    starts, ends = np.diff(found.starts[rows]), np.diff(found.ends[rows])
+    again = (ends < 0) if found.connector == _ALIKE else (ends <= 0)
+    back: Mask = (starts < 0) | ((starts == 0) & again)
+    return back
+
+
+def edges(found: Positions, schema: pa.Schema) -> pa.Table:
+    """The rows of a survey, of a schema, that `twice` needs beside those of the transactions."""
+    rows = np.flatnonzero(((found.roles & ROWS) > 0) & (found.starts >= 0))
+    starts, ends = found.starts[rows], found.ends[rows]
+    told: list[dict[str, object]] = []
+    if len(rows):
+        for at in {int(starts.min()), int(starts.max())}:
+            of_it = ends[starts == at]
+            told.append({"start": at, "roles": EDGE, "clock": int(of_it.min()), "end": int(of_it.max())})
+        back = np.diff(starts) < 0 if found.connector in _WITHOUT else goes_back(found, rows)
+        if back.any():
+            least = int(starts[1:][back].min())
+            told.append({"start": least, "roles": BACK, "clock": NONE, "end": int(starts.max())})
+    named = [{"connector": found.connector} | one for one in told]
+    return pa.Table.from_pylist(named, schema=schema)
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Transactions of which two batches of lines may have the same events.
+
+    Attributes:
+        starts: their positions.
+        groups: the names of those that have names.
+    """
+
+    starts: Ints = field(repr=False)
+    groups: tuple[str, ...] = field(repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(len(self.starts) or self.groups)
+
+    def has(self, found: Positions) -> Mask:
+        """Which lines are events of these transactions."""
+        here: Mask = np.isin(found.starts, self.starts)
+        if found.groups is not None:
+            named = pc.is_in(found.groups, value_set=pa.array(self.groups, pa.string()))
+            here = here | named.to_numpy(zero_copy_only=False)
+        return here & ((found.roles & ROWS) > 0)
+
+
+def twice(found: pa.Table, done: int) -> Twice:
+    """The transactions of which two batches may have the same events.
+
+    Args:
+        found: the surveys of all batches, not merged: with the columns of `SURVEY`, or of `PLACED`.
+        done: transactions that begin before this position are in already.
+    """
+    roles, starts = found.column("roles").to_numpy(), found.column("start").to_numpy()
+    back = found.filter(pa.array((roles & BACK) > 0))
+    events = found.filter(pa.array(((roles & ROWS) > 0) & (starts >= done)))
+    named = events.column("group").is_valid().to_numpy(zero_copy_only=False)
+    groups = events.column("group").combine_chunks().dictionary_encode()
+    starts, ends = events.column("start").to_numpy(), events.column("end").to_numpy()
+    codes = np.where(named, groups.indices.fill_null(-1).to_numpy(), starts)
+    if "begin" in found.schema.names:
+        again = _in_partitions(events, codes)
+    else:
+        # The row of a transaction with a name has its first position.
+        again = np.where(named, _overlap([codes], starts, ends), False)
+        again |= ~named & np.isin(
+            starts, _at_edges(starts[~named], found.filter(pa.array((roles & EDGE) > 0)))
+        )
+    for first, last in zip(back.column("start").to_pylist(), back.column("end").to_pylist(), strict=True):
+        again |= (ends >= first) & (starts <= last)
+    texts = groups.dictionary.take(pa.array(np.unique(codes[again & named]))).to_pylist()
+    return Twice(np.unique(starts[again & ~named]), tuple(texts))
+
+
+def _at_edges(starts: Ints, edges: pa.Table) -> Ints:
+    """Transactions in several batches that are more than the last of one and the first of the next."""
+    found, counts = np.unique(starts, return_counts=True)
+    found, counts = found[counts > 1], counts[counts > 1]
+    edges = edges.filter(pc.is_in(edges.column("start"), value_set=pa.array(found)))
+    of_edge = edges.column("start").to_numpy()
+    told, of_told = np.unique(of_edge, return_counts=True)
+    known = np.zeros(len(found), np.int64)
+    known[np.searchsorted(found, told)] = of_told
+    alike = _ALIKE in edges.column("connector").unique().to_pylist()
+    touching = _overlap([of_edge], edges.column("clock").to_numpy(), edges.column("end").to_numpy())
+    return np.union1d(found[known < counts], of_edge[touching & (not alike)])
+
+
+def _in_partitions(events: pa.Table, codes: Ints) -> Mask:
+    """Which rows of `PLACED` may have events that are in others too: of a number, or of a part of the log."""
+    numbers = events.column("number").combine_chunks()
+    numbered = numbers.is_valid().to_numpy(zero_copy_only=False)
+    number = numbers.fill_null(NONE).to_numpy()
+    none = np.zeros(len(codes), np.int64)
+    by_number = _overlap([codes, number], none, none)
+    topics = events.column("topic").combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+    places = [codes, topics.astype(np.int64), pc.fill_null(events.column("partition"), -1).to_numpy()]
+    alike = _ALIKE in events.column("connector").unique().to_pylist()
+    by_place = _overlap(places, events.column("begin").to_numpy(), events.column("end").to_numpy())
+    return np.where(numbered, by_number, by_place & (not alike))
+
+
+def _overlap(keys: list[Ints], first: Ints, last: Ints) -> Mask:
+    """Which intervals, both ends included, have a number in common with another one of equal keys.
+
+    Of several that overlap at least two are named.
+    """
+    found = np.zeros(len(first), np.bool_)
+    order = np.lexsort((first, *keys))
+    same = np.ones(max(len(first) - 1, 0), np.bool_)
+    for key in keys:
+        same &= key[order][1:] == key[order][:-1]
+    meets = same & (first[order][1:] <= last[order][:-1])
+    found[order[1:][meets]] = found[order[:-1][meets]] = True
+    return found
