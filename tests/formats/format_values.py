@@ -400,6 +400,23 @@ HASHED_STATES = {
         bases=Bases.of((BASES[0], replace(BASES[1], runs=(HASHED_RUN,)))),
     )
 }
+# Renamed columns, which came with format 7 and whose bytes are kept in `v7`.
+RENAMED = SchemaVersion(
+    replace(
+        SLICED_STATES["full"].schema,
+        key=tuple(replace(c, name=f"{c.name} now") for c in SLICED_STATES["full"].schema.key),
+    ),
+    13,
+    tuple((c.name, f"{c.name} now") for c in SLICED_STATES["full"].schema.key),
+)
+RENAMED_DELTAS = {"renamed": Edits(schemas={2: RENAMED})}
+RENAMED_STATES = {
+    "renamed": replace(
+        HASHED_STATES["hashed"],
+        agreed=replace(UPGRADED, format=7),
+        schemas=HASHED_STATES["hashed"].schemas.set(HASHED_STATES["hashed"].schema_id + 1, RENAMED),
+    )
+}
 HASHED_RECORDS = {
     "run-hashed": ("run", HASHED_RUN),
     "batch-hashed": ("batch", SentBatch(SHARD, HollowBatch(MEMBERS[0].batch.bounds, (HASHED_RUN,)))),

@@ -120,33 +120,38 @@ class Evolving(RuleBasedStateMachine):
             self.handles.append(tidelake.open(self.url, config=self.config).collection("c"))
 
     def wanted(self, data):
-        """A schema that may follow: columns dropped, widened and added, anywhere."""
+        """A schema that may follow: columns dropped, widened, renamed and added, anywhere; and new names."""
         key, *values = self.now
-        made = []
+        made, renamed = [], {}
         for column in (key, *values):
             if column is not key and data.draw(st.integers(0, 3)) == 0:
                 continue
             steps = len(LADDERS[column.kind][0])
             uses = column.step + data.draw(st.integers(0, min(1, steps - 1 - column.step)))
-            made.append(Col(column.id, column.name, column.kind, uses))
-        # A name that is dropped in this step cannot come back in it.
-        taken = {c.name for c in self.now}
+            free = sorted({*NAMES, "k", "l"} - {c.name for c in self.now} - {*renamed.values()})
+            name = column.name
+            if free and data.draw(st.integers(0, 3)) == 0:
+                name = renamed[column.name] = data.draw(st.sampled_from(free))
+            made.append(Col(column.id, name, column.kind, uses))
+        # A name that is dropped in this step cannot come back in it; one that a rename has freed can.
+        taken = {c.name for c in (*self.now, *made)} - {*renamed}
         for name in NAMES:
             if name not in taken and data.draw(st.integers(0, 2)) == 0:
                 at = data.draw(st.integers(1, len(made)))
                 made.insert(at, Col(-1, name, data.draw(st.sampled_from(KINDS)), 0))
-        return tuple(made)
+        return tuple(made), renamed
 
     @rule(data=st.data())
     def evolve(self, data):
-        wanted = self.wanted(data)
+        wanted, renamed = self.wanted(data)
         c = self.handle(data)
         asked = arrow(wanted)
-        drop = sorted({x.name for x in self.now} - {x.name for x in wanted})
+        drop = sorted(x.name for x in self.now if x.id not in {y.id for y in wanted})
+        how = {"key": [wanted[0].name], "rename": renamed}
         if drop:
             with pytest.raises(IncompatibleSchema, match="is not in the new schema"):
-                c.evolve(asked, drop=drop[1:])
-        id_ = c.evolve(asked, drop=drop)
+                c.evolve(asked, drop=drop[1:], **how)
+        id_ = c.evolve(asked, drop=drop, **how)
         if wanted != self.now:
             numbered = []
             for column in wanted:

@@ -291,7 +291,9 @@ def test_rows_of_an_older_schema_are_in_unless_they_have_to_be_as_now(shard):
     shard.do(schemas.evolve, with_values(("a", "int8"), ("b", "int8")), ())
     shard.do(schemas.evolve, with_values(("b", "int8"), ("c", "int8")), ("a",))
     error = shard.refused(append, (run("p", 0, 0, schema_id=1),), AtCommit(0), as_now=True)
-    assert isinstance(error, IncompatibleSchema) and "column 'a' was dropped meanwhile" in str(error)
+    assert isinstance(error, IncompatibleSchema) and "column 'a' was dropped or renamed meanwhile" in str(
+        error
+    )
     # No column of schema 0 is gone; and a batch that was built before may be appended.
     shard.do(append, (run("q", 0, 0),), AtCommit(0), as_now=True)
     shard.do(append, (run("p", 1, 1, schema_id=1),), AtCommit(1))

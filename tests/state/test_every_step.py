@@ -388,7 +388,9 @@ class World:
         return partial(schemas.register_schema, schema=SCHEMA)
 
     def evolve(self):
-        return partial(schemas.evolve, schema=WIDER, drop=())
+        rename = {column.name: f"{column.name}x" for column in self.state.schema.key}
+        how = {"schema": None, "rename": rename} if self.rng.random() < 0.3 else {"schema": WIDER}
+        return partial(schemas.evolve, drop=(), **how)
 
     def note_fork(self):
         return partial(

@@ -7,10 +7,11 @@ from shard_states import F, hollow, run
 from sliced_shards import SlicedShard
 
 from tidelake.errors import InternalError
-from tidelake.state import agreeing, basing, slices
+from tidelake.model.schema import SchemaVersion
+from tidelake.state import agreeing, basing, schemas, slices
 from tidelake.state.agreed import AS_MADE, BEFORE_SLICES, NEWEST, SLICES
 from tidelake.state.bases import Unpaid
-from tidelake.state.commands import NoOp
+from tidelake.state.commands import Commit, NoOp, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.formats import check_format
 from tidelake.state.spine import SpineId
@@ -91,3 +92,16 @@ def test_a_hash_of_rows_is_not_written_before_the_lake_is_upgraded():
         check_format(state, state, edits)
     check_format(state, upgraded, edits)
     check_format(state, state, Edits(staged={"s": Staged(hollow(9, 10, run("s")), 9)}))
+
+
+def test_columns_are_renamed_once_the_lake_is_upgraded():
+    shard = earlier()
+    rename = {"schema": None, "drop": (), "rename": {"k": "w"}}
+    refused = schemas.evolve(shard.state, 0, **rename)
+    assert isinstance(refused, Refused) and "upgraded" in str(refused.error)
+    version = SchemaVersion(shard.state.schema, shard.state.seqno, (("k", "w"),))
+    with pytest.raises(InternalError, match="renames a column, and the format is 3"):
+        check_format(shard.state, shard.state, Edits(schemas={1: version}))
+    shard.do(agreeing.upgrade)
+    done = schemas.evolve(shard.state, 0, **rename)
+    assert isinstance(done, Commit) and done.edits.schemas[1].renamed == (("k", "w"),)

@@ -165,6 +165,7 @@ STEPS = [
     ("schemas-numbered", Edits(schemas={1: SchemaVersion(WIDER, 4)})),
     ("schemas-numbered", Edits(schemas={2: SchemaVersion(WIDER, 6)})),
     ("schema-evolves", Edits(schemas={1: SchemaVersion(OTHER_KEY, 6)})),
+    ("schema-evolves", Edits(schemas={1: SchemaVersion(WIDER, 6, (("v", "w"),))})),
     ("schema-evolves", Edits(schemas={1: SchemaVersion(replace(WIDER, value=(Column(7, "v", TEXT),)), 6)})),
     ("run-has-parts", adding(Run(()))),
     ("part-has-rows", adding(run("q", 3, 3, rows=0))),

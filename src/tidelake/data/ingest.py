@@ -159,17 +159,17 @@ def _check_columns(
     if twice:
         raise InvalidUpdates(f"column {twice[0]!r} gives times, but the call gives one as well: drop either")
     allowed = {*names, *given, *optional, DIFF}
-    missing = [name for name in wanted.names if name not in allowed]
-    if missing:
-        raise InvalidUpdates(f"missing column {listed(missing)}: {there}")
     known = frozenset(wanted.names)
     unknown = [name for name in found if name not in known]
     gone = [name for name in unknown if name in dropped]
     if gone:
         raise InvalidUpdates(
-            f"column {listed(gone)} was dropped from the collection, which has "
-            f"{listed(wanted.names)} now: leave it out of the table"
+            f"column {listed(gone)} was dropped from the collection or renamed: it has "
+            f"{listed(wanted.names)} now; leave it out of the table, or give it its new name"
         )
+    missing = [name for name in wanted.names if name not in allowed]
+    if missing:
+        raise InvalidUpdates(f"missing column {listed(missing)}: {there}")
     if unknown:
         raise InvalidUpdates(
             f"unknown column {listed(unknown)}: the collection has {listed(wanted.names)}; drop or rename it"

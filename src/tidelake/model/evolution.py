@@ -32,13 +32,19 @@ def widens(old: DataType, new: DataType) -> bool:
     return False
 
 
-def evolved(versions: Mapping[int, Schema], wanted: Schema, drop: Sequence[str] | None = None) -> Schema:
+def evolved(
+    versions: Mapping[int, Schema],
+    wanted: Schema,
+    drop: Sequence[str] | None = None,
+    renamed: Sequence[tuple[str, str]] = (),
+) -> Schema:
     """The next schema, with ids for its columns.
 
     Args:
         versions: all schemas so far, by id; the greatest id is the newest one.
         wanted: the columns as they shall be; their ids are ignored.
         drop: names of the value columns that may be dropped; None: any.
+        renamed: columns of the newest schema that `wanted` has under another name: the old one and the new.
 
     Returns:
         The schema, equal to the newest one if nothing changes. Columns of the newest schema keep their
@@ -47,11 +53,11 @@ def evolved(versions: Mapping[int, Schema], wanted: Schema, drop: Sequence[str] 
     Raises:
         IncompatibleSchema: names the column, the change, and what to do instead.
     """
-    newest = versions[max(versions)]
+    newest = with_names(versions[max(versions)], renamed)
     _check_key_names(newest, wanted)
     _check_value_order(newest, wanted)
     if drop is not None:
-        _check_dropped(versions, wanted, drop)
+        _check_dropped(versions, newest, wanted, drop)
     unused = 1 + max(column.id for schema in versions.values() for column in schema.columns)
     before = {column.name: column for column in newest.value}
     values: list[Column] = []
@@ -70,9 +76,49 @@ def evolved(versions: Mapping[int, Schema], wanted: Schema, drop: Sequence[str] 
     return Schema(tuple(keys), tuple(values))
 
 
-def _check_dropped(versions: Mapping[int, Schema], wanted: Schema, drop: Sequence[str]) -> None:
+def with_names(schema: Schema, renamed: Sequence[tuple[str, str]]) -> Schema:
+    """The schema with other names of columns, which keep their ids.
+
+    Raises:
+        IncompatibleSchema: it has no column of an old name, or one of a new name already.
+        UsageError: a new name cannot be that of a column.
+    """
+    new_names = dict(renamed)
+    names = {column.name for column in schema.columns}
+    for old, new in renamed:
+        if old not in names:
+            raise IncompatibleSchema(
+                f"there is no column {old!r} to rename to {new!r}: take it out of rename"
+            )
+        if new in names:
+            raise IncompatibleSchema(
+                f"column {old!r} cannot be renamed to {new!r}, which is another column: rename or drop that "
+                "one by a call before"
+            )
+
+    def named(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        return tuple(replace(column, name=new_names.get(column.name, column.name)) for column in columns)
+
+    return Schema(named(schema.key), named(schema.value))
+
+
+def to_rename(versions: Mapping[int, Schema], asked: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The renames that are not done yet: a column that had the old name and has the new one is done."""
+    newest = versions[max(versions)]
+    present = {column.name: column.id for column in newest.columns}
+    had = {(column.name, column.id) for schema in versions.values() for column in schema.columns}
+    return tuple(
+        (old, new)
+        for old, new in sorted(asked.items())
+        if old != new and not (old not in present and (old, present.get(new)) in had)
+    )
+
+
+def _check_dropped(
+    versions: Mapping[int, Schema], newest: Schema, wanted: Schema, drop: Sequence[str]
+) -> None:
     names = {column.name for column in wanted.columns}
-    for column in versions[max(versions)].value:
+    for column in newest.value:
         if column.name not in names and column.name not in drop:
             raise IncompatibleSchema(
                 f"column {column.name!r} is not in the new schema: add it there, or give "

@@ -109,7 +109,9 @@ class SchemaVersion:
     Attributes:
         schema: the columns.
         seqno: of the state that registered it; all later states have it.
+        renamed: columns that have another name than in the schema before: that name, and the one here.
     """
 
     schema: Schema
     seqno: int
+    renamed: tuple[tuple[str, str], ...] = ()

@@ -7,7 +7,7 @@ garbage collection in `collector.py`.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -389,17 +389,20 @@ class Shard:
             self._group = Shard.open(self.stores, self.env, url, id_, config, renewer=self.renewer)
         return self._group
 
-    def evolve(self, schema: Schema, drop: Sequence[str] = ()) -> int:
+    def evolve(
+        self, schema: Schema | None, drop: Sequence[str] = (), rename: Mapping[str, str] | None = None
+    ) -> int:
         """Make a schema the newest one, and return its id. One log write if it differs from the newest.
 
         Args:
-            schema: the columns by name.
+            schema: the columns by name; None: those of the newest schema.
             drop: names of the columns that are dropped.
+            rename: new names of columns by their present ones.
 
         Raises:
             IncompatibleSchema: it cannot follow the newest schema; gives the reason. Nothing was written.
         """
-        return self.run(partial(schemas.evolve, schema=schema, drop=drop))
+        return self.run(partial(schemas.evolve, schema=schema, drop=drop, rename=rename))
 
     def advance_since(self, since: Frontier) -> Frontier:
         """Allow history before `since` to be folded, as far as holds allow. Returns the `since` of now."""

@@ -27,7 +27,9 @@ SLICES = 4
 """The format that has slices and bases."""
 HASHED = 6
 """The format in which the descriptions of parts have a hash of their rows."""
-NEWEST = HASHED
+RENAMING = 7
+"""The format in which columns may be renamed."""
+NEWEST = RENAMING
 """The format of new lakes, and of those that this version has upgraded."""
 
 _DAY_MS = 86_400_000

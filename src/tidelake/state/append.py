@@ -346,7 +346,7 @@ def _admitted(
     gone = _dropped(state, runs) if as_now else None
     if gone is not None:
         return Refused(
-            IncompatibleSchema(f"column {gone!r} was dropped meanwhile: leave it out of the table")
+            IncompatibleSchema(f"column {gone!r} was dropped or renamed meanwhile: leave it out of the table")
         )
     return placed
 
@@ -364,11 +364,14 @@ def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema
 
 
 def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
-    """The name of a column of these rows that the newest schema no longer has; None: it has all."""
-    live = {column.id for column in state.schema.columns}
+    """The name of a column of these rows that the newest schema no longer has; None: it has all.
+
+    A column that was renamed is gone by its old name, which may be that of another one now.
+    """
+    live = {(column.id, column.name) for column in state.schema.columns}
     for id_ in {part.schema_id for run in runs for part in run.parts} - {state.schema_id}:
         for column in state.schemas[id_].schema.columns:
-            if column.id not in live:
+            if (column.id, column.name) not in live:
                 return column.name
     return None
 

@@ -21,7 +21,7 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, HASHED, NEWEST, Agreed
+from tidelake.state.agreed import AS_MADE, HASHED, NEWEST, RENAMING, Agreed
 from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits
 from tidelake.state.garbage import Garbage, Sweep
@@ -116,7 +116,7 @@ SINCE = (
         3,
     )
     | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
-    | {"format": 5, "hashed": HASHED}
+    | {"format": 5, "hashed": HASHED, "renamed": RENAMING}
 )
 # A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
 # escaped.
@@ -214,11 +214,12 @@ def _changed(edits: Edits) -> dict[str, object]:
 
 
 def _fields(record: Mapping[str, object]) -> Iterator[str]:
-    """The names of the fields of a record, and of the settings, claims and tasks in it."""
+    """The names of the fields of a record, and of the settings, claims, schemas and tasks in it."""
     yield from record
-    claims = record.get("claims")
-    for claim in claims.values() if isinstance(claims, dict) else ():
-        yield from claim or ()
+    for name in ("claims", "schemas"):
+        by_name = record.get(name)
+        for one in by_name.values() if isinstance(by_name, dict) else ():
+            yield from one if isinstance(one, dict) else ()
     for name in _NESTED:
         nested = record.get(name)
         if isinstance(nested, dict):
@@ -244,7 +245,7 @@ def _sent(value: object, *, whole: bool) -> dict[str, object]:
 
 
 def _stored(value: object) -> object:
-    """A field as it is stored: settings and details of claims that came later are left out by default."""
+    """A field as it is stored: what came later of settings, claims and schemas is left out by default."""
     match value:
         case Agreed():
             settings = {name: getattr(value, name) for name in _names(Agreed)}
@@ -252,6 +253,9 @@ def _stored(value: object) -> object:
         case MergeClaim():
             claim = {name: getattr(value, name) for name in _names(MergeClaim)}
             return {n: one for n, one in claim.items() if not (n in SINCE and (one is None or one is False))}
+        case SchemaVersion():
+            version = {name: getattr(value, name) for name in _names(SchemaVersion)}
+            return {n: one for n, one in version.items() if one or n not in SINCE}
         case dict():
             return {key: _stored(one) for key, one in value.items()}
         case _:

@@ -6,7 +6,7 @@ is a shard that has slices already: the version which made format 4 wrote them i
 """
 
 from tidelake.errors import InternalError
-from tidelake.state.agreed import HASHED, SLICES
+from tidelake.state.agreed import HASHED, RENAMING, SLICES
 from tidelake.state.edits import Edits
 from tidelake.state.garbage import arriving
 from tidelake.state.state import ShardState
@@ -30,5 +30,7 @@ def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:
     allowed = max(before.format, after.agreed.format)
     if allowed < HASHED and any(part.row_hash is not None for part in arriving(edits)):
         raise InternalError(f"a step of {before.shard_id} has hashes of rows, and the format is {allowed}")
+    if allowed < RENAMING and any(version.renamed for version in edits.schemas.values()):
+        raise InternalError(f"a step of {before.shard_id} renames a column, and the format is {allowed}")
     if sliced and allowed < SLICES:
         raise InternalError(f"a step of {before.shard_id} has slices or bases, and the format is {allowed}")

@@ -350,7 +350,8 @@ def _check_schemas(state: ShardState, first: int) -> None:
     versions = {i: version.schema for i, version in state.schemas.items()}
     for i in range(first, len(ids)):
         try:
-            follows = evolved({n: versions[n] for n in range(i)}, versions[i]) == versions[i]
+            before = {n: versions[n] for n in range(i)}
+            follows = evolved(before, versions[i], renamed=state.schemas[i].renamed) == versions[i]
         except IncompatibleSchema as error:
             raise InternalError(f"rule schema-evolves does not hold: schema {i}: {error}") from error
         _require(follows, "schema-evolves", f"schema {i} gives a column another's id")

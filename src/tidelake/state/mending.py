@@ -324,7 +324,8 @@ def _follows(before: Mapping[int, SchemaVersion], version: SchemaVersion) -> boo
     if not before:
         return True
     try:
-        return evolved({id_: one.schema for id_, one in before.items()}, version.schema) == version.schema
+        versions = {id_: one.schema for id_, one in before.items()}
+        return evolved(versions, version.schema, renamed=version.renamed) == version.schema
     except IncompatibleSchema:
         return False
 

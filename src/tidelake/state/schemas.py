@@ -4,11 +4,12 @@ Schemas are numbered from 0; the greatest number is the newest. Parts carry the 
 written under, and none is ever removed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
-from tidelake.model.evolution import evolved
+from tidelake.model.evolution import evolved, to_rename, with_names
 from tidelake.model.schema import Schema, SchemaVersion
+from tidelake.state.agreed import RENAMING
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.state import ShardState
@@ -26,26 +27,42 @@ def register_schema(state: ShardState, _now_ms: int, schema: Schema) -> Outcome[
     )
 
 
-def evolve(state: ShardState, _now_ms: int, schema: Schema, drop: Sequence[str]) -> Outcome[int]:
+def evolve(
+    state: ShardState,
+    _now_ms: int,
+    schema: Schema | None,
+    drop: Sequence[str],
+    rename: Mapping[str, str] | None = None,
+) -> Outcome[int]:
     """Make a schema the newest one; returns its id. Nothing is written if the newest one is equal.
 
     Args:
         state: of the shard.
-        schema: the columns by name; their ids are not looked at.
+        schema: the columns by name; their ids are not looked at. None: those of the newest schema.
         drop: names of the columns that are dropped. Others stay: else two callers that each add a column
             would drop each other's.
+        rename: new names of columns by their present ones. A rename that is done already is left out.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     versions = {id_: version.schema for id_, version in state.schemas.items()}
+    renamed = to_rename(versions, rename or {})
+    if renamed and state.format < RENAMING:
+        return Refused(
+            UsageError(
+                "columns can be renamed once the lake has been upgraded: earlier versions would take the new "
+                "name for another column; see lake.upgrade()"
+            )
+        )
     try:
-        next_ = evolved(versions, schema, drop)
-    except IncompatibleSchema as error:
+        wanted = with_names(state.schema, renamed) if schema is None else schema
+        next_ = evolved(versions, wanted, drop, renamed)
+    except (IncompatibleSchema, UsageError) as error:
         return Refused(error)
     if next_ == state.schema:
         return NoOp(state.schema_id)
     id_ = state.schema_id + 1
-    return Commit(Edits(schemas={id_: SchemaVersion(next_, state.seqno + 1)}), id_)
+    return Commit(Edits(schemas={id_: SchemaVersion(next_, state.seqno + 1, renamed)}), id_)
 
 
 def schema_id_at(state: ShardState, seqno: int) -> int:

@@ -490,3 +490,100 @@ def test_an_old_writer_and_a_new_reader_in_two_processes(lake, collection, old_w
     assert said["names"] == ["id", "w"]
     assert old_writer(id=[3], w=[7])["upper"] == 3
     assert rows(collection) == [(1, None, 1), (2, None, 1), (3, 7, 1)]
+
+
+def _renamed(lake, collection):
+    """Rows of three times in parts of several kinds; then `v` is `name`, `id` is `key`, and `v` is new."""
+    collection.append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    collection.merge()
+    collection.append(pa.table({"id": [3], "v": ["c"]}))
+    collection.evolve(rename={"v": "name", "id": "key"})
+    collection.evolve(pa.schema([pa.field("key", pa.int64(), nullable=False), ("name", pa.string()), V]))
+    collection.append(pa.table({"key": [4], "name": ["d"], "v": ["new"]}))
+    return [(1, "a", None, 1), (2, "b", None, 1), (3, "c", None, 1), (4, "d", "new", 1)]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_renamed_column_keeps_its_values_and_its_old_name_shows_none_of_them(lake, collection, merged):
+    expected = _renamed(lake, collection)
+    if merged:
+        collection.merge()
+    assert rows(collection) == expected
+    assert rows(collection, 0) == expected[:2]
+    assert collection.key == ("key",)
+    # Conditions and statistics, look-ups, histories, changes, forks, and another process.
+    assert rows(collection, where="name = 'b'") == expected[1:2]
+    assert rows(collection, where="v IS NOT NULL") == expected[3:]
+    assert rows(collection, where="key > 2", columns=["v", "name"]) == [(None, "c", 1), ("new", "d", 1)]
+    assert collection.lookup(pa.table({"key": [2, 4]}))["name"].to_pylist() == ["b", "d"]
+    assert collection.history(3)["name"].to_pylist() == ["c"]
+    assert collection.changes(0, 2).to_arrow()["v"].to_pylist() == [None, "new"]
+    planned = collection.distributed.plan(AsOf(2), 2)
+    assert sum(batch.num_rows for task in planned.tasks for batch in plan.run_task(task)) == 4
+    assert rows(lake.fork("c", "f")) == expected
+    with collection.arrange() as arranged:
+        assert pa.Table.from_batches(arranged.snapshot().scan())["name"].to_pylist() == ["a", "b", "c", "d"]
+    collection.upsert(pa.table({"key": [1], "name": ["z"], "v": [None]}, collection.schema))
+    assert rows(collection)[0] == (1, "z", None, 1)
+    with tidelake.open(lake.url) as again:
+        assert rows(again.collection("c"))[1:] == expected[1:]
+        assert again.fsck().clean
+
+
+def test_an_old_schema_has_the_old_names(collection):
+    before = collection.state().seqno
+    _renamed(None, collection)
+    assert collection.schema_at(before).names == ["id", "v"]
+    found = collection.snapshot(schema_id=0).to_arrow()
+    assert found["v"].to_pylist() == ["a", "b", "c", "d"] and found["id"].to_pylist() == [1, 2, 3, 4]
+
+
+def test_a_copy_has_the_new_names(lake, collection, tmp_path):
+    expected = _renamed(lake, collection)
+    lake.copy(tmp_path / "copy")
+    with tidelake.open(tmp_path / "copy") as copy:
+        assert rows(copy.collection("c")) == expected
+        assert copy.fsck().clean
+
+
+def test_tables_with_an_old_name_are_refused_also_by_a_handle_from_before(lake, collection):
+    """Else the values would come into another column, if the name has become that of one."""
+    other = tidelake.open(lake.url, config=SMALL).collection("c")
+    other.append(pa.table({"id": [1], "v": ["a"]}))
+    collection.evolve(rename={"v": "name"})
+    with pytest.raises(InvalidUpdates, match=r"column 'v' was dropped from the collection or renamed"):
+        other.append(pa.table({"id": [2], "v": ["b"]}))
+    third = tidelake.open(lake.url, config=SMALL).collection("c")
+    collection.evolve(of(pa.field("name", pa.string()), V))
+    third.append(pa.table({"id": [3], "name": ["c"], "v": ["new"]}))
+    assert rows(collection) == [(1, "a", None, 1), (3, "c", "new", 1)]
+
+
+def test_renames_are_refused_with_a_reason_and_a_repeated_one_is_none(collection):
+    assert collection.evolve(rename={"v": "name"}) == 1 == collection.evolve(rename={"v": "name"})
+    for rename, text in [
+        ({"w": "x"}, "there is no column 'w' to rename"),
+        ({"name": "id"}, "'id', which is another column"),
+    ]:
+        with pytest.raises(IncompatibleSchema, match=text):
+            collection.evolve(rename=rename)
+    for rename, text in [
+        ({"name": "_diff"}, "reserved"),
+        ({"name": ""}, "needs a name"),
+        ({"name": "a", "id": "a"}, "two columns one name"),
+        (["name"], "mapping of names"),
+        (None, "needs the new schema"),
+    ]:
+        with pytest.raises(UsageError, match=text):
+            collection.evolve(rename=rename)
+    with pytest.raises(UsageError, match=r"rename=.*alone"):
+        collection.evolve(rename={"name": "v"}, drop=["name"])
+    assert collection.schema.names == ["id", "name"]
+
+
+def test_a_rename_and_other_changes_may_be_one_call(collection):
+    collection.append(pa.table({"id": [1], "v": ["a"]}))
+    collection.evolve(of(W, pa.field("name", pa.string())), rename={"v": "name"})
+    assert rows(collection) == [(1, None, "a", 1)]
+    collection.evolve(of(W), rename={"w": "w"}, drop=["name"])
+    assert rows(collection) == [(1, None, 1)]

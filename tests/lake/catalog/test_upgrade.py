@@ -164,7 +164,7 @@ def test_what_cannot_be_told_is_said_and_the_next_upgrade_tells_it(site, monkeyp
             return opened(shard_id)
 
         patch.setattr(lake._agreeing, "_opened", opens)
-        with pytest.raises(OutcomeUnknown, match="format 6, but 1 collections could not be updated"):
+        with pytest.raises(OutcomeUnknown, match="format 7, but 1 collections could not be updated"):
             lake.upgrade()
     assert replace(lake.collection("c").state().agreed, told=False).format == NEWEST
     assert lake.upgrade() == UpgradeReport(NEWEST, NEWEST)

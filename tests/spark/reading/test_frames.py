@@ -29,7 +29,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.shard.upkeep.compactor import Workers
-from tidelake.spark import append, changes, merge, release, snapshot, snapshots, updates
+from tidelake.spark import append, changes, merge, release, snapshot, snapshots, sql, updates
 from tidelake.spark.jobs.merge import workers
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, canonical
@@ -343,3 +343,21 @@ def test_frames_have_the_columns_of_the_schema_that_the_store_knows(spark: Any, 
     assert merge(spark, c).applied
     parts = [part for member in c.state().spine for part in member.batch.parts()]
     assert {part.schema_id for part in parts} == {1} and snapshot(spark, c).count() == 100
+
+
+def test_a_renamed_column_is_read_filtered_and_written_by_its_new_name(spark: Any, tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+    with tidelake.open(tmp_path / "lake", config=SMALL) as lake:
+        c = lake.create("c", schema, key=["id"])
+        c.append(pa.table({"id": range(40), "v": ["a", "b"] * 20}))
+        c.evolve(rename={"v": "name", "id": "key"})
+        text = pa.string()
+        key = pa.field("key", pa.int64(), nullable=False)
+        c.evolve(pa.schema([key, ("name", text), ("v", text)]))
+        append(c, spark.createDataFrame([(40, "b", "new")], "key bigint, name string, v string"))
+        for _ in range(2):
+            found = sql(spark, "SELECT key, v FROM c WHERE name = 'b' AND key > 36", lake=lake)
+            assert sorted(found.collect()) == [(37, None), (39, None), (40, "new")]
+            assert snapshot(spark, c).where("v IS NOT NULL").count() == 1
+            assert snapshot(spark, c).columns[:3] == ["key", "name", "v"]
+            merge(spark, c)

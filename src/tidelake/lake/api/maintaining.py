@@ -3,7 +3,7 @@
 Owns the arguments; `tidelake.shard.upkeep` does the work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -31,25 +31,30 @@ class Maintaining(CollectionHandle):
 
     def evolve(
         self,
-        schema: pa.Schema,
+        schema: pa.Schema | None = None,
         *,
         key: Sequence[str] | None = None,
         value: Sequence[str] | None = None,
         drop: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
     ) -> int:
         """Change the columns. Stored rows are not touched; they are read as rows of the newest schema.
 
         Columns are compared by name with those of the newest schema. Nullable value columns may be added
         anywhere; value columns are dropped if `drop` names them; any column may become nullable; integers,
         floats and decimals (of the same scale) may become wider. A dropped name that is added again is a new
-        column: its old values do not return.
+        column: its old values do not return. A column that `rename` names keeps its values, at all times.
 
         Args:
-            schema: the new schema, with all key and value columns.
+            schema: the new schema, with all key and value columns, under their new names; default: the
+                present one.
             key: the key columns; default: those of the collection. They cannot be added, dropped or
                 reordered.
             value: the value columns; default: all others.
             drop: names of the value columns that are dropped. Naming one that was dropped before is no error.
+            rename: new names of key or value columns by their present ones, such as `{"zip": "postcode"}`. A
+                rename that was done before is no error. Not in a lake that earlier versions write too, until
+                `Lake.upgrade`.
 
         Returns:
             The id of the schema. One log write; none if nothing changes.
@@ -60,8 +65,13 @@ class Maintaining(CollectionHandle):
                 process has added it meanwhile.
         """
         check_list(drop, "drop")
-        wanted = schema_from_arrow(schema, self.key if key is None else key, value)
-        return self._shard.evolve(wanted, tuple(drop))
+        names = _new_names(rename)
+        if schema is None:
+            if rename is None or key is not None or value is not None or drop:
+                raise UsageError("evolve needs the new schema, or rename={...} alone")
+            return self._shard.evolve(None, (), names)
+        keys = [names.get(name, name) for name in self.key] if key is None else key
+        return self._shard.evolve(schema_from_arrow(schema, keys, value), tuple(drop), names)
 
     def critical_hold(
         self, name: str, token: str = "", since: FrontierLike | None = None
@@ -184,3 +194,20 @@ class Maintaining(CollectionHandle):
 
 def _shape(state: ShardState) -> MergeShape:
     return MergeShape.of([member.batch for member in state.spine])
+
+
+def _new_names(rename: object) -> dict[str, str]:
+    """The argument `rename`; None: nothing is renamed.
+
+    Raises:
+        UsageError: it is no mapping of names, or gives two columns one name.
+    """
+    if rename is None:
+        return {}
+    if not isinstance(rename, Mapping) or not all(
+        isinstance(n, str) for pair in rename.items() for n in pair
+    ):
+        raise UsageError(f'rename={rename!r} must be a mapping of names, such as {{"old": "new"}}')
+    if len({*rename.values()}) < len(rename):
+        raise UsageError(f"rename={rename!r} gives two columns one name")
+    return dict(rename)

@@ -30,7 +30,7 @@ from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.lease import explained
 from tidelake.shard.overlap import mapped
 from tidelake.shard.shard import Shard
-from tidelake.state.agreed import HASHED, SLICES, Agreed
+from tidelake.state.agreed import HASHED, RENAMING, SLICES, Agreed
 from tidelake.state.copied import contents_of, copied, copied_parts, part_id, recorded, succeeding
 from tidelake.state.edits import Delta, Edits, apply
 from tidelake.state.invariants import check_state, check_step
@@ -196,6 +196,12 @@ class ShardCopy:
             raise UsageError(
                 f"the collection has slices, which need format {SLICES}, and the lake of the copy has format "
                 f"{agreed.format}: upgrade that lake with lake.upgrade() or `tidelake upgrade LAKE`"
+            )
+        if agreed.format < RENAMING and any(one.renamed for one in self._state.schemas.values()):
+            raise UsageError(
+                f"the collection has renamed columns, which need format {RENAMING}, and the lake of the "
+                f"copy has format {agreed.format}: upgrade that lake with lake.upgrade() or "
+                "`tidelake upgrade LAKE`"
             )
 
     def discard(self) -> None:
