@@ -51,6 +51,20 @@ def test_log_tells_commits(run, place) -> None:
     assert len(run("log", place, "users", "--all", "--json").json) > 3
 
 
+def test_log_tells_who_and_why(run, place, tmp_path) -> None:
+    pq.write_table(pa.table({"id": [9], "name": ["x"]}), tmp_path / "rows.parquet")
+    for command in ("upsert", "append"):
+        said = ("--author", "ann", "--message", f"{HOSTILE} {command}")
+        assert run(command, place, "users", tmp_path / "rows.parquet", *said).code == 0
+    found = run("log", place, "users", "--json").json
+    assert [(one["author"], one["message"]) for one in found[:3]] == [
+        ("ann", f"{HOSTILE} append"),
+        ("ann", f"{HOSTILE} upsert"),
+        (None, None),
+    ]
+    assert "\x1b" not in run("log", place, "users").out
+
+
 def test_diff_tells_what_went_and_came(run, place) -> None:
     assert run("diff", place, "users", 1, 2).out.splitlines() == [
         r"+ id=2, name=<b>\x1b[31m",

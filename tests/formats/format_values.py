@@ -24,7 +24,7 @@ from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.state.agreed import Agreed, Longer
 from tidelake.state.bases import Base, Bases, Unpaid
-from tidelake.state.edits import Delta, Edits, Move
+from tidelake.state.edits import Delta, Edits, Move, Note
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
@@ -409,7 +409,10 @@ RENAMED = SchemaVersion(
     13,
     tuple((c.name, f"{c.name} now") for c in SLICED_STATES["full"].schema.key),
 )
-RENAMED_DELTAS = {"renamed": Edits(schemas={2: RENAMED})}
+RENAMED_DELTAS = {
+    "renamed": Edits(schemas={2: RENAMED}),
+    "noted": Edits(upper=Move(F(3), F(4)), note=Note("Jörg <j@x>", 'late\n"rows"')),
+}
 RENAMED_STATES = {
     "renamed": replace(
         HASHED_STATES["hashed"],

@@ -1,7 +1,7 @@
 """Writes the bytes of format 7 into a folder: `python tests/formats/make_v7.py [FOLDER]`.
 
-Format 7 is format 6 with renamed columns. The folder `v7` holds records with them. It is treated as `v1` is:
-see `make_v1`.
+Format 7 is format 6 with renamed columns and notes of commits. The folder `v7` holds records with them.
+It is treated as `v1` is: see `make_v1`.
 """
 
 import shutil

@@ -26,6 +26,7 @@ from format_values import (
     LATER_DELTAS,
     NEWEST_DELTAS,
     RECORDS,
+    RENAMED_DELTAS,
     SHARD,
     SLICED_DELTAS,
     SLICED_STATES,
@@ -199,7 +200,7 @@ def changed_fields(values, default):
 
 
 def test_the_kept_records_set_every_field_of_edits_and_states():
-    made = (DELTAS, LATER_DELTAS, NEWEST_DELTAS, SLICED_DELTAS)
+    made = (DELTAS, LATER_DELTAS, NEWEST_DELTAS, SLICED_DELTAS, RENAMED_DELTAS)
     deltas = [edits for deltas in made for edits in deltas.values()]
     assert changed_fields(deltas, Edits()) == {f.name for f in dataclasses.fields(Edits)}
     names = {f.name for f in dataclasses.fields(ShardState)} - DERIVED

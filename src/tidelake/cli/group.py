@@ -38,6 +38,8 @@ ORDER_BY = click.option(
 DELETE_COLUMN = click.option(
     "--delete-column", metavar="COLUMN", help="For upsert: true where the key is removed."
 )
+AUTHOR = click.option("--author", default="", metavar="NAME", help="Who makes the commit, for the log.")
+MESSAGE = click.option("--message", default="", metavar="TEXT", help="Why, for the log of commits.")
 READ_ONLY = click.option(
     "--read-only", is_flag=True, help="Write nothing to the lake, not even a hold on what is read."
 )

@@ -9,11 +9,13 @@ import click
 
 from tidelake import errors
 from tidelake.cli.group import (
+    AUTHOR,
     COLUMNS,
     DELETE_COLUMN,
     JSON,
     LAKE,
     LIMIT,
+    MESSAGE,
     NAME,
     ORDER_BY,
     OUT,
@@ -187,6 +189,8 @@ def show(
 )
 @ORDER_BY
 @DELETE_COLUMN
+@AUTHOR
+@MESSAGE
 @JSON
 def append(
     lake: str,
@@ -197,6 +201,8 @@ def append(
     envelope: str,
     order_by: str | None,
     delete_column: str | None,
+    author: str,
+    message: str,
     as_json: bool,
 ) -> None:
     """Append updates from Parquet, CSV or JSON-lines files; - is standard input.
@@ -207,6 +213,7 @@ def append(
     import tidelake
     from tidelake.cli import files
 
+    said: dict[str, Any] = {"author": author, "message": message}
     if envelope != "updates" and upper is not None:
         raise errors.UsageError(f"--upper is for updates: leave it out with --envelope {envelope}")
     if envelope != "upsert" and (order_by is not None or delete_column is not None):
@@ -215,13 +222,14 @@ def append(
         into = opened.collection(collection)
         at = files.time(time, into, "--time", read=False)
         if envelope == "updates":
-            table, answer = _append(into, paths, at, files.time(upper, into, "--upper", read=False))
+            end = files.time(upper, into, "--upper", read=False)
+            table, answer = _append(into, paths, at, end, **said)
         else:
             table = files.read(paths, into, None)
             if envelope == "upsert":
-                answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column)
+                answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column, **said)
             else:
-                answer = into.replace(table, time=at)
+                answer = into.replace(table, time=at, **said)
     _print_answer(into, table, answer, as_json)
 
 
@@ -232,6 +240,8 @@ def append(
 @click.option("--time", metavar="TIME", help="Time of all rows; default: one set at the commit.")
 @ORDER_BY
 @DELETE_COLUMN
+@AUTHOR
+@MESSAGE
 @JSON
 def upsert(
     lake: str,
@@ -240,6 +250,8 @@ def upsert(
     time: str | None,
     order_by: str | None,
     delete_column: str | None,
+    author: str,
+    message: str,
     as_json: bool,
 ) -> None:
     """Replace the rows of the keys in some files by the rows there; - is standard input.
@@ -253,7 +265,8 @@ def upsert(
         into = opened.collection(collection)
         at = files.time(time, into, "--time", read=False)
         table = files.read(paths, into, None)
-        answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column)
+        said: dict[str, Any] = {"author": author, "message": message}
+        answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column, **said)
     _print_answer(into, table, answer, as_json)
 
 
@@ -267,7 +280,11 @@ def _print_answer(into: "Collection", table: "pa.Table", answer: "Appended", as_
 
 
 def _append(
-    into: "Collection", paths: tuple[Path, ...], at: "TimeLike | None", end: "TimeLike | None"
+    into: "Collection",
+    paths: tuple[Path, ...],
+    at: "TimeLike | None",
+    end: "TimeLike | None",
+    **said: str,
 ) -> "tuple[pa.Table, Appended]":
     from tidelake.cli import files
 
@@ -278,7 +295,7 @@ def _append(
             raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
     elif end is None and not into.domain.total_order:
         raise errors.UsageError("tuples have no single last time: give --upper")
-    return table, into.append(table, upper=end)
+    return table, into.append(table, upper=end, **said)
 
 
 @cli.command()

@@ -39,6 +39,8 @@ def log_(lake: str, collection: str, limit: int, every: bool, as_json: bool, rea
                 "updates": one.rows,
                 "bytes": one.size_bytes,
                 "upper": one.upper,
+                "author": one.author or None,
+                "message": one.message or None,
             }
             for one in of.commits(limit, every=every)
         ]

@@ -15,7 +15,7 @@ INVARIANT: no command is answered before every commit that its answer was decide
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tidelake.config import Config
@@ -35,6 +35,7 @@ from tidelake.shard.fairshare import FairShare
 from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.requestqueue import Request, RequestQueue
 from tidelake.shard.requests import CommitRequest, Decided, Done, Failed, RefreshRequest
+from tidelake.state.agreed import RENAMING
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.edits import Delta, Edits, stepped
 from tidelake.state.formats import check_format
@@ -344,7 +345,7 @@ def _step(
             return outcome, None, state
         if state.dropped and not outcome.edits.dropped:
             return Refused(CollectionDropped(state.shard_id)), None, state
-        edits = settle(state, outcome.edits, now_ms)
+        edits = settle(state, _noted(asked, state, outcome.edits), now_ms)
         after = _after(state, edits, now_ms)
         check_step(state, after, edits)
         check_format(state, after, edits)
@@ -352,6 +353,14 @@ def _step(
         # Fails this command only, not the others of the round.
         return Failed(error), None, state
     return outcome, edits, after
+
+
+def _noted(asked: CommitRequest[Any], state: ShardState, edits: Edits) -> Edits:
+    """The edits with the note of the request, if they change what readers see."""
+    if asked.note is None or state.format < RENAMING:
+        return edits
+    is_seen = edits.upper or edits.schemas or any(one is not None for one in edits.staged.values())
+    return replace(edits, note=asked.note) if is_seen else edits
 
 
 def _after(state: ShardState, edits: Edits, now_ms: int) -> ShardState:

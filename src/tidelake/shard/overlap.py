@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
 from itertools import chain, islice, takewhile
 from typing import Any, Generic, TypeVar
@@ -231,7 +231,8 @@ class Background:
         if _in_sequence.get():
             self._run(job)
             return job
-        thread = threading.Thread(target=self._run, args=(job,), name="tidelake-background", daemon=True)
+        run = partial(copy_context().run, self._run, job)
+        thread = threading.Thread(target=run, name="tidelake-background", daemon=True)
         if _started(thread):
             self._threads.add(thread)
         else:

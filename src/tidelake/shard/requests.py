@@ -4,6 +4,7 @@ Must not know how commands are decided or committed.
 """
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -11,9 +12,12 @@ from tidelake.errors import InternalError, TidelakeError
 from tidelake.shard.history import LoadedVersion
 from tidelake.shard.requestqueue import Request
 from tidelake.state.commands import Command, Commit, NoOp, Outcome, Refused
+from tidelake.state.edits import Note
 from tidelake.state.fuel import MergeDue
 
 R = TypeVar("R")
+NOTE: ContextVar[Note | None] = ContextVar("NOTE", default=None)
+"""What is said of the commits that are asked for here; threads that work for this one have it too."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class CommitRequest(Request, Generic[R]):
         machine: the machine of the handle that asks.
         command: the command.
         others: requests of the same thread, which are carried out with this one, and before it.
+        note: what is said of its commit.
         attempt: the commit attempt that it is part of, from before the attempt until its outcome is known.
     """
 
@@ -75,7 +80,7 @@ class CommitRequest(Request, Generic[R]):
         others: "Sequence[CommitRequest[R]]" = (),
     ) -> None:
         super().__init__(alone=alone, hurried=hurried)
-        self.machine, self.command, self.others = machine, command, others
+        self.machine, self.command, self.others, self.note = machine, command, others, NOTE.get()
         self.attempt: object = None
         self._done: Done[R] | None = None
 

@@ -21,6 +21,8 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.types import StructType
 
+from tidelake.lake.arguments.notes import noted
+
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
 ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _BYTES_MAX = "spark.sql.files.maxPartitionBytes"
@@ -118,6 +120,12 @@ def estimated_bytes(frame: DataFrame) -> int | None:
     plan = frame._jdf.queryExecution().optimizedPlan()
     size = int(str(plan.stats().sizeInBytes()))
     return size if size < _UNKNOWN_BYTES else None
+
+
+def signed(spark: SparkSession) -> contextlib.AbstractContextManager[None]:
+    """Commits that are made inside have the id of the Spark application as their author."""
+    id_ = spark.conf.get("spark.app.id", None)
+    return noted("" if id_ is None else f"spark {id_}"[:200], "")
 
 
 @contextlib.contextmanager

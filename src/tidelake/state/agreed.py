@@ -28,7 +28,7 @@ SLICES = 4
 HASHED = 6
 """The format in which the descriptions of parts have a hash of their rows."""
 RENAMING = 7
-"""The format in which columns may be renamed."""
+"""The format in which columns may be renamed, and commits have notes."""
 NEWEST = RENAMING
 """The format of new lakes, and of those that this version has upgraded."""
 

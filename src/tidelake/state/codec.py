@@ -116,7 +116,7 @@ SINCE = (
         3,
     )
     | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
-    | {"format": 5, "hashed": HASHED, "renamed": RENAMING}
+    | {"format": 5, "hashed": HASHED, "renamed": RENAMING, "note": RENAMING}
 )
 # A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
 # escaped.

@@ -50,6 +50,19 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What the caller says of a commit. No rule depends on it.
+
+    Attributes:
+        author: who makes it; may be empty.
+        message: why; may be empty.
+    """
+
+    author: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class Edits:
     """The step from one state to the next, field by field.
 
@@ -88,6 +101,7 @@ class Edits:
         sliced: the end of the slices, if it moves.
         bases: new ones by their boundary; None removes one. A base whose boundary goes is not named.
         unpaid: the new one, if it changes.
+        note: what the caller says of the commit. It changes no state, and goes with the entry of the log.
     """
 
     since: Move | None = None
@@ -123,6 +137,7 @@ class Edits:
     sliced: int | None = None
     bases: dict[int, Base | None] = field(default_factory=dict)
     unpaid: Unpaid | None = None
+    note: Note | None = None
 
 
 @dataclass(frozen=True)

@@ -32,5 +32,7 @@ def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:
         raise InternalError(f"a step of {before.shard_id} has hashes of rows, and the format is {allowed}")
     if allowed < RENAMING and any(version.renamed for version in edits.schemas.values()):
         raise InternalError(f"a step of {before.shard_id} renames a column, and the format is {allowed}")
+    if allowed < RENAMING and edits.note is not None:
+        raise InternalError(f"a step of {before.shard_id} has a note, and the format is {allowed}")
     if sliced and allowed < SLICES:
         raise InternalError(f"a step of {before.shard_id} has slices or bases, and the format is {allowed}")

@@ -169,6 +169,8 @@ def commits(entries: Sequence[CommitEntry], domain: TimeDomain) -> list[Json]:
             "rows": one.rows,
             "bytes": one.size_bytes,
             "upper": None if one.upper is None else frontier(one.upper, domain),
+            "author": printable(one.author),
+            "message": printable(one.message),
         }
         for one in entries
     ]

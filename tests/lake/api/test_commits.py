@@ -1,5 +1,8 @@
 """The log of a collection tells its commits."""
 
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pytest
 
@@ -97,3 +100,71 @@ def test_commits_that_the_log_has_lost_are_left_out() -> None:
 def test_a_limit_that_is_no_number_is_refused(c, limit) -> None:
     with pytest.raises(UsageError, match="limit"):
         c.commits(limit)
+
+
+def said(collection, **how):
+    return [(one.what, one.author, one.message) for one in collection.commits(**how)]
+
+
+def test_commits_tell_who_and_why(tmp_path) -> None:
+    with tidelake.open(tmp_path / "lake", config=Config(merge_budget_s=0)) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(ids(1), author="ann", message="first\nrows")
+        c.upsert(ids(2), author="bob")
+        c.replace(ids(3), message="dump")
+        c.compare_and_append(pa.table({"id": [4], "_time": [3]}), 3, 4, author="ann")
+        c.writer("w").append(ids(5), author="job", message="5")
+        c.writer("w").upsert(ids(6), message="6")
+        c.append(ids(7))
+        c.merge()
+    with tidelake.open(tmp_path / "lake") as lake:
+        found = said(lake.collection("c"), every=True)
+        assert [one for one in found if one[0] == "append"] == [
+            ("append", "", ""),
+            ("append", "", "6"),
+            ("append", "job", "5"),
+            ("append", "ann", ""),
+            ("append", "", "dump"),
+            ("append", "bob", ""),
+            ("append", "ann", "first\nrows"),
+        ]
+        assert {one[1:] for one in found if one[0] != "append"} == {("", "")}
+        assert lake.fsck().clean
+
+
+def test_a_write_of_several_collections_tells_who_and_why_in_each(tmp_path) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        for name in "ab":
+            lake.create(name, SCHEMA, key=["id"])
+        lake.write({"a": ids(1), "b": ids(2)}, author="ann", message="both")
+        lake.collection("a").append(ids(3), author="bob")
+        assert ("stage", "ann", "both") in said(lake.collection("a"))
+        assert ("stage", "ann", "both") in said(lake.collection("b"))
+        assert "bob" in {author for _, author, _ in said(lake.collection("a"))}
+
+
+def test_threads_that_commit_together_keep_their_own_notes(c) -> None:
+    def write(n: int) -> None:
+        c.append(ids(n), message=str(n)) if n % 3 else c.append(ids(n))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(24)))
+    found = Counter(message for what, _, message in said(c, limit=100) if what == "append")
+    assert found == Counter({str(n): 1 for n in range(24) if n % 3} | {"": 8})
+
+
+def test_notes_that_cannot_be_stored_are_refused_and_nothing_is_written(c, monkeypatch) -> None:
+    for how, text in [
+        ({"author": "a" * 256}, "author has more than 255 bytes"),
+        ({"message": "ä" * 2049}, "message has more than 4,096 bytes"),
+        ({"message": 3}, "must be a text"),
+        ({"author": "\ud800"}, "not valid Unicode"),
+    ]:
+        with pytest.raises(UsageError, match=text):
+            c.append(ids(1), **how)
+    c.append(ids(1), author="a" * 255, message="ä" * 2048)
+    monkeypatch.setattr("tidelake.state.state.ShardState.format", 6)
+    with pytest.raises(UsageError, match=r"lake\.upgrade"):
+        c.append(ids(1), message="why")
+    c.append(ids(2))
+    assert [len(one.message) for one in c.commits()] == [0, 2048, 0]

@@ -355,6 +355,7 @@ def test_a_renamed_column_is_read_filtered_and_written_by_its_new_name(spark: An
         key = pa.field("key", pa.int64(), nullable=False)
         c.evolve(pa.schema([key, ("name", text), ("v", text)]))
         append(c, spark.createDataFrame([(40, "b", "new")], "key bigint, name string, v string"))
+        assert c.commits(1)[0].author == f"spark {spark.conf.get('spark.app.id')}"
         for _ in range(2):
             found = sql(spark, "SELECT key, v FROM c WHERE name = 'b' AND key > 36", lake=lake)
             assert sorted(found.collect()) == [(37, None), (39, None), (40, "new")]

@@ -11,6 +11,7 @@ from tidelake.errors import TidelakeError, UploadExpired, UpperMismatch, UsageEr
 from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.lake.arguments.names import check_name
+from tidelake.lake.arguments.notes import noted
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.model.frontier import Frontier
@@ -96,6 +97,8 @@ class Transacting(LakeHandle):
         time: TimeLike | None = None,
         upper: FrontierLike | None = None,
         token: str | None = None,
+        author: str = "",
+        message: str = "",
     ) -> Committed:
         """Append to several collections at one instant: `transaction` in one call.
 
@@ -105,11 +108,14 @@ class Transacting(LakeHandle):
             time: as for `transaction`, like the other arguments and errors.
             upper: as for `transaction`.
             token: as for `transaction`.
+            author: as for `Collection.append`; each collection's `stage` has it.
+            message: likewise.
         """
         transaction = self.transaction(time=time, upper=upper, token=token)
         for name, rows in _by_name(updates, "updates").items():
             transaction.write(name, rows)
-        return _committed(transaction)
+        with noted(author, message, self._catalog.known_agreed().format):
+            return _committed(transaction)
 
     def stage(self, updates: Mapping[str, object], *, token: str | None = None) -> Committed:
         """Stage updates of several collections at one instant, all or nothing; see `Collection.stage`."""

@@ -11,6 +11,7 @@ from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
+from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.times import Times
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
@@ -54,26 +55,33 @@ class Writer:
         self._unsure: int | None = None
 
     def append(
-        self, updates: object, *, upper: FrontierLike | None = None, sequence: int | None = None
+        self,
+        updates: object,
+        *,
+        upper: FrontierLike | None = None,
+        sequence: int | None = None,
+        author: str = "",
+        message: str = "",
     ) -> Appended:
         """Append as number `sequence` (default: the next). If it is committed already, nothing is written.
 
-        `updates` (also a batch) and `upper` as for `Collection.append`.
+        `updates` (also a batch), `upper`, `author` and `message` as for `Collection.append`.
 
         Raises:
             WriterFenced: a later epoch of this name is open.
             UsageError: the outcome of an earlier number is unknown, and no number is given now.
         """
-        if isinstance(updates, Batch):
-            if upper is not None:
-                raise UsageError("a batch has its own upper: append it without, or by append_batches")
+        with noted(author, message, self._shard.known().format):
+            if isinstance(updates, Batch):
+                if upper is not None:
+                    raise UsageError("a batch has its own upper: append it without, or by append_batches")
+                return self._numbered(
+                    sequence, lambda idempotency: batches.append_batch(self._shard, updates, idempotency)
+                )
+            end = None if upper is None else self._frontier(upper, "upper")
             return self._numbered(
-                sequence, lambda idempotency: batches.append_batch(self._shard, updates, idempotency)
+                sequence, lambda idempotency: append.append_rows(self._shard, updates, end, idempotency)
             )
-        end = None if upper is None else self._frontier(upper, "upper")
-        return self._numbered(
-            sequence, lambda idempotency: append.append_rows(self._shard, updates, end, idempotency)
-        )
 
     def compare_and_append(
         self, updates: object, lower: FrontierLike, upper: FrontierLike, *, sequence: int | None = None
@@ -125,12 +133,15 @@ class Writer:
         order_by: str | None = None,
         delete_column: str | None = None,
         sequence: int | None = None,
+        author: str = "",
+        message: str = "",
     ) -> Appended:
         """`Collection.upsert` as number `sequence`. If it is committed already, nothing is written."""
         at, columns = self._time(time), EventColumns(order_by, delete_column)
-        return self._numbered(
-            sequence, lambda idempotency: upsert.upsert(self._shard, table, columns, at, idempotency)
-        )
+        with noted(author, message, self._shard.known().format):
+            return self._numbered(
+                sequence, lambda idempotency: upsert.upsert(self._shard, table, columns, at, idempotency)
+            )
 
     def replace(
         self, table: object, *, time: TimeLike | None = None, sequence: int | None = None

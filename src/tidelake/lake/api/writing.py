@@ -3,6 +3,7 @@
 Owns the arguments; `tidelake.shard.writing` makes the commits.
 """
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from tidelake.data.events import EventColumns
@@ -10,6 +11,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.tokens import writer_of, written
 from tidelake.model.instants import TimeLike
 from tidelake.shard.writing import append, batches, stage, upsert
@@ -26,7 +28,13 @@ class Writing(CollectionHandle):
     """Methods of a collection that add, remove or replace rows, or close times: each ends in one commit."""
 
     def append(
-        self, updates: object, *, lower: FrontierLike | None = None, upper: FrontierLike | None = None
+        self,
+        updates: object,
+        *,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+        author: str = "",
+        message: str = "",
     ) -> Appended:
         """Append updates: a `_diff` of `+1` adds a row, `-1` removes it.
 
@@ -38,6 +46,9 @@ class Writing(CollectionHandle):
             lower: with `upper`, for several writers that all write the same data: only the times that are
                 still open are written; if none is, the call succeeds.
             upper: close all times before it; default: just past the last time.
+            author: who makes the commit, such as a name or a job: at most 255 bytes. `commits` shows it,
+                for as long as the log has the commit. Not in a lake that earlier versions write too.
+            message: why: at most 4,096 bytes; likewise.
 
         Returns:
             The times written, and the new upper. One `put` for each part and one log write. A batch costs
@@ -50,30 +61,42 @@ class Writing(CollectionHandle):
             UpperMismatch: the collection's upper has not reached `lower`, or the lower of the batch.
             BatchConsumed: the batch was used before.
         """
-        if isinstance(updates, Batch):
-            if lower is not None or upper is not None:
-                raise UsageError(
-                    "a batch has its own bounds: append it without, or by distributed.append_batches"
-                )
-            return batches.append_batch(self._shard, updates)
-        if lower is None:
-            end = None if upper is None else self._frontier(upper, "upper")
-            return append.append_rows(self._shard, updates, end)
-        if upper is None:
-            raise UsageError(f"lower={lower} needs an upper: give upper=...")
-        return append.append_up_to(
-            self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
-        )
+        with self._noted(author, message):
+            if isinstance(updates, Batch):
+                if lower is not None or upper is not None:
+                    raise UsageError(
+                        "a batch has its own bounds: append it without, or by distributed.append_batches"
+                    )
+                return batches.append_batch(self._shard, updates)
+            if lower is None:
+                end = None if upper is None else self._frontier(upper, "upper")
+                return append.append_rows(self._shard, updates, end)
+            if upper is None:
+                raise UsageError(f"lower={lower} needs an upper: give upper=...")
+            return append.append_up_to(
+                self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
+            )
 
-    def compare_and_append(self, updates: object, lower: FrontierLike, upper: FrontierLike) -> Appended:
+    def compare_and_append(
+        self,
+        updates: object,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        *,
+        author: str = "",
+        message: str = "",
+    ) -> Appended:
         """Append all updates of `[lower, upper)` iff the collection's upper equals `lower`.
+
+        `author` and `message` as for `append`.
 
         Raises:
             UpperMismatch: it does not; carries the current one. Nothing was written.
         """
-        return append.compare_and_append(
-            self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
-        )
+        with self._noted(author, message):
+            return append.compare_and_append(
+                self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
+            )
 
     def stage(self, updates: object, *, token: str | None = None) -> bool:
         """Store updates durably at times that are still open; they appear when these times are closed.
@@ -139,6 +162,8 @@ class Writing(CollectionHandle):
         order_by: str | None = None,
         delete_column: str | None = None,
         state: "FollowedArrangement | None" = None,
+        author: str = "",
+        message: str = "",
     ) -> Appended:
         """Replace the rows of the table's keys with the table's rows; rows of other keys stay.
 
@@ -157,6 +182,8 @@ class Writing(CollectionHandle):
                 if all its value columns except `order_by` are null.
             state: an arrangement of the collection, with all rows and columns: old rows are looked up in it,
                 and no stored part is opened. It catches up first.
+            author: as for `append`.
+            message: as for `append`.
 
         Returns:
             The times written, and the new upper. One log scan, for each part that may hold one of the keys an
@@ -171,9 +198,12 @@ class Writing(CollectionHandle):
         at = None if time is None else self._times.at(time, "time")
         old_rows = None if state is None else self._old_rows(state)
         columns = EventColumns(order_by, delete_column)
-        return upsert.upsert(self._shard, table, columns, at, old_rows=old_rows)
+        with self._noted(author, message):
+            return upsert.upsert(self._shard, table, columns, at, old_rows=old_rows)
 
-    def replace(self, table: object, *, time: TimeLike | None = None) -> Appended:
+    def replace(
+        self, table: object, *, time: TimeLike | None = None, author: str = "", message: str = ""
+    ) -> Appended:
         """Replace the contents with the rows of a table (a full dump); only differences are stored.
 
         Whole rows and their multiplicities are compared, so that it is right for any collection. If another
@@ -183,6 +213,8 @@ class Writing(CollectionHandle):
         Args:
             table: in any Arrow form, with the key and value columns; without `_diff` each row counts once.
             time: time of the change; default: chosen at the commit.
+            author: as for `append`.
+            message: as for `append`.
 
         Returns:
             The times written, and the new upper. Reads all contents; then one `put` for each new part and one
@@ -192,7 +224,8 @@ class Writing(CollectionHandle):
             InvalidUpdates, UpdateBeforeLower, UsageError: as for `upsert`.
         """
         at = None if time is None else self._times.at(time, "time")
-        return upsert.replace(self._shard, table, at)
+        with self._noted(author, message):
+            return upsert.replace(self._shard, table, at)
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is committed at most once.
@@ -208,6 +241,9 @@ class Writing(CollectionHandle):
                 then.
         """
         return Writer(self._shard, name, owner, take_over, resume)
+
+    def _noted(self, author: str, message: str) -> AbstractContextManager[None]:
+        return noted(author, message, self._shard.known().format)
 
     def _old_rows(self, state: "FollowedArrangement") -> OldRows:
         # Imported here, as in `arrange`: few users need it, and the import takes time.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tidelake.model.frontier import Frontier
 from tidelake.shard.shard import Shard
 from tidelake.state import codec
-from tidelake.state.edits import Edits
+from tidelake.state.edits import Edits, Note
 from tidelake.state.staged import Staged
 from tidelake.state.state import Written
 from tidelake.tabletext import FieldsAsHtml
@@ -31,6 +31,8 @@ class CommitEntry(FieldsAsHtml):
         rows: updates that came in; None: the log does not tell any more.
         size_bytes: their stored bytes, likewise.
         upper: times before it were closed by the commit; None: it closed none.
+        author: who made it, as the caller said; empty: not said.
+        message: what the caller said of it.
     """
 
     seqno: int
@@ -40,6 +42,8 @@ class CommitEntry(FieldsAsHtml):
     rows: int | None = 0
     size_bytes: int | None = 0
     upper: Frontier | None = None
+    author: str = ""
+    message: str = ""
 
     @property
     def is_write(self) -> bool:
@@ -124,7 +128,10 @@ def _told(data: bytes, name: str) -> Iterator[_Step]:
             )
         upper = None if edits.upper is None else edits.upper.after
         names = tuple(sorted(edits.writers))
-        entry = CommitEntry(delta.seqno, delta.committed_ms, what, names, rows, size, upper)
+        note = edits.note or Note()
+        entry = CommitEntry(
+            delta.seqno, delta.committed_ms, what, names, rows, size, upper, note.author, note.message
+        )
         yield _Step(entry, edits.written)
 
 

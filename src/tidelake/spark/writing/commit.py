@@ -24,7 +24,7 @@ from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Compared, Envelope
 from tidelake.spark.envelopes.held import with_held
 from tidelake.spark.envelopes.places import TopicPartition
-from tidelake.spark.tasks import described
+from tidelake.spark.tasks import described, signed
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.running import PreparedRows, rows_of
@@ -145,16 +145,18 @@ def write(
                 start = open_upper(collection) if lower is None else lower
                 answer = envelope.difference(collection, stored, start, frame.sparkSession)
         if taken is not None and numbered is not None and lower is None and taken.stages(envelope.rebases):
-            return WriteReport(_staged(collection, answer, numbered, taken.timeline.upper), answer)
+            with signed(frame.sparkSession):
+                return WriteReport(_staged(collection, answer, numbered, taken.timeline.upper), answer)
         end = upper
         if upper is None and taken is not None and taken.timeline.upper is not None:
             told = Frontier.of(taken.timeline.upper)
             end = told if start <= told else None
-        appended = (
-            commit(collection, answer, start, end, read_at=read_at, numbered=numbered)
-            if lower is None
-            else _append(collection, answer, start, _end(start, end, answer), numbered, read_at=read_at)
-        )
+        with signed(frame.sparkSession):
+            appended = (
+                commit(collection, answer, start, end, read_at=read_at, numbered=numbered)
+                if lower is None
+                else _append(collection, answer, start, _end(start, end, answer), numbered, read_at=read_at)
+            )
         if appended is not None:
             if stored is not None and isinstance(envelope, Compared):
                 envelope.discard(collection, stored)

@@ -21,7 +21,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Half, StoreRows, Updates
-from tidelake.spark.tasks import ArrowMap, described
+from tidelake.spark.tasks import ArrowMap, described, signed
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.commit import Numbered, open_upper
 from tidelake.spark.writing.running import PreparedRows, rows_of
@@ -69,10 +69,11 @@ def stage(
     rows = _rows(collection, frame, made)
     with described(frame.sparkSession, f"tidelake: stage in {collection.name}"):
         answer = rows.answer(_work(collection, made, rows))
-    if token is None:
-        return collection.distributed.stage_uploaded(answer.uploads)
-    numbered = TokenWriter(collection, token).open()
-    return numbered.writer.stage_uploaded(answer.uploads, sequence=numbered.sequence)
+    with signed(frame.sparkSession):
+        if token is None:
+            return collection.distributed.stage_uploaded(answer.uploads)
+        numbered = TokenWriter(collection, token).open()
+        return numbered.writer.stage_uploaded(answer.uploads, sequence=numbered.sequence)
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,10 @@ def stage_batch(
         parted = "" if half is None else f"{PARTED}{half.at}, {answer.late} late"
         content = numbered.content(answer) + parted
         try:
-            writer.stage_uploaded(answer.uploads, seal=mark.after(answer), sequence=number, content=content)
+            with signed(frame.sparkSession):
+                writer.stage_uploaded(
+                    answer.uploads, seal=mark.after(answer), sequence=number, content=content
+                )
         except UpdateBeforeLower:
             # Late rows were left out, so another process has sealed meanwhile: try again at the new upper.
             if half is None or open_upper(collection) == upper:

@@ -32,7 +32,7 @@ from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
 from tidelake.spark.envelopes.timeline import Progress as HowFar
 from tidelake.spark.envelopes.timeline import Timeline
-from tidelake.spark.tasks import described
+from tidelake.spark.tasks import described, signed
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.exactly_once import BatchSink, planned_by, planned_places, query_of
 from tidelake.spark.writing.rejects import NumberedBatch, keep
@@ -122,7 +122,8 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
 
     def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
         query = query_of(frame)
-        with described(frame.sparkSession, f"tidelake: batch {batch} into the tables of {self.targets.into}"):
+        title = f"tidelake: batch {batch} into the tables of {self.targets.into}"
+        with described(frame.sparkSession, title), signed(frame.sparkSession):
             return self.write(
                 lambda held: lines_of(frame, held, self._taken_bytes),
                 query,

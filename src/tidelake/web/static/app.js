@@ -328,8 +328,8 @@ class CollectionView {
   }
 
   log() {
-    const rows = this.commits.map((one) => el("tr", {}, el("td", { class: "num" }, String(one.seqno)), el("td", { title: new Date(one.committed_ms).toISOString() }, ago(one.committed_ms)), el("td", {}, one.what), el("td", {}, one.writers.map((name) => user(name))), el("td", { class: "num" }, one.rows === null ? "–" : count(one.rows)), el("td", { class: "num" }, one.bytes === null ? "–" : bytes(one.bytes)), el("td", {}, one.upper?.text ?? "–")));
-    return [rows.length ? list(["seqno", "when", "what", "writer", "updates", "bytes", "upper"], rows, [0, 4, 5]) : el("p", { class: "soft" }, "no commits are left in the log")];
+    const rows = this.commits.map((one) => el("tr", {}, el("td", { class: "num" }, String(one.seqno)), el("td", { title: new Date(one.committed_ms).toISOString() }, ago(one.committed_ms)), el("td", {}, one.what), el("td", {}, one.writers.map((name) => user(name))), el("td", { class: "num" }, one.rows === null ? "–" : count(one.rows)), el("td", { class: "num" }, one.bytes === null ? "–" : bytes(one.bytes)), el("td", {}, one.upper?.text ?? "–"), el("td", {}, user(one.author)), el("td", {}, user(one.message))));
+    return [rows.length ? list(["seqno", "when", "what", "writer", "updates", "bytes", "upper", "author", "message"], rows, [0, 4, 5]) : el("p", { class: "soft" }, "no commits are left in the log")];
   }
 
   schema() {

@@ -1,0 +1,46 @@
+"""What users say of commits: author and message."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidelake.errors import UsageError
+from tidelake.shard.requests import NOTE
+from tidelake.state.agreed import RENAMING
+from tidelake.state.edits import Note
+
+AUTHOR_BYTES_MAX, MESSAGE_BYTES_MAX = 255, 4_096
+
+
+@contextmanager
+def noted(author: str, message: str, format_: int = RENAMING) -> Iterator[None]:
+    """Commits that are made in the block have an author and a message; empty ones leave those from outside.
+
+    Args:
+        author: at most 255 bytes.
+        message: at most 4,096 bytes.
+        format_: of the lake.
+
+    Raises:
+        UsageError: they are too long or no text, or the lake has to be upgraded first.
+    """
+    for name, text, limit in (("author", author, AUTHOR_BYTES_MAX), ("message", message, MESSAGE_BYTES_MAX)):
+        if not isinstance(text, str):
+            raise UsageError(f"{name}={text!r} must be a text")
+        if len(text.encode("utf-8", "surrogatepass")) > limit:
+            raise UsageError(f"{name} has more than {limit:,} bytes: shorten it")
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise UsageError(f"{name}={text!r} is not valid Unicode")
+    if not (author or message):
+        yield
+        return
+    if format_ < RENAMING:
+        raise UsageError(
+            "author and message can be stored once the lake has been upgraded: earlier versions would refuse "
+            "such a commit; see lake.upgrade()"
+        )
+    outer = NOTE.get() or Note()
+    token = NOTE.set(Note(author or outer.author, message or outer.message))
+    try:
+        yield
+    finally:
+        NOTE.reset(token)
