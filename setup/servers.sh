@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the slow tests run: versitygw (S3), azurite (Azure), PostgreSQL and Kafka, with the jars by
-# which Spark reads Kafka, and Debezium with the Kafka Connect that runs it; and Chromium with its driver.
+# which Spark reads Kafka and S3, and Debezium with the Kafka Connect that runs it; and Chromium with its driver.
 # Prints the folder of their programs, which tests/store/servers.py looks into: $TIDELAKE_SERVERS, or the
 # user's cache. What is there already is kept, so this returns at once the next time. What cannot be
 # installed is said, and its tests are skipped: this script never fails.
@@ -11,6 +11,7 @@ VERSITYGW=v1.8.0
 AZURITE=3.35.0 # 3.36 and newer need Node 22
 KAFKA=3.9.0
 SPARK_KAFKA=4.2.0 # for Spark 4.3 as well: there is no 4.3.0 of it
+HADOOP_AWS=3.5.0 # the version of Hadoop in PySpark 4.3
 DEBEZIUM=3.0.8.Final # made with Kafka 3.9.0, whose Connect its pom names
 
 home="${TIDELAKE_SERVERS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tidelake/servers}"
@@ -68,6 +69,7 @@ copy_jars() {
 install_kafka() { copy_jars kafka "$KAFKA" "$home/kafka-$KAFKA"; }
 install_debezium() { copy_jars debezium "$DEBEZIUM" "$home/debezium-$DEBEZIUM"; }
 install_spark_kafka() { copy_jars spark-kafka "$SPARK_KAFKA" "$home/spark-kafka-$SPARK_KAFKA"; }
+install_spark_s3a() { copy_jars spark-s3a "$HADOOP_AWS" "$home/spark-s3a-$HADOOP_AWS"; }
 
 # The folder of initdb and postgres, which Debian keeps out of the PATH.
 postgres_programs() {
@@ -104,6 +106,7 @@ ensure versitygw install_versitygw "$home/versitygw-$VERSITYGW/versitygw"
 ensure azurite install_azurite "$home/azurite-$AZURITE/node_modules/.bin/azurite-blob"
 ensure Kafka install_kafka "$home/kafka-$KAFKA"
 ensure "Kafka for Spark" install_spark_kafka "$home/spark-kafka-$SPARK_KAFKA"
+ensure "S3 for Spark" install_spark_s3a "$home/spark-s3a-$HADOOP_AWS"
 ensure "Kafka Connect and Debezium" install_debezium "$home/debezium-$DEBEZIUM"
 if ! postgres="$(postgres_programs)"; then
   ensure PostgreSQL install_postgresql "$home/bin/postgres"

@@ -43,6 +43,8 @@ class _TaskRunner:
 
     work: Work
     tasks: tuple[bytes, ...]
+    # Spark's plans show it.
+    __name__: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         one_thread()
@@ -52,7 +54,13 @@ class _TaskRunner:
 
 
 def run_tasks(
-    spark: SparkSession, tasks: Sequence[bytes], work: Work, schema: StructType, partitions: int | None = None
+    spark: SparkSession,
+    tasks: Sequence[bytes],
+    work: Work,
+    schema: StructType,
+    partitions: int | None = None,
+    *,
+    name: str = "tidelake",
 ) -> DataFrame:
     """A DataFrame of what `work` yields for each task; nothing runs before it is used.
 
@@ -63,11 +71,12 @@ def run_tasks(
         schema: schema of the batches that `work` yields.
         partitions: number of Spark tasks, at most as many as `tasks`; default: one for each. Starting one
             costs 25 ms, so thousands of small tasks are better combined.
+        name: how `explain()` calls the work, in one line.
     """
     if not tasks:
         return spark.createDataFrame([], schema)
     numbers = spark.range(0, len(tasks), 1, min(partitions or len(tasks), len(tasks)))
-    return numbers.mapInArrow(_TaskRunner(work, tuple(tasks)), schema)
+    return numbers.mapInArrow(_TaskRunner(work, tuple(tasks), name), schema)
 
 
 def one_thread() -> None:

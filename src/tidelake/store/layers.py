@@ -74,6 +74,11 @@ class BlobLayer:
         """Whether calls take a round trip; see `BlobStore.is_far`."""
         return self._inner.is_far
 
+    @property
+    def url(self) -> str | None:
+        """Where other programs find the objects; see `BlobStore.url`."""
+        return self._inner.url
+
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Read a range of bytes; see `BlobStore.get`."""
         return self._around("blob.get", lambda: self._inner.get(name, start, length))

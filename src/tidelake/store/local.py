@@ -42,6 +42,7 @@ class LocalBlobStore:
 
     def __init__(self, root: str, files: Files = SYSTEM_FILES, base: str | None = None) -> None:
         self.root = os.path.abspath(root)
+        self.url: str | None = f"file://{self.root}"
         self._base = self.root if base is None else os.path.abspath(base)
         self._files = files
         self._folders = Folders(self.root, files)

@@ -28,6 +28,7 @@ class MemoryBlobStore:
     """A `BlobStore` in a dictionary."""
 
     is_far = False
+    url = None
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

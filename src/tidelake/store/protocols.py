@@ -42,6 +42,10 @@ class BlobStore(Protocol):
     def is_far(self) -> bool:
         """Whether a call takes a round trip over a network, so that fewer calls matter most."""
 
+    @property
+    def url(self) -> str | None:
+        """Where other programs find objects: `url/name`, without escapes; None if only this process can."""
+
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Read the bytes `[start, start + length)` of an object, or all from `start` on.
 

@@ -264,7 +264,8 @@ def _open_objects(
         else:
             log = ObjectVersionLog(inside, env.clock, marker.grace_s)
             clock = None if read_only else StoreClock(lambda: store_ms(inside), env.clock)
-        found = Stores(ObjectBlobStore(FolderBucket(inside, "blobs")), log, clock=clock)
+        blobs = ObjectBlobStore(FolderBucket(inside, "blobs"), address.below(marker.lake, "blobs").url)
+        found = Stores(blobs, log, clock=clock)
         return _layered(_read_only(found, url) if read_only else found, config, env)
     except BaseException:
         bucket.close()
@@ -338,17 +339,6 @@ def _read_only(stores: Stores, url: str) -> Stores:
         locks=ThreadAdvisoryLocks(),
         read_only=True,
     )
-
-
-def file_url(url: str, name: str) -> str | None:
-    """The location of an object, for other programs with access to the directory of the lake.
-
-    Returns:
-        `file://` followed by the path, without escapes; None if the lake is not in a directory.
-    """
-    if not url.startswith("file://"):
-        return None
-    return "file://" + os.path.join(unquote(urlsplit(url).path), "blobs", check_name(name))
 
 
 def _layered(stores: Stores, config: Config, env: Env) -> Stores:

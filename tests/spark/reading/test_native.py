@@ -21,7 +21,7 @@ from tidelake.shard.runs.plan import AsStored
 from tidelake.spark import changes, snapshot
 from tidelake.spark.reading.native import readable, scan
 from tidelake.spark.tasks import task_bytes_max
-from tidelake.store.url import file_url
+from tidelake.store.layers import BlobLayer
 
 pytestmark = pytest.mark.full
 
@@ -77,9 +77,13 @@ def rows(keys: range, **more: Any) -> pa.Table:
     return pa.table({"k": pa.array(keys, pa.int64()), "v": [f"value {k}" for k in keys], **more})
 
 
+def plan_of(frame: Any) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
 def shape(frame: Any) -> tuple[bool, bool]:
     """Whether Spark scans files for it, and whether workers merge."""
-    plan = frame._jdf.queryExecution().executedPlan().toString()
+    plan = plan_of(frame)
     return "FileScan parquet" in plan, "MapInArrow" in plan
 
 
@@ -195,11 +199,11 @@ def test_a_lake_that_the_jvm_cannot_read_is_read_by_workers_and_the_plan_says_so
     c = made(tmp_path)
     c.append(rows(range(2000)))
     assert shape(snapshot(spark, c)) == (True, False)
-    # As for the urls of object stores.
-    assert file_url("s3://bucket/lake", "a/b") is None
-    monkeypatch.setattr("tidelake.shard.runs.plan.file_url", lambda _url, _name: None)
+    # As that of a lake in Azure without a storage account.
+    monkeypatch.setattr(BlobLayer, "url", "az://container/lake/blobs")
     frame = snapshot(spark, c)
     assert shape(frame) == (False, True)
+    assert "no file system of Hadoop reads az://" in plan_of(frame)
     assert frame.count() == 2000
 
 

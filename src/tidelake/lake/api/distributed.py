@@ -81,6 +81,11 @@ class Distributed(SplitReads):
         """Where its lake is, for other processes."""
         return self._shard.spec.url
 
+    @property
+    def objects_url(self) -> str | None:
+        """Where other programs find the objects of its lake; see `BlobStore.url`."""
+        return self._shard.stores.blobs.url
+
     def newest_state(self) -> ShardState:
         """The newest state, after applying what its group has decided for it.
 

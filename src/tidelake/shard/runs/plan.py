@@ -7,6 +7,7 @@ consolidated, without a shuffle. `tidelake.shard.runs.shares` chooses the cuts.
 A caller that reads Parquet files faster than a task does can ask which parts it may read as they are stored.
 """
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -26,8 +27,9 @@ from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.selection import Selection
 from tidelake.shard.allocator import lean_memory
 from tidelake.shard.lease import explained_by
-from tidelake.shard.overlap import prefetch
+from tidelake.shard.overlap import mapped, prefetch
 from tidelake.shard.records import decoded
+from tidelake.shard.runs.far import readers
 from tidelake.shard.runs.read import rows, shown
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.runs.shares import group_keys, group_sizes, quantiles
@@ -36,7 +38,6 @@ from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.state.codec import encode_record
 from tidelake.store.protocols import BlobStore
-from tidelake.store.url import file_url
 
 _TASK_BYTES_MIN = 1024 * 1024
 # A part is at most this fraction of a merge's memory: it is held whole while written, beside the chunks.
@@ -206,17 +207,16 @@ def _as_stored(
     spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, selection: Selection
 ) -> tuple[AsStored | None, list[Source]]:
     # Only tasks skip rows by a predicate.
-    if selection.where is not None or not isinstance(query, AsOf):
+    if selection.where is not None or not isinstance(query, AsOf) or blobs.url is None:
         return None, needed
     parts, left = divided(spec, needed, query)
-    files = [url for part in parts if (url := file_url(spec.url, part.name)) is not None]
-    if not parts or len(files) < len(parts):
+    if not parts:
         return None, needed
     # Check size and footer here: other readers do not know Tidelake's checksum of the footer.
-    for part in parts:
-        group_sizes(spec, blobs, part)
-    schema = update_schema(spec.schema, spec.domain)
-    return AsStored(tuple(parts), tuple(files), schema, query.time), left
+    with closing(mapped(partial(group_sizes, spec, blobs), parts, readers(blobs, 1))) as checked:
+        deque(checked, maxlen=0)
+    files = tuple(f"{blobs.url}/{part.name}" for part in parts)
+    return AsStored(tuple(parts), files, update_schema(spec.schema, spec.domain), query.time), left
 
 
 def _encoded(task: Task, selection: Selection) -> bytes:

@@ -22,7 +22,7 @@ class AsStored:
 
     Attributes:
         parts: the parts, each row of which is a row of the answer.
-        files: URLs of their files, in the same order.
+        files: URLs of their files, without escapes, in the same order.
         schema: schema of all columns in the files.
         time: the time of the rows in the answer, in place of the stored time.
     """

@@ -29,7 +29,8 @@ from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
 from tidelake.spark.reading.holds import HOLD_FOR, Lasting, hold_plans, kept
-from tidelake.spark.reading.native import reachable, readable, scan
+from tidelake.spark.reading.jvm import why_unreadable
+from tidelake.spark.reading.native import readable, scan
 from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
 
 _TIMESTAMPS = {"ms": timestamp_millis, "us": timestamp_micros}
@@ -76,7 +77,9 @@ def snapshot(
             are in microseconds: a time of `ms` after the year 294,246 fails the job.
         native: let Spark itself read the parts that need no merging, as after a merge up to `as_of`: parts of
             one time and of the newest schema, whose keys no other run has. Not used with `where`, since our
-            own scan skips more. False: workers read all parts, and rows come sorted within a partition.
+            own scan skips more; nor if its JVM cannot read the store, which is tried at the first read of a
+            lake in a session: `explain()` says why. False: workers read all parts, and rows come sorted
+            within a partition.
 
     Returns:
         Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity. The rows
@@ -241,13 +244,15 @@ def _frame(
             asked, width, options, task_bytes_max=bytes_max, as_stored=as_stored
         )
 
-    plan = planned(as_stored=native)
+    why = why_unreadable(spark, collection.distributed.objects_url) if native else ""
+    plan = planned(as_stored=native and not why)
     stored = plan.as_stored
-    if stored is not None and not (readable(stored.schema) and reachable(stored)):
-        plan, stored = planned(as_stored=False), None
+    if stored is not None and not readable(stored.schema):
+        plan, stored, why = planned(as_stored=False), None, "Spark reads other values of these types"
     held = hold_plans(collection, [plan], hold_for)
     schema = _nullable(plan.schema, collection) if native else plan.schema
-    merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema), held), frame_schema(schema))
+    name = f"tidelake workers, as {why}" if why else "tidelake workers"
+    merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema), held), frame_schema(schema), name=name)
     if stored is not None:
         found = scan(spark, stored, schema, collection.domain.columns)
         merged = found.union(merged) if plan.tasks else found

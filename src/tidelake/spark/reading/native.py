@@ -23,6 +23,7 @@ from tidelake.model.schema import DIFF
 from tidelake.model.time import parts
 from tidelake.shard.runs.stored import AsStored
 from tidelake.spark.columns import frame_schema, quoted
+from tidelake.spark.reading.jvm import jvm_url
 from tidelake.spark.versions import condition
 
 # Types that parts store as Spark would. Spark may read the stored bytes of other types differently.
@@ -47,10 +48,8 @@ _OPTIONS = {
     # Read dates before 1582 unchanged, without a calendar conversion.
     "datetimeRebaseMode": "CORRECTED",
 }
-# With more paths Spark lists the files by a job.
+# With more paths Spark lists the files by a job, which pays where each takes a round trip.
 _PATHS_MAX = 32
-# Spark takes a path with these characters for a pattern.
-_PATTERN = frozenset("{}[]*?\\")
 
 
 def readable(schema: pa.Schema) -> bool:
@@ -68,11 +67,6 @@ def _is_plain(kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == "us")
     return kind in _PLAIN or (pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
-
-
-def reachable(stored: AsStored) -> bool:
-    """Whether Spark takes the names of the files literally."""
-    return not any(_PATTERN & set(url) for url in stored.files)
 
 
 def scan(spark: SparkSession, stored: AsStored, schema: pa.Schema, times: Sequence[str]) -> DataFrame:
@@ -116,5 +110,6 @@ def _column(field: pa.Field) -> Column:
 
 
 def _in_lists(files: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(files), _PATHS_MAX):
-        yield files[start : start + _PATHS_MAX]
+    most = _PATHS_MAX if files[0].startswith("file:") else len(files)
+    for start in range(0, len(files), most):
+        yield [jvm_url(url) for url in files[start : start + most]]

@@ -22,12 +22,18 @@ if TYPE_CHECKING:
 
 
 class ObjectBlobStore:
-    """A `BlobStore` on a bucket. There are no folders: `a` and `a/b` may both be objects."""
+    """A `BlobStore` on a bucket. There are no folders: `a` and `a/b` may both be objects.
+
+    Args:
+        bucket: the bucket.
+        url: where other programs find its objects; None: nowhere.
+    """
 
     is_far = True
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, url: str | None = None) -> None:
         self._bucket = bucket
+        self.url = url
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Read a range of bytes, with one request; see `BlobStore.get`."""
