@@ -2,11 +2,13 @@
 
     from bench.spark_tables import run; run(10_000_000)
 
-The driver's work on few lines, without Spark's own share of a micro-batch, which is the same for both. The
-figures are processor time of this process: medians of eight micro-batches after two, in turn.
+*Whole*: a micro-batch as `foreachBatch` gets it, lines of a file, in processor time of this process and of
+Spark's Java process. *Driver*: the driver's work on few lines, without Spark's own share, which is the same
+for both; in processor time of this process. Medians of eight micro-batches after some to warm up, in turn.
 """
 
 import json
+import os
 import random
 import tempfile
 import time
@@ -17,13 +19,17 @@ from typing import Any
 import pyarrow as pa
 
 import tidelake
-from tidelake.spark import tables_sink
+from tidelake.spark import local_session, tables_sink
 from tidelake.spark.envelopes.read import AS_TEXT
-from tidelake.spark.writing.tablelines import FewLines
+from tidelake.spark.writing.tablelines import FewLines, lines_of
 
 _FIELDS = [{"field": "id", "type": "int64", "optional": False}, {"field": "v", "type": "string"}]
 _SCHEMA = {"type": "struct", "fields": [{"type": "struct", "field": "after", "fields": _FIELDS}]}
-_BATCHES, _FIRST = 10, 2
+_TABLES, _COUNTED = (1, 10), 8
+# Java compiles what it does often.
+_FIRST, _FIRST_WHOLE = 2, 6
+# What Spark guesses of the size of a micro-batch from the one before.
+_EXPECTED_BYTES = 1 << 20
 
 
 class Feed:
@@ -31,10 +37,28 @@ class Feed:
 
     def __init__(self, tables: int, folder: Path) -> None:
         self._tables, self._random, self._commit, self._number = tables, random.Random(0), 1000, 0
-        self._sink = tables_sink(tidelake.open(folder), "shop", keys=["id"])
+        self._folder = folder
+        self._sink = tables_sink(tidelake.open(folder / "lake"), "shop", keys=["id"])
 
-    def taken(self, events: int) -> float:
-        """Write so many events; the processor time that it takes."""
+    def driver_s(self, events: int) -> float:
+        """Write so many events without Spark; the processor time that it takes."""
+        batch = _lines(self._texts(events))
+        start = time.process_time()
+        self._sink.write(lambda held: FewLines([*([] if held is None else [held]), batch]), "q", self._number)
+        self._number += 1
+        return time.process_time() - start
+
+    def whole_s(self, events: int, spark: Any, java: int) -> float:
+        """Write so many events as Spark reads them; the processor time that it takes, with Java's."""
+        file = self._folder / f"{self._number}.json"
+        file.write_text("\n".join(self._texts(events)) + "\n")
+        frame = spark.read.text(str(file))
+        start = time.process_time() + _process_s(java)
+        self._sink.write(lambda held: lines_of(frame, held, _EXPECTED_BYTES), "q", self._number)
+        self._number += 1
+        return time.process_time() + _process_s(java) - start
+
+    def _texts(self, events: int) -> list[str]:
         lines: list[str] = []
         before = self._commit
         for i in range(events):
@@ -45,11 +69,13 @@ class Feed:
             row = {"id": self._random.randrange(events), "v": "x" * 20}
             payload = {"before": None, "after": row, "op": "u", "source": source}
             lines.append(json.dumps({"schema": _SCHEMA, "payload": payload}))
-        batch = _lines(lines)
-        start = time.process_time()
-        self._sink.write(lambda held: FewLines([*([] if held is None else [held]), batch]), "q", self._number)
-        self._number += 1
-        return time.process_time() - start
+        return lines
+
+
+def _process_s(process: int) -> float:
+    """The processor time of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _lines(lines: list[str]) -> pa.RecordBatch:
@@ -61,20 +87,34 @@ def _lines(lines: list[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(AS_TEXT))
 
 
-def run(rows: int = 10_000_000) -> dict[str, dict[str, float]]:
+def run(rows: int = 10_000_000, cores: int = 2) -> dict[str, dict[str, float]]:
     """Processor time of micro-batches with a thousandth and a ten-thousandth as many events as rows."""
+    spark = local_session("bench", cores)
+    java: int = spark.sparkContext._gateway.proc.pid
     found = {}
     for events in (max(30, rows // 1000), max(30, rows // 10_000)):
-        with tempfile.TemporaryDirectory() as name:
-            feeds = [Feed(tables, Path(name) / str(tables)) for tables in (1, 10)]
-            took = [[feed.taken(events) for feed in feeds] for _ in range(_BATCHES)][_FIRST:]
-        one_s, ten_s = (median(times) for times in zip(*took, strict=True))
-        found[f"micro-batch of {events} events"] = {
-            "one_table_ms": one_s * 1000,
-            "ten_tables_ms": ten_s * 1000,
-            "ten_to_one": ten_s / one_s,
-        }
+        told: dict[str, float] = {}
+        for name, first in (("whole", _FIRST_WHOLE), ("driver", _FIRST)):
+            with tempfile.TemporaryDirectory() as folder:
+                feeds = [_feed(tables, Path(folder) / str(tables)) for tables in _TABLES]
+                took = [
+                    [
+                        f.driver_s(events) if name == "driver" else f.whole_s(events, spark, java)
+                        for f in feeds
+                    ]
+                    for _ in range(first + _COUNTED)
+                ][first:]
+            one_s, ten_s = (median(times) for times in zip(*took, strict=True))
+            told |= {f"{name}_one_table_ms": one_s * 1000, f"{name}_ten_tables_ms": ten_s * 1000}
+            told[f"{name}_ten_to_one"] = ten_s / one_s
+        found[f"micro-batch of {events} events"] = told
+    spark.stop()
     return found
+
+
+def _feed(tables: int, folder: Path) -> Feed:
+    folder.mkdir()
+    return Feed(tables, folder)
 
 
 if __name__ == "__main__":
