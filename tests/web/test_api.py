@@ -178,6 +178,33 @@ def test_tuple_times_are_shown_and_read(client):
     assert client.get("/api/rows", params={"name": "a/../b?c#d&e", "as_of": "0,0"}).status_code == 409
 
 
+def test_changes_between_tuple_times_are_read(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create("c", ROW, key=["k"], time="tuple(2)")
+        c.append(
+            pa.table({"k": [1, 2], "v": ["a", "b"], "_time_0": [0, 1], "_time_1": [0, 2]}), upper=[(2, 3)]
+        )
+        found = Api(lake, "0").changes({"name": "c", "after": "0,0", "through": "1,2"})
+        assert [row[0] for row in found["rows"]] == ["2"]
+
+
+def test_names_are_read_again_only_if_the_list_has_changed(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake, tidelake.open(tmp_path / "lake") as other:
+        shown = Api(lake, "0")
+        for name in "abc":
+            other.create(name, ROW, key=["k"])
+        assert shown._names() is shown._names() and shown.lake({})["collections"] == 3
+        other.collection("a").append(pa.table({"k": [1], "v": ["x"]}))
+        first = shown._names()
+        other.create("d", ROW, key=["k"])
+        other.drop("b")
+        assert first == ("a", "b", "c") and shown._names() == ("a", "c", "d") == tuple(lake.list())
+        assert [one["name"] for one in shown.names({"after": "a"})["names"]] == ["c", "d"]
+        assert [one["name"] for one in shown.names({"find": "D", "after": "a"})["names"]] == ["d"]
+    with tidelake.open(tmp_path / "none") as lake:
+        assert Api(lake, "0").lake({})["collections"] == 0
+
+
 @pytest.mark.parametrize(
     ("path", "given", "status"),
     [

@@ -270,3 +270,22 @@ def test_it_is_readable_at_400_pixels_in_the_dark_and_by_keys(page, server):
     finally:
         page.size(1200, 800)
         page.run("localStorage.setItem('tidelake-theme', 'light')")
+
+
+def test_changes_of_times_without_an_order_are_asked_for(page, server, place):
+    pairs = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+    with tidelake.open(place) as lake:
+        c = lake.create("pairs", pairs, key=["k"], time="tuple(2)")
+        times = {"_time_0": [0, 1], "_time_1": [0, 2]}
+        c.append(pa.table({"k": [1, 2], "v": ["a", "b"], **times}), upper=[(2, 3)])
+    page.open("about:blank")
+    page.open(f"{server}#/c/pairs")
+    page.until("document.querySelector('#panel[data-shown=rows]')")
+    page.keys("2")
+    page.until("document.querySelector('#between')")
+    page.write("#after", "0,0")
+    page.write("#through", "1,2")
+    page.click("#between")
+    page.until("document.querySelector('td.sign')")
+    found = api(server, "changes", name="pairs", after="0,0", through="1,2")
+    assert [row[:2] for row in cells(page)] == [["2", "b"]] == [row[:2] for row in found["rows"]]

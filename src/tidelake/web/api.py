@@ -5,6 +5,7 @@ however large the lake is: names come by the hundred, sizes for names that are a
 """
 
 import json
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import anyio
@@ -17,8 +18,10 @@ from tidelake.exporters import prometheus
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import shard_of, times_of
 from tidelake.lake.api.lake import Lake
+from tidelake.lake.api.naming import names_of
 from tidelake.lake.arguments.keys import parsed_key
 from tidelake.lake.arguments.times import whole_of
+from tidelake.lake.catalog.catalog import Names
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query
 from tidelake.model.selection import ReadOptions
@@ -61,17 +64,24 @@ class Api:
         self._lake, self._version = lake, version
         self._collections: dict[str, Collection] = {}
         self._streams = 0
+        self._listed: Names | None = None
+
+    def _names(self) -> tuple[str, ...]:
+        """All names. They are kept, so that a look costs little however many there are."""
+        self._listed = names_of(self._lake, self._listed)
+        return self._listed.names
 
     def lake(self, _given: Arguments) -> Json:
         """Where the lake is, and how many collections it has. One log scan."""
-        counts = {"collections": len(self._lake.list())}
+        counts = {"collections": len(self._names())}
         return describe.lake(self._lake.url, self._version, counts, read_only=self._lake.read_only)
 
     def names(self, given: Arguments) -> Json:
         """Names of collections in their order, after one of them, that contain a text. One log scan."""
         find, after = given.get("find", "").casefold(), given.get("after")
-        found = [name for name in sorted(self._lake.list()) if find in name.casefold()]
-        left = found if after is None else [name for name in found if name > after]
+        listed = self._names()
+        found = [name for name in listed if find in name.casefold()] if find else listed
+        left = found if after is None else found[bisect_right(found, after) :]
         shown = [{"name": name, "shown": printable(name)} for name in left[:NAMES_MAX]]
         return {"names": shown, "found": len(found), "more": len(left) > NAMES_MAX}
 
@@ -145,7 +155,7 @@ class Api:
 
     def metrics(self) -> bytes:
         """Everything in the recorder, after the first 1,000 collections were measured. One log scan each."""
-        self._lake.measure(sorted(self._lake.list())[:_MEASURED_MAX])
+        self._lake.measure(self._names()[:_MEASURED_MAX])
         return prometheus.text(self._lake.recorder)
 
     async def events(self, name: str) -> AsyncIterator[str]:
@@ -174,7 +184,7 @@ class Api:
     def _news(self, name: str) -> Json:
         try:
             if not name:
-                return {"collections": len(self._lake.list())}
+                return {"collections": len(self._names())}
             of = self._opened(name)
             state = of.state()
             upper = of.upper if state.group else state.upper

@@ -18,6 +18,7 @@ from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.names import check_name, check_text
 from tidelake.lake.arguments.schemas import schema_of
+from tidelake.lake.catalog.catalog import Names
 from tidelake.lake.catalog.creating import create_collection
 from tidelake.lake.catalog.forking import fork_collection, fork_version
 from tidelake.lake.catalog.leftovers import DAMAGED
@@ -124,7 +125,7 @@ class Naming(LakeHandle):
     def list(self) -> list[str]:
         """The names of all collections, ascending."""
         self._guard.check()
-        return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
+        return [*self._catalog.names().names]
 
     def collections(
         self, damaged: Callable[[str, TidelakeError], object] | None = None
@@ -316,3 +317,9 @@ class Naming(LakeHandle):
                 return False
             ending.drop(force=force)
         return True
+
+
+def names_of(lake: Naming, known: Names | None = None) -> Names:
+    """The names of all collections. One log scan; more only if one has come or gone since `known`."""
+    lake._guard.check()
+    return lake._catalog.names(known)

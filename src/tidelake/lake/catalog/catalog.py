@@ -84,6 +84,19 @@ class Listing:
     intents: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Names:
+    """The names of all collections, ascending.
+
+    Attributes:
+        upper: of the catalog, when it was read.
+        names: the names.
+    """
+
+    upper: int
+    names: tuple[str, ...]
+
+
 class Catalog:
     """Reads and changes the list of collections; `group_commit` combines concurrent commands on it."""
 
@@ -140,6 +153,15 @@ class Catalog:
     def read(self) -> Listing:
         """Read all names. Costs a scan of the log, and a few reads for each part of the catalog."""
         return self._listing(Selection())
+
+    def names(self, known: Names | None = None) -> Names:
+        """The names of all collections. A log scan, and as `read` if they have changed since `known`."""
+        version = self._newest()
+        if known is not None and version is not None and known.upper == _time_of(version):
+            return known
+        listing = self._listing(Selection(), version)
+        found = sorted(name for name, shard in listing.shards.items() if shard is not None)
+        return Names(listing.upper, tuple(found))
 
     def look(self, names: Iterable[str], *, intents: bool = False) -> Listing:
         """Read the given names, as far as they exist. Costs a scan of the log, and a row group of each run.

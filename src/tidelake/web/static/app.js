@@ -257,8 +257,19 @@ class CollectionView {
   }
 
   changes() {
-    if (!this.linear) return [el("p", { class: "soft" }, "Times of this collection have no order to slide along: ask tidelake changes.")];
+    if (!this.linear) return this.between();
     return this.paged("changes", () => ({ after: String(this.before), through: String(this.at) }));
+  }
+
+  /** Changes of times without an order to slide along: two times are asked for. */
+  async between() {
+    const field = (id, label) => el("input", { type: "text", id, value: this[id] ?? "", placeholder: `${label}, such as 0,0`, "aria-label": label, autocomplete: "off" });
+    const after = field("after", "after"), through = field("through", "through");
+    const go = () => { this.after = after.value; this.through = through.value; this.show("changes"); };
+    for (const input of [after, through]) input.addEventListener("keydown", (event) => { if (event.key === "Enter") go(); });
+    const bar = el("div", { class: "bar" }, after, through, el("button", { type: "button", id: "between", onclick: go }, "Show"));
+    if (!this.after || !this.through) return [bar, el("p", { class: "soft", id: "note" }, "Times of this collection have no order to slide along: give two of them.")];
+    return [bar, ...await this.paged("changes", () => ({ after: this.after, through: this.through }))];
   }
 
   async paged(path, times) {
