@@ -128,7 +128,8 @@ def test_disjoint_runs_get_whole_chunks():
     runs = [run_of(list(range(i * 1000, i * 1000 + 1000)), [0] * 1000, SCHEMA) for i in range(8)]
     found = list(merge([r.to_batches() for r in runs], SCHEMA, INT, ALL_TIMES, 400))
     assert sum(b.num_rows for b in found) == 8000
-    assert len(found) < 100
+    # A row that a chunk has left open comes alone.
+    assert sum(b.num_rows > 1 for b in found) < 100
 
 
 def test_few_rows_that_are_left_do_not_keep_their_chunks_in_memory():

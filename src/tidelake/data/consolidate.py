@@ -102,4 +102,4 @@ def _consolidated(batch: pa.RecordBatch) -> pa.RecordBatch:
     if ascends(batch, batch.num_columns - 1) and diffs(batch).all():
         # A copy, as sums are.
         return copied(batch)
-    return sum_batch(batch)[0]
+    return sum_batch(batch)

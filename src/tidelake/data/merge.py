@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from tidelake.data.order import Comparable, disjoint, row_tuple, search
 from tidelake.data.select import preserves_order, select
-from tidelake.data.sums import Open, close, sum_batch, sum_sorted
+from tidelake.data.sums import Open, close, sum_chunk
 from tidelake.data.types import update_schema
 from tidelake.errors import InternalError
 from tidelake.model.query import Fold, Query
@@ -125,12 +125,11 @@ def sums(source: Iterable[Chunk], chunk_rows: int) -> Iterator[pa.RecordBatch]:
     """The second half of `merge`: sorts and consolidates the chunks."""
     opened: Open | None = None
     for chunk in source:
-        summed = sum_sorted if chunk.in_order else sum_batch
-        result, opened = summed(chunk.rows, opened, keep_open=chunk.keep_open)
+        found, opened = sum_chunk(chunk.rows, opened, in_order=chunk.in_order, keep_open=chunk.keep_open)
         # Do not hold it while waiting for the next chunk.
         del chunk
-        yield from _bounded(result, chunk_rows)
-        del result
+        while found:
+            yield from _bounded(found.pop(0), chunk_rows)
     if opened is not None:
         last = close(opened, opened.row)
         if last.num_rows:

@@ -58,30 +58,47 @@ def sort_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.take(sort_indices(batch, batch.num_columns - 1))
 
 
-def sum_sorted(
-    batch: pa.RecordBatch, before: Open | None = None, *, keep_open: bool = False
-) -> tuple[pa.RecordBatch, Open | None]:
+def sum_sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
     """`sum_batch` of a batch that is sorted already."""
-    return _summed(batch, None, group_starts(batch, batch.num_columns - 1), before, keep_open=keep_open)
+    _, body, _ = _summed(batch, None, group_starts(batch, batch.num_columns - 1))
+    return body
 
 
-def sum_batch(
-    batch: pa.RecordBatch, before: Open | None = None, *, keep_open: bool = False
-) -> tuple[pa.RecordBatch, Open | None]:
+def sum_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Sort rows, sum the diffs of equal ones and drop those that come to zero.
 
     Args:
-        batch: canonical updates; no row outside `batch` and `before` equals one of theirs.
-        before: the group that the last chunk left open; it is not after the least row.
-        keep_open: whether the last group may continue in the next chunk.
-
-    Returns:
-        The sorted, consolidated rows without the group that stays open, and that group.
+        batch: canonical updates.
 
     Raises:
         InvalidUpdates: a sum does not fit into an int64; names the row.
     """
-    return _summed(batch, *sorted_groups(batch, batch.num_columns - 1), before, keep_open=keep_open)
+    _, body, _ = _summed(batch, *sorted_groups(batch, batch.num_columns - 1))
+    return body
+
+
+def sum_chunk(
+    batch: pa.RecordBatch, before: Open | None, *, in_order: bool, keep_open: bool
+) -> tuple[list[pa.RecordBatch], Open | None]:
+    """As `sum_batch`, for one chunk of several.
+
+    Args:
+        batch: canonical updates; no row outside `batch` and `before` equals one of theirs.
+        before: the group that the last chunk left open; it is not after the least row.
+        in_order: whether the rows are sorted already.
+        keep_open: whether the last group may continue in the next chunk.
+
+    Returns:
+        The sorted, consolidated rows without the group that stays open, and that group. The rows are at most
+        two batches, none empty: joining them would copy all rows for the sake of the first.
+
+    Raises:
+        InvalidUpdates: a sum does not fit into an int64; names the row.
+    """
+    width = batch.num_columns - 1
+    order, starts = (None, group_starts(batch, width)) if in_order else sorted_groups(batch, width)
+    head, body, opened = _summed(batch, order, starts, before, keep_open=keep_open)
+    return [rows for rows in (head, body) if rows is not None and rows.num_rows], opened
 
 
 def close(group: Open, like: pa.RecordBatch) -> pa.RecordBatch:
@@ -99,17 +116,26 @@ def with_diffs(batch: pa.RecordBatch, values: Ints) -> pa.RecordBatch:
 
 
 def _summed(
-    batch: pa.RecordBatch, order: Ints | None, starts: Mask, before: Open | None, *, keep_open: bool
-) -> tuple[pa.RecordBatch, Open | None]:
-    """Sum rows in `order`, or as they are; only the rows that remain are copied, and only once."""
+    batch: pa.RecordBatch,
+    order: Ints | None,
+    starts: Mask,
+    before: Open | None = None,
+    *,
+    keep_open: bool = False,
+) -> tuple[pa.RecordBatch | None, pa.RecordBatch, Open | None]:
+    """Sum rows in `order`, or as they are; only the rows that remain are copied, and only once.
+
+    Returns:
+        The group before, if it ended; the other rows; and the group that stays open.
+    """
     if batch.num_rows == 0:
-        return (batch, before) if keep_open or before is None else (close(before, batch), None)
+        return (None, batch, before) if keep_open or before is None else (close(before, batch), batch, None)
     values = diffs(batch) if order is None else diffs(batch)[order]
     begins = np.flatnonzero(starts)
     rows = begins if order is None else order[begins]
     width = batch.num_columns - 1
     first_joins = before is not None and before.at == row_tuple(batch, int(rows[0]), width)
-    head = [] if before is None or first_joins else [close(before, batch)]
+    head = None if before is None or first_joins else close(before, batch)
     carried = before.diff if before is not None and first_joins else 0
 
     opened: Open | None = None
@@ -122,10 +148,7 @@ def _summed(
         carried = 0 if last == 0 else carried
         values, begins, rows = values[:last], begins[:-1], rows[:-1]
     sums = _group_sums(batch, values, begins, rows, carried) if len(rows) else values[:0]
-    body = _picked(batch, rows, sums, in_order=order is None)
-    if not head:
-        return body, opened
-    return (pa.concat_batches([*head, body]) if body.num_rows else head[0]), opened
+    return head, _picked(batch, rows, sums, in_order=order is None), opened
 
 
 def _picked(batch: pa.RecordBatch, rows: Ints, sums: Ints, *, in_order: bool) -> pa.RecordBatch:

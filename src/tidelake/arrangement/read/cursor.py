@@ -193,7 +193,7 @@ class Cursor(KeyCursor):
 
     def _visit(self, updates: pa.RecordBatch, visit: Callable[[Time, int], None]) -> None:
         domain = self._layout.domain
-        folded = sum_batch(select(updates, Fold(self._view.since), domain))[0]
+        folded = sum_batch(select(updates, Fold(self._view.since), domain))
         components = [folded.column(name).to_pylist() for name in domain.columns]
         weights = folded.column(self._layout.width).to_pylist()
         for *time, weight in zip(*components, weights, strict=True):

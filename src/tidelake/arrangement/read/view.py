@@ -67,9 +67,9 @@ class UpdatesView:
         if not contents:
             return _no_contents(self.layout), kept
         if len(contents) == 1:
-            found = contents[0] if contents[0].num_rows == 1 else sum_sorted(contents[0])[0]
+            found = contents[0] if contents[0].num_rows == 1 else sum_sorted(contents[0])
         else:
-            found = sum_batch(pa.concat_batches(contents))[0]
+            found = sum_batch(pa.concat_batches(contents))
         if self.retention.whole_keys and found.num_rows:
             found = found.filter(pa.array(diffs(found) > 0))
         return found, kept
@@ -83,7 +83,7 @@ class UpdatesView:
 
     def _retained(self, pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         if len(pieces) > 1 and self.retention.whole_keys:
-            pieces = [sum_batch(pa.concat_batches(pieces))[0]]
+            pieces = [sum_batch(pa.concat_batches(pieces))]
         return [self.retention.visible(piece, self.since) for piece in pieces]
 
 

@@ -87,7 +87,7 @@ class Window:
     def sorted_updates(self) -> pa.RecordBatch:
         """The updates, sorted and consolidated."""
         pieces = [piece for piece in self.updates if piece.num_rows]
-        return sum_batch(pa.concat_batches(pieces))[0] if pieces else self.layout.empty
+        return sum_batch(pa.concat_batches(pieces)) if pieces else self.layout.empty
 
 
 class Windows:

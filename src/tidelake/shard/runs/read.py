@@ -104,11 +104,11 @@ def rows(
     """
     scope = Scope(spec, keys, selection.where, among)
     runs = matching(needed, scope)
-    if selection.columns is None:
-        return _merged(spec, blobs, runs, query, scope)
-    if _consolidated(spec, runs, query):
+    # Of the rows of some keys, `_merged` keeps those that it has unpacked.
+    if (among is None or selection.columns is not None) and _consolidated(spec, runs, query):
         return _direct(spec, blobs, runs, query, scope, selection=selection)
-    return _cut(_merged(spec, blobs, runs, query, scope), _names(spec, selection))
+    merged = _merged(spec, blobs, runs, query, scope)
+    return merged if selection.columns is None else _cut(merged, _names(spec, selection))
 
 
 def shown(spec: ShardSpec, selection: Selection) -> pa.Schema:
@@ -143,10 +143,10 @@ def _consolidated(spec: ShardSpec, runs: list[Source], query: Query) -> bool:
 def _direct(
     spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope, *, selection: Selection
 ) -> Generator[pa.RecordBatch]:
-    """Some columns of a run that needs no consolidation. Decodes others only for predicate and keys."""
+    """A run that needs no consolidation. Of other columns than the selected, decodes predicate and keys."""
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     keys = spec.schema.key if scope.keys != KeyRange() else ()
-    names = _names(spec, selection)
+    names = shown(spec, selection).names
     found = seen(
         spec,
         blobs,
@@ -155,7 +155,9 @@ def _direct(
         {},
         batch_rows=chunk_rows,
         batch_bytes=chunk_bytes,
-        columns={*names, *(column.name for column in (*keys, *selection.needs(spec.schema)))},
+        columns=None
+        if selection.columns is None
+        else {*names, *(column.name for column in (*keys, *selection.needs(spec.schema)))},
     )
     with closing(prefetch(found, 1)) as ahead:
         for batch in ahead:
