@@ -69,8 +69,8 @@ def read_of(schema, part, data, ids):
     """The rows of some ids, how many rows were decoded, and how many filters were read."""
     decoded, filters = [], []
     keys = KeySet.of(pa.table({"k": pa.array(ids)}), schema)
-    watch = {"watch": lambda rows, _: decoded.append(rows), "filtered": filters.append}
-    found = list(read_part(io.BytesIO(data), part, schema, INT, batch_rows=100, among=keys, **watch))
+    how = {"watch": lambda rows, _: decoded.append(rows), "filtered": filters.append, "probed": True}
+    found = list(read_part(io.BytesIO(data), part, schema, INT, batch_rows=100, among=keys, **how))
     return sorted(i for batch in found for i in batch["k"].to_pylist()), sum(decoded), len(filters)
 
 
@@ -90,3 +90,45 @@ def test_a_part_without_a_filter_is_read_as_one_with_it():
     for made in (part_of(1_000, filtered=False), part_of(9, filtered=True, group=100)):
         assert read_footer(io.BytesIO(made[2]), made[1]).filter_bytes == 0
         assert read_of(*made, [0, 3, 8])[0] == [0, 8]
+
+
+@settings(max_examples=examples(40))
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=300),
+    st.lists(st.integers(-5, 405), min_size=1, max_size=9),
+)
+def test_few_keys_are_found_by_their_columns_alone_wherever_they_are(ids, asked):
+    # Several rows of a key may lie in two row groups, and the values are wide: only keys are decoded first.
+    ids = sorted(ids)
+    columns = {
+        "k": ids,
+        "v": [f"a wide value number {i:>50}" for i in range(len(ids))],
+        "_time": [0] * len(ids),
+        "_diff": [1] * len(ids),
+    }
+    schema = schema_from_arrow(pa.table(columns).select(["k", "v"]).schema, ["k"])
+    writer = PartWriter(schema, INT, 0, row_group_rows=8, stats=STATS, filtered=True)
+    writer.write(pa.table(columns).cast(update_schema(schema, INT)).to_batches()[0])
+    part, data = writer.finish("p")
+    found, decoded, _ = read_of(schema, part, data, asked)
+    assert found == [i for i in ids if i in asked]
+    assert decoded >= len(found)
+
+
+def test_row_groups_without_the_few_keys_that_are_asked_for_are_not_decoded_whole():
+    schema, part, data = wide_part()
+    assert read_of(schema, part, data, [100]) == ([100], 16, 0)
+    assert read_of(schema, part, data, [101]) == ([], 0, 0)
+    # With many keys their columns would be decoded twice for nothing.
+    assert read_of(schema, part, data, list(range(1, 4_000, 4)))[1] == 1_000
+
+
+def wide_part():
+    """Ids 0, 4, 8 ... with wide values and no filter."""
+    ids = np.arange(0, 4_000, 4)
+    columns = {"k": ids, "v": [f"a wide value number {i:>50}" for i in ids]}
+    columns |= {"_time": np.zeros(1_000, np.int64), "_diff": np.ones(1_000, np.int64)}
+    schema = schema_from_arrow(pa.table(columns).select(["k", "v"]).schema, ["k"])
+    writer = PartWriter(schema, INT, 0, row_group_rows=16, stats=STATS, filtered=False)
+    writer.write(pa.table(columns).cast(update_schema(schema, INT)).to_batches()[0])
+    return schema, *writer.finish("p")

@@ -6,6 +6,7 @@ encoded in 8 bytes is hashed as that number, any other key as its encoding.
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tidelake.data.encode import encode_key, words
 from tidelake.data.keyhash import Hashes, hash_encoded, hash_words
 from tidelake.data.keyset import KeySet
 from tidelake.data.types import arrow_type
-from tidelake.model.schema import Schema
+from tidelake.model.schema import DataType, Schema
 
 # About one absent key in fifty passes. With 12 bits it is one in ninety, but a collection of inserts with a
 # base at the head takes more than 2.2 times the bytes of its updates.
@@ -92,7 +93,7 @@ def _hashes(rows: pa.RecordBatch, schema: Schema) -> Hashes:
 
 
 def _hashes_of(keys: KeySet, schema: Schema) -> Hashes:
-    if len(schema.key) == 1 and words(pa.array([], arrow_type(schema.key[0].type))) is not None:
+    if len(schema.key) == 1 and _is_word(schema.key[0].type):
         found = keys.numbers
         hashes = hash_words(found)
         if len(found) == len(keys):
@@ -100,3 +101,9 @@ def _hashes_of(keys: KeySet, schema: Schema) -> Hashes:
         # Null is the last key.
         return np.append(hashes, hash_words(np.zeros(1, np.uint64), np.ones(1, np.bool_)))
     return hash_encoded(keys.keys)
+
+
+@cache
+def _is_word(type_: DataType) -> bool:
+    """Whether keys of a type are hashed as numbers."""
+    return words(pa.array([], arrow_type(type_))) is not None

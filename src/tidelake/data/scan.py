@@ -10,7 +10,7 @@ those of a disk or a network.
 
 import io
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,7 +23,7 @@ from tidelake.data.encode import encode_key
 from tidelake.data.keyset import KeySet, searchable
 from tidelake.data.partfilter import PartFilter
 from tidelake.data.prune import key_upper
-from tidelake.data.types import stored_type, update_schema
+from tidelake.data.types import row_schema, stored_type, update_schema
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
@@ -36,6 +36,10 @@ _BATCH_BYTES = 32 * 1024 * 1024
 _SPARSE_BYTES = 8 * 1024 * 1024
 # With more keys for each row group, a row group without any is unlikely, and filters spare nothing.
 _FILTERED_KEYS = 32
+# With at most so many keys for each row group, their columns are decoded first: mostly no row has one.
+_PROBED_KEYS = 4
+# Not where the keys are more than this fraction of the bytes: then they cost about as much as all columns.
+_PROBED_SHARE = 4
 # A filter of so many times the bytes of the row groups is read all the same: they would have to be decoded.
 _FILTER_SHARE = 4
 # What is done with the filter of a part once it was read.
@@ -124,6 +128,7 @@ def read_part(
     watch: Callable[[int, int], None] = lambda _rows, _size_bytes: None,
     footer: Footer | None = None,
     filtered: Keep | None = None,
+    probed: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the updates of a part: of all keys, or of a range or a set of them.
 
@@ -141,10 +146,13 @@ def read_part(
         row_groups: tells for each row group whether to read it; default: all.
         columns: names of the columns to decode, including all key columns if a range or a set of keys is
             given; default: all.
-        watch: called with the number of rows that were decoded, wanted or not, and their size in bytes.
+        watch: called with the number of rows that were decoded, wanted or not, and their size in bytes. Not
+            for row groups of which only the keys were decoded, since they have none of the set.
         footer: of the part; default: it is read.
         filtered: where a set of few keys is given, ask the part's filter which of them it may have; called
             with the filter. None: do not.
+        probed: whether a set of few keys is looked for in the key columns alone first, since mostly a row
+            group has none of them.
 
     Yields:
         Batches of `update_schema(schema, domain)`, or some of its columns, in the stored order, none empty.
@@ -165,16 +173,17 @@ def read_part(
         while groups:
             window = _window(footer, groups[:at_once], size.rows)
             # The bytes are in no variable here, which would hold them until the next ones have been read.
-            decoded = _decoded(
-                read_group_bytes(opened, part, footer, window[0], window[-1]),
-                footer,
-                part,
-                window,
-                fields,
-                batch_rows=size.rows,
-            )
-            yield from _wanted(decoded, schema, key_from, key_below, among, size=size, watch=watch)
-            del decoded
+            held = [read_group_bytes(opened, part, footer, window[0], window[-1])]
+            having: Sequence[int] = window
+            if probed and among is not None and _is_sparse(among, footer, part, schema, window):
+                having = _having(held[0], footer, part, window, schema, among)
+            if having:
+                decoded = _decoded(
+                    held.pop(), footer, part, having, fields, batch_rows=size.rows, begin=window[0]
+                )
+                yield from _wanted(decoded, schema, key_from, key_below, among, size=size, watch=watch)
+                del decoded
+            del held
             del groups[: len(window)]
             at_once = len(groups)
 
@@ -287,6 +296,36 @@ def _meets(among: KeySet, footer: Footer, part: Part, schema: Schema, group: int
     return upper is None or among.meets(keys[group], upper if last is None else min(last, upper))
 
 
+def _is_sparse(among: KeySet, footer: Footer, part: Part, schema: Schema, window: range) -> bool:
+    """Whether it pays to look for the keys in row groups before their other columns are decoded."""
+    last = window[-1] + 1
+    end = footer.first_keys[last] if last < len(footer.first_keys) else part.key_upper
+    if among.count(footer.first_keys[window[0]], end) > _PROBED_KEYS * len(window):
+        return False
+    group, names = footer.metadata.row_group(window[0]), {column.name for column in schema.key}
+    columns = [group.column(i) for i in range(group.num_columns)]
+    keys = sum(c.total_uncompressed_size for c in columns if c.path_in_schema.split(".")[0] in names)
+    return bool(keys * _PROBED_SHARE <= group.total_byte_size)
+
+
+def _having(  # noqa: PLR0917 - as many as there are
+    data: bytes, footer: Footer, part: Part, window: range, schema: Schema, among: KeySet
+) -> list[int]:
+    """The row groups that have one of the keys. Decodes their key columns only."""
+    names = {column.name for column in schema.key}
+    fields = pa.schema([field for field in row_schema(schema) if field.name in names])
+
+    def has(group: int) -> bool:
+        rows = footer.rows(group)
+        for batch in _decoded(data, footer, part, [group], fields, batch_rows=rows, begin=window[0]):
+            places = among.places(searchable(batch, schema))
+            if places is None or len(places):
+                return True
+        return False
+
+    return [group for group in window if has(group)]
+
+
 def _window(footer: Footer, groups: list[int], batch_rows: int) -> range:
     """The row groups to read at once: the first and the wanted ones right after it, about one batch."""
     first = last = groups[0]
@@ -330,12 +369,20 @@ class _Window(io.RawIOBase):
 
 
 def _decoded(
-    data: bytes, footer: Footer, part: Part, groups: range, wanted: pa.Schema, *, batch_rows: int
+    data: bytes,
+    footer: Footer,
+    part: Part,
+    groups: Sequence[int],
+    wanted: pa.Schema,
+    *,
+    batch_rows: int,
+    begin: int,
 ) -> Iterator[pa.RecordBatch]:
+    """The rows of some row groups; `data` begins with the row group `begin`."""
     left = sum(footer.rows(i) for i in groups)
     which = f"row groups {groups[0]} to {groups[-1]}"
     try:
-        window = _Window(data, footer.start(groups[0]), part.size_bytes)
+        window = _Window(data, footer.start(begin), part.size_bytes)
         # Page checksums stay unchecked: the same bytes were compared already.
         file = pq.ParquetFile(window, metadata=footer.metadata, pre_buffer=False)
         names = None if len(wanted) == len(footer.metadata.schema.to_arrow_schema()) else wanted.names

@@ -51,6 +51,11 @@ class PartFilters:
             self.misses += left is not None
         return left
 
+    def has(self, id_: Identity) -> bool:
+        """Whether the filter of a part is here, so that `among` has asked it."""
+        with self._lock:
+            return id_ in self._kept
+
     def keep(self, id_: Identity, found: PartFilter) -> None:
         """Keep a filter that was read, and drop those that were not used for longest."""
         with self._lock:

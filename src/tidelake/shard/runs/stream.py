@@ -171,17 +171,27 @@ def _read(
     filtered: bool = False,
     **what: Any,
 ) -> Generator[pa.RecordBatch]:
-    """As `read_part`; with `filtered`, the part's filter is read, and kept by this process."""
+    """As `read_part`; with `filtered`, its filter is read and kept, and few keys are looked for first."""
     filters = PART_FILTERS.get()
     with open_(part) as file:
         footer = file.footer if isinstance(file, FarPart) else None
         if among is not None and (among := filters.among(spec, part, among)) is None:
             return
-        # Of a part that is far it was read with the footer.
-        keep = partial(filters.keep, identity(spec, part)) if filtered and footer is None else None
+        # Of a part that is far it was read with the footer; one that is kept was asked already.
+        id_ = identity(spec, part)
+        unread = filtered and footer is None and not filters.has(id_)
+        keep = partial(filters.keep, id_) if unread else None
         schema = spec.written_under(part.schema_id)
         yield from read_part(
-            file, part, schema, spec.domain, among=among, footer=footer, filtered=keep, **what
+            file,
+            part,
+            schema,
+            spec.domain,
+            among=among,
+            footer=footer,
+            filtered=keep,
+            probed=filtered,
+            **what,
         )
 
 
