@@ -11,6 +11,7 @@ from data_reference import updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelake.data import rowhash
 from tidelake.data.check import PartCheck
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import encode_inline
@@ -61,6 +62,12 @@ def test_the_hash_depends_on_neither_order_nor_cuts_nor_times_nor_sums(drawn, cu
     folded = [select(batch, Fold(latest), domain) for batch in table.to_batches()]
     again = consolidate(pa.Table.from_batches(folded, table.schema), schema, domain)
     assert hash_of(again, schema) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rowhash, "_BLOCK_ROWS", 3)
+        assert row_hash(shuffled, schema) == expected
+        assert row_hash(shuffled.slice(cut), schema) == hash_of(
+            pa.Table.from_batches([shuffled.slice(cut)]), schema
+        )
 
 
 def finished(number):

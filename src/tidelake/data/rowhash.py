@@ -18,12 +18,15 @@ from tidelake.data.arrays import null_mask, raw
 from tidelake.data.encode import encode
 from tidelake.data.keyhash import MULTIPLIER, Hashes, finished
 from tidelake.data.sums import diffs
+from tidelake.model.batch import ROW_HASHES
 from tidelake.model.schema import DataType, Schema
 
 Ints = npt.NDArray[np.int64]
 _NULL = np.uint64(0xD1B54A32D192ED03)
 _HALF = np.uint64(32)
 _WORD_BYTES = 8
+# So many rows are hashed at once: with more, numbers of all rows leave the cache between the steps.
+_BLOCK_ROWS = 32 * 1024
 # So many words of each string are mixed in one after the other; those of longer ones are added up.
 _SHORT_WORDS = 8
 # By the number of bytes: which bits of a little-endian word belong to a string of that length.
@@ -32,8 +35,11 @@ _MASKS = np.array([(1 << (8 * n)) - 1 for n in range(_WORD_BYTES + 1)], np.uint6
 
 def row_hash(batch: pa.RecordBatch, schema: Schema) -> int:
     """The hash of a batch of canonical updates, from 0 to 2^64 - 1."""
-    if not batch.num_rows:
-        return 0
+    blocks = (batch.slice(start, _BLOCK_ROWS) for start in range(0, batch.num_rows, _BLOCK_ROWS))
+    return sum(_block_hash(block, schema) for block in blocks) % ROW_HASHES
+
+
+def _block_hash(batch: pa.RecordBatch, schema: Schema) -> int:
     found: Hashes = np.zeros(batch.num_rows, np.uint64)
     for column in schema.columns:
         found ^= _values(batch.column(column.name), column.type)
@@ -81,14 +87,16 @@ def _halves(column: pa.Array) -> Hashes:
 def _strings(column: pa.Array) -> Hashes:
     """The length of each string, with its words mixed in."""
     offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1 + column.offset)[column.offset :]
-    starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64)
+    # The bytes of other blocks are left alone.
+    first, size = int(offsets[0]), int(offsets[-1] - offsets[0])
+    starts, lengths = offsets[:-1].astype(np.int64) - first, np.diff(offsets).astype(np.int64)
     found: Hashes = lengths.view(np.uint64) * MULTIPLIER
     shortest, longest, data = int(lengths.min()), int(lengths.max()), column.buffers()[2]
     if not longest or data is None:
         return found
     # Words are read at any offset, so the last one may extend past the end: pad.
-    padded = np.zeros(int(offsets[-1]) + _WORD_BYTES, np.uint8)
-    padded[: int(offsets[-1])] = np.frombuffer(data, np.uint8, int(offsets[-1]))
+    padded = np.zeros(size + _WORD_BYTES, np.uint8)
+    padded[:size] = np.frombuffer(data, np.uint8, size, first)
     at: Hashes = np.ndarray((len(padded) - _WORD_BYTES + 1,), "<u8", padded, strides=(1,))
     whole = min(shortest // _WORD_BYTES, _SHORT_WORDS)
     for n in range(whole):
