@@ -112,7 +112,8 @@ class Rows:
     def to_pandas(self, **options: Any) -> Any:
         """All rows as a pandas DataFrame.
 
-        Each column is freed as soon as it is converted, so that many rows are not in memory twice.
+        Each column is freed as soon as it is converted. Arrow's allocator keeps what was freed for a while,
+        so a process may grow to twice the size of the rows.
 
         Args:
             options: of `pyarrow.Table.to_pandas`.

@@ -52,7 +52,8 @@ class Framing(Reading):
     ) -> Any:
         """The contents at `as_of` as a pandas DataFrame; arguments and errors as for `to_arrow`.
 
-        Each column is freed as soon as it is converted, so that many rows are not in memory twice.
+        Each column is freed as soon as it is converted. Arrow's allocator keeps what was freed for a while,
+        so a process may grow to twice the size of the rows; `to_arrow` and `to_polars` do not.
 
         Args:
             as_of: as for `to_arrow`, like the other arguments.
