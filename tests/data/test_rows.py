@@ -166,7 +166,7 @@ def test_rows_convert_to_what_others_read() -> None:
     assert rows(batch(1), batch(2)).to_pandas().to_dict("list") == {"id": [1, 2], "name": ["n1", "n2"]}
     assert rows(batch(1), batch(2)).read_pandas()["id"].tolist() == [1, 2]
     one = rows(batch(1)).to_pandas()
-    one["id"].to_numpy()[0] = 7  # its memory is its own
+    one.loc[0, "id"] = 7  # its memory is its own
     assert one["id"].tolist() == [7]
     assert pa.table(rows(batch(1), batch(2))) == pa.Table.from_batches([batch(1), batch(2)])
     assert pa.RecordBatchReader.from_stream(rows(batch(1))).read_all().num_rows == 1

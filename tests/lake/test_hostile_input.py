@@ -109,7 +109,9 @@ def frames():
         "a value that is no Unicode": pandas.DataFrame(
             {"id": [1], "v": pandas.Series(["\ud800"], dtype=object)}
         ),
-        "a name that is no Unicode": pandas.DataFrame({"id": [1], "\ud800": ["x"]}),
+        "a name that is no Unicode": pandas.DataFrame(
+            [[1, "x"]], columns=pandas.Index(["id", "\ud800"], dtype=object)
+        ),
         "an infinite decimal": pandas.DataFrame({"id": [DECIMAL("Infinity")], "v": ["x"]}),
         "a decimal of too many digits": pandas.DataFrame({"id": [DECIMAL("1e-999999999")], "v": ["x"]}),
         "any object": pandas.DataFrame({"id": [object()], "v": ["x"]}),
@@ -250,7 +252,7 @@ def test_without_threads_the_caller_does_the_work_or_is_told(tmp_path):
         for n in range(4):
             c.append(pa.table({"id": range(n * 100, n * 100 + 100)}))
 
-        def no_thread(*arguments):
+        def no_thread(*arguments, **named):
             raise RuntimeError("can't start new thread")
 
         # As the system says it: limits of threads are those of a user, who may have others in this machine.
