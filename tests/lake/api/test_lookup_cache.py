@@ -41,9 +41,10 @@ ROWS = 4_000
 
 @pytest.fixture(autouse=True)
 def empty():
-    """Nothing is unpacked in this process."""
+    """Nothing is unpacked in this process, and the disk is not nearly full, whatever others do on it."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cache, "_CACHE", PerProcess(cache.LookupCache))
+        patched.setattr(cache, "spare_bytes", lambda: 1 << 40)
         yield
 
 

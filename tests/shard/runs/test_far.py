@@ -29,9 +29,10 @@ ROWS = 1_500
 
 @pytest.fixture(autouse=True)
 def empty():
-    """Nothing is kept in this process."""
+    """Nothing is kept in this process, and the disk is not nearly full, whatever others do on it."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(rangecache, "_CACHE", PerProcess(RangeCache))
+        patched.setattr(rangecache, "spare_bytes", lambda: 1 << 40)
         yield
 
 
