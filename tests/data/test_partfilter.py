@@ -107,7 +107,7 @@ def test_few_keys_are_found_by_their_columns_alone_wherever_they_are(ids, asked)
         "_diff": [1] * len(ids),
     }
     schema = schema_from_arrow(pa.table(columns).select(["k", "v"]).schema, ["k"])
-    writer = PartWriter(schema, INT, 0, row_group_rows=8, stats=STATS, filtered=True)
+    writer = PartWriter(schema, INT, 0, row_group_rows=8, stats=STATS, filtered=False)
     writer.write(pa.table(columns).cast(update_schema(schema, INT)).to_batches()[0])
     part, data = writer.finish("p")
     found, decoded, _ = read_of(schema, part, data, asked)
@@ -119,6 +119,8 @@ def test_row_groups_without_the_few_keys_that_are_asked_for_are_not_decoded_whol
     schema, part, data = wide_part()
     assert read_of(schema, part, data, [100]) == ([100], 16, 0)
     assert read_of(schema, part, data, [101]) == ([], 0, 0)
+    # The second and the third row group are read at once, and only the third has a key.
+    assert read_of(schema, part, data, [0, 101, 128]) == ([0, 128], 32, 0)
     # With many keys their columns would be decoded twice for nothing.
     assert read_of(schema, part, data, list(range(1, 4_000, 4)))[1] == 1_000
 
