@@ -104,6 +104,16 @@ def test_the_initial_offset_names_no_place_and_is_the_same_again(tmp_path: Path)
     assert not c.state().holds
 
 
+def test_progress_tells_how_far_a_query_is_behind(tmp_path: Path) -> None:
+    c = made(tmp_path)
+    one = reader(c, tmp_path, start=Frontier.of(0), max_rows=1)
+    assert one.reportLatestOffset() is None
+    end = one.latestOffset(one.initialOffset(), one.getDefaultReadLimit())
+    latest = one.reportLatestOffset()
+    assert latest is not None and latest["hold"] == end["hold"]
+    assert (end["frontier"], latest["frontier"]) == ([1], [3])
+
+
 @pytest.mark.parametrize("start", ["snapshot", "latest", Frontier.of(2)])
 def test_a_first_batch_that_was_not_done_is_the_same_in_the_next_process(tmp_path: Path, start: Any) -> None:
     c = made(tmp_path)
