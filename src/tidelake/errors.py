@@ -383,6 +383,20 @@ class ForkExpired(TidelakeError):
         )
 
 
+class ErasureWaits(TidelakeError):
+    """An erasure is noted, but cannot be carried out yet. `Collection.maintain` carries it out later."""
+
+    def __init__(self, collection: str, reason: str) -> None:
+        super().__init__(collection, reason)
+        self.collection, self.reason = collection, reason
+
+    def __str__(self) -> str:
+        return (
+            f"rows of collection {self.collection!r} are to be erased and are still there: {self.reason}; "
+            "then run maintain on the collection, which finishes the erasure"
+        )
+
+
 class StoreUnavailable(TidelakeError):
     """The store refused or could not be reached; the operation certainly did not happen.
 

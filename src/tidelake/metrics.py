@@ -104,6 +104,8 @@ CATALOGUE: tuple[Metric, ...] = (
             "tend.failed": "merges beside an append that failed; the append is in",
             "upkeep.failed": "looks of upkeep at a collection that ended with an error",
             "fork.origin.gone": "forks whose origin was gone when they let go of its parts",
+            "erase": "erasures that were carried out",
+            "erase.fork.gone": "forks that were not there, or not made, when rows were erased in them",
         },
     ),
     *_counters(

@@ -2,7 +2,8 @@
 
 After a change of a format these values no longer give the bytes that are kept in `v1`. What
 came later is in the `LATER` ones, whose bytes are kept in `v2`, in the `NEWEST` ones, in `v3`, in the
-`SLICED` ones, in `v4`, and in the `UPGRADED` ones, in `v5`.
+`SLICED` ones, in `v4`, in the `UPGRADED` ones, in `v5`, in the `HASHED` ones, in `v6`, and in the `ERASED`
+ones, in `v7`.
 """
 
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tidelake.shard.writing.uploader import Uploader
 from tidelake.state.agreed import Agreed, Longer
 from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits, Move, Note
+from tidelake.state.erased import Erasure
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
@@ -428,4 +430,20 @@ HASHED_RECORDS = {
         "task",
         Task.of(replace(SPEC, hashed=True), [Source(HASHED_RUN, F(0), F(5))], KeyRange(), AsOf(7)),
     ),
+}
+
+# Erasures, which came with format 7 and whose bytes are kept in `v7`.
+ASKED = Erasure("Fall 17 ü", 2, 2**41, (b"\x01\x80a", b"\x01\x80\xff"))
+ERASED = Erasure("Fall 17 ü", 2, 2**41, seqno=13, erased_ms=2**41 + 7, rows=2**40, parts=3)
+ERASED_DELTAS = {
+    "asked": Edits(erasures={"9a" * 16: ASKED}),
+    "erased": Edits(erasures={"9a" * 16: ERASED}),
+    "gone": Edits(erasures={"9a" * 16: replace(ERASED, gone_ms=2**42)}),
+}
+ERASED_STATES = {
+    "erased": replace(
+        HASHED_STATES["hashed"],
+        agreed=replace(UPGRADED, format=7),
+        erasures=pmap({"9a" * 16: replace(ERASED, gone_ms=2**42), "9b" * 16: ASKED}),
+    )
 }

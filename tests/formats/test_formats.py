@@ -22,6 +22,8 @@ from format_parts import CASES, encoded, inline, plain, rows_of, stored
 from format_values import (
     CLAIM,
     DELTAS,
+    ERASED_DELTAS,
+    ERASED_STATES,
     FIRST_STATE,
     LATER_DELTAS,
     NEWEST_DELTAS,
@@ -200,11 +202,11 @@ def changed_fields(values, default):
 
 
 def test_the_kept_records_set_every_field_of_edits_and_states():
-    made = (DELTAS, LATER_DELTAS, NEWEST_DELTAS, SLICED_DELTAS, RENAMED_DELTAS)
+    made = (DELTAS, LATER_DELTAS, NEWEST_DELTAS, SLICED_DELTAS, RENAMED_DELTAS, ERASED_DELTAS)
     deltas = [edits for deltas in made for edits in deltas.values()]
     assert changed_fields(deltas, Edits()) == {f.name for f in dataclasses.fields(Edits)}
     names = {f.name for f in dataclasses.fields(ShardState)} - DERIVED
-    full = SLICED_STATES["full"]
+    full = replace(SLICED_STATES["full"], erasures=ERASED_STATES["erased"].erasures)
     unset = {name for name in names if not getattr(full, name)}
     assert unset == {"dropped"} and STATES["tombstone"].dropped
 

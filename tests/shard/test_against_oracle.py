@@ -148,6 +148,19 @@ class Machine(RuleBasedStateMachine):
         assert state.drained == state.upper
 
     @rule(data=st.data())
+    def erase(self, data):
+        """Of rows that were written, and of one that may not be there."""
+        there = [row for row, _, _ in self.oracle.updates]
+        rows = [data.draw(strategies.rows())]
+        rows += data.draw(st.lists(st.sampled_from(there), max_size=3)) if there else []
+        keys = {tuple(canonical(value) for value in row[:2]) for row in rows}
+        before = self.c.state().written.appended_rows
+        self.c.erase([dict(zip(tables.KEY, key, strict=True)) for key in keys], reason="asked for")
+        self.oracle.erase(keys)
+        assert self.c.state().written.appended_rows == before
+        assert all(not one.keys and one.seqno for one in self.c.erasures().values())
+
+    @rule(data=st.data())
     def snapshot_with_what_is_staged(self, data):
         readable = [t for t in self.probe_times() if self.oracle.since.less_equal(t)]
         if readable:

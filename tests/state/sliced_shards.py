@@ -38,7 +38,7 @@ class SlicedShard(Shard):
         total = sum(batch.diff_sum for batch in basing.inputs(self.state, asked))
         name = f"b{hi}" + "'" * sum(made.startswith(f"b{hi}") for made in self.every_name)
         runs = (run(name, asked.base, asked.base, rows=rows, diff_sum=total),) if rows else ()
-        return Made(asked, runs)
+        return Made(asked, runs, self.state.seqno)
 
     def base(self, hi, rows=1, saves=0):
         """Make a base; how it fits."""

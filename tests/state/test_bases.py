@@ -303,7 +303,7 @@ def test_a_base_that_does_not_pay_is_noted_and_tried_again_only_once_much_more_i
 def test_a_base_pays_if_rows_and_bytes_are_saved(rows, size_bytes, saves, pays):
     asked = replace(basing.request(six().state, 6, saves), rows=10, size_bytes=100)
     runs = (run("b", 5, 5, rows=rows, size_bytes=size_bytes),) if rows else ()
-    made = Made(asked, runs)
+    made = Made(asked, runs, six().state.seqno)
     assert (made.rows, made.size_bytes, made.pays) == (rows, size_bytes, pays)
 
 

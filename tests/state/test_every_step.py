@@ -31,6 +31,7 @@ from tidelake.state import (
     commands,
     deciding,
     dropping,
+    erasing,
     forgetting,
     forking,
     holds,
@@ -47,6 +48,7 @@ from tidelake.state.append import Addition, AtCommit, Exactly, UpTo
 from tidelake.state.commands import Commit
 from tidelake.state.deciding import Intent, Share
 from tidelake.state.edits import Delta, Edits, apply, stepped
+from tidelake.state.erased import Erasure
 from tidelake.state.formats import check_format
 from tidelake.state.grouped import GroupView
 from tidelake.state.idempotency import IdempotencyKey
@@ -201,7 +203,7 @@ class World:
         above = (Run((replace(self.fresh(high, high + 6), diff_sum=diff),)),)
         if not chosen:
             below, above = (), ()
-        return partial(staging.drain, split=Split(chosen, upper, below, above))
+        return partial(staging.drain, split=Split(chosen, upper, below, above, self.state.seqno))
 
     def fresh(self, first, last):
         """A part that was not offered yet."""
@@ -260,7 +262,8 @@ class World:
             return self.cut_slices()
         diffs = [batch.diff_sum or 0 for batch in basing.inputs(self.state, asked)]
         made = replace(self.fresh(asked.base, asked.base), diff_sum=sum(diffs), rows=1)
-        return partial(basing.add_base, made=basing.Made(asked, (Run((made,)),) if asked.sources else ()))
+        runs = (Run((made,)),) if asked.sources else ()
+        return partial(basing.add_base, made=basing.Made(asked, runs, self.state.seqno))
 
     def begin_with_base(self):
         return basing.begin_with_base
@@ -303,7 +306,7 @@ class World:
             asked = maintenance.begun_merge(self.state, claim)
             if asked is None:
                 return partial(claims.release_claim, claim=claim)
-            made = basing.Made(asked, (Run(parts),) if parts else ())
+            made = basing.Made(asked, (Run(parts),) if parts else (), self.state.seqno)
             return partial(basing.add_base, made=made, claim=claim)
         made = MergeResult(
             claim.id, claim.positions, claim.inputs, claim.since, Run(parts) if parts else None
@@ -496,6 +499,27 @@ class World:
 
     def abandon(self):
         return partial(dropping.abandon, before_ms=0)
+
+    def ask_erasure(self):
+        erasure = Erasure("asked for", 1, self.now_ms, (b"\x80",))
+        return partial(erasing.ask, id_=f"e{self.rng.randint(0, 9)}", erasure=erasure)
+
+    def erase(self):
+        """Some runs lose a part, or have one of fewer rows instead; what was made may be late."""
+        state, rng, runs = self.state, self.rng, {}
+        for _, run in erasing.runs_of(state):
+            parts = run.parts
+            if rng.random() < 0.3:
+                fresh = replace(self.fresh(*parts[0].seen_times), rows=1, inline=parts[0].inline)
+                parts = rng.choice(((), (fresh,)))
+            runs[erasing.names_of(run)] = parts
+        changes = any(tuple(one.name for one in parts) != old for old, parts in runs.items())
+        bases = {erasing.names_of(run): changes for base in state.bases for run in base.runs}
+        ids = tuple(erasing.pending(state))
+        return partial(erasing.erase, made=erasing.ErasedRuns(ids, runs, bases, frozenset(state.forks)))
+
+    def note_gone(self):
+        return partial(erasing.note_gone, before=self.state.seqno)
 
     def drop_shard(self):
         return partial(dropping.drop_shard, force=True)

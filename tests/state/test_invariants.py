@@ -21,6 +21,7 @@ from tidelake.state import commands, fuel, invariants
 from tidelake.state.agreed import NEWEST, Agreed, Longer
 from tidelake.state.bases import Base, Bases
 from tidelake.state.edits import Delta, Edits, Move, apply
+from tidelake.state.erased import Erasure
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state, check_step
@@ -387,6 +388,64 @@ OTHERS += [
 ]
 
 
+def fewer_in_slice():
+    """The sliced state without one of the rows of its first member, whose base stays."""
+    spine = sliced_state().spine
+    (held, *_) = spine.slices
+    less = merged(run("m", rows=1, diff_sum=1))
+    rows = replace(held, rows=held.rows - 1)
+    edit = SpineEdit(spine.next_id, spine.spent, (less.id,), (less,), (held.id,), (rows,))
+    return Edits(spine=edit, claims={"0-2": None}, chunks={"0-2/0": None})
+
+
+ASKED = Erasure("asked for", 1, 7, (b"key",))
+DONE = replace(ASKED, keys=(), seqno=6, erased_ms=11)
+
+
+def asked(state):
+    """The state in which an erasure was asked for, so that the next step may carry it out."""
+    return replace(state, seqno=5, erasures=pmap({"e": ASKED}))
+
+
+def erasing(edits=None):
+    return replace(edits or Edits(), erasures={"e": DONE})
+
+
+def less_folded():
+    """The member that was folded to 1, said to be folded less; its rows stay."""
+    spine = folded_state().spine
+    member = next(iter(spine))
+    less = replace(member, batch=replace(member.batch, bounds=replace(member.batch.bounds, since=F(0))))
+    return Edits(spine=SpineEdit(spine.next_id, spine.spent, (member.id,), (less,)))
+
+
+def fewer_rows():
+    """The state without one of the rows of its first member."""
+    spine = a_state().spine
+    less = replacing(SpineId(0, 1), merged(run("m", rows=1, diff_sum=1))).spine
+    (held, *_) = spine.batches
+    rows = {"batches_gone": (held.id,), "batches": (replace(held, rows=held.rows - 1),)}
+    return Edits(spine=replace(less, **rows), claims={"0-2": None}, chunks={"0-2/0": None})
+
+
+OTHERS += [
+    ("erasures-are-final", a_state(), Edits(erasures={"e": replace(ASKED, keys=())})),
+    ("erasures-are-final", a_state(), Edits(erasures={"e": DONE})),
+    ("erasures-are-final", asked(a_state()), Edits(erasures={"e": replace(DONE, reason="other")})),
+    ("erasures-are-final", asked(a_state()), Edits(erasures={"e": replace(DONE, seqno=5)})),
+    ("erasures-are-final", asked(a_state()), Edits(erasures={"e": replace(DONE, gone_ms=12)})),
+    ("erased-keys-forgotten", asked(a_state()), Edits(erasures={"e": replace(DONE, keys=(b"key",))})),
+    ("erasure-only-takes", asked(waiting()), erasing(Edits(upper=Move(F(5), F(6))))),
+    ("erasure-only-takes", asked(folded_state()), erasing(less_folded())),
+    (
+        "erasure-only-takes",
+        asked(waiting()),
+        erasing(Edits(staged={"s": None, **keyed(staged("t", 3, 9, added=6, rows=3, diff_sum=2))})),
+    ),
+    ("base-keeps-diffs", asked(sliced_state(based(2, run("b", **FOUR)))), erasing(fewer_in_slice())),
+]
+
+
 def grouped():
     """A state that is a group of "a" and of "b", which leaves, and is itself in another group."""
     awaited = Staged(staged("s", 3, 9).batch, 6, Awaited("t", 1, 0))
@@ -474,6 +533,16 @@ def test_each_rule_refuses_the_step_of_another_state_that_breaks_it(rule, before
         check_step(before, after, edits)
 
 
+def test_an_erasure_that_takes_rows_away_is_taken():
+    before, edits = asked(a_state()), erasing(fewer_rows())
+    after = apply(before, Delta("s", 6, 11, "n", before.rollup, edits))
+    check_step(before, after, edits)
+    check_state(after)
+    assert after.spine.totals.rows == before.spine.totals.rows - 1 and after.erased == 6
+    with pytest.raises(InternalError, match="rule merge-keeps-diffs "):
+        check_step(before, apply(before, Delta("s", 6, 11, "n", before.rollup, fewer_rows())), fewer_rows())
+
+
 def test_a_step_into_the_past_is_refused():
     before = a_state()
     after = apply(before, Delta("s", 6, 9, "n", before.rollup, Edits()))
@@ -542,6 +611,7 @@ STATES = [
     ("tokens-known", lambda s: replace(s, tokens=s.tokens.set(7, pset(["token:u"])))),
     ("tokens-known", lambda s: replace(s, tokens=s.tokens.set(7, pset(["token:t"])))),
     ("names-indexed", lambda s: replace(s, part_names=s.part_names.discard("p0"))),
+    ("erased-keys-forgotten", lambda s: replace(s, erasures=pmap({"e": replace(ASKED, seqno=3)}))),
 ]
 
 

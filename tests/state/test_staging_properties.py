@@ -154,7 +154,7 @@ class World:
         for keep in (lambda t: not upper.less_equal(t), upper.less_equal):
             found = [(row, time, diff) for (row, time), diff in self.read(batches, keep).items()]
             runs.append((self.run_of(found),) if found else ())
-        self.splits.append(Split(names, upper, *runs))
+        self.splits.append(Split(names, upper, *runs, self.shard.state.seqno))
 
     def drain(self, times, number):
         """What a drainer wrote, perhaps long ago, is put in its place, if it still has one."""
@@ -299,7 +299,7 @@ def test_what_cancels_out_while_it_is_brought_together_lets_the_spine_reach_the_
         world.oracle.updates += updates
     world.seal([4], 0)
     names = tuple(one.name for one in world.state.staged)
-    assert world.shard.do(drain, Split(names, world.state.drained, (), ())).result is True
+    assert world.shard.do(drain, Split(names, world.state.drained, (), (), world.state.seqno)).result is True
     assert world.state.drained == Frontier.of(4)
     world.check()
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -401,6 +402,40 @@ def settings(lake: str, changes: tuple[str, ...], as_json: bool) -> None:
     with tidelake.open(lake, create=False) as opened:
         found = opened.settings(**wanted)
     output.table([asdict(found)], as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option(
+    "--keys",
+    "path",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="A file with the key columns, such as .jsonl, .csv or .parquet; - is standard input.",
+)
+@click.option("--reason", required=True, help="Why, such as the number of a ticket; it is kept.")
+@JSON
+def erase(lake: str, collection: str, path: Path, reason: str, as_json: bool) -> None:
+    """Erase the rows of some keys for good: at all times, in the collection and in its forks.
+
+    The bytes go like other garbage: maintain the lake once garbage_age_s has passed. Prints what remains
+    elsewhere.
+    """
+    from dataclasses import asdict
+
+    import tidelake
+    from tidelake.cli import files, output
+
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        report = of.erase(files.read([path], of, None), reason=reason)
+    shown = asdict(report)
+    if not as_json:
+        shown.pop("remains")
+    output.table([shown], as_json)
+    for line in () if as_json else report.remains:
+        click.echo(f"remains: {line}")
 
 
 @cli.command()

@@ -29,7 +29,9 @@ HASHED = 6
 """The format in which the descriptions of parts have a hash of their rows."""
 RENAMING = 7
 """The format in which columns may be renamed, and commits have notes."""
-NEWEST = RENAMING
+ERASING = 7
+"""The format that has erasures."""
+NEWEST = ERASING
 """The format of new lakes, and of those that this version has upgraded."""
 
 _DAY_MS = 86_400_000

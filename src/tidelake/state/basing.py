@@ -193,10 +193,12 @@ class Made:
     Attributes:
         request: for which it was made.
         runs: one, or none.
+        seqno: of the state that it was made from.
     """
 
     request: MergeRequest
     runs: tuple[Run, ...]
+    seqno: int
 
     @property
     def rows(self) -> int:
@@ -238,7 +240,9 @@ def add_base(state: ShardState, _now_ms: int, made: Made, *, claim: MergeClaim |
     if claim is None and any(_was_in(state, part.name) for part in parts):
         # A late repetition: the base may be a batch by now, or gone.
         return NoOp(Fit.ALREADY)
-    if at is None or time is None or known is not None or not _in_order(state, hi, time):
+    # It may have rows that were erased since.
+    old = made.seqno < state.erased
+    if old or at is None or time is None or known is not None or not _in_order(state, hi, time):
         return NoOp(Fit.NO_MATCH)
     if claim is not None and not still_recorded(state, claim, parts):
         return NoOp(Fit.NO_MATCH)

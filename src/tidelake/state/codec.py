@@ -21,9 +21,10 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, HASHED, NEWEST, RENAMING, Agreed
+from tidelake.state.agreed import AS_MADE, ERASING, HASHED, NEWEST, RENAMING, Agreed
 from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits
+from tidelake.state.erased import Erasure
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state
@@ -94,6 +95,7 @@ class _Image:
     sliced: int = 0
     bases: tuple[Base, ...] = ()
     unpaid: Unpaid | None = None
+    erasures: dict[str, Erasure] = field(default_factory=dict)
 
 
 # Fields that came later, with the format that they came with. A record without any of them is written in its
@@ -116,7 +118,7 @@ SINCE = (
         3,
     )
     | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
-    | {"format": 5, "hashed": HASHED, "renamed": RENAMING, "note": RENAMING}
+    | {"format": 5, "hashed": HASHED, "renamed": RENAMING, "note": RENAMING, "erasures": ERASING}
 )
 # A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
 # escaped.
@@ -331,6 +333,7 @@ def encode_state(state: ShardState) -> bytes:
             state.spine.sliced,
             tuple(state.bases),
             state.unpaid,
+            dict(sorted(state.erasures.items())),
         ),
     )
 
@@ -386,6 +389,7 @@ def decode_unchecked(data: bytes, name: str) -> ShardState:
         tokens=pmap({day: pset(names) for day, names in image.tokens.items()}),
         bases=Bases.of(image.bases),
         unpaid=image.unpaid,
+        erasures=pmap(image.erasures),
     )
     return replace(state, part_names=indexed(state))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.edits import Edits
+from tidelake.state.erasing import released
 from tidelake.state.forking import fork_pins
 from tidelake.state.garbage import Sweep, free
 from tidelake.state.holds import reader_pins
@@ -17,15 +18,18 @@ from tidelake.state.state import ShardState
 def doom(state: ShardState, now_ms: int, *, names_max: int) -> Outcome[tuple[str, ...]]:
     """Doom garbage that no reader or fork needs and that is old enough.
 
+    Readers that keep erased rows for longer than garbage is kept lose the versions that they hold.
+
     Returns:
         The names of all that is doomed now, by this command or an earlier one: delete these, then bury them.
     """
-    pins = [*reader_pins(state, now_ms), *fork_pins(state)]
+    holds = released(state, now_ms)
+    pins = [*reader_pins(replace(state, holds=state.holds.update(holds)), now_ms), *fork_pins(state)]
     found = tuple(
         itertools.islice(free(state.garbage, pins, now_ms - state.agreed.garbage_ms(now_ms)), names_max)
     )
     doomed = (*sorted(state.doomed), *found)
-    return Commit(Edits(doomed=found), doomed) if found else NoOp(doomed)
+    return Commit(Edits(doomed=found, holds=holds), doomed) if found else NoOp(doomed)
 
 
 def bury(state: ShardState, _now_ms: int, names: tuple[str, ...]) -> Outcome[None]:

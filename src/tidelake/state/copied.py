@@ -220,5 +220,6 @@ def succeeding(before: ShardState, copy: ShardState) -> ShardState:
         origin=before.origin,
         taken=before.taken,
         agreed=before.agreed,
+        erasures=before.erasures,
     )
     return replace(made, part_names=indexed(made))

@@ -20,6 +20,7 @@ from tidelake.model.schema import SchemaVersion
 from tidelake.state import taken, tokens
 from tidelake.state.agreed import Agreed
 from tidelake.state.bases import Base, Unpaid, fallen
+from tidelake.state.erased import Erasure
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import SpineEdit
@@ -102,6 +103,7 @@ class Edits:
         bases: new ones by their boundary; None removes one. A base whose boundary goes is not named.
         unpaid: the new one, if it changes.
         note: what the caller says of the commit. It changes no state, and goes with the entry of the log.
+        erasures: new or changed ones by id.
     """
 
     since: Move | None = None
@@ -138,6 +140,7 @@ class Edits:
     bases: dict[int, Base | None] = field(default_factory=dict)
     unpaid: Unpaid | None = None
     note: Note | None = None
+    erasures: dict[str, Erasure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -294,6 +297,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         ),
         bases=bases,
         unpaid=edits.unpaid or state.unpaid,
+        erasures=state.erasures.update(edits.erasures) if edits.erasures else state.erasures,
     )
 
 

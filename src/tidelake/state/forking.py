@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from pyrsistent import PMap, pmap
 
-from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, NotYetClosed
+from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, NotYetClosed, UsageError
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
@@ -35,13 +35,21 @@ from tidelake.state.taken import indexed
 def note_fork(state: ShardState, now_ms: int, *, fork_id: str, seqno: int) -> Outcome[None]:
     """Keep the parts of a version for a fork that is about to be made from it.
 
-    Refused with `LeaseExpired` if some of them have been deleted since: fork a newer version.
+    Refused with `LeaseExpired` if some of them have been deleted since, or rows were erased: fork a newer
+    version. Refused if rows are being erased.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if fork_id in state.forks:
         return NoOp(None)
-    if not state.collected_to <= seqno <= state.seqno:
+    if any(one.pending for one in state.erasures.values()):
+        return Refused(
+            UsageError(
+                f"rows of collection {state.shard_id} are being erased, and a fork would keep them: run "
+                "`tidelake maintain`, which finishes that, and fork then"
+            )
+        )
+    if not max(state.collected_to, state.erased) <= seqno <= state.seqno:
         return Refused(LeaseExpired(fork_id))
     return Commit(Edits(forks={fork_id: Fork(seqno, now_ms)}), None)
 

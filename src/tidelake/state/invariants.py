@@ -67,6 +67,8 @@ def check_state(state: ShardState) -> None:
     _check_rollup(state)
     _require(set(state.part_names) == {*names}, "names-indexed", state.shard_id)
     _check_bases(state, state.bases)
+    for id_, one in state.erasures.items():
+        _require(bool(one.keys) == one.pending, "erased-keys-forgotten", id_)
     tokens = [name for there in state.tokens.values() for name in there]
     _require(len(tokens) == len({*tokens}), "tokens-known", state.shard_id, "has one of several days")
     _check_tokens(state, tokens)
@@ -104,7 +106,9 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_group(before, after, edits)
     _check_staged_changes(before, after, edits)
     if edits.spine is not None:
-        _check_spine_edit(before, after, edits.spine)
+        _check_spine_edit(before, after, edits)
+    if edits.erasures:
+        _check_erasures(before, after, edits)
     come = [base for base in edits.bases.values() if base is not None]
     if come:
         _check_bases(after, come)
@@ -138,7 +142,7 @@ def _check_staged_changes(before: ShardState, after: ShardState, edits: Edits) -
             _require(one.added == added, "staged-numbered", name, "at", one.added)
         for one in come.values():
             _check_batch(one.batch, after)
-        if before.upper == after.upper and not after.dropped:
+        if before.upper == after.upper and not after.dropped and not _erases(edits):
             _check_drained(before, edits)
     changed = any(name in before.staged.batches for name in edits.staged)
     if changed or (before.upper, before.drained) != (after.upper, after.drained):
@@ -150,9 +154,10 @@ def _check_staged_changes(before: ShardState, after: ShardState, edits: Edits) -
         _check_open(after, arrived)
 
 
-def _check_spine_edit(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
+def _check_spine_edit(before: ShardState, after: ShardState, edits: Edits) -> None:
     """New members tile and are well-formed, and the levels describe them."""
-    _check_tiling(before, after, edit)
+    edit = edits.spine or SpineEdit(0, 0)
+    _check_tiling(before, after, edit, erases=_erases(edits))
     same = same_batches(before.spine, after.spine)
     validate_levels(after.spine, after.minimum, after.drained, after.since, same)
     for member in edit.members:
@@ -162,6 +167,39 @@ def _check_spine_edit(before: ShardState, after: ShardState, edit: SpineEdit) ->
         if before.drained != after.drained and after.domain.total_order:
             _check_times(member.batch)
     _check_spine_batches(before.spine, after.spine, edit, after.since, same)
+
+
+def _erases(edits: Edits) -> bool:
+    """Whether the rows of an erasure leave in this step."""
+    return any(one.seqno and not one.gone_ms for one in edits.erasures.values())
+
+
+def _check_erasures(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """Erasures are final and keep no keys, and the step of one takes rows away and changes nothing else."""
+    for id_, one in edits.erasures.items():
+        old = before.erasures.get(id_)
+        if old is None:
+            asked = one.pending and bool(one.keys) and not one.gone_ms
+            _require(asked, "erasures-are-final", id_, "was not asked for")
+            continue
+        same = (old.reason, old.count, old.asked_ms) == (one.reason, one.count, one.asked_ms)
+        once = one.seqno == (after.seqno if old.pending else old.seqno) and not old.gone_ms
+        once = once and bool(one.gone_ms) != old.pending
+        _require(same and once, "erasures-are-final", id_, "changes at", after.seqno)
+        _require(not one.keys, "erased-keys-forgotten", id_)
+    if not _erases(edits):
+        return
+    _require(before.upper == after.upper and before.drained == after.drained, "erasure-only-takes", "closes")
+    gone = {member.id: member for member in before.spine.range(SpineId(0, before.spine.next_id))}
+    for member in edits.spine.members if edits.spine is not None else ():
+        old_batch = gone[member.id].batch if member.id in gone else None
+        same = old_batch is not None and old_batch.bounds == member.batch.bounds
+        fewer = old_batch is not None and member.batch.rows <= old_batch.rows
+        _require(same and fewer, "erasure-only-takes", member.id)
+    rows = before.staged.totals.rows, after.staged.totals.rows
+    _require(rows[1] <= rows[0], "erasure-only-takes", "staged rows", rows)
+    # A base that had such rows is gone; the others still sum up what is before them.
+    _check_bases(after, after.bases)
 
 
 def _check_tokens(state: ShardState, names: Iterable[str]) -> None:
@@ -228,7 +266,7 @@ def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
         _require(not waits, "left-behind-nothing", before.group, "and", waits)
 
 
-def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
+def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit, *, erases: bool) -> None:
     """New members cover the times of the members that go, and at the end the newly drained times."""
     gone, come = [], []
     covered = intervals(member.id for member in edit.members)
@@ -246,7 +284,7 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
         _require(at == end, "batches-tile", "batches end at", at, "instead of", end)
         gone += removed
         come += added
-    if before.drained == after.drained and not after.dropped:
+    if before.drained == after.drained and not after.dropped and not erases:
         rules = "merge-keeps-diffs", "merge-keeps-rows"
         _check_kept(*rules, [member.batch for member in gone], [member.batch for member in come])
 
@@ -374,7 +412,8 @@ def _check_garbage(state: ShardState, named: set[str]) -> None:
 
 def _check_pins(before: ShardState, edits: Edits) -> None:
     """No fork, and no hold that remains, needs what this step dooms."""
-    pins = [pin for id_, hold in before.holds.items() if edits.holds.get(id_, hold) for pin in hold.pins]
+    kept = [edits.holds.get(id_, hold) for id_, hold in before.holds.items()]
+    pins = [pin for hold in kept if hold is not None for pin in hold.pins]
     pins += fork_pins(before)
     for name in edits.doomed:
         lost = before.garbage[name]

@@ -13,7 +13,7 @@ Pure: `tidelake.shard.checking.mend` finds out which parts are there, and copies
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pyrsistent import pmap, pset
+from pyrsistent import PMap, pmap, pset
 
 from tidelake.errors import IncompatibleSchema
 from tidelake.model import names
@@ -24,6 +24,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.state import fuel
 from tidelake.state.bases import NO_BASES
+from tidelake.state.erased import Erasure
 from tidelake.state.forking import is_borrowed
 from tidelake.state.garbage import NEVER_READ, Garbage
 from tidelake.state.spine import Member, Spine, SpineId
@@ -122,6 +123,7 @@ class _Mending:
             claims=pmap(),
             chunks=pmap(),
             tokens=_tokens(state),
+            erasures=_erasures(state),
             holds=pmap({name: hold for name, hold in state.holds.items() if self._held(name, hold, since)}),
             critical=pmap({name: self._moved(name, hold, since) for name, hold in state.critical.items()}),
         )
@@ -338,6 +340,12 @@ def _tokens(state: ShardState) -> Tokens:
         if name in state.writers and is_token(name) and writes_once(state.writers[name]):
             found.setdefault(day, set()).add(name)
     return pmap({day: pset(names) for day, names in found.items()})
+
+
+def _erasures(state: ShardState) -> PMap[str, Erasure]:
+    """The erasures: those that are done have no keys, and the others are known by their keys."""
+    known = {id_: one if one.pending else replace(one, keys=()) for id_, one in state.erasures.items()}
+    return pmap({id_: one for id_, one in known.items() if one.keys or not one.pending})
 
 
 def _ended(state: ShardState) -> ShardState:

@@ -55,12 +55,14 @@ class Split:
         upper: updates before it go into the spine.
         below: runs of the updates before `upper`.
         above: runs of the other updates.
+        seqno: of the state that they were read in.
     """
 
     names: tuple[str, ...]
     upper: Frontier
     below: tuple[Run, ...]
     above: tuple[Run, ...]
+    seqno: int
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def drain(state: ShardState, _now_ms: int, split: Split) -> Outcome[bool]:
     there = all(name in state.staged.batches for name in split.names)
     if state.dropped or not there or not (state.drained <= split.upper <= state.upper):
         return NoOp(False)
-    if any(expired(part, state.sweep.floor) for part in fresh):
+    if any(expired(part, state.sweep.floor) for part in fresh) or split.seqno < state.erased:
         return NoOp(False)
     others = [one for one in state.staged if one.name not in split.names]
     above = _staged(state, HollowBatch(_open_from(state, split.upper), split.above))
@@ -202,7 +204,12 @@ def _reach(
 
 
 def unseen(state: ShardState, bounds: Bounds, seen: Seen) -> Refused | None:
-    """The refusal of a batch made from contents that lacked some of what is staged for its times."""
+    """The refusal of a batch made from contents that lacked some of what is staged for its times.
+
+    Also if rows were erased since: the batch might bring them back.
+    """
+    if seen.seqno < state.erased:
+        return Refused(UpperMismatch(bounds.lower, state.upper))
     through = Frontier.past(bounds.lower.elements[0] if seen.time is None else seen.time)
     for one in state.staged:
         if ends_before(one.batch, bounds.lower) or not begins_before(one.batch, bounds.upper):

@@ -14,6 +14,7 @@ from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.agreed import AS_MADE, SLICES, Agreed
 from tidelake.state.bases import NO_BASES, Bases, Unpaid
+from tidelake.state.erased import Erasure, last_erased
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import Spine, SpineId
@@ -228,6 +229,7 @@ class ShardState:
         tokens: names of writers that are tokens, by the day on which a write under them last began.
         bases: contents at boundaries of the spine.
         unpaid: the last base that was made and not kept.
+        erasures: those that were asked for, by id.
     """
 
     shard_id: str
@@ -268,6 +270,7 @@ class ShardState:
     tokens: Tokens = field(default_factory=pmap)
     bases: Bases = NO_BASES
     unpaid: Unpaid | None = None
+    erasures: PMap[str, Erasure] = field(default_factory=pmap)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: sizes and frontiers, and not each batch."""
@@ -299,6 +302,11 @@ class ShardState:
     def has_slices(self) -> bool:
         """Whether records of this state have slices or bases, which only the format `SLICES` knows."""
         return self.spine.sliced > 0 or bool(self.bases) or self.unpaid is not None
+
+    @property
+    def erased(self) -> int:
+        """Seqno of the first state without the rows of any finished erasure; 0: there was none."""
+        return last_erased(self.erasures)
 
     @property
     def minimum(self) -> Frontier:

@@ -132,7 +132,9 @@ class SqliteVersionLog:
             if handle is None or self._connect(key, handle) is None:
                 check_truncation(key, None, seqno)
                 return 0
-            return self._commit(key, handle, lambda database: database.truncate(seqno))
+            removed = self._commit(key, handle, lambda database: database.truncate(seqno))
+            self._empty_wal(key, handle)
+            return removed
 
     def delete(self, key: str) -> bool:
         """Delete the key; see `VersionLog.delete`."""
@@ -442,6 +444,16 @@ class SqliteVersionLog:
             raise
         database.acknowledge()
         return result
+
+    def _empty_wal(self, key: str, handle: KeyHandle) -> None:
+        """See `Database.empty_wal`. What was committed stays so if it fails, and may be repeated."""
+        if handle.database is None:
+            raise InternalError(f"no database to write to for key {key!r}")
+        try:
+            handle.database.empty_wal()
+        except sqlite3.Error as error:
+            handle.drop()
+            raise self._refused("write", key, error) from error
 
     def _flush_once(self, key: str, handle: KeyHandle, database: Database) -> None:
         # The process that created the database may have died before it flushed the folder or a last commit.

@@ -267,6 +267,13 @@ class Database:
         check_truncation(self._key, self.head_seqno(), seqno)
         return self.connection.execute("DELETE FROM entries WHERE seqno < ?", (max(seqno, 0),)).rowcount
 
+    def empty_wal(self) -> None:
+        """Move all of the write-ahead log into the database, as far as other processes do not read it now.
+
+        Removed entries would stay there until it is overwritten. REQUIRES: no transaction.
+        """
+        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
     def flush_recovered(self, flush: Flush) -> None:
         """Flush the commits that a recovery has found in the write-ahead log. Call it before the first write.
 
@@ -395,6 +402,8 @@ def _connect(path: str, mode: str) -> sqlite3.Connection:
     connection.text_factory = bytearray
     try:
         connection.execute("PRAGMA synchronous = FULL")
+        # Pages of removed entries are filled with zeros: what was erased must not stay in free pages.
+        connection.execute("PRAGMA secure_delete = ON")
     except BaseException:
         connection.close()
         raise

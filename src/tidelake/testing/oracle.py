@@ -54,6 +54,11 @@ class Oracle:
         self.updates.extend(updates)
         self.upper = upper
 
+    def erase(self, keys: Iterable[Row]) -> None:
+        """Forget all updates of rows that begin with one of these keys."""
+        gone = set(keys)
+        self.updates = [one for one in self.updates if not any(one[0][: len(key)] == key for key in gone)]
+
     def snapshot(self, as_of: Time) -> Counter[Row]:
         """Row -> multiplicity at `as_of`."""
         return _netted((row, diff) for row, time, diff in self.updates if less_equal(time, as_of))

@@ -53,6 +53,7 @@ GIVEN = {
     "owner": "me",
     "parallelism": 2,
     "purpose": "test",
+    "reason": "ticket 17",
     "since": 0,
     "source": "memory://elsewhere",
     "table": rows(3),

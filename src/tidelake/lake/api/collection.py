@@ -6,6 +6,7 @@ given as a time (the frontier of that one time), a list of times, or a `Frontier
 
 from tidelake.errors import TidelakeError
 from tidelake.lake.api.distributed import Distributed
+from tidelake.lake.api.erasing import Erasing
 from tidelake.lake.api.following import Following
 from tidelake.lake.api.framing import Framing
 from tidelake.lake.api.maintaining import Maintaining
@@ -16,7 +17,7 @@ from tidelake.tabletext import as_html
 _SHOWN = 40
 
 
-class Collection(Writing, Framing, Following, Maintaining, Plotting):
+class Collection(Writing, Framing, Following, Maintaining, Erasing, Plotting):
     """A multiset of rows that changes over time."""
 
     def __repr__(self) -> str:

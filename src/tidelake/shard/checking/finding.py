@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 # Kinds that are worth knowing but not damage: garbage goes by itself, negative rows are what was written,
-# `mendable` accompanies the finding that it would repair, `kept-aside` is kept for people, and a ghost has
-# no effect.
-_NOTES = frozenset({"old-garbage", "negative-rows", "mendable", "kept-aside", "ghost-entry"})
+# `mendable` accompanies the finding that it would repair, `kept-aside` is kept for people, a ghost has no
+# effect, and the bytes of erased rows go with the garbage.
+_NOTES = frozenset({"old-garbage", "negative-rows", "mendable", "kept-aside", "ghost-entry", "erased-bytes"})
 
 
 @dataclass(frozen=True)

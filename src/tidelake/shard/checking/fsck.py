@@ -24,7 +24,14 @@ from tidelake.model.query import AsOf
 from tidelake.model.time import TIME_MAX
 from tidelake.shard.checking import bases
 from tidelake.shard.checking.finding import Finding
-from tidelake.shard.checking.leftovers import Leftover, leftovers, pinned, tell_aside, tell_garbage
+from tidelake.shard.checking.leftovers import (
+    Leftover,
+    leftovers,
+    pinned,
+    tell_aside,
+    tell_erasures,
+    tell_garbage,
+)
 from tidelake.shard.checking.mend import Mending, Plan
 from tidelake.shard.checking.parts import PartsCheck, Watch, named_parts
 from tidelake.shard.checking.replay import Replayed, replay
@@ -150,6 +157,7 @@ class ShardCheck:
         now_ms = self._env.clock.now_ms()
         self._readable(pinned(state, now_ms) - {info.name for info in listed}, state)
         tell_garbage(state, listed, now_ms, self._tell)
+        tell_erasures(state, self._tell)
         left = [] if state.dropped else leftovers(state, listed, self._stores.blobs, now_ms)
         for leftover in left:
             self._tell(leftover.kind, leftover.name, leftover.message)

@@ -92,3 +92,17 @@ def tell_garbage(state: ShardState, listed: Iterable[BlobInfo], now_ms: int, tel
     if old := (aged - needed) & {info.name for info in listed}:
         message = f"{len(old)} objects that are no longer needed could be removed: tidelake maintain does it"
         tell("old-garbage", state.shard_id, message)
+
+
+def tell_erasures(state: ShardState, tell: Tell) -> None:
+    """Report erasures that are not complete: rows that are still in, and bytes that may still be stored."""
+    for id_, one in () if state.dropped else sorted(state.erasures.items()):
+        what = f"the rows of {one.count} keys ({one.reason})"
+        if one.pending:
+            tell("erasure-pending", id_, f"{what} are to be erased, and still there: run tidelake maintain")
+        elif not one.gone_ms:
+            tell(
+                "erased-bytes",
+                id_,
+                f"{what} are erased; bytes of them go with the garbage: tidelake maintain",
+            )

@@ -33,13 +33,20 @@ def fork_shard(source: Shard, shard_id: str, env: Env, as_of: Time | None = None
     Raises:
         HistoryCompacted, NotYetClosed: the time cannot be read; nothing was written.
         CollectionDropped: the source was dropped.
-        ForkExpired: this process slept between two steps, or others collect garbage faster than it reads.
+        ForkExpired: this process slept between two steps, others collect garbage faster than it reads, or
+            rows were erased meanwhile.
+        UsageError: rows are being erased.
     """
     first = _noted(source, shard_id, env, as_of)
     known = History(shard_id, source.stores, env).create(first)
     if known.state != first:
         raise ForkExpired(source.title)
-    if shard_id not in source.state().forks:
+    now = source.state()
+    # A process that erases rows meanwhile may not have seen the fork, which has them.
+    erased = now.erased > (first.origin.seqno if first.origin else 0) or any(
+        one.pending for one in now.erasures.values()
+    )
+    if shard_id not in now.forks or erased:
         # The fork has no name yet, so it may be deleted.
         source.stores.log.delete(shard_id)
         raise ForkExpired(source.title)

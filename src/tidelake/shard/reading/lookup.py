@@ -86,11 +86,12 @@ def _among(
     shard: Shard, keys: pa.Table, query: Query, options: ReadOptions, seen: Version | None
 ) -> pa.Table:
     asked = read(shard, query, options, seen)
-    given = _keys(keys, asked.spec)
+    given = keys_of(keys, asked.spec)
     return asked.among(KeySet.of(given, asked.spec.schema)) if given.num_rows else asked.schema.empty_table()
 
 
-def _keys(keys: pa.Table, spec: ShardSpec) -> pa.Table:
+def keys_of(keys: pa.Table, spec: ShardSpec) -> pa.Table:
+    """The keys of a table, checked and made canonical, with the key columns only; errors as `lookup`."""
     key = Schema(spec.schema.key)
     table = normalize(keys, key, spec.domain, time=spec.domain.minimum)
     return table.drop_columns([*spec.domain.columns, DIFF])

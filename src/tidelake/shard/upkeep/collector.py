@@ -19,7 +19,7 @@ from tidelake.model import names
 from tidelake.shard.history import check_reaches
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.forkpins import ForkPins
-from tidelake.state import collection, forgetting
+from tidelake.state import collection, erasing, forgetting
 from tidelake.state.commands import Command, NoOp, R
 from tidelake.state.forking import is_borrowed
 from tidelake.state.state import FIRST, ShardState
@@ -116,6 +116,7 @@ class Collector:
                 self._lending.forget_uncreated(self._shard.known())
             self._forget()
             self._lending.let_go(self._shard)
+            report = report.plus(self._erased())
         except CollectionDropped:
             # The process that dropped it deletes everything.
             return CollectReport()
@@ -167,6 +168,8 @@ class Collector:
         state, now_ms = self._shard.known(), self._shard.env.clock.now_ms()
         ages = [(found.removed_ms, self._garbage_ms) for found in state.garbage.values()]
         ages += [(noted_ms, self._upload_ms) for _, noted_ms in state.sweep.marks]
+        erased = [one.erased_ms for one in erasing.not_gone(state).values()]
+        ages += [(at_ms, self._garbage_ms) for at_ms in erased if at_ms + self._garbage_ms > now_ms]
         waits_s = [_pause_s(self._upload_ms)]
         # Garbage that is old enough and still there is being read, or could not be deleted.
         waits_s += [_pause_s(self._garbage_ms)] if state.doomed else []
@@ -234,14 +237,45 @@ class Collector:
         state = self._shard.known()
         if state.rollup == FIRST or state.dropped:
             return 0
-        left = (names.rolled_up_at(name) for name in {*state.garbage, *state.doomed}.difference(deleted))
-        oldest = min([state.rollup.seqno, *(seqno for seqno in left if seqno is not None)])
+        oldest = self._needed_from(state, deleted)
         try:
             return self._shard.stores.log.truncate(state.shard_id, oldest)
         except UsageError:
             if self._shard.state().dropped:
                 return 0
             raise
+
+    def _needed_from(self, state: ShardState, deleted: Iterable[str] = ()) -> int:
+        """The first entry of the log that a rollup needs, once some of them are deleted."""
+        left = (names.rolled_up_at(name) for name in {*state.garbage, *state.doomed}.difference(deleted))
+        return min([state.rollup.seqno, *(seqno for seqno in left if seqno is not None)])
+
+    def _erased(self) -> CollectReport:
+        """Delete the last bytes of erased rows, once they are as old as garbage may be, and note that.
+
+        The objects are garbage as usual. This removes the entries of the log, and looks for abandoned uploads
+        from before the erasure. No store call if there was none, or its bytes are gone.
+        """
+        shard, report = self._shard, CollectReport()
+        state, now_ms = shard.known(), shard.env.clock.now_ms()
+        found = [o for o in erasing.not_gone(state).values() if o.erased_ms + self._garbage_ms <= now_ms]
+        if state.dropped or not found:
+            return report
+        if state.rollup.seqno < max(one.seqno for one in found):
+            # The process that erased died before it wrote one.
+            shard.write_rollup()
+            state = shard.known()
+        gone = [one for one in found if not erasing.keeps_bytes(state, one)]
+        if not gone:
+            return report
+        report = report.plus(self._leaked())
+        state = shard.known()
+        listed = shard.stores.blobs.list(names.parts(state.shard_id))
+        first = min((at for at, _ in _unnamed(listed, state)), default=state.seqno)
+        oldest = self._needed_from(state)
+        entries = shard.stores.log.truncate(state.shard_id, oldest)
+        self._run_unless_noop(state, partial(erasing.note_gone, before=min(first, oldest)))
+        return report.plus(CollectReport(entries=entries))
 
     def _listing_due(self, state: ShardState) -> bool:
         """Whether a listing may find something: the floor can rise or has risen, or the last one is old."""

@@ -293,7 +293,7 @@ class Compactor:
                 result = MergeResult(request.id, (), request.inputs, since, None, request.times, runs)
                 command = partial(maintenance.apply_merge, result=result, claim=output.claim)
             else:
-                made = basing.Made(request, (Run(output.parts),) if output.parts else ())
+                made = basing.Made(request, (Run(output.parts),) if output.parts else (), state.seqno)
                 command = partial(basing.add_base, made=made, claim=output.claim)
             return self._finished(self.shard.run(command), MergeShape.of(batches), output.parts, output)
 

@@ -168,7 +168,7 @@ class Drainer:
         batches = [state.staged.batches[name].batch for name in names]
         groups = [[replace(batch, runs=(run,))] for batch in batches for run in batch.runs]
         try:
-            return self._written(groups if apart else [batches], names, state.drained, upper)
+            return self._written(groups if apart else [batches], names, state, upper)
         except BlobNotFound:
             if _has(self._shard.state(), names):
                 raise
@@ -182,20 +182,24 @@ class Drainer:
             return self._split(state, names, state.upper, apart=True)
 
     def _written(
-        self, groups: Sequence[Sequence[HollowBatch]], names: tuple[str, ...], end: Frontier, upper: Frontier
+        self,
+        groups: Sequence[Sequence[HollowBatch]],
+        names: tuple[str, ...],
+        state: ShardState,
+        upper: Frontier,
     ) -> Split:
-        """Write each group of batches as a run before `upper` and a run of the rest."""
+        """Write each group of batches of a state as a run before `upper` and a run of the rest."""
         below: list[Run] = []
         above: list[Run] = []
         try:
             for batches in groups:
-                if end != upper:
-                    below += self._run(batches, Updates(end, upper))
+                if state.drained != upper:
+                    below += self._run(batches, Updates(state.drained, upper))
                 above += self._run(batches, Updates(upper, Frontier()))
         except BaseException:
             discard(self._shard.stores.blobs, self._shard.env, (*below, *above))
             raise
-        return Split(names, upper, tuple(below), tuple(above))
+        return Split(names, upper, tuple(below), tuple(above), state.seqno)
 
     def _run(self, batches: Sequence[HollowBatch], query: Updates) -> tuple[Run, ...]:
         """Write the updates of some batches in an interval as one run; no run if there are no updates."""

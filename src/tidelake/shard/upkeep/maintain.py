@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import chain
 
-from tidelake.errors import TidelakeError
+from tidelake.errors import ErasureWaits, TidelakeError
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, SET_ASIDE, Compactor, MergeReport, Workers
 from tidelake.shard.upkeep.drainer import Drainer
+from tidelake.shard.upkeep.eraser import Eraser
 from tidelake.state import applying, basing, claims, holds, maintenance, slices
 from tidelake.state.commands import Commit
 from tidelake.state.forking import is_borrowed
@@ -125,7 +126,7 @@ class Maintainer:
         self._watch = watch
 
     def run(self, *, thorough: bool, seconds: float | None = None) -> MaintenanceReport:
-        """Merge what the levels need, or everything if the space bound demands it; then collect garbage.
+        """Erase what was asked for; merge what the levels need, or all for the space bound; collect garbage.
 
         Args:
             thorough: also merge small levels, and remove all retractions that `since` has passed: for an idle
@@ -138,12 +139,16 @@ class Maintainer:
         if self._shard.state().dropped:
             return MaintenanceReport()
         self._apply_decided()
-        drained, failed = 0, None
+        drained, failed = 0, list[TidelakeError]()
+        try:
+            Eraser(self._shard).run()
+        except (*SET_ASIDE, ErasureWaits) as error:
+            failed.append(error)
         try:
             drained = Drainer(self._shard).run().rows_read
         except SET_ASIDE as error:
-            # A drain that fails must not prevent the merges of the spine.
-            failed = error
+            # An erasure or a drain that fails must not prevent the merges of the spine.
+            failed.append(error)
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
         policy = idle_policy(self._shard) if thorough else busy_policy(self._shard)
@@ -173,8 +178,8 @@ class Maintainer:
             self._compactor.end_expired()
         collector = Collector(self._shard)
         collected = collector.run() if thorough else collector.run_if_due()
-        if failed is not None:
-            raise failed
+        if failed:
+            raise failed[0]
         return replace(report, collected=collected, drained=drained)
 
     def _apply_decided(self) -> None:

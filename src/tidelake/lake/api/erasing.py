@@ -1,0 +1,158 @@
+"""Erasure: the rows of some keys leave a collection and its forks at all times, and their bytes go too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelake.data.ingest import as_table
+from tidelake.data.keyset import KeySet
+from tidelake.errors import CollectionInGroup, UsageError
+from tidelake.lake.api.handle import CollectionHandle
+from tidelake.lake.arguments.keys import one_key
+from tidelake.shard.reading.lookup import keys_of
+from tidelake.shard.upkeep.eraser import Eraser, ask
+from tidelake.state.erased import Erasure
+from tidelake.state.state import ShardState
+from tidelake.tabletext import FieldsAsHtml
+
+_REASON_MAX = 500
+
+
+@dataclass(frozen=True)
+class ErasureReport(FieldsAsHtml):
+    """What an erasure did, and what it cannot reach.
+
+    Attributes:
+        id: of the erasure; the forks have it under the same id. Empty if no key was given.
+        keys: how many different keys were given.
+        updates: how many updates were taken out of the collection, at all times; 0 also if another erasure
+            was carried out by the same commit, which then has the number.
+        parts: how many parts were replaced or removed for that.
+        forks: ids of the forks in which the same keys were erased.
+        seqno: of the first state of the collection without the rows.
+        collect_ms: wall clock from which on `collect` and maintenance delete the bytes.
+        latest_ms: wall clock by which abandoned uploads from before are old enough to be deleted as well.
+        remains: what may still have the rows, for people; the lake cannot reach it.
+    """
+
+    id: str
+    keys: int
+    updates: int = 0
+    parts: int = 0
+    forks: tuple[str, ...] = ()
+    seqno: int = 0
+    collect_ms: int = 0
+    latest_ms: int = 0
+    remains: tuple[str, ...] = ()
+
+
+class Erasing(CollectionHandle):
+    """Methods of a collection that take rows away for good."""
+
+    def erase(self, keys: object, *, reason: str) -> ErasureReport:
+        """Erase the rows of some keys, of all times, here and in all forks, as a person may ask for.
+
+        One commit takes them out of every time, slice, base and staged batch; answers about other keys stay
+        as they are at every time. Reads that begin after it do not see the rows. Reads that have begun end
+        as they began, or get `LeaseExpired` once `garbage_age_s` has passed; that is when the objects and log
+        entries that held the rows are deleted, by `collect` and by maintenance. Rows with these keys that are
+        appended later are new rows, and stay.
+
+        A process that dies leaves the erasure in the collection's state, and maintenance carries it out. The
+        keys are in the state until then, and only so long. `reason` and the number of keys stay: name no
+        person there.
+
+        Args:
+            keys: a table in any Arrow form with the key columns, or a list of keys: values of the key
+                column; of several, tuples in their order or dicts by name.
+            reason: why, such as the number of a ticket; at most 500 characters.
+
+        Returns:
+            What was done, by when the bytes go, and what the lake cannot reach. Costs a read of each part
+            that may have such rows, a write of each part that has some, a rollup, and a few log writes; the
+            same for each fork.
+
+        Raises:
+            UsageError: the collection is in a group; the lake has an earlier format; there are too many keys
+                (about 30,000 integers); or an argument is wrong. Nothing has changed.
+            InvalidUpdates: the table does not hold valid keys; names the column and the row.
+            ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made, or is in a
+                group.
+        """
+        _check_reason(reason)
+        shard = self._shard
+        spec = shard.spec
+        given = keys_of(_table(keys, self), spec)
+        if not given.num_rows:
+            return ErasureReport("", 0)
+        if shard.alive().group:
+            raise CollectionInGroup(self.name)
+        self._check_forks()
+        encoded = tuple(KeySet.of(given, spec.schema).keys.to_pylist())
+        id_, now_ms = shard.env.ids.fresh(), shard.env.clock.now_ms()
+        ask(shard, id_, Erasure(reason, len(encoded), now_ms, encoded))
+        forks = Eraser(shard).run_with_forks()
+        return _report(shard.known(), id_, forks)
+
+    def erasures(self) -> dict[str, Erasure]:
+        """The erasures that were asked for, by id: why, when, how many keys, and how far they are.
+
+        `gone_ms` is set once maintenance has found no object and no log entry with the rows. One log scan.
+        """
+        return dict(self.state().erasures)
+
+    def _check_forks(self) -> None:
+        grouped = [fork.spec.shard_id for fork in Eraser(self._shard).forks() if fork.known().group]
+        if grouped:
+            raise UsageError(
+                f"the forks {', '.join(grouped)} of collection {self.name!r} are in a group: take them out "
+                "with lake.leave, and erase then"
+            )
+
+
+def _check_reason(reason: object) -> None:
+    if not isinstance(reason, str) or not reason.strip() or len(reason) > _REASON_MAX:
+        raise UsageError(f"reason={reason!r} must be a text of 1 to {_REASON_MAX} characters")
+
+
+def _table(keys: object, of: CollectionHandle) -> pa.Table:
+    """Keys as a user writes them, as a table with the key columns."""
+    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, list | tuple | set | frozenset):
+        return as_table(keys)
+    schema = of._shard.spec.schema
+    rows = [one_key(key, schema) for key in keys]
+    if not rows:
+        return of.schema.empty_table().select(of.key)
+    # By value: Arrow may take each number for another type, and `keys_of` checks them against the columns.
+    names = [column.name for column in schema.key]
+    try:
+        columns = [pa.array([row.column(name)[0].as_py() for row in rows]) for name in names]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise UsageError(f"the keys are not all of one type: {error}") from error
+    return pa.table(columns, names)
+
+
+def _report(state: ShardState, id_: str, forks: tuple[str, ...]) -> ErasureReport:
+    done = state.erasures[id_]
+    remains = [
+        "collections in other lakes that Lake.copy made: run it again, which replaces the rows",
+        "backups and versions of files or objects that are kept outside of the lake",
+        "checkpoints of arrangements, exports and results that were read before",
+        "memory and temporary files of processes that have the collection open, until they end",
+    ]
+    if state.origin is not None:
+        remains.insert(
+            0, f"the collection {state.origin.shard_id} that this one was forked from: erase there"
+        )
+    return ErasureReport(
+        id_,
+        done.count,
+        done.rows,
+        done.parts,
+        forks,
+        done.seqno,
+        done.erased_ms + state.agreed.garbage_ms(done.erased_ms),
+        done.erased_ms + state.agreed.upload_ms(done.erased_ms) * 3 // 2,
+        tuple(remains),
+    )
