@@ -73,7 +73,7 @@ def commits(processes, seconds, trip_s, after_loss, share=FairShare, work_s=0.00
                 yield half_s
                 if first:
                     won[number] += 1
-                    turns.won()
+                    turns.won(known)
                     break
                 for _ in range(after_loss - 1):
                     yield trip()
@@ -137,13 +137,22 @@ def test_rivals_that_have_gone_are_forgotten():
     clock.now_s = 1.0
     share.lost(began_s=0.9)
     waited = []
-    for _ in range(20):
-        share.won()
+    for seqno in range(20):
+        share.won(seqno)
         share.give_way()
         waited.append(clock.passed())
     assert waited == pytest.approx([0.025] * 8 + [0.0] * 12)
     share.lost(began_s=0.9)
-    share.won()
+    share.won(20)
     clock.now_s += 0.02
     share.give_way()
     assert clock.passed() == pytest.approx(0.005)
+
+
+def test_a_commit_between_two_of_a_process_shows_a_rival_and_eight_in_a_row_show_that_it_has_gone():
+    share = FairShare(Clock(), lambda: 0.5)
+    seen = []
+    for seqno in (5, 6, 8, *range(9, 18)):
+        share.won(seqno)
+        seen.append(share.has_rivals)
+    assert seen == [False, False, True, *[True] * 7, False, False]

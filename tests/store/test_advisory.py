@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks
+from clocks import SetClock
+from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks, taken_within
 from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.files import SimulatedDisk
 
@@ -126,3 +127,14 @@ def test_where_no_turn_can_be_kept_everybody_has_it(tmp_path: Path) -> None:
         assert one
         assert two
     assert not (tmp_path / "missing").exists()
+
+
+def test_a_turn_is_waited_for_and_not_without_end(either: AdvisoryLocks) -> None:
+    clock = SetClock()
+    with either.take("c", "commit"):
+        began_s = clock.monotonic_s()
+        with taken_within(either, "c", "commit", clock, 2.0) as is_ours:
+            assert not is_ours
+        assert 2.0 <= clock.monotonic_s() - began_s < 2.01
+    with taken_within(either, "c", "commit", clock, 2.0) as is_ours, either.take("c", "commit") as second:
+        assert (is_ours, second) == (True, False)

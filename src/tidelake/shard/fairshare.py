@@ -7,6 +7,7 @@ committed.
 
 To wait after a lost race would leave even more to those who have won: only winners wait. Stores that answer
 within `FAR_S` need none of this: there, what a process does between two commits takes longer than an attempt.
+Nor do the processes of one machine that can take turns (`AdvisoryLocks.spans_processes`): they lose no races.
 """
 
 from collections.abc import Callable
@@ -32,6 +33,7 @@ class FairShare:
         self._wins_left = self._alone_in = 0
         self._attempt_s = 0.0
         self._free_s: float | None = None
+        self._last: int | None = None
 
     def give_way(self) -> None:
         """Wait before the next commit, if that is due. Time that has passed since the last one counts."""
@@ -46,9 +48,10 @@ class FairShare:
         """Whether another process has committed between two commits of this one lately."""
         return self._alone_in > 0
 
-    def won(self) -> None:
-        """A commit has ended."""
-        self._alone_in = max(0, self._alone_in - 1)
+    def won(self, seqno: int) -> None:
+        """A commit has ended, which is this entry of the log."""
+        is_next, self._last = self._last in (None, seqno - 1), seqno
+        self._alone_in = max(0, self._alone_in - 1) if is_next else _WINS
         if self._wins_left:
             self._wins_left -= 1
             pause_s = min(PAUSE_S_MAX, self._draw() * _SHARE * self._attempt_s)

@@ -11,6 +11,7 @@ INVARIANT: entries are contiguous, and each fits the state before it; anything e
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,10 +24,12 @@ from tidelake.state.dropping import vanished
 from tidelake.state.edits import Delta, apply
 from tidelake.state.invariants import check_state
 from tidelake.state.state import FIRST, Rollup, ShardState
+from tidelake.store.advisory import taken_within
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
 
 _SILENCE_S_MAX = 2.0
+_TURN_S_MAX = 2.0
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,18 @@ class History:
                 raise CorruptionError(self._entry_name(entry.seqno), f"holds seqno {delta.seqno}")
             known = advanced(known, delta, len(entry.data))
         return known
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether the processes that commit here are on one machine and can take turns."""
+        return self._stores.locks.spans_processes
+
+    def turn(self) -> AbstractContextManager[bool]:
+        """Keep other processes that take turns from committing here during the block. It may wait for them.
+
+        Yields False if others have had their turns for too long. Then both go on: the first commit counts.
+        """
+        return taken_within(self._stores.locks, self.shard_id, "commit", self._env.clock, _TURN_S_MAX)
 
     def create(self, state: ShardState) -> LoadedVersion:
         """Write the first state unless the shard exists. Returns the newest state either way.

@@ -5,7 +5,8 @@ the log; if another commit was first, refresh and try again. A refusal or no-op 
 decided on a fresh state. Commands that arrive together, through handles of one lake, are decided one after
 the other, each on the state that those before it produce, and committed by one compare-and-set
 (`tidelake.shard.requestqueue`). Reads do not wait for them. Commands of different processes compete at the
-compare-and-set.
+compare-and-set. On one machine a process that has met others there first takes a turn, in which it learns the
+newest state, decides and commits; nothing else is done in a turn, and the compare-and-set decides as without.
 
 INVARIANT: every commit on a tombstone leaves it a tombstone (it may only forget forks), so the last entry of
 its log says that it is one.
@@ -14,7 +15,7 @@ INVARIANT: no command is answered before every commit that its answer was decide
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -208,27 +209,47 @@ class Machine:
 
     def _decide(self, waiting: Sequence[CommitRequest[Any]]) -> None:
         share, fresh = self.group_commit.share, self._newest(waiting) is None
-        while waiting:
-            attempt = self._attempt(self.known(), waiting)
-            began_s = self._env.clock.monotonic_s()
-            if attempt.delta is not None:
-                for asked in waiting:
-                    asked.attempt = attempt
-                committed = self._history.commit(attempt.known, attempt.delta, attempt.after)
-                self._env.recorder.observe("commit.seconds", self._env.clock.monotonic_s() - began_s)
-                self._answer(attempt, committed)
-                if committed is not None:
-                    share.won()
+        with ExitStack() as turn:
+            if waiting and share.has_rivals and self._history.has_turns:
+                self._take_turn(turn)
+                fresh = True
+            while waiting:
+                attempt = self._attempt(self.known(), waiting)
+                began_s = self._env.clock.monotonic_s()
+                if attempt.delta is not None:
+                    for asked in waiting:
+                        asked.attempt = attempt
+                    committed = self._history.commit(attempt.known, attempt.delta, attempt.after)
+                    self._env.recorder.observe("commit.seconds", self._env.clock.monotonic_s() - began_s)
+                    self._answer(attempt, committed)
+                    if committed is not None:
+                        share.won(attempt.delta.seqno)
+                        return
+                    self._env.recorder.count("commit.conflict")
+                    self._lost(began_s, turn)
+                elif fresh:
+                    self._answer(attempt, attempt.known)
                     return
-                self._env.recorder.count("commit.conflict")
-                self.refresh()
-                share.lost(began_s)
-            elif fresh:
-                self._answer(attempt, attempt.known)
-                return
-            else:
-                self.refresh()
-            fresh = True
+                else:
+                    self.refresh()
+                fresh = True
+
+    def _lost(self, began_s: float, turn: ExitStack) -> None:
+        """Learn the newest state after an attempt, which began then, came too late."""
+        if self._history.has_turns:
+            turn.close()
+            self._take_turn(turn)
+        else:
+            self.refresh()
+            self.group_commit.share.lost(began_s)
+
+    def _take_turn(self, turn: ExitStack) -> None:
+        """Keep the other processes from committing until the stack is closed, and learn the newest state.
+
+        What is decided now is the next commit, so no process works in vain while many write.
+        """
+        turn.enter_context(self._history.turn())
+        self.refresh()
 
     def _attempt(self, known: LoadedVersion, waiting: Sequence[CommitRequest[Any]]) -> _Attempt:
         """Decide commands, each on the state that those before it produce."""

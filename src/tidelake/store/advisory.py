@@ -2,8 +2,8 @@
 
 Owns the lock files. Must not know what is done in a turn.
 
-INVARIANT: no process waits for a turn, and correctness never depends on one. If a turn cannot be locked, the
-work is done without.
+INVARIANT: no process waits for a turn without end, and correctness never depends on one. If a turn cannot be
+locked, the work is done without.
 
     <root>/<key, with / written as ~>/<name>.turn     empty; locked by the process that has the turn
 """
@@ -13,13 +13,20 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Protocol
 
+from tidelake.env import Clock
 from tidelake.errors import SymbolicLink
 from tidelake.process import PerProcess
 from tidelake.store.files import SYSTEM_FILES, Files, locked, refuse_links
 
+_LOOK_S_MIN, _LOOK_S_MAX = 0.00025, 0.002
+
 
 class AdvisoryLocks(Protocol):
     """Turns by key and name."""
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether another process cannot take a turn that this one has."""
 
     def take(self, key: str, name: str) -> AbstractContextManager[bool]:
         """Try to take a turn for the time of the block. No store call.
@@ -35,6 +42,8 @@ class AdvisoryLocks(Protocol):
 
 class ThreadAdvisoryLocks:
     """Turns between the threads of a process, for stores without files: each process does the work."""
+
+    spans_processes = False
 
     def __init__(self) -> None:
         # The turns that are taken. `setdefault` is atomic, so they need no lock; a fork begins with none.
@@ -61,6 +70,8 @@ class FileAdvisoryLocks:
         base: no symbolic link below it is followed; default: the root.
     """
 
+    spans_processes = True
+
     def __init__(self, root: str, files: Files = SYSTEM_FILES, base: str | None = None) -> None:
         self._root, self._files = os.path.abspath(root), files
         self._base = self._root if base is None else os.path.abspath(base)
@@ -82,3 +93,20 @@ class FileAdvisoryLocks:
         finally:
             with suppress(OSError):  # as above
                 held.close()
+
+
+@contextmanager
+def taken_within(locks: AdvisoryLocks, key: str, name: str, clock: Clock, seconds: float) -> Iterator[bool]:
+    """Take a turn for the time of the block, and wait for it: looks again and again, less and less often.
+
+    Yields:
+        True if the turn was taken; False if others have had it for so many seconds.
+    """
+    until_s, look_s = clock.monotonic_s() + seconds, _LOOK_S_MIN
+    while True:
+        with locks.take(key, name) as is_ours:
+            if is_ours or clock.monotonic_s() >= until_s:
+                yield is_ours
+                return
+        clock.sleep(look_s)
+        look_s = min(2 * look_s, _LOOK_S_MAX)
