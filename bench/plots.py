@@ -12,7 +12,7 @@ from typing import Any
 Found = Mapping[str, Any]
 Row = dict[str, Any]
 
-_STYLE = {
+STYLE = {
     "svg.hashsalt": "tidelake",
     "svg.fonttype": "none",  # text stays text: small, and sharp in every font
     "font.family": "sans-serif",
@@ -133,7 +133,7 @@ def draw(found: Found, folder: Path) -> list[str]:
 
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[str] = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for name, (title, plot) in FIGURES.items():
             figure, axes = pyplot.subplots(layout="constrained")
             if plot(found, axes):
