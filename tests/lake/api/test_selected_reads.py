@@ -125,6 +125,18 @@ def test_rows_of_several_times_are_summed_before_columns_are_chosen(collection):
     assert found["k"].to_pylist() == [1, 2] and found["_diff"].to_pylist() == [2, 2]
 
 
+@pytest.mark.parametrize("columns", [None, ["k"]])
+def test_updates_that_a_rewrite_made_equal_are_summed(columns, collection):
+    with collection.builder() as builder:
+        builder.add(full(k=[1, 2, 1]).append_column("_time", pa.array([0, 0, 1])))
+        batch = builder.finish(Frontier.of(2))
+    batch.rewrite_times(Frontier.of(4), Frontier.of(6))
+    collection.distributed.append_batches([batch], lower=0, upper=6)
+    found = collection.updates(0, 6, columns=columns).read_all()
+    assert found["k"].to_pylist() == [1, 2] and found["_time"].to_pylist() == [4, 4]
+    assert found["_diff"].to_pylist() == [2, 1]
+
+
 def test_unsigned_numbers_that_became_signed_are_found(tmp_path):
     lake = tidelake.open(tmp_path / "lake", config=CONFIGS["stored"])
     schema = pa.schema([("k", pa.int64()), ("x", pa.uint32())])
