@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 import weakref
+from contextvars import ContextVar
 from functools import partial
 
 import pytest
@@ -420,3 +421,12 @@ def test_an_item_that_was_worked_on_is_let_go_of(threads):
 
     for n, _ in enumerate(mapped(lambda _: None, items(), threads)):
         assert [at for at, item in enumerate(made[: max(0, n + 1 - threads)]) if item() is not None] == []
+
+
+def test_threads_have_what_is_said_of_commits():
+    said = ContextVar("said", default="")
+    token = said.set("why")
+    try:
+        assert list(mapped(lambda _: said.get(), range(4), 4)) == ["why"] * 4
+    finally:
+        said.reset(token)

@@ -168,3 +168,13 @@ def test_notes_that_cannot_be_stored_are_refused_and_nothing_is_written(c, monke
         c.append(ids(1), message="why")
     c.append(ids(2))
     assert [len(one.message) for one in c.commits()] == [0, 2048, 0]
+
+
+def test_what_an_append_does_beside_has_no_note(tmp_path) -> None:
+    with tidelake.open(tmp_path / "lake", config=Config(merge_budget_s=10.0)) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        for n in range(64):
+            c.append(ids(n), message="why")
+        found = said(c, limit=1000, every=True)
+        beside = {message for what, _, message in found if what not in ("append", "create")}
+        assert beside == {""} and ("append", "", "why") in found
