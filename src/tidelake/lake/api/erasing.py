@@ -74,8 +74,9 @@ class Erasing(CollectionHandle):
             same for each fork.
 
         Raises:
-            UsageError: the collection is in a group; the lake has an earlier format; there are too many keys
-                (about 30,000 integers); or an argument is wrong. Nothing has changed.
+            UsageError: the collection is in a group; the lake has an earlier format; the keys take
+                more than 1 MiB encoded (about 100,000 integers); or an argument is wrong. Nothing has
+                changed.
             InvalidUpdates: the table does not hold valid keys; names the column and the row.
             ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made, or is in a
                 group.
