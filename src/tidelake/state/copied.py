@@ -20,8 +20,9 @@ from pyrsistent import pmap, pset
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.state import codec
-from tidelake.state.agreed import AS_MADE, Agreed
+from tidelake.state.agreed import AS_MADE, ERASING, Agreed
 from tidelake.state.applying import taken_along
+from tidelake.state.erased import Erasure
 from tidelake.state.forking import started
 from tidelake.state.garbage import NEVER_READ, Garbage
 from tidelake.state.spine import Spine
@@ -176,7 +177,23 @@ def recorded(copy: ShardState, source: ShardState, contents: str) -> ShardState:
     return replace(copy, writers=copy.writers.set(WRITER, record))
 
 
-def succeeding(before: ShardState, copy: ShardState) -> ShardState:
+def erased_since(source: ShardState, before: ShardState) -> dict[str, Erasure]:
+    """The erasures that took rows out of a source since it was copied last, as its copy notes them.
+
+    What the copy has stored has these rows, so its collector deletes that as the source's does. None if the
+    lake of the copy has an earlier format, which knows no erasures.
+    """
+    record = CopyRecord.of(before)
+    if record is None or before.agreed.format < ERASING:
+        return {}
+    return {
+        id_: replace(one, seqno=before.seqno + 1, gone_ms=0)
+        for id_, one in source.erasures.items()
+        if one.seqno > record.seqno
+    }
+
+
+def succeeding(before: ShardState, copy: ShardState, erased: Mapping[str, Erasure]) -> ShardState:
     """A state of the same seqno as `before` with the contents of a newer copy. Costs O(state).
 
     What belongs to the copy itself stays: its readers, forks, garbage and settings, and a `since` that was
@@ -188,6 +205,7 @@ def succeeding(before: ShardState, copy: ShardState) -> ShardState:
     Args:
         before: the newest state of the copy.
         copy: as `copied` made it; it names parts of `before` and parts that no state has named.
+        erased: see `erased_since`.
     """
     since = before.since.join(copy.since)
     named = {part.name for part in copy.parts()}
@@ -220,6 +238,11 @@ def succeeding(before: ShardState, copy: ShardState) -> ShardState:
         origin=before.origin,
         taken=before.taken,
         agreed=before.agreed,
-        erasures=before.erasures,
+        erasures=before.erasures.update(
+            {
+                id_: replace(one, erased_ms=max(copy.committed_ms, before.committed_ms))
+                for id_, one in erased.items()
+            }
+        ),
     )
     return replace(made, part_names=indexed(made))

@@ -6,6 +6,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -104,7 +106,7 @@ def test_the_rows_of_a_key_leave_every_time_and_all_others_stay():
     report = c.erase([3, 77], reason="ticket 17")
     assert everything(c) == without(before, 3) != before
     assert (report.keys, report.forks) == (2, ()) and report.updates > 0 and report.parts > 0
-    assert report.collect_ms == site.clock.ms + 600_000 and len(report.remains) == 4
+    assert report.collect_ms == site.clock.ms + 600_000 and len(report.remains) == 5
     told = c.erasures()[report.id]
     assert (told.reason, told.count, told.keys, told.seqno) == ("ticket 17", 2, (), report.seqno)
     c.maintain()
@@ -161,6 +163,45 @@ def test_the_rows_leave_the_forks_and_their_forks(merged):
         assert told.gone_ms and not one.state().origin and not one.state().forks
     assert everything(c) == without(before, 3) == everything(g)
     assert site.lake().fsck().findings == ()
+
+
+def test_the_rows_leave_the_forks_of_a_fork_that_was_dropped():
+    site = Site(Config(inline_part_bytes=0))
+    before = everything(site.filled(6))
+    lake = site.lake()
+    lake.fork("c", "f")
+    g = lake.fork("f", "g")
+    lake.drop("f")
+    report = lake.collection("c").erase([3], reason="x")
+    assert report.forks == (g.id,)
+    assert everything(g) == without(before, 3) == everything(lake.collection("c"))
+
+
+def test_a_fork_of_a_dropped_fork_in_a_group_prevents_it():
+    site = Site()
+    c = site.filled(6)
+    lake = site.lake()
+    lake.fork("c", "f")
+    lake.fork("f", "g")
+    lake.drop("f")
+    lake.create("d", SCHEMA, key=["id"])
+    lake.write({"g": rows(3, v="g"), "d": rows(3)})
+    with pytest.raises(UsageError, match=r"are in a group: take them out with lake\.leave"):
+        c.erase([3], reason="x")
+    assert not c.erasures()
+
+
+def test_a_fork_that_shares_nothing_any_more_is_told_of():
+    site = Site(Config(inline_part_bytes=0))
+    c = site.filled(6)
+    f = site.lake().fork("c", "f")
+    c.erase([1], reason="x")
+    site.gone_after("f", "c")
+    report = c.erase([3], reason="x")
+    assert report.forks == () and any("erase there" in what for what in report.remains)
+    assert 3 in {key for key, _ in contents(f)}
+    f.erase([3], reason="x")
+    assert contents(f) == contents(c)
 
 
 def test_a_fork_that_is_erased_leaves_its_origin_alone():
@@ -497,6 +538,34 @@ def test_keys_of_several_columns_null_and_nan_among_them():
     assert left() == {0, 4}
 
 
+def test_keys_of_a_list_are_the_very_values():
+    """Arrow alone takes instants of pandas for microseconds: the row at 1000 would go instead."""
+    nanoseconds, spans = pa.timestamp("ns", "UTC"), pa.duration("ns")
+    cases = [
+        (nanoseconds, pd.Timestamp(1001, tz="UTC")),
+        (nanoseconds, pa.scalar(1001, nanoseconds)),
+        (spans, pd.Timedelta(1001)),
+        (spans, np.timedelta64(1001, "ns")),
+        (pa.time64("ns"), pa.scalar(1001, pa.time64("ns"))),
+    ]
+    for kind, key in cases:
+        c = Site().lake().create("c", pa.schema([("id", kind), ("v", pa.int64())]), key=["id"])
+        c.append(pa.table({"id": pa.array([1000, 1001, 2000], kind), "v": [0, 1, 2]}))
+        assert c.history(key)["v"].to_pylist() == [1], key
+        c.erase([key], reason="x")
+        assert c.snapshot().read_all()["v"].to_pylist() == [0, 2], key
+
+
+def test_keys_of_a_list_may_be_of_several_types():
+    c = Site().lake().create("c", pa.schema([("id", pa.uint64()), ("v", pa.int64())]), key=["id"])
+    most = 2**64 - 1
+    c.append(pa.table({"id": pa.array([1, 2, most - 1, most, None], pa.uint64()), "v": range(5)}))
+    assert c.history(most)["v"].to_pylist() == [3]
+    report = c.erase([most, 1, np.int8(1), None], reason="x")
+    assert (report.keys, report.updates) == (3, 3)
+    assert c.snapshot().read_all()["id"].to_pylist() == [2, most - 1]
+
+
 def test_times_of_several_parts():
     c = Site().lake().create("c", SCHEMA, key=["id"], time="tuple(2)")
 
@@ -523,7 +592,8 @@ def test_times_of_several_parts():
         (["abc"], InvalidUpdates, "id"),
         ([1.5], InvalidUpdates, "id"),
         ([None], InvalidUpdates, "id"),
-        ([1, "abc"], UsageError, "not all of one type"),
+        ([1, "abc"], InvalidUpdates, "id"),
+        ([10**30], UsageError, "cannot have the value"),
         ([(1, 2)], UsageError, "does not fit the key columns"),
         (pa.table({"other": [1]}), InvalidUpdates, "id"),
         (list(range(120_000)), UsageError, "at most 1048576 fit into one"),
@@ -555,6 +625,60 @@ def test_a_copy_has_the_rows_until_it_is_made_again():
     assert 3 in {key for key, _ in contents(copy)}
     site.lake().copy(target, ["c"])
     assert contents(copy) == contents(c) and 3 not in {key for key, _ in contents(copy)}
+
+
+def opened(path, clock, config):
+    made = tidelake.open(path, config=config)
+    return Lake(made.url, inside.stores(made), config, Env(clock=clock))
+
+
+@pytest.mark.parametrize("config", [SLICED, Config(merge_budget_s=0.0)])
+def test_the_bytes_leave_a_copy_as_well(tmp_path, config):
+    """A copy at rest has no reason of its own to write a rollup, and to remove old entries of its log."""
+    person, clock = "PERSON-SENTINEL-KEY", MovedClock()
+    lake, other = (opened(tmp_path / name, clock, config) for name in ("lake", "other"))
+    c = lake.create("c", pa.schema([("id", pa.string()), ("v", pa.string())]), key=["id"])
+    for time in range(12):
+        c.append(pa.table({"id": [person, f"k{time}"], "v": [f"{person}{time}", "x"]}))
+    c.erase(["k11"], reason="before the first copy")
+    lake.copy(other)
+    report = c.erase([person], reason="x")
+    assert files_with(tmp_path / "other", person)
+    told = other.collection("c").erase(["k10"], reason="in the copy")
+    assert "is a copy of" in told.remains[0]
+    lake.copy(other)
+    copy = other.collection("c")
+    assert snapshots(copy) == snapshots(c)
+    assert copy.erasures().keys() == {told.id, report.id}
+    told = copy.erasures()[report.id]
+    assert (told.reason, told.count, told.keys, told.gone_ms) == ("x", 1, (), 0)
+    assert told.seqno == copy.state().seqno and told.erased_ms == clock.ms
+    assert {one.kind for one in other.fsck().findings} == {"erased-bytes"}
+    for _ in range(3):
+        clock.ms += AGE_MS
+        copy.maintain()
+        copy.collect(thorough=True)
+    assert files_with(tmp_path / "other", person) == [] and files_with(tmp_path / "other", "k3")
+    assert copy.erasures()[report.id].gone_ms and other.fsck().findings == ()
+    assert [one.what for one in lake.copy(other).collections] == ["same"]
+
+
+def snapshots(c):
+    return [c.snapshot(time).read_all().to_pylist() for time in range(c.last_time() + 1)]
+
+
+def test_a_copy_in_a_lake_of_an_earlier_format_notes_no_erasure(monkeypatch):
+    site, other = Site(Config(slice_rows=1_000)), Site()
+    c = site.lake().create("c", SCHEMA, key=["id"])
+    c.append(rows(2, 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(Agreed, "of", classmethod(lambda *_: AS_MADE))
+        target = other.lake()
+        site.lake().copy(target, ["c"])
+    c.erase([3], reason="x")
+    site.lake().copy(target, ["c"])
+    copy = target.collection("c")
+    assert contents(copy) == contents(c) == {(2, "x"): 1} and not copy.erasures()
 
 
 def test_the_check_tells_what_is_pending_and_what_is_still_stored():

@@ -12,6 +12,7 @@ from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.arguments.keys import one_key
 from tidelake.shard.reading.lookup import keys_of
 from tidelake.shard.upkeep.eraser import Eraser, ask
+from tidelake.state.copied import CopyRecord
 from tidelake.state.erased import Erasure
 from tidelake.state.state import ShardState
 from tidelake.tabletext import FieldsAsHtml
@@ -51,7 +52,10 @@ class Erasing(CollectionHandle):
     """Methods of a collection that take rows away for good."""
 
     def erase(self, keys: object, *, reason: str) -> ErasureReport:
-        """Erase the rows of some keys, of all times, here and in all forks, as a person may ask for.
+        """Erase the rows of some keys, of all times, here and in the forks, as a person may ask for.
+
+        The forks are those that share stored parts with the collection, and theirs. A fork that has parts of
+        its own only, after a merge or an earlier erasure, is erased by a call of its own.
 
         One commit takes them out of every time, slice, base and staged batch; answers about other keys stay
         as they are at every time. Reads that begin after it do not see the rows. Reads that have begun end
@@ -84,7 +88,7 @@ class Erasing(CollectionHandle):
         _check_reason(reason)
         shard = self._shard
         spec = shard.spec
-        given = keys_of(_table(keys, self), spec)
+        given = _keys(keys, self)
         if not given.num_rows:
             return ErasureReport("", 0)
         if shard.alive().group:
@@ -117,31 +121,35 @@ def _check_reason(reason: object) -> None:
         raise UsageError(f"reason={reason!r} must be a text of 1 to {_REASON_MAX} characters")
 
 
-def _table(keys: object, of: CollectionHandle) -> pa.Table:
-    """Keys as a user writes them, as a table with the key columns."""
+def _keys(keys: object, of: CollectionHandle) -> pa.Table:
+    """Keys as a user writes them, as a table with the key columns, checked and made canonical."""
+    spec = of._shard.spec
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, list | tuple | set | frozenset):
-        return as_table(keys)
-    schema = of._shard.spec.schema
-    rows = [one_key(key, schema) for key in keys]
-    if not rows:
-        return of.schema.empty_table().select(of.key)
-    # By value: Arrow may take each number for another type, and `keys_of` checks them against the columns.
-    names = [column.name for column in schema.key]
-    try:
-        columns = [pa.array([row.column(name)[0].as_py() for row in rows]) for name in names]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise UsageError(f"the keys are not all of one type: {error}") from error
-    return pa.table(columns, names)
+        return keys_of(as_table(keys), spec)
+    # Each key has the types that Arrow takes it for. Those of the same types are checked together: another
+    # key must not change what a value is.
+    by_types: dict[tuple[pa.DataType, ...], list[pa.Table]] = {}
+    for key in keys:
+        row = one_key(key, spec.schema)
+        by_types.setdefault(tuple(row.schema.types), []).append(row)
+    given = [keys_of(pa.concat_tables(rows).combine_chunks(), spec) for rows in by_types.values()]
+    return pa.concat_tables(given) if given else of.schema.empty_table().select(of.key)
 
 
 def _report(state: ShardState, id_: str, forks: tuple[str, ...]) -> ErasureReport:
     done = state.erasures[id_]
     remains = [
-        "collections in other lakes that Lake.copy made: run it again, which replaces the rows",
+        "copies that Lake.copy made, and their forks: copy again, which replaces the rows, and erase in the "
+        "forks",
+        "forks that have no stored part in common with this collection any more: erase there",
         "backups and versions of files or objects that are kept outside of the lake",
         "checkpoints of arrangements, exports and results that were read before",
         "memory and temporary files of processes that have the collection open, until they end",
     ]
+    if CopyRecord.of(state) is not None:
+        remains.insert(
+            0, "the collection that this one is a copy of: erase there, or a copy brings rows back"
+        )
     if state.origin is not None:
         remains.insert(
             0, f"the collection {state.origin.shard_id} that this one was forked from: erase there"

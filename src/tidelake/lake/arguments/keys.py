@@ -8,6 +8,8 @@ from tidelake.data.types import UNFIT
 from tidelake.errors import UsageError
 from tidelake.model.schema import Schema
 
+_INT64_MAX = 2**63 - 1
+
 
 def one_key(key: object, schema: Schema) -> pa.Table:
     """Convert a key to a table of one row with the key columns.
@@ -41,9 +43,15 @@ def one_key(key: object, schema: Schema) -> pa.Table:
 def _column(value: object, name: str) -> pa.Array:
     try:
         # Without the type of the column: Arrow would cut a fraction off to make a whole number.
-        return pa.array([value])
+        found = pa.array([value], pa.uint64() if isinstance(value, int) and value > _INT64_MAX else None)
+        if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+            # Arrow takes the instants and spans of pandas for microseconds, which would be another key.
+            kind = found.type
+            exact = pa.duration("ns") if pa.types.is_duration(kind) else pa.timestamp("ns", kind.tz)
+            found = pa.array([value], exact)
     except (*UNFIT, OverflowError) as error:
         raise UsageError(f"key column {name!r} cannot have the value {value!r}: {error}") from error
+    return found
 
 
 def parsed_key(

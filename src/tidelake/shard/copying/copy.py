@@ -31,7 +31,15 @@ from tidelake.shard.lease import explained
 from tidelake.shard.overlap import mapped
 from tidelake.shard.shard import Shard
 from tidelake.state.agreed import HASHED, RENAMING, SLICES, Agreed
-from tidelake.state.copied import contents_of, copied, copied_parts, part_id, recorded, succeeding
+from tidelake.state.copied import (
+    contents_of,
+    copied,
+    copied_parts,
+    erased_since,
+    part_id,
+    recorded,
+    succeeding,
+)
 from tidelake.state.edits import Delta, Edits, apply
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.state import ShardState
@@ -177,7 +185,8 @@ class ShardCopy:
         self._check_stored(fresh)
         now_ms = max(self._env.clock.now_ms(), before.committed_ms)
         made = copied(self._state, id_, parts, now_ms, before.agreed)
-        after = recorded(succeeding(before, made), self._state, contents_of(self._state))
+        after = succeeding(before, made, erased_since(self._state, before))
+        after = recorded(after, self._state, contents_of(self._state))
         check_state(after)
         history = History(id_, self._stores, self._env)
         rollup = history.write_rollup(after)

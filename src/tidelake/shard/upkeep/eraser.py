@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from tidelake.data.keyset import KeySet, searchable
 from tidelake.data.types import update_schema
-from tidelake.errors import CollectionInGroup, CollectionNotFound, ErasureWaits
+from tidelake.errors import CollectionDropped, CollectionInGroup, CollectionNotFound, ErasureWaits
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
+from tidelake.shard.history import History
 from tidelake.shard.runs.read import Source, rows
 from tidelake.shard.runs.scope import Scope
 from tidelake.shard.runs.upload import discard, write_rows, write_run
@@ -96,44 +97,53 @@ class Eraser:
         return ErasureWaits(self._shard.title, "it came into a group since: take it out with lake.leave")
 
     def _ask_fork(self, id_: str, erasures: dict[str, Erasure]) -> None:
-        """Let a fork remember the erasures; nothing if it was not created, or is gone."""
-        try:
-            fork = self._opened(id_)
+        """Let a fork remember the erasures; if it was dropped, its forks remember them."""
+        for fork in self._living(id_):
             state, now_ms = fork.known(), self._shard.env.clock.now_ms()
             if not state.seqno and state.committed_ms + state.agreed.upload_ms(now_ms) > now_ms:
                 # It has no name yet: a step of ours would make it look finished.
                 raise ErasureWaits(self._shard.title, f"its fork {id_} is being made: wait until it is")
-            for erasure_id, erasure in erasures.items():
-                ask(fork, erasure_id, erasure)
-        except CollectionInGroup as error:
-            reason = f"its fork {id_} is in a group: take it out with lake.leave"
-            raise ErasureWaits(self._shard.title, reason) from error
-        except CollectionNotFound:
-            # The process that creates it looks at this shard afterwards, and then gives it up.
-            self._shard.env.recorder.count("erase.fork.gone")
+            try:
+                for erasure_id, erasure in erasures.items():
+                    ask(fork, erasure_id, erasure)
+            except CollectionInGroup as error:
+                reason = f"its fork {id_} is in a group: take it out with lake.leave"
+                raise ErasureWaits(self._shard.title, reason) from error
+            except CollectionDropped:
+                # It was dropped since.
+                self._ask_fork(fork.spec.shard_id, erasures)
 
     def run_with_forks(self) -> tuple[str, ...]:
         """`run`, here and then in the forks, which were asked by it, and in theirs; returns their ids."""
         self.run()
         found: list[str] = []
         for id_ in sorted(self._shard.known().forks):
-            try:
-                fork = self._opened(id_)
-            except CollectionNotFound:
-                continue
-            found += [id_, *Eraser(fork).run_with_forks()]
+            for fork in self._living(id_):
+                found += [fork.spec.shard_id, *Eraser(fork).run_with_forks()]
         return tuple(found)
 
     def forks(self) -> list[Shard]:
         """The forks of this shard, and theirs. Three store calls for each."""
         found: list[Shard] = []
         for id_ in sorted(self._shard.known().forks):
-            try:
-                fork = self._opened(id_)
-            except CollectionNotFound:
-                continue
-            found += [fork, *Eraser(fork).forks()]
+            for fork in self._living(id_):
+                found += [fork, *Eraser(fork).forks()]
         return found
+
+    def _living(self, id_: str) -> Iterator[Shard]:
+        """A fork; instead of a dropped one its forks, which have its contents; none if it is not there."""
+        try:
+            fork = self._opened(id_)
+        except CollectionDropped:
+            known = History(id_, self._shard.stores, self._shard.env).open()
+            for below in sorted(known.state.forks) if known is not None else ():
+                yield from self._living(below)
+        except CollectionNotFound:
+            # It was not created, or is gone. A process that creates it looks at this shard afterwards, and
+            # then gives it up.
+            self._shard.env.recorder.count("erase.fork.gone")
+        else:
+            yield fork
 
     def _opened(self, id_: str) -> Shard:
         shard = self._shard
