@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -218,16 +219,11 @@ class _Look:
         return () if run is None else run.parts
 
     def _without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        places = (
-            self.keys.places(searchable(batch, self.spec.schema))
-            if batch.num_rows
-            else pa.array([], pa.int64())
-        )
+        if not batch.num_rows:
+            return batch
+        places = self.keys.places(searchable(batch, self.spec.schema))
         if places is None:
             return batch.slice(0, 0)
-        if not len(places):
-            return batch
-        stays = pc.invert(
-            pc.is_in(pa.array(range(batch.num_rows), pa.int64()), value_set=places.cast(pa.int64()))
-        )
-        return batch.filter(stays)
+        stays = np.ones(batch.num_rows, np.bool_)
+        stays[places.to_numpy()] = False
+        return batch if stays.all() else batch.filter(pa.array(stays))
