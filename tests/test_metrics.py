@@ -150,7 +150,8 @@ def test_how_far_a_clock_is_behind(tmp_path: Path) -> None:
     with tidelake.open(tmp_path / "lake", env=Env(clock=At())) as lake:
         for unit, upper in (("ms", 900_000), ("us", 900_000_000)):
             lake.create(unit, ROW, key=["k"], time=unit).append(rows(1, time=0), upper=upper)
-        assert [found["collection.behind.s"] for found in lake.measure().values()] == [100.0, 100.0]
+        lake.create("date", ROW, key=["k"], time="date")
+        assert [found["collection.behind.s"] for found in lake.measure().values()] == [1000.0, 100.0, 100.0]
 
 
 def test_upkeep_measures_and_forgets_what_was_dropped(tmp_path: Path) -> None:

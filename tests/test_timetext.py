@@ -13,7 +13,7 @@ from tiers import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOON = 1_793_534_400_000
-UNITS = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
+UNITS = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1), "date": timedelta(days=1)}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ UNITS = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
         (253_402_300_799_999, "ms", "9999-12-31 23:59:59.999Z"),
         (253_402_300_800_000, "ms", "253402300800000"),
         (TIME_MAX, "ms", str(TIME_MAX)),
+        (0, "date", "1970-01-01"),
+        (20_758, "date", "2026-11-01"),
+        (2_932_896, "date", "9999-12-31"),
+        (2_932_897, "date", "2932897"),
+        (TIME_MAX, "date", str(TIME_MAX)),
         (TIME_MAX, "us", str(TIME_MAX)),
         (NOON, "counter", str(NOON)),
         (NOON, "", str(NOON)),
@@ -57,7 +62,9 @@ def test_a_text_is_read_back_as_the_same_time(unit, data):
     last = (datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC) - EPOCH) // UNITS[unit]
     time = data.draw(st.integers(0, last))
     text = shown(time, unit)
-    assert datetime.fromisoformat(text) == EPOCH + time * UNITS[unit]
+    # A day has no zone to say.
+    found = datetime.fromisoformat(text)
+    assert (found.replace(tzinfo=UTC) if unit == "date" else found) == EPOCH + time * UNITS[unit]
     assert not text.removesuffix("Z").rpartition(".")[2].endswith("0") or "." not in text
 
 
@@ -77,6 +84,12 @@ def test_a_text_is_read_back_as_the_same_time(unit, data):
 )
 def test_a_span_of_a_clock_is_told_in_days_hours_minutes_and_seconds(count, text):
     assert span(count, "ms") == text
+
+
+def test_a_span_of_days_is_told_in_days():
+    found = [span(count, "date") for count in (0, 1, 4, -1, 12_345, TIME_MAX)]
+    assert found[:5] == ["0 days", "1 day", "4 days", "-1 day", "12,345 days"]
+    assert found[5] == f"{TIME_MAX:,} days"
 
 
 def test_a_span_of_a_counter_is_a_number():

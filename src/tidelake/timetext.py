@@ -11,18 +11,21 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_US_PER = {"us": 1, "ms": 1_000}
-_SPANS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000))
+_US_PER_DAY = 86_400_000_000
+_DATE = "date"
+US_PER_UNIT = {"us": 1, "ms": 1_000, _DATE: _US_PER_DAY}
+"""The units of clocks, with their length in microseconds. Their times count from 1970-01-01 00:00 UTC."""
+_SPANS = (("day", _US_PER_DAY), ("hour", 3_600_000_000), ("minute", 60_000_000))
 _US_PER_SECOND = 1_000_000
 
 
 def is_clock(unit: str) -> bool:
     """Whether times of a unit count from 1970, and so have a text of their own."""
-    return unit in _US_PER
+    return unit in US_PER_UNIT
 
 
 def shown(value: object, unit: str) -> str:
-    """The text of a time or a frontier: `2026-11-01 12:00Z`, `17` for counters.
+    """The text of a time or a frontier: `2026-11-01 12:00Z`, `2026-11-01` for dates, `17` for counters.
 
     Args:
         value: a time, a frontier, or something else, which is shown as `str` shows it.
@@ -43,7 +46,9 @@ def span(count: int, unit: str) -> str:
     """The text of a number of units: `4 minutes`, `1 day 2 hours`, `0.5 seconds`; `17` for counters."""
     if not is_clock(unit):
         return f"{count:,}"
-    left = abs(count) * _US_PER[unit]
+    if unit == _DATE:
+        return f"{count:,} day{'' if abs(count) == 1 else 's'}"
+    left = abs(count) * US_PER_UNIT[unit]
     words: list[str] = []
     for name, size in _SPANS:
         number, left = divmod(left, size)
@@ -58,9 +63,11 @@ def _at(time: int, unit: str) -> str:
     if not is_clock(unit):
         return str(time)
     try:
-        at = _EPOCH + timedelta(microseconds=time * _US_PER[unit])
+        at = _EPOCH + timedelta(microseconds=time * US_PER_UNIT[unit])
     except OverflowError:
         return str(time)
+    if unit == _DATE:
+        return str(at.date())
     seconds = f":{at.second:02}{_fraction(at.microsecond)}" if at.second or at.microsecond else ""
     return f"{at.date()} {at.hour:02}:{at.minute:02}{seconds}Z"
 

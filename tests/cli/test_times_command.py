@@ -1,6 +1,7 @@
 """Times on the command line: texts in tables, numbers in JSON and files, timestamps on request; `history`."""
 
 import json
+from datetime import date
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -123,3 +124,24 @@ def test_a_tail_gives_timestamps_on_request(run, prices):
     lines = run("tail", "cl", "prices", "--once", "--times", "timestamp").lines
     assert lines[0]["_time"] == "2026-11-01 12:04:00.000Z"
     assert lines[-1] == {"_upper": [NOON + 240_001]}
+
+
+def test_days_are_dates_on_the_command_line(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("create", "cl", "rates", "--key", "currency", "--column", "currency:string", "--time", "date")
+    (tmp_path / "rates.csv").write_text("currency\nCHF\n")
+    run("append", "cl", "rates", "rates.csv", "--time", "2024-02-01")
+    assert "2024-02-02" in run("show", "cl", "rates").out
+    answer = run("snapshot", "cl", "rates", "--as-of", "2024-02-01")
+    assert "2024-02-01" in answer.out and "zone" not in answer.err
+    line = run("snapshot", "cl", "rates", "--times", "timestamp", "--json").lines[0]
+    assert line == {"currency": "CHF", "_time": "2024-02-01", "_diff": 1}
+    assert "2024-02-01" in run("changes", "cl", "rates", "2024-01-31", "now").out
+    assert "7 days" in run("retain", "cl", "rates", "7d").out
+    assert "not a whole number of days" in run("retain", "cl", "rates", "36h").err
+    refused = run("snapshot", "cl", "rates", "--as-of", "2024-02-01 12:00")
+    assert "is not at midnight UTC" in refused.err
+    assert "give a whole number, a date, now" in run("snapshot", "cl", "rates", "--as-of", "x").err
+    pq.write_table(pa.table({"currency": ["USD"], "_time": [date(2024, 2, 2)]}), tmp_path / "more.parquet")
+    run("append", "cl", "rates", "more.parquet")
+    assert run("snapshot", "cl", "rates", "--json").lines[1]["_time"] == 19_755

@@ -422,6 +422,18 @@ RENAMED_STATES = {
         schemas=HASHED_STATES["hashed"].schemas.set(HASHED_STATES["hashed"].schema_id + 1, RENAMED),
     )
 }
+# Times that are days, which came with format 7.
+DATED_STATES = {
+    "dated": replace(
+        FIRST_STATE,
+        domain=TimeDomain("date"),
+        since=F(0),
+        upper=F(0),
+        retained=F(0),
+        agreed=replace(UPGRADED, format=7),
+    )
+}
+DATED_RECORDS = {"uploader-dated": Uploader(replace(SPEC, domain=TimeDomain("date")), F(3), Frontier())}
 HASHED_RECORDS = {
     "run-hashed": ("run", HASHED_RUN),
     "batch-hashed": ("batch", SentBatch(SHARD, HollowBatch(MEMBERS[0].batch.bounds, (HASHED_RUN,)))),

@@ -141,7 +141,7 @@ def test_bounds_refuse_a_lower_after_the_upper():
     assert [t for t in range(8) if bounds.contains(t)] == [2, 3, 4]
 
 
-@pytest.mark.parametrize("text", ["counter", "ms", "us", "tuple(1)", "tuple(2)", "tuple(8)"])
+@pytest.mark.parametrize("text", ["counter", "ms", "us", "date", "tuple(1)", "tuple(2)", "tuple(8)"])
 def test_a_unit_of_time_reads_back(text):
     assert str(TimeDomain.parse(text)) == text
 

@@ -17,7 +17,7 @@ from tidelake.model.durations import microseconds
 from tidelake.model.instants import is_instant, is_zoneless
 from tidelake.model.time import TIME_MAX, TimeDomain
 
-PER_SECOND = {"ms": 10**3, "us": 10**6}
+PER_SECOND = {"ms": 10**3, "us": 10**6, "date": Fraction(1, 86_400)}
 SECONDS = {
     "W": Fraction(604_800),
     "D": Fraction(86_400),
@@ -26,7 +26,8 @@ SECONDS = {
     **{unit: Fraction(1, 1000**i) for i, unit in enumerate(("s", "ms", "us", "ns", "ps", "fs", "as"))},
 }
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001
-clocks = st.sampled_from(["ms", "us"])
+clocks = st.sampled_from(["ms", "us", "date"])
+moments = st.sampled_from(["ms", "us"])
 zones = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda m: timezone(timedelta(minutes=m)))
 instants = st.datetimes(timezones=zones)
 recent = st.datetimes(datetime(1970, 1, 3), datetime(2200, 1, 1), timezones=zones)  # noqa: DTZ001
@@ -46,6 +47,10 @@ def meant(exact, unit, *, up):
 
 
 def check(value, unit, exact, *, up):
+    if unit == "date" and exact % 86_400:
+        with pytest.raises(UsageError, match=r"^as_of=.* is not at midnight UTC, .*: give a date, such as"):
+            TimeDomain(unit).check(value, "as_of", up=up)
+        return
     wanted = meant(exact, unit, up=up)
     if wanted is not None:
         assert TimeDomain(unit).check(value, "as_of", up=up) == wanted
@@ -101,7 +106,7 @@ def test_a_text_is_read_to_the_nanosecond(wall, zone, digits, unit, up):
 
 
 @settings(max_examples=examples(300))
-@given(recent, zones, clocks, st.booleans())
+@given(recent, zones, moments, st.booleans())
 def test_all_ways_to_write_an_instant_mean_one_time(value, other, unit, up):
     naive = value.astimezone(UTC).replace(tzinfo=None)
     ways = [
@@ -120,7 +125,7 @@ def test_all_ways_to_write_an_instant_mean_one_time(value, other, unit, up):
 
 
 @settings(max_examples=examples(300))
-@given(st.integers(0, 10**15), recent, clocks)
+@given(st.integers(0, 10**15), recent, moments)
 def test_a_read_has_all_updates_up_to_its_instant_and_an_interval_those_inside(tick, value, unit):
     domain, exact = TimeDomain(unit), seconds(value)
     for time in (tick, domain.check(value), domain.check(value) + 1):
@@ -139,6 +144,48 @@ def test_the_two_hours_of_a_change_of_the_clock_are_apart():
     berlin = ZoneInfo("Europe/Berlin")
     first, second = (datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1))
     assert TimeDomain("ms").check(second) - TimeDomain("ms").check(first) == 3_600_000
+
+
+@settings(max_examples=examples(300))
+@given(st.dates(date(1970, 1, 1), date(2261, 12, 31)), zones, st.booleans())
+def test_all_ways_to_write_a_day_mean_one_time_which_shows_as_that_day(day, zone, up):
+    domain = TimeDomain("date")
+    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    ways = [
+        day,
+        day.isoformat(),
+        f" {day} ",
+        f"{day}Z",
+        f"{day} 00:00Z",
+        midnight,
+        midnight.astimezone(zone),
+        pd.Timestamp(midnight),
+        np.datetime64(day),
+        np.datetime64(day, "ns"),
+        pa.scalar(day),
+        pa.scalar(day, pa.date64()),
+        pa.scalar(midnight),
+    ]
+    number = (day - date(1970, 1, 1)).days
+    assert {domain.check(way, up=up) for way in [*ways, number, np.int64(number)]} == {number}
+    assert domain.text(number) == str(day) and domain.now(round(midnight.timestamp() * 1000)) == number
+    if number:
+        later = midnight - timedelta(microseconds=1)
+        with pytest.raises(UsageError, match="is not at midnight UTC"):
+            domain.check(later, up=up)
+
+
+def test_words_of_days_are_whole_days_and_count_from_today():
+    noon = 1_793_534_400_123
+    wanted = {"now": 0, "today": 0, "yesterday": 1, "-1d": 1, "- 48 hours": 2, "-2w": 14, "-0d": 0}
+    for word, back in wanted.items():
+        assert TimeDomain("date").check(word, now_ms=lambda: noon) == noon // 86_400_000 - back
+    with pytest.raises(UsageError, match=r"^as_of='-36h' is not a whole number of days"):
+        TimeDomain("date").check("-36h", "as_of", now_ms=lambda: noon)
+    with pytest.raises(UsageError, match=r"^as_of='2026-11-01 12:00' does not say its zone"):
+        TimeDomain("date").check("2026-11-01 12:00", "as_of")
+    with pytest.raises(UsageError, match=r"give a date, a text such as '2026-01-31', or one whole number"):
+        TimeDomain("date").check("2026-02-30", "as_of")
 
 
 @pytest.mark.parametrize("unit", ["ms", "us"])

@@ -12,16 +12,16 @@ from tidelake.state.append import AtCommit, Exactly, append, expected, seal, sta
 NOW, DAY = 1_700_000_000_000, 86_400_000
 
 
-@pytest.fixture(params=[("ms", 1), ("us", 1000)], ids=["ms", "us"])
+@pytest.fixture(params=["ms", "us", "date"])
 def clock(request):
-    """A shard of a clock, and how many of its times a millisecond is."""
-    unit, per_ms = request.param
-    return Shard(TimeDomain(unit)), per_ms
+    """A shard of a clock, and what gives its time at a moment in milliseconds."""
+    domain = TimeDomain(request.param)
+    return Shard(domain), domain.now
 
 
 def test_times_more_than_a_day_ahead_are_not_closed_by_any_command(clock):
-    shard, per = clock
-    last = (NOW + DAY) * per
+    shard, at = clock
+    last = at(NOW + DAY)
     wide = Exactly(F(0), F(last + 2))
     for command, *args in (
         (append, (run("p", last + 1, last + 1),), wide),
@@ -38,10 +38,10 @@ def test_times_more_than_a_day_ahead_are_not_closed_by_any_command(clock):
 
 
 def test_times_to_come_may_be_staged_and_are_closed_when_they_come(clock):
-    shard, per = clock
-    year = (NOW + 365 * DAY) * per
+    shard, at = clock
+    year = at(NOW + 365 * DAY)
     shard.do(stage, (run("p", year, year),), F(0), now_ms=NOW)
-    shard.do(seal, F(NOW * per), now_ms=NOW)
+    shard.do(seal, F(at(NOW)), now_ms=NOW)
     assert len(shard.state.staged) == 1
     shard.do(seal, F(year + 1), now_ms=NOW + 365 * DAY)
     assert shard.state.upper == F(year + 1) and not len(shard.state.staged)
@@ -55,12 +55,12 @@ def test_the_past_may_be_written_and_a_collection_may_be_closed_for_good(clock):
 
 
 def test_the_lake_says_how_far_and_what_is_far_ahead_already_can_be_written_to(clock):
-    shard, per = clock
-    ahead = (NOW + 90 * DAY) * per
+    shard, at = clock
+    ahead = at(NOW + 90 * DAY)
     shard.do(agreeing.adopt, agreed=shard.state.agreed.changed(0, 1, {"max_ahead_ms": 100 * DAY}))
     shard.do(seal, F(ahead), now_ms=NOW)
     shard.do(agreeing.adopt, agreed=shard.state.agreed.changed(0, 2, {"max_ahead_ms": DAY}))
-    shard.do(append, (run("p", NOW * per, NOW * per),), AtCommit(NOW * per), now_ms=NOW)
+    shard.do(append, (run("p", at(NOW), at(NOW)),), AtCommit(at(NOW)), now_ms=NOW)
     assert shard.state.upper == F(ahead + 1)
     assert isinstance(shard.refused(seal, F(ahead + 3), now_ms=NOW), UsageError)
 

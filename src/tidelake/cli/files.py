@@ -51,9 +51,11 @@ def time(text: str | None, of: Collection, name: str, *, read: bool = True) -> T
     if not is_instant(given):
         wanted = "whole numbers" if domain.unit == "tuple" else "a whole number"
         if domain.unit in PER_UNIT:
-            wanted += ", a date and time, now, today, yesterday, or a time back such as -1d"
+            a_date = "a date" if domain.unit == "date" else "a date and time"
+            wanted += f", {a_date}, now, today, yesterday, or a time back such as -1d"
         raise UsageError(f"{name}={text!r} is not a time of unit {domain}: give {wanted}")
-    if domain.unit in PER_UNIT and is_zoneless(given):
+    needs_zone = domain.unit in PER_UNIT and not (domain.unit == "date" and ":" not in given)
+    if needs_zone and is_zoneless(given):
         given = f"{given if ':' in given else f'{given} 00:00'}Z"
         click.echo(f"{name} {text} is taken as {given}: it does not say its zone", err=True)
     # Checked here, so that the message has the name that the user wrote.

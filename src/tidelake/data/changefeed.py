@@ -25,6 +25,7 @@ from tidelake.data.tablerows import repeated
 from tidelake.errors import UsageError
 from tidelake.model.schema import DIFF
 from tidelake.model.time import TimeDomain
+from tidelake.timetext import US_PER_UNIT
 
 CHANGE_TYPE, VERSION, TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 FIELDS = (
@@ -34,7 +35,6 @@ FIELDS = (
 )
 _TYPES = pa.array(["delete", "insert", "update_preimage", "update_postimage"])
 _MOST = 2**63 - 1
-_US_PER = {"ms": 1_000, "us": 1}
 
 Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -126,10 +126,10 @@ def _feed(batch: pa.RecordBatch, key: Sequence[str], domain: TimeDomain) -> Iter
 
 
 def _timestamps(times: Ints, domain: TimeDomain) -> pa.Array:
-    if domain.unit not in _US_PER:
+    if domain.unit not in US_PER_UNIT:
         return pa.nulls(len(times), pa.timestamp("us", "UTC"))
     try:
-        return pc.multiply_checked(pa.array(times), _US_PER[domain.unit]).cast(pa.timestamp("us", "UTC"))
+        return pc.multiply_checked(pa.array(times), US_PER_UNIT[domain.unit]).cast(pa.timestamp("us", "UTC"))
     except pa.ArrowInvalid as error:
         raise UsageError(
             f"option changeFeed: time {times.max()} is past the last timestamp; read with withDiff=true"

@@ -16,10 +16,12 @@ import pyarrow.compute as pc
 
 from tidelake.data.arrays import from_numpy, null_mask, to_numpy
 from tidelake.data.canonical import canonical, filled
+from tidelake.data.timestamps import days_of
 from tidelake.data.types import UNFIT, check_kept, data_type, listed, stored_type, update_schema
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, DataType, Schema
 from tidelake.model.time import Time, TimeDomain, parts
+from tidelake.timetext import US_PER_UNIT
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -204,7 +206,11 @@ def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
     if chunk.type.equals(field.type):
         return chunk
     found, expected = chunk.type, field.type
-    if field.name in domain.columns and domain.unit in ("ms", "us") and pa.types.is_timestamp(found):
+    is_ = pa.types
+    is_clock = field.name in domain.columns and domain.unit in US_PER_UNIT
+    if is_clock and domain.unit == "date" and (is_.is_timestamp(found) or is_.is_date(found)):
+        return days_of(chunk, field.name)
+    if is_clock and is_.is_timestamp(found):
         # In these units an int64 time and a timestamp are the same number.
         expected = pa.timestamp(domain.unit, tz=found.tz)
     try:

@@ -5,6 +5,8 @@ know collections or clocks: a caller that takes words such as `now` hands in the
 
 - Zones: a datetime, a pandas or Arrow timestamp and a text must say their zone, since a guess would read
   another version. A `date` and a `numpy.datetime64` have no zone to say, and are counted in UTC like units.
+- Days: times of unit `date` take instants at midnight UTC only, since another one would be cut to a day that
+  is not what the user sees elsewhere. A text of a date needs no zone there, and words count from today.
 - Rounding: a time is the last one of the unit at or before the instant; the end of an interval is the first
   one at or after it. So a read as of an instant has all updates up to it, and an interval has those inside.
 """
@@ -17,6 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tidelake.errors import UsageError
 from tidelake.model.durations import microseconds
+from tidelake.timetext import US_PER_UNIT
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -46,9 +49,8 @@ _BACK = re.compile(r"-\s*(.+)")
 _WORDS = ("now", "today", "yesterday")
 _ARROW = ("TimestampScalar", "Date32Scalar", "Date64Scalar")
 
-PER_UNIT = {"ms": _MS, "us": _US}
+PER_UNIT = {unit: us * _US for unit, us in US_PER_UNIT.items()}
 """The units of clocks, with their length in attoseconds."""
-MICROSECOND = _US
 
 
 class NumpyScalar(Protocol):
@@ -93,6 +95,11 @@ def clock_time(
     if at is None:
         return None
     per = PER_UNIT[unit]
+    if unit == "date" and at % per:
+        raise UsageError(
+            f"{name}={_shown(value)} is not at midnight UTC, and times of unit date are days: give a date, "
+            "such as 2026-11-01"
+        )
     time = -(-at // per) if up else at // per
     if time < 0:
         raise UsageError(
@@ -101,6 +108,20 @@ def clock_time(
     if time >= 2**63:
         raise UsageError(f"{name}={_shown(value)} is past the last time of unit {unit}, 2^63 - 1")
     return time
+
+
+def whole_days(length_us: int, what: str) -> int:
+    """The days in a number of microseconds.
+
+    Raises:
+        UsageError: they are not whole days; `what` names the duration.
+    """
+    days, rest = divmod(length_us, US_PER_UNIT["date"])
+    if rest:
+        raise UsageError(
+            f"{what} is not a whole number of days, and times of unit date are days: give 7d, say"
+        )
+    return days
 
 
 def is_now(value: object) -> bool:
@@ -172,13 +193,20 @@ def _of_text(text: str, unit: str, name: str, now_ms: Callable[[], int] | None) 
     word = text.strip().lower()
     if now_ms is not None and word in _WORDS:
         now = now_ms() * _MS
-        return now if word == "now" else now // _DAY * _DAY - (_DAY if word == "yesterday" else 0)
+        is_exact = word == "now" and unit != "date"
+        return now if is_exact else now // _DAY * _DAY - (_DAY if word == "yesterday" else 0)
     back = _BACK.fullmatch(word)
     if now_ms is not None and back is not None:
         length_us = microseconds(back[1])
-        return None if length_us is None else now_ms() * _MS - length_us * _US
+        if length_us is None:
+            return None
+        now = now_ms() * _MS
+        if unit == "date":
+            now, length_us = now // _DAY * _DAY, whole_days(length_us, f"{name}={text!r}") * US_PER_UNIT[unit]
+        return now - length_us * _US
     found = moment(text)
-    if found is not None and not found.zoned and unit in PER_UNIT:
+    needs_zone = unit in PER_UNIT and not (unit == "date" and day_number(text) is not None)
+    if found is not None and not found.zoned and needs_zone:
         whole = text.strip() if ":" in text else f"{text.strip()} 00:00:00"
         raise UsageError(
             f"{name}={text!r} does not say its zone: write {whole}Z for UTC, or {whole}+01:00, say"

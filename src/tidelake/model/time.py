@@ -12,12 +12,13 @@ from typing import Literal, TypeAlias
 
 from tidelake.errors import UsageError
 from tidelake.model.instants import PER_UNIT, clock_time
-from tidelake.timetext import shown
+from tidelake.timetext import US_PER_UNIT, shown
 
 Time: TypeAlias = int | tuple[int, ...]
 TIME_MAX = 2**63 - 1
-Unit: TypeAlias = Literal["counter", "ms", "us", "tuple"]
-_SCALAR_UNITS: tuple[Unit, ...] = ("counter", "ms", "us")
+Unit: TypeAlias = Literal["counter", "ms", "us", "date", "tuple"]
+_SCALAR_UNITS: tuple[Unit, ...] = ("counter", "ms", "us", "date")
+_UNITS = "'counter', 'ms', 'us', 'date' or 'tuple(n)'"
 
 
 def parts(time: Time) -> tuple[int, ...]:
@@ -58,15 +59,15 @@ def meet(a: Time, b: Time) -> Time:
 class TimeDomain:
     """The unit of a collection's times, and how many components each has.
 
-    `counter` counts from 0; `ms` and `us` count since 1970 UTC; `tuple` has `arity` counters.
+    `counter` counts from 0; `ms`, `us` and `date` (days) count since 1970 UTC; `tuple` has `arity` counters.
     """
 
     unit: Unit = "counter"
     arity: int = 1
 
     def __post_init__(self) -> None:
-        if self.unit not in ("counter", "ms", "us", "tuple"):
-            raise UsageError(f"time unit {self.unit!r} is unknown: use 'counter', 'ms', 'us' or 'tuple(n)'")
+        if self.unit not in (*_SCALAR_UNITS, "tuple"):
+            raise UsageError(f"time unit {self.unit!r} is unknown: use {_UNITS}")
         if not 1 <= self.arity <= 8 or (self.unit != "tuple" and self.arity != 1):
             raise UsageError(
                 f"a time of unit {self.unit!r} cannot have {self.arity} components: use 'tuple(n)', n <= 8"
@@ -74,7 +75,7 @@ class TimeDomain:
 
     @classmethod
     def parse(cls, text: object) -> "TimeDomain":
-        """Read `"counter"`, `"ms"`, `"us"` or `"tuple(n)"`.
+        """Read `"counter"`, `"ms"`, `"us"`, `"date"` or `"tuple(n)"`.
 
         Raises:
             UsageError: for anything else.
@@ -85,7 +86,7 @@ class TimeDomain:
         for unit in _SCALAR_UNITS:
             if text == unit:
                 return cls(unit)
-        raise UsageError(f"time={text!r} is not a unit of time: use 'counter', 'ms', 'us' or 'tuple(n)'")
+        raise UsageError(f"time={text!r} is not a unit of time: use {_UNITS}")
 
     def __str__(self) -> str:
         return f"tuple({self.arity})" if self.unit == "tuple" else self.unit
@@ -143,6 +144,11 @@ class TimeDomain:
         whole = tuple(x for x in components if x is not None)
         return whole if self.unit == "tuple" else whole[0]
 
+    def now(self, now_ms: int) -> int:
+        """The time of the wall clock, rounded down; 0 for units that are no clock."""
+        per_us = US_PER_UNIT.get(self.unit)
+        return 0 if per_us is None else now_ms * 1000 // per_us
+
     def text(self, value: object) -> str:
         """The text of a time or frontier for people; see `tidelake.timetext.shown`."""
         return shown(value, self.unit)
@@ -150,6 +156,8 @@ class TimeDomain:
     def _example(self) -> str:
         if self.unit == "tuple":
             return f"a tuple of {self.arity} whole numbers"
+        if self.unit == "date":
+            return "a date, a text such as '2026-01-31', or one whole number"
         clock = "a datetime with its zone, a date, a text such as '2026-01-31 12:00Z', or "
         return f"{clock if self.unit in PER_UNIT else ''}one whole number"
 

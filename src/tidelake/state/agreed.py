@@ -31,6 +31,8 @@ RENAMING = 7
 """The format in which columns may be renamed, and commits have notes."""
 ERASING = 7
 """The format that has erasures."""
+DATES = 7
+"""The format in which times may be of unit `date`."""
 NEWEST = ERASING
 """The format of new lakes, and of those that this version has upgraded."""
 

@@ -10,8 +10,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 from tidelake.state.commands import Refused
 from tidelake.state.state import ShardState
-
-_PER_MS = {"ms": 1, "us": 1000}
+from tidelake.timetext import US_PER_UNIT
 
 
 def too_far(state: ShardState, before: Frontier, upper: Frontier, now_ms: int) -> Refused | None:
@@ -20,19 +19,19 @@ def too_far(state: ShardState, before: Frontier, upper: Frontier, now_ms: int) -
     A collection that is too far ahead already may go on one time at a time, so that it can still be written
     to. Closing all times is allowed: no wrong timestamp does that.
     """
-    unit = _PER_MS.get(state.domain.unit)
-    if unit is None or upper.closed or upper <= before:
+    per_us = US_PER_UNIT.get(state.domain.unit)
+    if per_us is None or upper.closed or upper <= before:
         return None
     last, limit_ms = parts(upper.elements[0])[0] - 1, now_ms + state.agreed.max_ahead_ms
-    if last <= limit_ms * unit or before == upper.just_before():
+    if last * per_us <= limit_ms * 1000 or before == upper.just_before():
         return None
-    ahead_s = (last // unit - now_ms) / 1000
+    ahead_s = (last * per_us // 1000 - now_ms) / 1000
     wanted_s = int(ahead_s) + 86_400
     return Refused(
         UsageError(
             f"this would close all times up to {state.domain.text(last)}, {_span(ahead_s)} ahead of the "
             f"clock, and at most {_span(state.agreed.max_ahead_ms / 1000)} is allowed: times are "
-            f"{state.domain} since 1970, so "
+            f"{'days' if state.domain.unit == 'date' else state.domain} since 1970, so "
             "check the unit; rows for future times can be staged; or allow more for the whole lake: "
             f"lake.settings(max_ahead_s={wanted_s}) or `tidelake settings LAKE max_ahead_s={wanted_s}`"
         )

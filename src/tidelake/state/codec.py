@@ -21,7 +21,7 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, ERASING, HASHED, NEWEST, RENAMING, Agreed
+from tidelake.state.agreed import AS_MADE, DATES, ERASING, HASHED, NEWEST, RENAMING, Agreed
 from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits
 from tidelake.state.erased import Erasure
@@ -123,6 +123,8 @@ SINCE = (
 # A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
 # escaped.
 _HASHED_PART = re.compile(rb'"checksum":"[0-9a-f]+\+')
+# The unit of times in the text of any record, likewise.
+_DATED = b'{"unit":"date","arity":1}'
 FORMAT = NEWEST
 # Fields of tasks that came with format 4, and that the version of that format always wrote. They are left out
 # where they are as usual, so that an earlier one can read the task.
@@ -181,7 +183,9 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
 def _record(value: object, *, whole: bool = False) -> tuple[int, bytes]:
     """The format and the JSON of a value; with `whole` as the version of format 4 wrote tasks."""
     format_, body = _encoded(value, whole=whole)
-    return (max(format_, HASHED) if _HASHED_PART.search(body) else format_), body
+    if _HASHED_PART.search(body):
+        format_ = max(format_, HASHED)
+    return (max(format_, DATES) if _DATED in body else format_), body
 
 
 def _encoded(value: object, *, whole: bool) -> tuple[int, bytes]:

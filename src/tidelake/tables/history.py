@@ -167,8 +167,8 @@ def _follow(collection: Collection, schema: pa.Schema) -> None:
 
 def _time(collection: Collection, versions: Versions, number: int) -> int:
     """The time of a version: its own, or the next open one if that is later."""
-    unit = collection.domain.unit
-    own = number if unit == "counter" else versions.time_ms(number) * (1000 if unit == "us" else 1)
+    domain = collection.domain
+    own = number if domain.unit == "counter" else domain.now(versions.time_ms(number))
     return max(own, cast(int, collection.upper.elements[0]))
 
 

@@ -97,6 +97,29 @@ def test_a_new_lake_has_the_newest_format():
         assert lake.upgrade() == UpgradeReport(NEWEST, NEWEST)
 
 
+def test_times_are_days_only_in_a_lake_that_is_upgraded(site, monkeypatch):
+    old, lake = Site(monkeypatch).lake(), site.lake()
+    stale = site.lake()
+    with pytest.raises(
+        UsageError, match=r"'days' can have times of unit date once the lake .*lake.upgrade\(\)"
+    ):
+        lake.create("days", SCHEMA, key=["id"], time="date")
+    assert lake.list() == ["c", "d"] and max(site.records()) <= BEFORE_SLICES
+    lake.upgrade()
+    # A process that has not seen the upgrade yet sees it then.
+    days = stale.create("days", SCHEMA, key=["id"], time="date")
+    days.append(rows(1))
+    assert days.state().agreed.format == NEWEST == max(site.records())
+    with pytest.raises(
+        UsageError, match=r"times of unit date, which need format 7, and the lake of the copy"
+    ):
+        site.lake().copy(old, ["days"])
+    assert old.list() == ["c", "d"]
+    old.upgrade()
+    site.lake().copy(old, ["days"])
+    assert old.collection("days").domain == days.domain and contents(old.collection("days")) == contents(days)
+
+
 def test_settings_that_change_do_not_upgrade(site):
     site.lake().settings(lease_s=7)
     assert site.lake().upgrade().before == BEFORE_SLICES

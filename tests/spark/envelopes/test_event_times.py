@@ -1,6 +1,6 @@
 """Columns that times are taken from: numbers, timestamps and dates."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -11,7 +11,11 @@ from pyspark.sql import types as t
 
 import tidelake
 from tables import SCHEMA
-from tidelake.errors import InvalidUpdates
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.delta import DeltaFeed
+from tidelake.spark.envelopes.dms import Dms
+from tidelake.spark.envelopes.maxwell import Maxwell
 from tidelake.spark.envelopes.times import TakeTime, check_time
 
 DAY = 86_400_000
@@ -32,6 +36,29 @@ DAY = 86_400_000
 def test_a_time_is_the_last_one_at_or_before_the_value(values, times):
     batch = pa.record_batch({"at": values})
     assert TakeTime("at", "_time", "ms")(batch).column("_time").to_pylist() == times
+
+
+def test_days_take_dates_and_timestamps_at_midnight():
+    midnight = datetime(2026, 11, 1, tzinfo=UTC)
+    for values in (pa.array([date(2026, 11, 1)]), pa.array([midnight]), pa.array([20_758])):
+        assert TakeTime("at", "_time", "date")(pa.record_batch({"at": values})).column(
+            "_time"
+        ).to_pylist() == [20_758]
+    late = pa.record_batch({"at": pa.array([midnight + timedelta(seconds=1)])})
+    with pytest.raises(InvalidUpdates, match=r"^column 'at' holds .*, which is not at midnight UTC"):
+        TakeTime("at", "_time", "date")(late)
+
+
+@pytest.mark.parametrize(
+    "envelope", [Debezium(), Debezium(time="source.ts_ms"), Maxwell(time="ts"), Maxwell(), Dms()]
+)
+def test_feeds_of_moments_are_refused_for_days(envelope):
+    days = tidelake.open("memory://days-of-feeds").create("days", SCHEMA, key=["id"], time="date")
+    with pytest.raises(UsageError, match=r"'days'.* a .*collection of time 'ms'"):
+        envelope.time_of(days)
+    assert Debezium(time="source.day").time_of(days) == "source.day"
+    with pytest.raises(UsageError, match="are days: give time=COLUMN with dates"):
+        DeltaFeed().check(t.StructType(), days)
 
 
 def test_clocks_take_timestamps_and_dates_and_counters_take_numbers():

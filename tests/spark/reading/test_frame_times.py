@@ -1,6 +1,6 @@
 """Times of DataFrames as timestamps, by the helpers and by the format, and the history of a key."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from pyspark.errors import PySparkException
 
 import tidelake
 import tidelake.spark as ts
-from tidelake.errors import NotYetClosed, UsageError
+from tidelake.errors import InvalidUpdates, NotYetClosed, UsageError
+from tidelake.model.frontier import Frontier
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 NOON = 1_793_534_400_000
@@ -64,6 +65,30 @@ def test_helpers_and_the_format_give_times_as_timestamps(spark: Any, tmp_path: P
     assert found(load(spark, tmp_path, "c", lower=0, times="timestamp")) == every
     assert found(load(spark, tmp_path, "c", withDiff=True, times="timestamp")) == now
     assert ts.snapshot(spark, c).schema["_time"].dataType.typeName() == "long"
+
+
+@pytest.mark.full
+def test_days_are_dates(spark: Any, tmp_path: Path) -> None:
+    lake = tidelake.open(tmp_path / "lake", config=tidelake.Config(inline_part_bytes=0))
+    days = lake.create("days", SCHEMA, key=["k"], time="date")
+    first, second = date(2024, 1, 31), date(2024, 2, 1)
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = spark.createDataFrame([(1, "a", first), (2, "b", second)], "k bigint, v string, on date")
+        ts.upsert(days, frame, time="on")
+        assert days.upper == Frontier.of(19_755)
+        for found in (
+            ts.updates(spark, days, 0, days.upper, times="timestamp"),
+            load(spark, tmp_path, "days", lower="2024-01-31", times="timestamp"),
+        ):
+            assert found.schema["_time"].dataType.typeName() == "date"
+            assert {(r["k"], r["_time"]) for r in found.collect()} == {(1, first), (2, second)}
+        assert [r["k"] for r in load(spark, tmp_path, "days", asOf="2024-01-31").collect()] == [1]
+        noon = spark.sql("SELECT 3L AS k, 'c' AS v, timestamp'2024-02-02 12:00:00Z' AS on")
+        with pytest.raises(InvalidUpdates, match="not at midnight UTC"):
+            ts.upsert(days, noon, time="on")
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
 
 
 @pytest.mark.full

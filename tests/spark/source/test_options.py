@@ -33,11 +33,16 @@ NOW_MS, LAST_MS = 1_706_702_400_000, 1_706_702_280_000
 
 def times(unit: str) -> ReadTimes:
     """Times of a collection whose last closed time is two minutes before the clock, or 9."""
-    last: dict[str, Time] = {"ms": LAST_MS, "us": 1000 * LAST_MS, "counter": 9}
+    last: dict[str, Time] = {
+        "ms": LAST_MS,
+        "us": 1000 * LAST_MS,
+        "date": LAST_MS // 86_400_000 - 1,
+        "counter": 9,
+    }
     return ReadTimes(TimeDomain.parse(unit), lambda: NOW_MS, lambda: last[unit])
 
 
-COUNTER, MS, US, PAIRS = map(times, ("counter", "ms", "us", "tuple(2)"))
+COUNTER, MS, US, DAYS, PAIRS = map(times, ("counter", "ms", "us", "date", "tuple(2)"))
 
 
 def test_a_read_without_options_is_a_table_held_for_a_day() -> None:
@@ -177,6 +182,10 @@ def test_options_of_streams_and_writes() -> None:
         ("-90m", MS, NOW_MS - 5_400_000),
         ("now", MS, LAST_MS),
         ("now", US, 1000 * LAST_MS),
+        ("2024-01-31", DAYS, 19_753),
+        ("2024-01-31 01:00+01:00", DAYS, 19_753),
+        ("-7d", DAYS, 19_746),
+        ("now", DAYS, 19_752),
     ],
 )
 def test_times_of_every_unit(text: str, of: ReadTimes, time: Any) -> None:
@@ -225,6 +234,9 @@ def test_now_is_what_can_be_read_now_and_the_clock_where_rows_are_written() -> N
         ("1969-12-31 23:59:59Z", MS, "asOf='1969-12-31 23:59:59Z' is before 1970-01-01 00:00 UTC"),
         ("-1 fortnight", MS, "or a time back such as -1d"),
         ("-1", COUNTER, "asOf='-1' is not a time"),
+        ("2024-01-31 12:00Z", DAYS, "is not at midnight UTC, and times of unit date are days: give a date"),
+        ("-36h", DAYS, "asOf='-36h' is not a whole number of days"),
+        ("noon", DAYS, "give a number of days since 1970, a date such as 2024-01-31, now"),
         (str(2**63), COUNTER, r"from 0 to 2\^63 - 1"),
         ("5", PAIRS, r"asOf=\(5,\) is not a time of unit tuple\(2\)"),
         ("a", PAIRS, r"give 2 whole numbers, such as \(1, 2\)"),

@@ -55,11 +55,12 @@ class Naming(LakeHandle):
                 frame are not written.
             key: the key columns; rows are sorted by them, in this order.
             value: the value columns; default: all others.
-            time: `"counter"`, `"ms"`, `"us"` (since 1970 UTC) or `"tuple(n)"`.
+            time: `"counter"`, `"ms"`, `"us"`, `"date"` (days; all since 1970 UTC) or `"tuple(n)"`.
             allow_recreate: if a collection of this name was dropped or renamed, make a new, empty one.
 
         Raises:
-            UsageError: a column has no type that a collection can hold.
+            UsageError: a column has no type that a collection can hold; or the unit is `"date"`, and the lake
+                was not upgraded (`upgrade`) since an earlier version made it.
             IncompatibleSchema: it exists with another schema or time; names both.
             CollectionExists: a collection of this name was dropped or renamed, and `allow_recreate` is False.
             CollectionDropped: this process slept for too long between two steps: call again, with

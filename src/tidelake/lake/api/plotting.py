@@ -10,8 +10,8 @@ from tidelake.data.rows import optional
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
+from tidelake.timetext import US_PER_UNIT
 
-_PER_S = {"ms": 1_000, "us": 1_000_000}
 _PACKAGE = "tidelake[plot]"
 _SLICE, _LEVEL, _BASE = "#4f9fb8", "#e0a13a", "#7a4fb8"
 
@@ -103,9 +103,9 @@ def _place(frontier: Frontier | None, domain: TimeDomain) -> int | datetime | No
     time = frontier.elements[0]
     if not isinstance(time, int):
         return None
-    per_s = _PER_S.get(domain.unit)
+    per_us = US_PER_UNIT.get(domain.unit)
     try:
-        return time if per_s is None else datetime.fromtimestamp(time / per_s, UTC)
+        return time if per_us is None else datetime.fromtimestamp(time * per_us / 1_000_000, UTC)
     except (ValueError, OverflowError, OSError):
         # Beyond the year 9999.
         return None

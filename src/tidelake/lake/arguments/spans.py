@@ -5,8 +5,9 @@ from typing import TypeAlias
 
 from tidelake.errors import UsageError
 from tidelake.model.durations import microseconds
-from tidelake.model.instants import MICROSECOND, PER_UNIT
+from tidelake.model.instants import whole_days
 from tidelake.model.time import TIME_MAX, TimeDomain
+from tidelake.timetext import US_PER_UNIT
 
 DurationLike: TypeAlias = timedelta | float | str
 """A timedelta, a number of seconds, or a text such as `"7d"`."""
@@ -45,12 +46,13 @@ def window(wanted: object, domain: TimeDomain) -> int | None:
     asked = wanted
     length_us = microseconds(wanted) if isinstance(wanted, timedelta | str) else None
     if length_us is not None:
-        per = PER_UNIT.get(domain.unit)
-        if per is None:
+        per_us = US_PER_UNIT.get(domain.unit)
+        if per_us is None:
             raise UsageError(
                 f"retention {wanted} is a span of a clock, and times are a {domain}: give a number"
             )
-        wanted = length_us * MICROSECOND // per
+        is_days = domain.unit == "date"
+        wanted = whole_days(length_us, f"retention {asked}") if is_days else length_us // per_us
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
         shown = asked if isinstance(asked, timedelta) else repr(asked)
         raise UsageError(

@@ -30,7 +30,7 @@ from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.lease import explained
 from tidelake.shard.overlap import mapped
 from tidelake.shard.shard import Shard
-from tidelake.state.agreed import HASHED, RENAMING, SLICES, Agreed
+from tidelake.state.agreed import DATES, HASHED, RENAMING, SLICES, Agreed
 from tidelake.state.copied import (
     contents_of,
     copied,
@@ -209,6 +209,12 @@ class ShardCopy:
         if agreed.format < RENAMING and any(one.renamed for one in self._state.schemas.values()):
             raise UsageError(
                 f"the collection has renamed columns, which need format {RENAMING}, and the lake of the "
+                f"copy has format {agreed.format}: upgrade that lake with lake.upgrade() or "
+                "`tidelake upgrade LAKE`"
+            )
+        if agreed.format < DATES and self._state.domain.unit == "date":
+            raise UsageError(
+                f"the collection has times of unit date, which need format {DATES}, and the lake of the "
                 f"copy has format {agreed.format}: upgrade that lake with lake.upgrade() or "
                 "`tidelake upgrade LAKE`"
             )

@@ -13,8 +13,7 @@ from tidelake.shard.runs.rangecache import range_cache
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.maintain import Maintainer, unmerged
 from tidelake.state.state import ShardState
-
-_PER_S = {"ms": 1_000, "us": 1_000_000}
+from tidelake.timetext import US_PER_UNIT
 
 
 def measured(shard: Shard, state: ShardState) -> dict[str, float]:
@@ -49,9 +48,9 @@ def measured(shard: Shard, state: ShardState) -> dict[str, float]:
         "merged.bytes": written.merged_bytes,
         "history.times": _distance(state.since, state.upper),
     }
-    upper, per_s = _time(state.upper), _PER_S.get(state.domain.unit)
-    if per_s is not None and upper is not None:
-        found["behind.s"] = max(0.0, now_ms / 1000 - upper / per_s)
+    upper, per_us = _time(state.upper), US_PER_UNIT.get(state.domain.unit)
+    if per_us is not None and upper is not None:
+        found["behind.s"] = max(0.0, now_ms / 1000 - upper * per_us / 1_000_000)
     return {f"collection.{name}": float(value) for name, value in found.items()}
 
 

@@ -222,9 +222,7 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
         )
     if state.upper.closed:
         raise UpperMismatch("any frontier", state.upper)
-    now_ms = shard.env.clock.now_ms()
-    now = {"ms": now_ms, "us": now_ms * 1000}.get(domain.unit, 0)
-    return times.join(state.upper.elements[0], now)
+    return times.join(state.upper.elements[0], domain.now(shard.env.clock.now_ms()))
 
 
 def _with_fingerprint(

@@ -102,9 +102,16 @@ class Debezium:
         """The path of the time in events of a collection.
 
         Raises:
-            UsageError: `time` is a log position, and the collection's times are a clock.
+            UsageError: `time` is a log position, and the collection's times are a clock; or the times are
+                days, and there is no `time`.
         """
         unit = collection.domain.unit
+        if unit == "date" and (self.time is None or self.time in _DEFAULT.values()):
+            raise UsageError(
+                "change events have positions and moments, and the times of collection "
+                f"{collection.name!r} are days: give time=PATH with days since 1970, or take a "
+                "collection of time 'ms'"
+            )
         if self.time is None:
             return _DEFAULT.get(unit, _DEFAULT["counter"])
         if unit in _FIRST and self.time.rpartition(".")[2].lower() in _POSITIONS:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
+from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import RowByRow
@@ -42,6 +43,12 @@ class DeltaFeed(RowByRow):
         check_late(self.late)
 
     def _rows(self, collection: Collection) -> KindUpdates:
+        if self.time is None and collection.domain.unit == "date":
+            raise UsageError(
+                f"the time of each row is a moment ({_TIMESTAMP}), and the times of collection "
+                f"{collection.name!r} are days: give time=COLUMN with dates, or take a "
+                "collection of time 'ms'"
+            )
         default = _VERSION if collection.domain.unit == "counter" else _TIMESTAMP
         return KindUpdates(_WORDS, self.time or default, self.late)
 

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
 
+from tidelake.data.timestamps import days_of
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
+from tidelake.timetext import is_clock
 
 
 def check_time(frame: t.StructType, time: str, collection: Collection) -> None:
@@ -25,7 +27,7 @@ def check_time(frame: t.StructType, time: str, collection: Collection) -> None:
             f"the DataFrame has {len(found)} columns {time!r} to take times from: "
             f"it has {', '.join(map(repr, frame.names))}"
         )
-    clock = collection.domain.unit in _CUTS
+    clock = is_clock(collection.domain.unit)
     if isinstance(found[0], t.IntegralType) or (clock and isinstance(found[0], t.TimestampType | t.DateType)):
         return
     wanted = "bigint, timestamp or date" if clock else "bigint"
@@ -45,7 +47,10 @@ class TakeTime:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Append the time column to a batch."""
         values = batch.column(self.source)
-        if pa.types.is_date(values.type):
+        is_moment = pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)
+        if self.unit == "date" and is_moment:
+            values = days_of(values, self.source)
+        elif pa.types.is_date(values.type):
             values = pc.cast(pc.cast(values, pa.timestamp(_CUTS[self.unit][0])), pa.int64())
         elif pa.types.is_timestamp(values.type):
             # Round down, also before 1970: a cast rounds towards 0, so that -0.5 ms would become time 0.

@@ -56,6 +56,11 @@ class ToolMessages(Debezium):
                     f"{self.no_time()}"
                 )
             return self.defaults[unit]
+        if unit == "date" and self.time in self.dialect.clocks:
+            raise UsageError(
+                f"time={self.time!r} is a moment, and the times of collection {collection.name!r} are days: "
+                "take another field, or a collection of time 'ms'"
+            )
         if unit != "counter" and self.time in self.positions:
             raise UsageError(
                 f"time={self.time!r} is a position in a log, and the times of collection {collection.name!r} "

@@ -173,5 +173,4 @@ def check_late(late: object) -> None:
 def commit_time(collection: Collection, lower: Frontier) -> int:
     """The time for rows without one: `lower` or, for clock times, the wall clock if that is later."""
     now_ms = collection.distributed.env.clock.now_ms()
-    now = {"ms": now_ms, "us": now_ms * 1000}.get(collection.domain.unit, 0)
-    return times.parts(times.join(lower.elements[0], now))[0]
+    return times.parts(times.join(lower.elements[0], collection.domain.now(now_ms)))[0]

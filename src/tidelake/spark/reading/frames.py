@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import timestamp_micros, timestamp_millis
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from tidelake.data.timestamps import check_clock
 from tidelake.lake.api.collection import Collection
@@ -33,7 +33,17 @@ from tidelake.spark.reading.jvm import why_unreadable
 from tidelake.spark.reading.native import readable, scan
 from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
 
-_TIMESTAMPS = {"ms": timestamp_millis, "us": timestamp_micros}
+_LAST_DATE = 2**31 - 1
+
+
+def _date(name: str) -> Column:
+    """The date of a day. Without ANSI, a cast would make another day of one past the last."""
+    days = f.col(name)
+    error = f.raise_error(f.lit("a time is past the last date: leave out times='timestamp'")).cast("date")
+    return f.when(days <= _LAST_DATE, f.date_from_unix_date(days.cast("int"))).otherwise(error)
+
+
+_TIMESTAMPS = {"ms": f.timestamp_millis, "us": f.timestamp_micros, "date": _date}
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,11 @@ def _value(text: str, domain: TimeDomain, option: str) -> int | tuple[int, ...] 
 def _no_time(text: str, domain: TimeDomain, option: str) -> UsageError:
     if domain.unit == "tuple":
         example = f"{domain.arity} whole numbers, such as ({', '.join(map(str, range(1, domain.arity + 1)))})"
+    elif domain.unit == "date":
+        example = (
+            "a number of days since 1970, a date such as 2024-01-31, now, yesterday, or a time back such as "
+            "-7d"
+        )
     elif domain.unit in PER_UNIT:
         example = (
             f"a number of {domain.unit} since 1970 UTC, a timestamp such as 2024-01-31 12:00:00Z, now, "

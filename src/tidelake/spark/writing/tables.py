@@ -364,7 +364,7 @@ def tables_sink(
     Args:
         lake: the lake.
         into: name of the register.
-        time_unit: `"counter"`, `"ms"` or `"us"`: what the times of new collections count.
+        time_unit: `"counter"`, `"ms"`, `"us"` or `"date"`: what the times of new collections count.
         names: names of collections by table (`"schema.table"`), instead of the ones above. Those that exist
             must count time in this unit, and may not be in another group.
         keys: key columns of new collections, by table, or the same for all; default: those of the keys of the

@@ -130,9 +130,11 @@ export function ago(ms) {
 }
 
 const PER_S = { ms: 1000n, us: 1000000n };
+const DAY_MS = 86400000;
 
 /** A time as people write it, as the server does: to the minute, or as exact as it is. */
 export function written(time, unit) {
+  if (unit === "date") return time <= 2932896n ? new Date(Number(time) * DAY_MS).toISOString().slice(0, 10) : String(time);
   const per = PER_S[unit];
   if (!per || time / per > 8640000000000n) return String(time);
   const seconds = time / per, rest = time % per;
@@ -147,6 +149,10 @@ export function written(time, unit) {
 export function parsed(text, unit) {
   const given = text.trim();
   if (/^\d{1,19}$/.test(given)) return BigInt(given);
+  if (unit === "date") {
+    const ms = /^\d{4}-\d\d-\d\d$/.test(given) ? Date.parse(`${given}T00:00Z`) : NaN;
+    return Number.isNaN(ms) ? null : BigInt(ms / DAY_MS);
+  }
   const per = PER_S[unit];
   const found = given.match(/^(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?Z?$/);
   if (!per || !found) return null;
