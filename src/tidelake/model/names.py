@@ -50,6 +50,16 @@ def aside(shard_id: str, seqno: int, id_: str, what: str) -> str:
     return f"{shard_id}/aside/{seqno:019d}-{id_}/{what}"
 
 
+def asides(shard_id: str) -> str:
+    """The prefix of all that repairs of a shard have set aside."""
+    return f"{shard_id}/aside/"
+
+
+def aside_at(name: str) -> int:
+    """The seqno of the state from which an object was set aside. REQUIRES: `is_aside`."""
+    return int(name.split("/")[2].partition("-")[0])
+
+
 def is_aside(name: str) -> bool:
     """Whether an object was set aside by a repair."""
     return _ASIDE.fullmatch(name) is not None

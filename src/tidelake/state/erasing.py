@@ -244,7 +244,8 @@ def note_gone(state: ShardState, now_ms: int, *, before: int) -> Outcome[int]:
     Args:
         state: of the shard.
         now_ms: wall clock.
-        before: the log has no entry before this seqno, and no upload is stored that began before it.
+        before: the log has no entry before this seqno; no upload is stored that began before it, and nothing
+            that a repair has set aside from an earlier state.
     """
     gone = {
         id_: replace(one, gone_ms=max(now_ms, state.committed_ms, 1))

@@ -28,6 +28,7 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.lake.api.lake import Lake
+from tidelake.model import names
 from tidelake.shard.upkeep.eraser import ask
 from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.erased import Erasure
@@ -106,7 +107,7 @@ def test_the_rows_of_a_key_leave_every_time_and_all_others_stay():
     report = c.erase([3, 77], reason="ticket 17")
     assert everything(c) == without(before, 3) != before
     assert (report.keys, report.forks) == (2, ()) and report.updates > 0 and report.parts > 0
-    assert report.collect_ms == site.clock.ms + 600_000 and len(report.remains) == 5
+    assert report.collect_ms == site.clock.ms + 600_000 and len(report.remains) == 6
     told = c.erasures()[report.id]
     assert (told.reason, told.count, told.keys, told.seqno) == ("ticket 17", 2, (), report.seqno)
     c.maintain()
@@ -391,6 +392,21 @@ def test_abandoned_uploads_from_before_are_waited_for():
     site.clock.ms += 86_400_000
     site.gone_after("c")
     site.clock.ms += 86_400_000
+    site.gone_after("c")
+    assert all(one.gone_ms for one in c.erasures().values())
+
+
+def test_what_a_repair_has_set_aside_is_waited_for():
+    site = Site()
+    c = site.filled(6)
+    before = names.aside(c.id, c.state().seqno, "ab", "state")
+    site.stores.blobs.put(before, b"rows")
+    report = c.erase([3], reason="x")
+    site.stores.blobs.put(names.aside(c.id, report.seqno, "cd", "state"), b"no such rows")
+    site.gone_after("c")
+    assert [one.gone_ms for one in c.erasures().values()] == [0]
+    assert {one.kind for one in site.lake().fsck().findings} == {"kept-aside", "erased-bytes"}
+    site.stores.blobs.delete(before)
     site.gone_after("c")
     assert all(one.gone_ms for one in c.erasures().values())
 

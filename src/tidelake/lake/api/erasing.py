@@ -143,6 +143,7 @@ def _report(state: ShardState, id_: str, forks: tuple[str, ...]) -> ErasureRepor
         "forks",
         "forks that have no stored part in common with this collection any more: erase there",
         "backups and versions of files or objects that are kept outside of the lake",
+        "what repairs have set aside below blobs/<shard>/aside/: remove it by hand",
         "checkpoints of arrangements, exports and results that were read before",
         "memory and temporary files of processes that have the collection open, until they end",
     ]

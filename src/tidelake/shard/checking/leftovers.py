@@ -104,5 +104,6 @@ def tell_erasures(state: ShardState, tell: Tell) -> None:
             tell(
                 "erased-bytes",
                 id_,
-                f"{what} are erased; bytes of them go with the garbage: tidelake maintain",
+                f"{what} are erased; bytes of them go with the garbage: tidelake maintain. Remove what "
+                "repairs have set aside by hand",
             )

@@ -254,7 +254,8 @@ class Collector:
         """Delete the last bytes of erased rows, once they are as old as garbage may be, and note that.
 
         The objects are garbage as usual. This removes the entries of the log, and looks for abandoned uploads
-        from before the erasure. No store call if there was none, or its bytes are gone.
+        and for what a repair has set aside, from before the erasure. No store call if there was none, or its
+        bytes are gone.
         """
         shard, report = self._shard, CollectReport()
         state, now_ms = shard.known(), shard.env.clock.now_ms()
@@ -272,9 +273,12 @@ class Collector:
         state = shard.known()
         listed = shard.stores.blobs.list(names.parts(state.shard_id))
         first = min((at for at, _ in _unnamed(listed, state)), default=state.seqno)
+        # What a repair has set aside is removed by people.
+        set_aside = shard.stores.blobs.list(names.asides(state.shard_id))
+        aside = [names.aside_at(info.name) for info in set_aside if names.is_aside(info.name)]
         oldest = self._needed_from(state)
         entries = shard.stores.log.truncate(state.shard_id, oldest)
-        self._run_unless_noop(state, partial(erasing.note_gone, before=min(first, oldest)))
+        self._run_unless_noop(state, partial(erasing.note_gone, before=min([first, oldest, *aside])))
         return report.plus(CollectReport(entries=entries))
 
     def _listing_due(self, state: ShardState) -> bool:
