@@ -241,6 +241,11 @@ def test_versions_become_times_each_once(tmp_path: Path, place: Place) -> None:
     with tidelake.open(tmp_path / "lake") as lake:
         with pytest.raises(UsageError, match="name its key columns"):
             place.take(lake, "c")
+        lake.create("days", narrow, key=["id"], time="date")
+        for name in ("c", "days"):
+            with pytest.raises(UsageError, match=f"times of '{name}' are days, and there may be several"):
+                place.take(lake, name, key=["id"], time_unit="date")
+        assert lake.list() == ["days"]
         first = place.take(lake, "c", key=["id"])
         wide = narrow.append(pa.field("s", pa.string()))
         place.write("t", pa.table({"id": [4], "n": [None], "s": ["x"]}, wide), "append")

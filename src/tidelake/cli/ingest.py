@@ -122,7 +122,7 @@ _OPTIONS = {
 )
 @click.option(
     "--time-unit",
-    type=click.Choice(["counter", "ms", "us", "date"]),
+    type=click.Choice(["counter", "ms", "us"]),
     help="With --tables: what times of new collections count (default: counter).",
 )
 @JSON

@@ -89,7 +89,7 @@ def mirror(
 @click.option("--key", metavar="COLUMN,...", help="Key columns of a new collection.")
 @click.option(
     "--time-unit",
-    type=click.Choice(["counter", "ms", "us", "date"]),
+    type=click.Choice(["counter", "ms", "us"]),
     default="counter",
     show_default=True,
     help="Times of a new collection: counter for numbers of versions, otherwise when they were committed.",

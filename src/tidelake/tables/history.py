@@ -109,9 +109,13 @@ def import_history(
     elif key is None:
         raise UsageError(f"there is no collection {collection!r} yet: name its key columns with key=[...]")
     else:
+        if time_unit == "date":
+            raise _no_days(collection)
         with versions.rows(start) as shown:
             schema = pa.schema([field.with_nullable(True) for field in shown.schema])
         into = lake.create(collection, schema, key=list(key), time=time_unit)
+    if into.domain.unit == "date":
+        raise _no_days(collection)
     if into.domain.unit == "tuple":
         raise UsageError(f"times of {collection!r} are {into.domain}, and versions have none such")
     had_by = into.writers().get(_WRITER)
@@ -163,6 +167,14 @@ def _follow(collection: Collection, schema: pa.Schema) -> None:
     wanted = pa.schema(fields)
     if wanted != ours:
         collection.evolve(wanted)
+
+
+def _no_days(name: str) -> UsageError:
+    """The refusal of days: versions of one day would take those that follow."""
+    return UsageError(
+        f"times of {name!r} are days, and there may be several versions in one day: take a collection of "
+        "time 'ms', or 'counter'"
+    )
 
 
 def _time(collection: Collection, versions: Versions, number: int) -> int:

@@ -17,6 +17,7 @@ from tidelake.spark.envelopes.delta import DeltaFeed
 from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.maxwell import Maxwell
 from tidelake.spark.envelopes.times import TakeTime, check_time
+from tidelake.spark.writing.tables import tables_sink
 
 DAY = 86_400_000
 
@@ -57,6 +58,8 @@ def test_feeds_of_moments_are_refused_for_days(envelope):
     with pytest.raises(UsageError, match=r"'days'.* a .*collection of time 'ms'"):
         envelope.time_of(days)
     assert Debezium(time="source.day").time_of(days) == "source.day"
+    with pytest.raises(UsageError, match="time_unit='date': change events have positions and moments"):
+        tables_sink(tidelake.open("memory://days-of-feeds"), "orders", time_unit="date")
     with pytest.raises(UsageError, match="are days: give time=COLUMN with dates"):
         DeltaFeed().check(t.StructType(), days)
 

@@ -364,7 +364,7 @@ def tables_sink(
     Args:
         lake: the lake.
         into: name of the register.
-        time_unit: `"counter"`, `"ms"`, `"us"` or `"date"`: what the times of new collections count.
+        time_unit: `"counter"`, `"ms"` or `"us"`: what the times of new collections count.
         names: names of collections by table (`"schema.table"`), instead of the ones above. Those that exist
             must count time in this unit, and may not be in another group.
         keys: key columns of new collections, by table, or the same for all; default: those of the keys of the
@@ -395,6 +395,8 @@ def tables_sink(
         "idle": idle,
     }
     Debezium(old_rows="stored", **{n: v for n, v in options.items() if v is not None})  # type: ignore[arg-type]
+    if time_unit == "date":
+        raise UsageError("time_unit='date': change events have positions and moments, and no days: give 'ms'")
     if isinstance(keys, str):
         raise UsageError(f"keys={keys!r} is one text: give a list of columns, or a dict by table")
     tables = TableTargets(lake, into, time_unit, names or {}, keys, options)
