@@ -32,6 +32,7 @@ names the object and, if there is one, the remedy.
     ├── WriterFenced                  a newer writer of this name took over: stop
     ├── LeaseExpired                  the hold is gone: open a new reader
     ├── ForkExpired                   the fork was not finished in time: fork again
+    ├── ErasureWaits                  rows are to be erased, and stay until something else is done: do that
     ├── StoreUnavailable              the store certainly did not do it: try again later
     ├── OutOfThreads                  the system starts no further thread: do less at a time
     ├── OutcomeUnknown                the store may have done it: check before trying again

@@ -153,8 +153,8 @@ def _suffix_of(data: bytes) -> str:
 
 def _read_as(path: Path, suffix: str, data: bytes | None, schema: pa.Schema | None) -> pa.Table:
     """Read a file of a format; `data` is what it holds, if that was read already."""
-    # Not a file of Python: Arrow's threads may hold it when the process ends.
-    source = path if data is None else pa.BufferReader(data)
+    # Nothing of Python's: a thread of Arrow's may hold it when the process ends, and must not ask for Python.
+    source = path if data is None else pa.BufferReader(_of_arrow(data))
     try:
         match suffix:
             case ".parquet":
@@ -169,6 +169,13 @@ def _read_as(path: Path, suffix: str, data: bytes | None, schema: pa.Schema | No
     except pa.ArrowException as error:
         reason = str(error).split("\n", 1)[0][:300]
         raise InvalidUpdates(f"{path} cannot be read as {suffix[1:]}: {reason}") from error
+
+
+def _of_arrow(data: bytes) -> pa.Buffer:
+    """A copy in memory that Arrow owns."""
+    made = pa.BufferOutputStream()
+    made.write(data)
+    return made.getvalue()
 
 
 def _read_csv(path: Path, source: Any, schema: pa.Schema | None) -> pa.Table:

@@ -568,6 +568,7 @@ EXAMPLES = {
     "HistoryCompacted": (1, "[2]"),
     "NotYetClosed": (9, 2, 0.5),
     "CollectionInUse": ("c", ("'backup' (1f)", "critical hold 'sink'")),
+    "ErasureWaits": ("c", "it is in a group"),
     "UploadExpired": ("s/parts/1-a.parquet", 1, 2),
     "WriterFenced": ("w", 1, 2),
     "LeaseExpired": ("r",),
