@@ -22,6 +22,7 @@ from tests.spark import quick
 url, logs = sys.argv[1:]
 spark = quick.session(**{
     "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",  # what is looked for would not be found
     "spark.eventLog.dir": f"file://{logs}",
     "spark.tidelake.driverBytesMax": "0",
 })

@@ -368,9 +368,15 @@ class Shard:
 
         It pays where another process commits as well and a look costs no round trip: the write is decided
         on the newest version, of which this one's upper is not past, and each try on an older one is in vain.
+
+        Raises:
+            CollectionDropped: the version is a tombstone, whose frontiers tell a writer nothing.
         """
         known_is_newest = not self.group_commit.share.has_rivals
-        return self.last_version() if self.stores.blobs.is_far or known_is_newest else self.version()
+        version = self.last_version() if self.stores.blobs.is_far or known_is_newest else self.version()
+        if version.state.dropped:
+            raise CollectionDropped(self.title)
+        return version
 
     def grouped(self) -> ShardState | None:
         """The newest state of its group; None if it is in none. Two log scans."""

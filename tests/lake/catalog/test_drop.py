@@ -26,6 +26,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.model import names
+from tidelake.shard.fairshare import FairShare
 from tidelake.shard.history import History
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -204,6 +205,19 @@ def test_everybody_with_an_old_handle_is_told_and_nothing_comes_back(site, is_go
     site.later(CONFIG.upload_age_s)
     site.lake().collect()
     site.check_gone()
+
+
+@pytest.mark.parametrize("given", [rows(9), at(2, 9), at(9, 9)], ids=["no time", "closed time", "open time"])
+@pytest.mark.parametrize("has_rivals", [False, True])
+def test_a_handle_that_has_learned_of_the_drop_says_so(site, given, has_rivals, monkeypatch):
+    monkeypatch.setattr(FairShare, "has_rivals", has_rivals)
+    lake = site.lake()
+    c = lake.collection("c")
+    with c.reader("held"):
+        lake.drop("c", force=True)
+    assert c.state().dropped
+    with pytest.raises(CollectionDropped, match="collection 'c' was dropped"):
+        c.append(given)
 
 
 def test_opening_a_tombstone_names_the_collection(site):

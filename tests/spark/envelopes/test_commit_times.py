@@ -248,6 +248,16 @@ def test_a_transaction_that_is_delivered_again_from_its_begin_is_there_once(even
             assert bool(twice(pa.Table.from_batches(found, schema=SURVEY), 0)) == is_named
 
 
+def test_a_transaction_is_named_whose_event_comes_twice_in_a_row(events: Lines) -> None:
+    lines = [line for line in events[1000:1200] if line != b"null"]
+    # Events of transactions that commit later lie before the ends of those that have committed.
+    for at in range(len(lines)):
+        found = positions(pa.array([*lines[: at + 1], *lines[at:]], pa.binary()))
+        named = twice(pa.Table.from_batches([survey(found)], schema=SURVEY), 0)
+        told = named.has(found)[at : at + 2].all()
+        assert told or json.loads(lines[at])["op"] == "m"
+
+
 @settings(max_examples=examples(30))
 @given(data=st.data())
 def test_transactions_with_events_that_come_twice_are_named(events: Lines, data: st.DataObject) -> None:

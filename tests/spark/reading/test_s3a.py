@@ -32,6 +32,7 @@ secret = options()["secret_access_key"]
 OWN = {"fs.s3a.access.key": options()["access_key_id"], "fs.s3a.secret.key": secret}
 spark = quick.session(**{
     "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",  # what is looked for would not be found
     "spark.eventLog.dir": f"file://{logs}",
     "spark.driver.extraClassPath": os.environ["JARS"],
     "spark.hadoop.fs.s3a.endpoint": endpoint,

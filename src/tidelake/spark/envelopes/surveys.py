@@ -171,7 +171,8 @@ def twice(found: pa.Table, done: int) -> Twice:
             starts, _at_edges(starts[~named], found.filter(pa.array((roles & EDGE) > 0)))
         )
     for first, last in zip(back.column("start").to_pylist(), back.column("end").to_pylist(), strict=True):
-        again |= (ends >= first) & (starts <= last)
+        # An event may lie before the position of its transaction, which is that of the commit.
+        again |= (np.maximum(starts, ends) >= first) & (starts <= last)
     texts = groups.dictionary.take(pa.array(np.unique(codes[again & named]))).to_pylist()
     return Twice(np.unique(starts[again & ~named]), tuple(texts))
 
