@@ -350,6 +350,11 @@ class LakeCopy:
             copy.discard()
             stores.blobs.delete(mark)
             raise
+        except BlobNotFound:
+            if catalog.look([name]).shards.get(name) is None:
+                raise
+            # Another run had begun the same shard, and removed it since a third one has given the name.
+            return None
 
         def discard() -> None:
             if catalog.look([name]).shards.get(name) != shard_id:
