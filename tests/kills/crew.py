@@ -130,14 +130,14 @@ class Crew:
         self.children.append(Child(next(self._places), child.kind, child.name))
 
     def await_work(self, *words):
-        """Wait until each writer has appended twice more, and somebody has told each of the words."""
+        """Wait until each writer has appended twice more, and each of the words was told by a process."""
         for child in self.children:
             child.await_ready()
             if child.kind == "append":
                 child.await_more("in", 2)
         deadline_s = time.monotonic() + PATIENCE_S
         while left := [word for word in words if not self._count(word)]:
-            assert time.monotonic() < deadline_s, f"nobody tells {left}"
+            assert time.monotonic() < deadline_s, f"no process tells {left}"
             time.sleep(0.01)
 
     def _count(self, word):

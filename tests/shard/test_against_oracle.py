@@ -149,7 +149,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def erase(self, data):
-        """Of rows that were written, and of one that may not be there."""
+        """Erases the keys of some rows that were written, and of one row that may not be there."""
         there = [row for row, _, _ in self.oracle.updates]
         rows = [data.draw(strategies.rows())]
         rows += data.draw(st.lists(st.sampled_from(there), max_size=3)) if there else []

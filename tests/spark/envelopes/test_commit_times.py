@@ -250,7 +250,7 @@ def test_a_transaction_that_is_delivered_again_from_its_begin_is_there_once(even
 
 def test_a_transaction_is_named_whose_event_comes_twice_in_a_row(events: Lines) -> None:
     lines = [line for line in events[1000:1200] if line != b"null"]
-    # Events of transactions that commit later lie before the ends of those that have committed.
+    # An event lies in the log before the commit of its transaction, and often before earlier commits.
     for at in range(len(lines)):
         found = positions(pa.array([*lines[: at + 1], *lines[at:]], pa.binary()))
         named = twice(pa.Table.from_batches([survey(found)], schema=SURVEY), 0)

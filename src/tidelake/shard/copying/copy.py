@@ -169,11 +169,11 @@ class ShardCopy:
         """
         self._check_format(before.agreed)
         id_, seqno = before.shard_id, before.seqno
-        # What an earlier attempt of this run has stored, unless the state refuses it for its age by now.
+        # What this run has stored for this shard before, unless the state refuses it for its age by now.
         mine = {
             names.upload(name)[1]: name
             for name in self._stored
-            if (names.uploaded_at(name) or 0) >= before.sweep.floor
+            if name.startswith(names.parts(id_)) and (names.uploaded_at(name) or 0) >= before.sweep.floor
         }
         there = mine | {part_id(part): part.name for part in before.parts() if part.inline is None}
         found: dict[str, int] = {}

@@ -130,7 +130,7 @@ class Twice:
 
     Attributes:
         starts: their positions.
-        groups: the names of those that have names.
+        groups: the names of transactions, where the source gives names.
     """
 
     starts: Ints = field(repr=False)
