@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tidelake.data import consolidate as consolidate_module
 from tidelake.data.consolidate import consolidate
 from tidelake.data.ingest import normalize
-from tidelake.data.merge import merge
+from tidelake.data.merge import chunks, merge
 from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.frontier import Frontier
@@ -130,6 +130,17 @@ def test_disjoint_runs_get_whole_chunks():
     assert sum(b.num_rows for b in found) == 8000
     # A row that a chunk has left open comes alone.
     assert sum(b.num_rows > 1 for b in found) < 100
+
+
+def test_a_long_run_and_short_ones_get_whole_chunks():
+    long = run_of(range(0, 80_000, 2), [0] * 40_000, SCHEMA)
+    short = [run_of(range(i, 80_000, 40), [1] * 2_000, SCHEMA) for i in range(1, 15, 2)]
+    runs = [table.to_batches(max_chunksize=512) for table in (long, *short)]
+    everything = Updates(Frontier.of(0), Frontier())
+    found = list(chunks(runs, SCHEMA, INT, everything, 4096, chunk_bytes=1 << 30))
+    sizes = [chunk.rows.num_rows for chunk in found]
+    # The first one shows how many rows of each run there are.
+    assert min(sizes[1:-2]) > 3000 and max(sizes) < 1.3 * 4096
 
 
 def test_few_rows_that_are_left_do_not_keep_their_chunks_in_memory():

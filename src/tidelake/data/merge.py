@@ -23,7 +23,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.order import Comparable, disjoint, row_tuple, search
-from tidelake.data.select import preserves_order, select
+from tidelake.data.select import one_time, preserves_order, selected, timed
 from tidelake.data.sums import Open, close, sum_chunk
 from tidelake.data.types import update_schema
 from tidelake.errors import InternalError
@@ -34,6 +34,8 @@ from tidelake.model.time import TimeDomain
 # With more runs slices get tiny, and chunks end at the shortest of them. With fewer shares than runs chunks
 # get larger than asked for instead, and reading, merging and writing overlap less.
 _SHARES_MAX = 64
+# A run of which the last chunk took little still fills an equal share divided by this.
+_LEAST = 8
 
 
 def merge(
@@ -62,7 +64,8 @@ def merge(
         InvalidUpdates: a sum of diffs does not fit into an int64.
         InternalError: a run is not sorted (noticed at the borders of chunks only).
     """
-    return sums(chunks(runs, schema, domain, query, chunk_rows, chunk_bytes=chunk_bytes), chunk_rows)
+    cut = chunks(runs, schema, domain, query, chunk_rows, chunk_bytes=chunk_bytes)
+    return sums(cut, domain, query, chunk_rows)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Chunk:
     """Rows of all runs; no row of a later chunk comes before them.
 
     Attributes:
-        rows: after the query; equal rows may not be adjacent.
+        rows: after the query, without times if it gives all the same; equal rows may not be adjacent.
         in_order: whether the rows are sorted as they are.
         keep_open: whether the next chunk may hold rows equal to the last rows of this one.
     """
@@ -92,13 +95,13 @@ def chunks(
     """The first half of `merge`, with the same arguments: cuts and joins, but neither sorts nor sums."""
     ordered = preserves_order(query, domain)
     rows_schema = update_schema(schema, domain)
-    width = len(rows_schema) - 1 if ordered else len(schema.columns)
+    width = len(schema.columns) if not ordered or one_time(query) is not None else len(rows_schema) - 1
     shares = max(1, min(len(runs), _SHARES_MAX))
     share, bytes_share = max(1, chunk_rows // shares), max(1, chunk_bytes // shares)
-    selected = partial(select, query=query, domain=domain)
+    wanted = partial(selected, query=query, domain=domain)
     # A fold drops no rows, so it can be applied to the whole chunk at once, in far fewer calls.
     folds = isinstance(query, Fold)
-    buffers = [_Buffer(iter(run) if folds else map(selected, run), share, bytes_share) for run in runs]
+    buffers = [_Buffer(iter(run) if folds else map(wanted, run), share, bytes_share) for run in runs]
     while True:
         live = [b for b in buffers if b.fill(width)]
         if not live:
@@ -110,19 +113,26 @@ def chunks(
             for buffer in live:
                 buffer.grow()
             continue
-        _share_out(live, chunk_rows, share)
+        _share_out(live, chunk_rows, chunk_bytes)
         keep_open = ordered and any(b.rows or b.more for b in live)
         sorted_ = _in_order(pieces, width) if ordered else None
         in_order = sorted_ is not None
         rows = _joined(sorted_ or pieces)
         # Otherwise they would be held together with the chunk, and the chunk together with the next one.
         del pieces, sorted_
-        yield Chunk(selected(rows) if folds else rows, in_order, keep_open)
+        yield Chunk(wanted(rows) if folds else rows, in_order, keep_open)
         del rows
 
 
-def sums(source: Iterable[Chunk], chunk_rows: int) -> Iterator[pa.RecordBatch]:
+def sums(
+    source: Iterable[Chunk], domain: TimeDomain, query: Query, chunk_rows: int
+) -> Iterator[pa.RecordBatch]:
     """The second half of `merge`: sorts and consolidates the chunks."""
+    found, time = _sums(source, chunk_rows), one_time(query)
+    return found if time is None else map(partial(timed, time=time, domain=domain), found)
+
+
+def _sums(source: Iterable[Chunk], chunk_rows: int) -> Iterator[pa.RecordBatch]:
     opened: Open | None = None
     for chunk in source:
         found, opened = sum_chunk(chunk.rows, opened, in_order=chunk.in_order, keep_open=chunk.keep_open)
@@ -140,8 +150,9 @@ class _Buffer:
     """One run: the rows that were read and are not merged yet."""
 
     def __init__(self, source: Iterator[pa.RecordBatch], want: int, want_bytes: int) -> None:
-        self.want = want
         self.rows = 0
+        self.taken = 0
+        self._want = want
         self._bytes = 0
         self._want_bytes = want_bytes
         self._source: Iterator[pa.RecordBatch] | None = source
@@ -153,11 +164,11 @@ class _Buffer:
     def fill(self, width: int) -> bool:
         """Read until there are enough rows; False if there are none."""
         grown = False
-        while self.rows < self.want:
+        while self.rows < self._want:
             room = (self._want_bytes - self._bytes) // self._row_bytes
             if self.rows and room <= 0:
                 break
-            piece = self._next(max(1, min(self.want - self.rows, room)))
+            piece = self._next(max(1, min(self._want - self.rows, room)))
             if piece is None:
                 break
             self._batches.append(piece)
@@ -172,10 +183,13 @@ class _Buffer:
             self._end = end
         return self.rows > 0
 
+    def allow(self, rows: int, size: int) -> None:
+        """Buffer so many rows and bytes from now on."""
+        self._want, self._want_bytes = rows, size
+
     def grow(self) -> None:
         """Buffer twice as many rows from now on."""
-        self.want *= 2
-        self._want_bytes *= 2
+        self.allow(2 * self._want, 2 * self._want_bytes)
 
     @property
     def end(self) -> Comparable:
@@ -204,7 +218,8 @@ class _Buffer:
                 self._batches[0] = first.slice(count)
                 break
             self._batches.popleft()
-        self.rows -= sum(piece.num_rows for piece in taken)
+        self.taken = _rows(taken)
+        self.rows -= self.taken
         self._bytes = self.rows * self._row_bytes
         return taken
 
@@ -230,14 +245,18 @@ def _cut(buffers: list[_Buffer], width: int, *, inclusive: bool) -> list[list[pa
     return [pieces for pieces in taken if pieces]
 
 
-def _share_out(buffers: list[_Buffer], chunk_rows: int, share: int) -> None:
-    """Let runs that gave rows refill what waiting runs leave, so that disjoint runs get whole chunks."""
-    waiting = [b for b in buffers if b.rows >= share]
-    giving = len(buffers) - len(waiting)
-    if giving:
-        free = chunk_rows - sum(b.rows for b in waiting)
-        for buffer in buffers:
-            buffer.want = max(share, free // giving) if buffer.rows < share else share
+def _share_out(buffers: list[_Buffer], chunk_rows: int, chunk_bytes: int) -> None:
+    """Let each run refill by what the last chunk took of it, so that the buffers end at about the same row.
+
+    Runs of which nothing was taken keep what they have, and the others share the rest of a chunk, so that
+    disjoint runs get whole chunks.
+    """
+    equal = 1 / max(1, min(len(buffers), _SHARES_MAX))
+    free = max(equal, 1 - sum(b.rows for b in buffers if not b.taken) / chunk_rows)
+    taken = sum(b.taken for b in buffers)
+    for buffer in buffers:
+        share = max(equal / _LEAST, free * buffer.taken / taken)
+        buffer.allow(max(1, int(chunk_rows * share)), max(1, int(chunk_bytes * share)))
 
 
 def _in_order(pieces: list[list[pa.RecordBatch]], width: int) -> list[list[pa.RecordBatch]] | None:
@@ -252,6 +271,10 @@ def _in_order(pieces: list[list[pa.RecordBatch]], width: int) -> list[list[pa.Re
         return None
     by_first.sort(key=lambda run: row_tuple(run[0], 0, width))
     return by_first if disjoint(by_first, width) else None
+
+
+def _rows(pieces: list[pa.RecordBatch]) -> int:
+    return sum(batch.num_rows for batch in pieces)
 
 
 def _joined(pieces: list[list[pa.RecordBatch]]) -> pa.RecordBatch:

@@ -32,17 +32,40 @@ def select(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.Record
     Returns:
         The kept rows in the same order; not consolidated.
     """
+    found = selected(batch, query, domain)
+    return found if (time := one_time(query)) is None else timed(found, time, domain)
+
+
+def one_time(query: Query) -> Time | None:
+    """The time that a query gives all updates; None: they have several."""
+    match query:
+        case AsOf(time) | Changes(_, time):
+            return time
+        case _:
+            return None
+
+
+def selected(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.RecordBatch:
+    """As `select`, but without times where the query gives all updates the same one."""
     times = _times(batch, domain)
     match query:
         case AsOf(time):
-            return _at(_kept(batch, _before(times, time)), time, domain)
+            return _kept(batch, _before(times, time)).drop_columns(domain.columns)
         case Changes(after, through):
             mask = _before(times, through) & ~_before(times, after)
-            return _at(_kept(batch, mask), through, domain)
+            return _kept(batch, mask).drop_columns(domain.columns)
         case Updates(lower, upper):
             return _kept(batch, _at_or_after(times, lower) & ~_at_or_after(times, upper))
         case Fold(since):
             return _advanced(batch, times, since, domain)
+
+
+def timed(batch: pa.RecordBatch, time: Time, domain: TimeDomain) -> pa.RecordBatch:
+    """The updates that `selected` left without times, all at one time."""
+    times = [from_numpy(np.full(batch.num_rows, component, np.int64)) for component in parts(time)]
+    fields = [pa.field(name, pa.int64(), nullable=False) for name in domain.columns]
+    schema = pa.schema([*batch.schema][:-1] + fields + [batch.schema.field(DIFF)])
+    return pa.RecordBatch.from_arrays([*batch.columns[:-1], *times, batch.columns[-1]], schema=schema)
 
 
 def view(
@@ -134,10 +157,6 @@ def _kept(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
     if kept == len(mask):
         return batch
     return batch.filter(from_numpy(mask)) if kept else batch.slice(0, 0)
-
-
-def _at(batch: pa.RecordBatch, time: Time, domain: TimeDomain) -> pa.RecordBatch:
-    return _with_times(batch, [np.full(batch.num_rows, x, np.int64) for x in parts(time)], domain)
 
 
 def _advanced(

@@ -387,7 +387,7 @@ def test_what_is_taken_of_many_runs_at_once_is_as_small_as_what_is_decoded(but, 
     scope = Scope(spec, among=KeySet.of(keys(*range(but, ROWS)), spec.schema))
     recorder = Counters()
     blobs = open_stores(spec.url, spec.config, Env(recorder=recorder), create=False).blobs
-    (run,) = streams(spec, blobs, [source], scope, runs=16)
+    (run,) = streams(spec, blobs, [source], scope, runs=[source] * 16)
     batches = list(run)
     assert recorder.counts["blob.open"] == 0
     assert sum(batch.num_rows for batch in batches) == ROWS - but

@@ -41,10 +41,10 @@ def gathered(
     with ExitStack() as stack:
         # Read ahead, except for runs that are inline or in the cache.
         ahead = stack.enter_context(
-            prefetch_all(streams(spec, blobs, others, scope, len(runs)), readers(blobs, _READERS_MAX))
+            prefetch_all(streams(spec, blobs, others, scope, runs), readers(blobs, _READERS_MAX))
         )
         found: list[Iterator[pa.RecordBatch]] = [
-            stack.enter_context(closing(one)) for one in streams(spec, blobs, here, scope, len(runs))
+            stack.enter_context(closing(one)) for one in streams(spec, blobs, here, scope, runs)
         ]
         yield from _merged(spec, [*found, *ahead], query)
 

@@ -175,7 +175,7 @@ def _merged(
         return
     small, large = _divided(runs, spec.config.fold_rows)
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
-    several = partial(streams, spec, blobs, scope=scope, runs=len(runs))
+    several = partial(streams, spec, blobs, scope=scope, runs=runs)
     # Fetch and decode ahead of the merge, while the small runs are folded.
     threads = readers(blobs, _READERS_MAX)
     with prefetch_all(several(large), threads) as ahead:
@@ -191,7 +191,7 @@ def _merged(
             cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=grown)
             # Cut and join the next chunk in a thread while this one is sorted and summed.
             with closing(prefetch(cut, 1) if large else cut) as joined:
-                yield from sums(joined, chunk_rows)
+                yield from sums(joined, spec.domain, query, chunk_rows)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:

@@ -39,14 +39,20 @@ def chunk_limits(config: Config) -> tuple[int, int]:
 
 
 def streams(
-    spec: ShardSpec, blobs: BlobStore, of: Sequence[Source], scope: Scope, runs: int
+    spec: ShardSpec, blobs: BlobStore, of: Sequence[Source], scope: Scope, runs: Sequence[Source]
 ) -> list[Generator[pa.RecordBatch]]:
-    """A stream of the rows of each run in `of`, in order. In all, `runs` runs are read at once."""
+    """A stream of the rows of each run in `of`, in order. All of `runs` are read at once.
+
+    A batch is the share of its run in a chunk: the fewer rows are decoded at once, the longer each takes.
+    """
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
-    shares = max(1, min(runs, SHARES_MAX))
-    batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
-    one_of = partial(stream, spec, blobs, scope=scope, batch_rows=batch_rows, batch_bytes=batch_bytes)
-    return [one_of(source=one, runs=runs) for one in of]
+    rows = max(1, sum(source.run.rows for source in runs))
+    found: list[Generator[pa.RecordBatch]] = []
+    for one in of:
+        share = max(one.run.rows / rows, 1 / max(1, min(len(runs), SHARES_MAX)))
+        size = {"batch_rows": max(64, int(chunk_rows * share)), "batch_bytes": int(chunk_bytes * share)}
+        found.append(stream(spec, blobs, one, scope, **size, runs=len(runs)))
+    return found
 
 
 def stream(
