@@ -314,6 +314,16 @@ def test_row_groups_are_exact_whatever_the_batches_are():
         assert same(back(data, part, schema, INT), table)
 
 
+def test_row_groups_that_fit_are_whole_where_two_would_be_too_large():
+    table = pa.table({"k": range(100), "v": [bytes(100)] * 100, "_time": [0] * 100})
+    schema = schema_from_arrow(table.select(["k", "v"]).schema, ["k"])
+    table = normalize(table, schema, INT)
+    options = {"row_group_rows": 10, "stats": StatsSettings(10_000, 64), "target_bytes": 1 << 20}
+    batches = table.combine_chunks().to_batches(max_chunksize=9)
+    ((part, data),) = write_parts(batches, schema, INT, 0, **options, name=lambda: "p", group_bytes=2_000)
+    assert read_index(io.BytesIO(data), part).rows == (10,) * 10
+
+
 def test_wide_rows_are_cut_by_bytes(monkeypatch):
     rng = np.random.default_rng(1)
     wide = [rng.bytes(2_000 if i > 20 else 20) for i in range(40)]

@@ -107,10 +107,10 @@ class PartWriter:
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self._pending_bytes += batch.nbytes
+        if self._pending_rows >= self._row_group_rows:
+            self._flush(whole_groups=True)
         if self._pending_bytes >= self._group_bytes:
             self._flush(whole_groups=False)
-        elif self._pending_rows >= self._row_group_rows:
-            self._flush(whole_groups=True)
 
     def finish(self, name: str) -> tuple[Part, bytes]:
         """Close the part.
