@@ -36,8 +36,8 @@ class Config:
             append or a merge that writes to a store that is far; near, these put one part after the other.
         builder_runs_max: the most runs in a batch of unsorted rows from a batch builder.
         merge_fan_in: the most runs that one merge reads at once; more runs take several passes.
-        merge_inputs_min: so many batches are merged at once, however few rows they have. So many with rows in
-            the state count as one.
+        merge_inputs_min: so many batches are merged at once, however few rows they have. Twice so many with
+            rows in the state count as one.
         merge_rows_min: two batches are merged when they have so many rows.
         merge_budget_s: time that an append may spend on merging afterwards; 0: none.
         merge_whole_rows: of a collection at rest, what is newer than its slices is one run if it has at most

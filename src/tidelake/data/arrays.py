@@ -12,6 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+# Asking Arrow for them takes longer than looking at a few values.
+_DTYPES = {
+    pa.from_numpy_dtype(np.dtype(name)).id: np.dtype(name)
+    for name in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+}
+
 
 def from_numpy(values: npt.NDArray[np.generic], null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """An array of booleans or of numbers, which are not copied if they lie side by side.
@@ -50,9 +56,11 @@ def as_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
     """Booleans, False where null; or numbers of any width, not copied, arbitrary where null."""
-    if pa.types.is_boolean(array.type):
+    kind = array.type
+    found = _DTYPES.get(kind.id)
+    if found is None and pa.types.is_boolean(kind):
         return as_mask(array)
-    return raw(array, np.dtype(array.type.to_pandas_dtype()))
+    return raw(array, found or np.dtype(kind.to_pandas_dtype()))
 
 
 def raw(array: pa.Array, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:

@@ -7,6 +7,7 @@ times >= 0, no diff of 0, and canonical values. All other code relies on this.
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -72,29 +73,42 @@ def normalize(
         InvalidUpdates: unknown or missing columns, types or values that do not fit; names the column and the
             first bad row, counted from 0.
     """
-    table = as_table(data)
-    wanted = update_schema(schema, domain)
+    table = _as_table(data)
+    wanted, fields, names = _wanted(schema, domain)
     given = () if time is None else domain.columns
-    _check_columns(table, wanted, given, optional, dropped)
+    found = _names(table)
+    _check_columns(found, names, given, optional, dropped)
     values = () if time is None else parts(domain.check(time))
-    found = frozenset(table.column_names)
     columns: list[pa.Array | pa.ChunkedArray] = []
-    for field in wanted:
-        if field.name in given:
-            constant = np.full(table.num_rows, values[given.index(field.name)], np.int64)
-            columns.append(from_numpy(constant))
-        elif field.name == DIFF and DIFF not in found:
-            columns.append(from_numpy(np.ones(table.num_rows, np.int64)))
-        elif field.name not in found:
-            columns.append(pa.nulls(table.num_rows, field.type))
+    several = False
+    for name, field in zip(names, fields, strict=True):
+        if name in given:
+            columns.append(_constant(values[given.index(name)], table.num_rows))
+        elif name in found:
+            chunks = _chunks(table.column(found.index(name)), field, domain)
+            if name == DIFF:
+                _check_rows(chunks, name, lambda x: x == 0, "a diff must not be 0: leave the row out")
+            elif name in domain.columns:
+                _check_rows(chunks, name, lambda x: x < 0, "a time must not be negative")
+            columns.append(chunks[0] if len(chunks) == 1 else pa.chunked_array(chunks, field.type))
+            several = several or len(chunks) > 1
+        elif name == DIFF:
+            columns.append(_constant(1, table.num_rows))
         else:
-            columns.append(_column(table.column(field.name), field, domain))
+            columns.append(pa.nulls(table.num_rows, field.type))
     result = pa.Table.from_arrays(columns, schema=wanted)
-    for name in domain.columns:
-        _check_rows(result, name, lambda x: x < 0, "a time must not be negative")
-    _check_rows(result, DIFF, lambda x: x == 0, "a diff must not be 0: leave the row out")
-    several = any(column.num_chunks > 1 for column in result.itercolumns())
     return result.combine_chunks() if several and result.nbytes <= _COMBINE_BYTES else result
+
+
+@lru_cache(64)
+def _wanted(schema: Schema, domain: TimeDomain) -> tuple[pa.Schema, tuple[pa.Field, ...], tuple[str, ...]]:
+    """The schema of updates, its fields and their names: asking Arrow for them again takes long."""
+    wanted = update_schema(schema, domain)
+    return wanted, tuple(wanted), tuple(wanted.names)
+
+
+def _constant(value: int, rows: int) -> pa.Array:
+    return from_numpy(np.full(rows, value, np.int64))
 
 
 def as_table(data: object) -> pa.Table:
@@ -104,11 +118,16 @@ def as_table(data: object) -> pa.Table:
         InvalidUpdates: the data has none of these forms.
     """
     table = _as_table(data)
+    _names(table)
+    return table
+
+
+def _names(table: pa.Table) -> list[str]:
     try:
-        table.column_names  # noqa: B018 - decodes them
+        names: list[str] = table.column_names
     except UnicodeDecodeError as error:
         raise InvalidUpdates(f"the name of a column is not UTF-8: {error}; rename it") from error
-    return table
+    return names
 
 
 def _as_table(data: object) -> pa.Table:
@@ -145,14 +164,15 @@ def _from_pandas(data: Any) -> pa.Table:
 
 
 def _check_columns(
-    table: pa.Table,
-    wanted: pa.Schema,
+    found: list[str],
+    wanted: tuple[str, ...],
     given: tuple[str, ...],
     optional: Collection[str],
     dropped: Collection[str],
 ) -> None:
-    found = table.column_names
     names = frozenset(found)
+    if len(names) == len(found) and names.isdisjoint(given) and names | {DIFF, *given} == {*wanted}:
+        return
     there = f"the table has {listed(found) or 'no columns'}"
     doubled = sorted(name for name, count in Counter(found).items() if count > 1)
     if doubled:
@@ -161,31 +181,35 @@ def _check_columns(
     if twice:
         raise InvalidUpdates(f"column {twice[0]!r} gives times, but the call gives one as well: drop either")
     allowed = {*names, *given, *optional, DIFF}
-    known = frozenset(wanted.names)
+    known = frozenset(wanted)
     unknown = [name for name in found if name not in known]
     gone = [name for name in unknown if name in dropped]
     if gone:
         raise InvalidUpdates(
             f"column {listed(gone)} was dropped from the collection or renamed: it has "
-            f"{listed(wanted.names)} now; leave it out of the table, or give it its new name"
+            f"{listed(wanted)} now; leave it out of the table, or give it its new name"
         )
-    missing = [name for name in wanted.names if name not in allowed]
+    missing = [name for name in wanted if name not in allowed]
     if missing:
         raise InvalidUpdates(f"missing column {listed(missing)}: {there}")
     if unknown:
         raise InvalidUpdates(
-            f"unknown column {listed(unknown)}: the collection has {listed(wanted.names)}; drop or rename it"
+            f"unknown column {listed(unknown)}: the collection has {listed(wanted)}; drop or rename it"
         )
 
 
-def _column(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> pa.ChunkedArray:
-    chunks = [_cast(chunk, field, domain) for chunk in column.chunks]
+def _chunks(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> list[pa.Array]:
+    """The chunks of a column: checked, of the type of the field, and canonical."""
+    several = [column.chunk(0)] if column.num_chunks == 1 else column.chunks
+    chunks = [_cast(chunk, field, domain) for chunk in several]
+    stored = stored_type(field.type)
+    as_is = field.type.equals(stored)
     start = 0
     for chunk in chunks:
         try:
             chunk.validate(full=True)
             # Seconds are stored as milliseconds; a time past their range cannot be stored.
-            if not field.type.equals(stored := stored_type(field.type)):
+            if not as_is:
                 filled(chunk).cast(stored)
         except pa.ArrowInvalid as error:
             raise InvalidUpdates(
@@ -198,7 +222,7 @@ def _column(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> pa.
                 f"column {field.name!r} must not be null, but is in row {row}: give it a value"
             )
         start += len(chunk)
-    return pa.chunked_array([canonical(chunk) for chunk in chunks], field.type)
+    return [canonical(chunk) for chunk in chunks]
 
 
 def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
@@ -285,9 +309,9 @@ def _missing(array: pa.Array, field: pa.Field) -> Mask | None:
     return bad
 
 
-def _check_rows(table: pa.Table, name: str, offends: Callable[[Ints], Mask], rule: str) -> None:
+def _check_rows(chunks: list[pa.Array], name: str, offends: Callable[[Ints], Mask], rule: str) -> None:
     start = 0
-    for chunk in table.column(name).chunks:
+    for chunk in chunks:
         values = to_numpy(chunk)
         bad = offends(values)
         if bad.any():

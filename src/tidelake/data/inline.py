@@ -11,7 +11,6 @@ from bisect import bisect_left
 
 import pyarrow as pa
 
-from tidelake.data.arrays import places
 from tidelake.data.container import verify
 from tidelake.data.encode import encode_key
 from tidelake.data.keyset import KeySet, searchable
@@ -53,9 +52,9 @@ def encode_inline(
     # Bounds of columns would cost more than all else, and more to read again than the few rows themselves.
     tally = Tally((), domain)
     tally.add(summary(rows, schema, domain, hashed=stats.hashed, bounds=False))
-    key = rows.select([column.name for column in schema.key])
-    first, last = encode_key(key.take(places(0, rows.num_rows - 1)), schema).to_pylist()
-    return tally.part(name, data, schema_id, (first, last), stats, inline=True)
+    keys = encode_key(rows, schema)
+    ends = keys[0].as_py(), keys[rows.num_rows - 1].as_py()
+    return tally.part(name, data, schema_id, ends, stats, inline=True)
 
 
 def decode_inline(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidelake.data.arrays import from_numpy, null_mask, raw
 from tidelake.data.encode import encode_key, words
 from tidelake.data.order import equal_ranges
+from tidelake.data.types import arrow_type
 from tidelake.model.predicate import NULL
 from tidelake.model.schema import Schema
 
@@ -46,6 +47,11 @@ def searchable(batch: pa.RecordBatch, schema: Schema) -> pa.Array:
     return encode_key(batch, schema)
 
 
+def are_numbers(schema: Schema) -> bool:
+    """Whether `searchable` makes numbers of keys, for which it does not have to encode any."""
+    return len(schema.key) == 1 and words(pa.nulls(0, arrow_type(schema.key[0].type))) is not None
+
+
 class KeySet:
     """Distinct keys, encoded and ascending; at least one.
 
@@ -73,6 +79,10 @@ class KeySet:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def lies_in(self, start: bytes | None, stop: bytes | None) -> bool:
+        """Whether all keys are at or after `start` and before `stop`; None: no bound."""
+        return (start is None or start <= self.first) and (stop is None or self.last < stop)
 
     def meets(self, low: bytes, high: bytes | None) -> bool:
         """Whether a key lies between two bounds, both inclusive; None: no upper bound."""

@@ -46,14 +46,9 @@ Comparable: TypeAlias = tuple[tuple[object, ...], ...]
 # Up to so many columns pyarrow sorts by one radix pass after another. With more it compares whole rows, which
 # takes several times as long where the leading columns repeat.
 _SORT_KEYS_MAX = 8
+_INTEGERS = frozenset(pa.from_numpy_dtype(f"{sign}{width}").id for sign in "iu" for width in (1, 2, 4, 8))
 # Types whose Python values compare in the total order.
-_PLAIN = frozenset(
-    kind.id
-    for kind in (
-        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        *(pa.string(), pa.binary(), pa.bool_(), pa.decimal128(1)),
-    )
-)
+_PLAIN = _INTEGERS | {kind.id for kind in (pa.string(), pa.binary(), pa.bool_(), pa.decimal128(1))}
 
 
 def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
@@ -90,6 +85,12 @@ def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
 def ascends(batch: pa.RecordBatch, width: int) -> bool:
     """Whether each row is strictly after the one before, by the first `width` columns."""
     pairs = max(0, batch.num_rows - 1)
+    leads = batch.column(0) if width and pairs else None
+    if leads is not None and leads.type.id in _INTEGERS and not leads.null_count:
+        # Mostly the first column decides.
+        values = to_numpy(leads)
+        if (values[:-1] < values[1:]).all():
+            return True
     tied: Mask = np.ones(pairs, np.bool_)
     for i in range(width):
         before, after = batch.column(i).slice(0, pairs), batch.column(i).slice(1)

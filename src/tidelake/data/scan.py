@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidelake.data.container import File, Footer, read_filter_bytes, read_footer, read_group_bytes
 from tidelake.data.encode import encode_key
-from tidelake.data.keyset import KeySet, searchable
+from tidelake.data.keyset import KeySet, are_numbers, searchable
 from tidelake.data.partfilter import PartFilter
 from tidelake.data.prune import key_upper
 from tidelake.data.types import row_schema, stored_type, update_schema
@@ -431,6 +431,9 @@ def _selected(
     among: KeySet | None,
 ) -> pa.RecordBatch:
     """The rows of the range that have one of the keys."""
+    if among is not None and among.lies_in(key_from, key_below) and are_numbers(schema):
+        # Searching for the ends of the range takes longer than searching for the keys themselves.
+        key_from = key_below = None
     rows = _within(batch, schema, key_from, key_below)
     return rows if among is None else among.rows(rows, searchable(rows, schema))
 

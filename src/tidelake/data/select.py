@@ -151,6 +151,12 @@ def _at_or_after(times: list[Ints], frontier: Frontier) -> Mask:
     return result
 
 
+def _are_at_or_after(times: list[Ints], frontier: Frontier) -> bool:
+    """Whether all times have one component and are at or after a frontier, so that advancing leaves them."""
+    least, *others = frontier.elements
+    return len(times) == 1 and not others and bool(times[0].min() >= parts(least)[0])
+
+
 def _kept(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
     # Counting is cheaper than copying, and most batches are kept or dropped whole.
     kept = int(np.count_nonzero(mask))
@@ -163,7 +169,7 @@ def _advanced(
     batch: pa.RecordBatch, times: list[Ints], frontier: Frontier, domain: TimeDomain
 ) -> pa.RecordBatch:
     """Each time replaced by the meet over the frontier's elements of its join with them."""
-    if frontier.closed:
+    if frontier.closed or not batch.num_rows or _are_at_or_after(times, frontier):
         return batch
     result: list[Ints] | None = None
     for element in frontier:

@@ -8,6 +8,7 @@ nothing at this level needs to know types.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tidelake.model import time as times
 from tidelake.model.bounds import Bounds
@@ -143,25 +144,36 @@ class HollowBatch:
     bounds: Bounds
     runs: tuple[Run, ...] = ()
 
+    @cached_property
+    def _sums(self) -> tuple[int, int, int, int]:
+        """Sums over its parts, which every commit asks for of many batches."""
+        rows = size_bytes = inline_bytes = negative_rows = 0
+        for part in self.parts():
+            rows += part.rows
+            size_bytes += part.size_bytes
+            inline_bytes += 0 if part.inline is None else len(part.inline)
+            negative_rows += part.negative_rows
+        return rows, size_bytes, inline_bytes, negative_rows
+
     @property
     def rows(self) -> int:
         """Updates in it; an upper bound if a run is truncated."""
-        return sum(r.rows for r in self.runs)
+        return self._sums[0]
 
     @property
     def size_bytes(self) -> int:
         """Stored bytes."""
-        return sum(r.size_bytes for r in self.runs)
+        return self._sums[1]
 
     @property
     def inline_bytes(self) -> int:
         """Bytes of inline parts, which are in the state."""
-        return sum(len(p.inline) for p in self.parts() if p.inline is not None)
+        return self._sums[2]
 
     @property
     def negative_rows(self) -> int:
         """Updates that take rows away; an upper bound if a run is truncated."""
-        return sum(p.negative_rows for p in self.parts())
+        return self._sums[3]
 
     @property
     def diff_sum(self) -> int | None:

@@ -54,6 +54,8 @@ class Frontier:
 
     def less_equal(self, time: Time) -> bool:
         """Whether `time` is at or after this frontier."""
+        if len(self.elements) == 1:
+            return times.less_equal(self.elements[0], time)
         return any(times.less_equal(f, time) for f in self.elements)
 
     def less_than(self, time: Time) -> bool:
@@ -111,12 +113,12 @@ class Frontier:
     @classmethod
     def past(cls, time: Time) -> "Frontier":
         """The frontier of all times that are not at or before `time`; closed at the last int time."""
-        components = times.parts(time)
+        if isinstance(time, int):
+            return cls((time + 1,)) if time < TIME_MAX else cls()
         stepped: list[Time] = []
-        for i, x in enumerate(components):
+        for i, x in enumerate(time):
             if x < TIME_MAX:
-                moved = tuple(x + 1 if j == i else 0 for j in range(len(components)))
-                stepped.append(moved if isinstance(time, tuple) else moved[0])
+                stepped.append(tuple(x + 1 if j == i else 0 for j in range(len(time))))
         return cls.of_all(stepped)
 
     def just_before(self) -> "Frontier":

@@ -5,6 +5,7 @@ uploads are too old for a state to take in (`tidelake.state.garbage`).
 """
 
 import re
+from functools import lru_cache
 
 _PART = re.compile(r"([^/]+)/parts/([0-9a-f]{16})-([0-9a-f]+)\.parquet")
 _ASIDE = re.compile(r"[^/]+/aside/[0-9]{19}-[0-9a-f]+/[^/]+")
@@ -65,22 +66,29 @@ def is_aside(name: str) -> bool:
     return _ASIDE.fullmatch(name) is not None
 
 
+@lru_cache(1024)
+def _part(name: str) -> tuple[str, int, str] | None:
+    """The shard, the seqno and the id in the name of a part. Every step asks several times for each."""
+    found = _PART.fullmatch(name)
+    return (found[1], int(found[2], 16), found[3]) if found else None
+
+
 def uploaded_at(name: str) -> int | None:
     """The seqno that the uploader of a part knew; None if this is not the name of a part."""
-    found = _PART.fullmatch(name)
-    return int(found[2], 16) if found else None
+    found = _part(name)
+    return found[1] if found else None
 
 
 def upload(name: str) -> tuple[int, str]:
     """The seqno that the uploader of a part knew, and the part's id; for other names 0 and the name."""
-    found = _PART.fullmatch(name)
-    return (int(found[2], 16), found[3]) if found else (0, name)
+    found = _part(name)
+    return (found[1], found[2]) if found else (0, name)
 
 
 def owner(name: str) -> str | None:
     """The id of the shard that a part was made for and that deletes it; None if this is no part's name."""
-    found = _PART.fullmatch(name)
-    return found[1] if found else None
+    found = _part(name)
+    return found[0] if found else None
 
 
 def rolled_up_at(name: str) -> int | None:

@@ -101,6 +101,7 @@ class Shard:
         renewer: LeaseRenewer | None = None,
     ) -> None:
         self._spec = spec
+        self._spec_of: ShardState | None = None
         self.renewer = renewer or renewer_of(env, spec.config)
         self.stores = stores
         self.env = env
@@ -183,8 +184,10 @@ class Shard:
         It changes with every state: read it once for each operation. A read takes that of its `Version`.
         """
         # Another thread may overwrite this with an older spec; then the next call makes it again.
-        self._spec = spec = self._spec.at(self.known())
-        return spec
+        state = self.known()
+        if self._spec_of is not state:
+            self._spec, self._spec_of = self._spec.at(state), state
+        return self._spec
 
     @property
     def group_commit(self) -> GroupCommit:

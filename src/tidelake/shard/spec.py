@@ -10,6 +10,7 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import IncompatibleSchema, InternalError, UsageError
 from tidelake.model.evolution import dropped, may_be_missing, why_not_readable_as
+from tidelake.model.frozen import with_fields
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.process import PerProcess
@@ -83,7 +84,7 @@ class ShardSpec:
         if (state.seqno, hashed) == (self.seqno, self.hashed):
             return self
         if len(state.schemas) == len(self.schemas):
-            return replace(self, seqno=state.seqno, hashed=hashed)
+            return with_fields(self, seqno=state.seqno, hashed=hashed)
         return replace(
             self, seqno=state.seqno, schema_id=state.schema_id, schemas=schemas_of(state), hashed=hashed
         )

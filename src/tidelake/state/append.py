@@ -353,7 +353,7 @@ def _admitted(
 
 def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
     """The error for rows of a schema that is not registered."""
-    strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
+    strange = [part.schema_id for run in runs for part in run.parts if part.schema_id not in state.schemas]
     if not strange:
         return None
     # Final only on the newest state: the writer of the part may have seen a later state with the schema.
@@ -368,8 +368,10 @@ def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
 
     A column that was renamed is gone by its old name, which may be that of another one now.
     """
-    live = {(column.id, column.name) for column in state.schema.columns}
-    for id_ in {part.schema_id for run in runs for part in run.parts} - {state.schema_id}:
+    newest = state.schema_id
+    others = {part.schema_id for run in runs for part in run.parts if part.schema_id != newest}
+    live = {(column.id, column.name) for column in state.schemas[newest].schema.columns} if others else ()
+    for id_ in others:
         for column in state.schemas[id_].schema.columns:
             if (column.id, column.name) not in live:
                 return column.name
@@ -394,11 +396,8 @@ def too_late(state: ShardState, parts: Iterable[Part]) -> UploadExpired | None:
 
 
 def _more(written: Written, batch: HollowBatch) -> Written:
-    return replace(
-        written,
-        appended_rows=written.appended_rows + batch.rows,
-        appended_bytes=written.appended_bytes + batch.size_bytes,
-    )
+    rows, size_bytes = written.appended_rows + batch.rows, written.appended_bytes + batch.size_bytes
+    return Written(rows, size_bytes, written.merged_rows, written.merged_bytes)
 
 
 def already_in(

@@ -44,7 +44,7 @@ from tidelake.state.state import (
 )
 from tidelake.state.taken import indexed
 
-_NO_EDITS = Edits()
+_USUAL = [(one.name, getattr(Edits(), one.name)) for one in fields(Edits)]
 _NAMES: dict[type, tuple[str, ...]] = {}
 T = TypeVar("T")
 
@@ -214,8 +214,8 @@ def _format(names: Iterable[str]) -> int:
 def _changed(edits: Edits) -> dict[str, object]:
     return {
         name: _stored(edit)
-        for name in _names(Edits)
-        if (edit := getattr(edits, name)) is not (usual := getattr(_NO_EDITS, name)) and edit != usual
+        for name, usual in _USUAL
+        if (edit := getattr(edits, name)) is not usual and edit != usual
     }
 
 

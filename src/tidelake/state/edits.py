@@ -244,61 +244,78 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
     """
     seqno = state.seqno + 1
     name = f"{state.shard_id}@{seqno}"
+    changed: dict[str, object] = _replaced(state, edits, name)
     try:
-        spine = state.spine.edited(edits.spine, edits.sliced) if edits.spine else state.spine
+        if edits.spine:
+            changed["spine"] = state.spine.edited(edits.spine, edits.sliced)
         gone = {base.hi: None for base in fallen(state.bases, edits.spine)}
-        bases = state.bases.edited({**gone, **edits.bases})
-        staged = state.staged.edited(edits.staged) if edits.staged else state.staged
+        if gone or edits.bases:
+            changed["bases"] = state.bases.edited({**gone, **edits.bases})
+        if edits.staged:
+            changed |= {"staged": state.staged.edited(edits.staged), "let_in": _let_in(state, edits)}
     except InternalError as error:
         raise CorruptionError(name, str(error)) from error
-    dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
-    left = _left(state, edits, committed_ms)
-    writers = {**edits.writers, **dict.fromkeys(edits.writers_gone)}
+    if edits.writers or edits.writers_gone or edits.tokens:
+        writers, day = {**edits.writers, **dict.fromkeys(edits.writers_gone)}, committed_ms // tokens.DAY_MS
+        changed["writers"] = _edited(state.writers, writers, name)
+        changed["tokens"] = tokens.moved(state.tokens, day, edits.tokens, edits.writers, edits.writers_gone)
+    if edits.dropped:
+        changed["dropped"] = True
+    if edits.let_go:
+        changed["origin"] = None
+    if edits.dropped or edits.taken or edits.sweep:
+        changed["taken"] = _taken(state, edits)
+    if edits.decisions or edits.memberships:
+        changed["latest"] = _latest(state, edits)
+    if edits.erasures:
+        changed["erasures"] = state.erasures.update(edits.erasures)
     return with_fields(
         state,
         seqno=seqno,
         committed_ms=committed_ms,
-        since=_moved(state.since, edits.since, "since", name),
-        upper=_moved(state.upper, edits.upper, "upper", name),
-        retained=_moved(state.retained, edits.retained, "retained", name),
-        spine=spine,
-        schemas=_added(state.schemas, edits.schemas, name),
-        writers=_edited(state.writers, writers, name),
-        holds=_edited(state.holds, edits.holds, name),
-        critical=_edited(state.critical, edits.critical, name),
-        retention=edits.retention or state.retention,
-        dropped=state.dropped or edits.dropped,
-        garbage=_edited(_added(state.garbage, left, name), dict.fromkeys(edits.doomed), name),
-        doomed=_edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
-        # Rollups and chunks of merges are not named for readers, so no state misses them.
-        collected_to=max(
-            [state.collected_to, *(lost.removed for lost in dooming.values() if lost.added < lost.removed)]
-        ),
-        sweep=edits.sweep or state.sweep,
-        rollup=edits.rollup or state.rollup,
-        claims=_edited(state.claims, edits.claims, name),
-        chunks=_edited(state.chunks, edits.chunks, name),
-        written=edits.written or state.written,
-        staged=staged,
-        group=state.group if edits.group is None else edits.group,
-        joined=state.joined if edits.joined is None else edits.joined,
-        memberships=_edited(state.memberships, edits.memberships, name),
-        decisions=_edited(state.decisions, edits.decisions, name),
-        expired=state.expired if edits.expired is None else edits.expired,
-        forks=_edited(state.forks, edits.forks, name),
-        origin=None if edits.let_go else state.origin,
-        taken=_taken(state, edits),
         part_names=taken.reindexed(state, edits),
-        let_in=_let_in(state, edits),
-        latest=_latest(state, edits),
-        agreed=edits.agreed or state.agreed,
-        tokens=tokens.moved(
-            state.tokens, committed_ms // tokens.DAY_MS, edits.tokens, edits.writers, edits.writers_gone
-        ),
-        bases=bases,
-        unpaid=edits.unpaid or state.unpaid,
-        erasures=state.erasures.update(edits.erasures) if edits.erasures else state.erasures,
+        **changed,
+        **_discarded(state, edits, committed_ms),
     )
+
+
+# Fields of a state that edits move, that they replace, and that are maps of which they change some entries.
+_MOVES = ("since", "upper", "retained")
+_VALUES = ("retention", "sweep", "rollup", "written", "group", "joined", "expired", "agreed", "unpaid")
+_MAPS = ("holds", "critical", "claims", "chunks", "memberships", "decisions", "forks")
+
+
+def _replaced(state: ShardState, edits: Edits, name: str) -> dict[str, object]:
+    """The fields that a step changes each by the edit of the same name."""
+    changed: dict[str, object] = {}
+    for field_name in _MOVES:
+        if (move := getattr(edits, field_name)) is not None:
+            changed[field_name] = _moved(getattr(state, field_name), move, field_name, name)
+    for field_name in _VALUES:
+        if (value := getattr(edits, field_name)) is not None:
+            changed[field_name] = value
+    for field_name in _MAPS:
+        if edit := getattr(edits, field_name):
+            changed[field_name] = _edited(getattr(state, field_name), edit, name)
+    if edits.schemas:
+        changed["schemas"] = _added(state.schemas, edits.schemas, name)
+    return changed
+
+
+def _discarded(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, object]:
+    """What a step changes of the blobs that no state names any more."""
+    name = f"{state.shard_id}@{state.seqno + 1}"
+    left = _left(state, edits, committed_ms)
+    if not (left or edits.doomed or edits.buried):
+        return {}
+    dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
+    # Rollups and chunks of merges are not named for readers, so no state misses them.
+    lost = [one.removed for one in dooming.values() if one.added < one.removed]
+    return {
+        "garbage": _edited(_added(state.garbage, left, name), dict.fromkeys(edits.doomed), name),
+        "doomed": _edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
+        "collected_to": max([state.collected_to, *lost]),
+    }
 
 
 def _let_in(state: ShardState, edits: Edits) -> PMap[str, int]:
@@ -348,9 +365,7 @@ def _found(present: PMap[K, V], key: K, name: str) -> V:
     return present[key]
 
 
-def _moved(value: Frontier, move: Move | None, field_name: str, name: str) -> Frontier:
-    if move is None:
-        return value
+def _moved(value: Frontier, move: Move, field_name: str, name: str) -> Frontier:
     if move.before != value:
         raise CorruptionError(name, f"{field_name} moves from {move.before} but is {value}")
     return move.after

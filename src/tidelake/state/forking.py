@@ -213,7 +213,7 @@ def _cut(spine: Spine, upper: Frontier) -> Spine:
 
 def _extended(spine: Spine, state: ShardState, upper: Frontier) -> Spine:
     """The spine made longer, up to a frontier; nothing is staged between its end and there."""
-    end = spine.end(state.minimum)
+    end = state.minimum if spine.end is None else spine.end
     if upper <= end:
         return spine
     batch = HollowBatch(Bounds(end, upper, state.minimum))

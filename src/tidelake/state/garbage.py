@@ -105,10 +105,9 @@ def leaving(state: Holding, edits: Change) -> Iterator[tuple[str, int]]:
         state: before the step.
         edits: the step.
     """
-    kept = {part.name for part in arriving(edits)}
-    for part, added in going(state, edits):
-        if part.inline is None and part.name not in kept:
-            yield part.name, added
+    gone = [(part.name, added) for part, added in going(state, edits) if part.inline is None]
+    kept = {part.name for part in arriving(edits)} if gone else ()
+    yield from ((name, added) for name, added in gone if name not in kept)
 
 
 def going(state: Holding, edits: Change) -> Iterator[tuple[Part, int]]:

@@ -27,20 +27,23 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     """
     if state.dropped or edits.dropped:
         return edits
-    over = [id_ for id_, hold in state.holds.items() if hold.expires_ms <= now_ms and id_ not in edits.holds]
+    held = state.holds.items() if state.holds else ()
+    over = [id_ for id_, hold in held if hold.expires_ms <= now_ms and id_ not in edits.holds]
     leased = {**edits.holds, **dict.fromkeys(over)}
     upper = edits.upper.after if edits.upper else state.upper
     retained = edits.retained.after if edits.retained else state.retained
-    retained = retained.join(_before(upper, edits.retention or state.retention, state.minimum))
+    retained = _kept(retained, upper, edits.retention or state.retention)
     target = retained
     for hold in (*_changed(state.holds, leased), *_changed(state.critical, edits.critical)):
         target = target.meet(hold.since)
-    since = Move(state.since, _readable(state, state.since.join(target), upper))
+    since = state.since.join(target)
+    if since != state.since:
+        since = _readable(state, since, upper)
     return with_fields(
         edits,
         holds=leased,
         retained=None if retained == state.retained else Move(state.retained, retained),
-        since=None if since.before == since.after else since,
+        since=None if since == state.since else Move(state.since, since),
     )
 
 
@@ -59,16 +62,15 @@ def _readable(state: ShardState, since: Frontier, upper: Frontier) -> Frontier:
     return state.since
 
 
-def _before(upper: Frontier, retention: Retention, minimum: Frontier) -> Frontier:
-    """The start of the window of history that the retention keeps."""
-    times = [t for t in upper if isinstance(t, int)]
-    if retention.window is None or not times:
-        return minimum
-    return Frontier.of(max(0, times[0] - retention.window))
+def _kept(retained: Frontier, upper: Frontier, retention: Retention) -> Frontier:
+    """`retained`, or the start of the window of history that the retention keeps, if that is later."""
+    times = [] if retention.window is None else [t for t in upper if isinstance(t, int)]
+    return retained.join(Frontier.of(max(0, times[0] - (retention.window or 0)))) if times else retained
 
 
 def _changed(present: Mapping[str, H], edits: Mapping[str, H | None]) -> Iterator[H]:
-    yield from (hold for id_, hold in present.items() if id_ not in edits)
+    if present:
+        yield from (hold for id_, hold in present.items() if id_ not in edits)
     yield from (hold for hold in edits.values() if hold is not None)
 
 

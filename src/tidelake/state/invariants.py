@@ -314,9 +314,10 @@ def _check_bases(state: ShardState, bases: Iterable[Base]) -> None:
 
 def _check_slices(after: Spine, edit: SpineEdit, since: Frontier) -> None:
     """Slices that come, or have new members, describe their members. Costs O(members in them)."""
-    touched = {batch.id for batch in edit.batches if batch.id.lo < after.sliced}
+    sliced = after.sliced
+    touched = {batch.id for batch in edit.batches if batch.id.lo < sliced}
     for member in edit.members:
-        if member.id.lo < after.sliced:
+        if member.id.lo < sliced:
             held = after.holder(member.id)
             _require(held is not None, "levels-say-members", "member", member.id, "is in several slices")
             touched |= {held.id} if held is not None else set()
@@ -341,7 +342,7 @@ def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit, since: Fr
     touched = (id_.lo for id_ in (*edit.members_gone, *(member.id for member in edit.members)))
     lo = min(touched, default=after.next_id)
     same = min(same, bisect_right(after.batches, lo, key=lambda batch: batch.id.hi))
-    rule, batches = "levels-say-members", after.batches[same:]
+    rule, batches, sliced = "levels-say-members", after.batches[same:], after.sliced
     starts = [batch.id.lo for batch in batches]
     rows, parted = [0] * len(batches), [False] * len(batches)
 
@@ -349,9 +350,9 @@ def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit, since: Fr
         return bisect_right(starts, id_.lo) - 1
 
     for old in before.batches[same:]:
-        if old.id.hi <= after.sliced:
+        if old.id.hi <= sliced:
             continue
-        if old.id.lo < after.sliced:
+        if old.id.lo < sliced:
             parted[0] = True
             continue
         for n in range(home(old.id), home(SpineId(old.id.hi - 1, old.id.hi)) + 1):
@@ -359,10 +360,10 @@ def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit, since: Fr
             covers = batches[n].id.covers(old.id) and old.bounds.since <= batches[n].bounds.since
             parted[n] = parted[n] or not covers
     for id_ in edit.members_gone:
-        if id_.lo >= after.sliced:
+        if id_.lo >= sliced:
             rows[home(id_)] -= before.members[id_.lo].batch.rows
     for member in edit.members:
-        if member.id.lo < after.sliced:
+        if member.id.lo < sliced:
             continue
         held, since = batches[home(member.id)], member.batch.bounds.since
         rows[home(member.id)] += member.batch.rows

@@ -31,8 +31,8 @@ class Policy:
     Attributes:
         fan_in: runs that one merge reads side by side.
         fold_rows: the smallest runs, up to so many rows together, count as one: they are merged in memory.
-        inputs_min: so many members are worth a merge, however few rows they have. So many with rows in the
-            state, which cost a read little, count as one.
+        inputs_min: so many members are worth a merge, however few rows they have. Twice so many with rows in
+            the state, which cost a read little, count as one.
         rows_min: so many rows are worth a merge of two members.
     """
 
@@ -106,7 +106,8 @@ def requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Ite
 
 def worth_merging(spine: Spine, id_: SpineId, policy: Policy) -> bool:
     """Whether the members of a range are there, and worth a merge. Costs O(members in it)."""
-    return spine.tiled(id_) and _worthwhile(list(spine.range(id_)), policy)
+    members = spine.tiling(id_)
+    return members is not None and _worthwhile(members, policy)
 
 
 def _apart(members: Iterable[Member], taken: Sequence[SpineId]) -> list[list[Member]]:
@@ -121,15 +122,18 @@ def _apart(members: Iterable[Member], taken: Sequence[SpineId]) -> list[list[Mem
 
 
 def _worthwhile(members: Sequence[Member], policy: Policy) -> bool:
-    runs = sum(len(member.batch.runs) for member in members)
+    runs = inline = rows = negative = 0
+    for member in members:
+        batch = member.batch
+        runs += len(batch.runs)
+        inline += len(batch.runs) if batch.inline_bytes else 0
+        rows += batch.rows
+        negative += batch.negative_rows
     if not runs or (runs == 1 and len(members) == 1):
         return False
-    inline = sum(len(member.batch.runs) for member in members if member.batch.inline_bytes)
     others = max(runs, len(members)) - inline
-    if others * policy.inputs_min + inline >= policy.inputs_min**2:
+    if others + inline / (2 * policy.inputs_min) >= policy.inputs_min:
         return True
-    rows = sum(member.batch.rows for member in members)
-    negative = sum(member.batch.negative_rows for member in members)
     return rows >= policy.rows_min or (
         runs > 1 and rows >= _NEGATIVE_ROWS_MIN and negative * _NEGATIVE_SHARE >= rows
     )

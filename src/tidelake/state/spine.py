@@ -226,11 +226,12 @@ class Spine:
         """Slices and the batches of the levels, oldest first."""
         return chain(self.slices, self.batches)
 
-    def end(self, minimum: Frontier) -> Frontier:
-        """The frontier at which the last member ends; `minimum` if there is none."""
+    @property
+    def end(self) -> Frontier | None:
+        """The frontier at which the last member ends; None if there is none."""
         if self.batches:
             return self.batches[-1].bounds.upper
-        return self.slices[-1].bounds.upper if self.slices else minimum
+        return self.slices[-1].bounds.upper if self.slices else None
 
     def range(self, id_: SpineId) -> Iterator[Member]:
         """The members that tile a range of ids, oldest first.
@@ -248,13 +249,18 @@ class Spine:
 
     def tiled(self, id_: SpineId) -> bool:
         """Whether some members cover exactly this range."""
-        lo = id_.lo
+        return self.tiling(id_) is not None
+
+    def tiling(self, id_: SpineId) -> list[Member] | None:
+        """The members that cover exactly this range, oldest first; None if there are none."""
+        members, lo = list[Member](), id_.lo
         while lo < id_.hi:
             found = self.members.get(lo)
             if found is None:
-                return False
+                return None
+            members.append(found)
             lo = found.id.hi
-        return lo == id_.hi
+        return members if lo == id_.hi else None
 
     def levels(self, end: int | None = None) -> Iterator[Member]:
         """The members that are in no slice, oldest first; with `end` those that begin before this id."""

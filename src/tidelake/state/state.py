@@ -317,7 +317,8 @@ class ShardState:
     @property
     def drained(self) -> Frontier:
         """Where the spine ends: at `upper`, or earlier if updates before `upper` are still staged."""
-        return self.spine.end(self.minimum)
+        end = self.spine.end
+        return self.minimum if end is None else end
 
     def batches(self) -> Iterator[HollowBatch]:
         """All batches that readers may see, of closed times and of open ones."""

@@ -113,9 +113,6 @@ class SqliteVersionLog:
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append iff the head is `expected`, with one flush; see `VersionLog.compare_and_set`."""
         check_expected(check_name(key), expected)
-        with self._reading(key) as database:  # a stale caller gets its answer without waiting for the lock
-            if (None if database is None else database.head_seqno()) != expected:
-                return False
         with self._writing(key, create=expected is None) as handle:
             if handle is None:
                 return False
@@ -278,15 +275,19 @@ class SqliteVersionLog:
     @contextmanager
     def _writing(self, key: str, *, create: bool) -> Iterator[KeyHandle | None]:
         """Hold the write lock of a key; yields its handle, or `None` if its folder does not exist."""
-        with self._pool.writing(key) as handle, self._locked(key, create=create) as is_locked:
-            if not is_locked:
+        with self._pool.writing(key) as handle:
+            descriptor = self._lock(key, create=create)
+            if descriptor is None:
                 yield None
                 return
-            with handle.lock:
-                yield handle
+            try:
+                with handle.lock:
+                    yield handle
+            finally:
+                os.close(descriptor)
 
-    @contextmanager
-    def _locked(self, key: str, *, create: bool) -> Iterator[bool]:
+    def _lock(self, key: str, *, create: bool) -> int | None:
+        """The descriptor of the locked lock file of a key; None if its folder does not exist."""
         # SUBTLE: `delete` removes the lock file too, so the file that we have locked may not be the one that
         # has this name now.
         path = os.path.join(self._folder(key), "lock")
@@ -299,18 +300,17 @@ class SqliteVersionLog:
             except FileNotFoundError:
                 if create:
                     continue  # a delete has just removed the folder
-                descriptor = None
+                return None
             except OSError as error:
                 raise unavailable("lock key", key, error) from error
-            if descriptor is None:
-                yield False
-                return
+            is_there = False
             try:
-                if is_file_at(self._files, descriptor, path):
-                    yield True
-                    return
+                is_there = is_file_at(self._files, descriptor, path)
             finally:
-                os.close(descriptor)
+                if not is_there:
+                    os.close(descriptor)
+            if is_there:
+                return descriptor
 
     def _connect(self, key: str, handle: KeyHandle) -> Database | None:
         """The current database of a key, opened in its handle; `None` if the key does not exist."""

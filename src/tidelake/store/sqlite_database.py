@@ -241,12 +241,14 @@ class Database:
         """Append an entry iff the newest seqno is `expected`. REQUIRES: a write transaction."""
         if not self._linked:
             self._begin_links()
+        acknowledged = self._witness.read()
         row = self.connection.execute(
             "SELECT seqno, link FROM entries ORDER BY seqno DESC LIMIT 1"
         ).fetchone()
         if row is None:
             raise self.damaged("it has no entries")
         head, before = row
+        self._believe(acknowledged, head)
         if expected is None or head != expected:
             return False
         seqno, linked = head + 1, link(self._link(head, before), head + 1, data)

@@ -10,7 +10,7 @@ these have ended. So a command is either carried out and answered, or not begun.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from tidelake.errors import Closed
@@ -26,7 +26,7 @@ class CloseGuard:
     def __init__(self, url: str) -> None:
         self._url = url
         self._shut = False
-        self._inside = PerProcess(_Inside)
+        self._inside = PerProcess(lambda: _Inside(self.check))
 
     def check(self) -> None:
         """Check that it is not shut.
@@ -37,22 +37,13 @@ class CloseGuard:
         if self._shut:
             raise Closed(f"the lake at {self._url} was closed: open it again with tidelake.open")
 
-    @contextmanager
-    def command(self) -> Iterator[None]:
+    def command(self) -> AbstractContextManager[None]:
         """Enter: the body runs to its end, even if the gate is shut meanwhile.
 
         Raises:
-            Closed: the gate is shut already.
+            Closed: on entry, the gate is shut already.
         """
-        inside = self._inside.get()
-        with inside.changed:
-            if not inside.depth:
-                self.check()
-            inside.enter()
-        try:
-            yield
-        finally:
-            inside.leave()
+        return self._inside.get()
 
     def around(self, operation: Operation, call: Callable[[], T]) -> T:
         """Make a call of the log, or a put, as a command; an `Around`.
@@ -86,12 +77,22 @@ class CloseGuard:
 
 
 class _Inside:
-    """The commands of one process that are in progress."""
+    """The commands of one process that are in progress; as a context manager, one more of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
         self.count = 0
         self.changed = threading.Condition()
         self._own = threading.local()
+
+    def __enter__(self) -> None:
+        with self.changed:
+            if not self.depth:
+                self._check()
+            self.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
     @property
     def depth(self) -> int:

@@ -25,6 +25,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 _READERS_MAX = 2
+_FEW_KEYS = 16
 # Up to this fraction of a merge's memory, rows are gathered and sorted once instead of merged.
 _GATHERED_SHARE = 8
 
@@ -39,9 +40,13 @@ def gathered(
         is_all_here = all(is_here(spec, part, lookup=True) for part in source.run.parts)
         (here if is_all_here else others).append(source)
     with ExitStack() as stack:
-        # Read ahead, except for runs that are inline or in the cache.
+        # Read ahead, except for runs that are inline or in the cache. To find a few keys in a store that is
+        # near takes less time than threads do.
+        is_small = scope.among is not None and len(scope.among) <= _FEW_KEYS
         ahead = stack.enter_context(
-            prefetch_all(streams(spec, blobs, others, scope, runs), readers(blobs, _READERS_MAX))
+            prefetch_all(
+                streams(spec, blobs, others, scope, runs), readers(blobs, 0 if is_small else _READERS_MAX)
+            )
         )
         found: list[Iterator[pa.RecordBatch]] = [
             stack.enter_context(closing(one)) for one in streams(spec, blobs, here, scope, runs)

@@ -231,8 +231,9 @@ def _folded(
     with prefetch_all(found, readers(blobs, 0) if is_stored else 0) as ahead:
         for batch in chain.from_iterable(ahead):
             held.append(select(batch, query, spec.domain))
-            held_bytes += held[-1].nbytes
-            if held_bytes > bytes_max:
+            held_bytes += held[-1].get_total_buffer_size()
+            # Slices of one buffer count it several times, and adding up their exact sizes takes long.
+            if held_bytes > bytes_max and (held_bytes := sum(one.nbytes for one in held)) > bytes_max:
                 return None
     table = pa.Table.from_batches(held, update_schema(spec.schema, spec.domain))
     try:

@@ -137,8 +137,11 @@ class Scope:
 
 def matching(needed: Iterable[Source], scope: Scope) -> list[Source]:
     """The given runs, reduced to the parts that may hold rows in scope."""
-    return [
-        replace(source, run=Run(parts, source.run.truncated))
-        for source in needed
-        if (parts := tuple(part for part in source.run.parts if scope.may_hold(part)))
-    ]
+    found: list[Source] = []
+    for source in needed:
+        parts = tuple(part for part in source.run.parts if scope.may_hold(part))
+        if len(parts) == len(source.run.parts):
+            found.append(source)
+        elif parts:
+            found.append(replace(source, run=Run(parts, source.run.truncated)))
+    return found

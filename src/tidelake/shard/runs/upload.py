@@ -141,7 +141,8 @@ def write_rows(
     if inline_bytes_max is not None:
         limit_bytes = min(limit_bytes, inline_bytes_max + 1)
     # The encoding is about as large as the rows in memory: do not encode large tables just to measure them.
-    if rows.num_rows and rows.nbytes < 2 * limit_bytes:
+    # Buffers, as measuring what is used of them takes as long as encoding a few rows.
+    if rows.num_rows and rows.get_total_buffer_size() < 2 * limit_bytes:
         part = encode_inline(
             rows.combine_chunks().to_batches()[0],
             spec.schema,

@@ -241,7 +241,7 @@ class Compactor:
                 continue
             members = list(state.spine.range(request.id))
             runs = chosen(members, request.positions)
-            needed = [source for source in _sources(members) if source.run in runs]
+            needed = _needed(members, runs)
             try:
                 output = _Output([self._tiny(needed, Fold(state.since))], chunks=1)
             except SET_ASIDE:
@@ -266,7 +266,7 @@ class Compactor:
         inline: bool,
         chunk_rows: int | None = None,
     ) -> MergeReport:
-        needed = [source for source in _sources(members) if source.run in runs]
+        needed = _needed(members, runs)
         if inline and self._is_tiny(request):
             return self._apply(request, members, since, _Output([self._tiny(needed, Fold(since))], chunks=1))
 
@@ -456,8 +456,10 @@ def _shape(members: Sequence[Member], runs: Sequence[Run]) -> MergeShape:
     return replace(MergeShape.of([HollowBatch(members[0].batch.bounds, tuple(runs))]), batches=len(members))
 
 
-def _sources(members: Sequence[Member]) -> list[Source]:
-    return [source for member in members for source in _of(member.batch)]
+def _needed(members: Sequence[Member], runs: Sequence[Run]) -> list[Source]:
+    """The sources of these runs of the members."""
+    names = {run.parts[0].name for run in runs}
+    return [one for member in members for one in _of(member.batch) if one.run.parts[0].name in names]
 
 
 def _of(batch: HollowBatch) -> list[Source]:

@@ -242,10 +242,16 @@ def _append(
         idempotency, table, spec.domain.columns if isinstance(when, AtCommit) else ()
     )
     # Preview before the upload, so that a writer that is late or fenced uploads nothing.
-    known = single.preview(shard, partial(expected, when=when, idempotency=idempotency), idempotency)
-    if known is not None and known.already:
-        return known
+    if idempotency is not None or not isinstance(when, AtCommit) or not _stays_inline(spec, table):
+        known = single.preview(shard, partial(expected, when=when, idempotency=idempotency), idempotency)
+        if known is not None and known.already:
+            return known
     return _upload(shard, spec, table, partial(commit, shard, when, idempotency))
+
+
+def _stays_inline(spec: ShardSpec, table: pa.Table) -> bool:
+    """Whether nothing is uploaded for these rows, most probably."""
+    return int(table.get_total_buffer_size()) < spec.config.inline_part_bytes
 
 
 def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) -> Appended:
