@@ -12,7 +12,7 @@ AZURITE=3.35.0 # 3.36 and newer need Node 22
 KAFKA=3.9.0
 SPARK_KAFKA=4.2.0 # for Spark 4.3 as well: there is no 4.3.0 of it
 HADOOP_AWS=3.5.0 # the version of Hadoop in PySpark 4.3
-DEBEZIUM=3.0.8.Final # made with Kafka 3.9.0, whose Connect its pom names
+DEBEZIUM=3.6.1.Final # made with Kafka 4.3.0, whose Connect its pom names
 
 home="${TIDELAKE_SERVERS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tidelake/servers}"
 limit_s=300

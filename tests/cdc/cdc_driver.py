@@ -24,6 +24,8 @@ def main(broker: str, topic: str, lake: str, checkpoint: str) -> None:
 
     to = tables_sink(tidelake.open(Path(lake)), "bank", progress=told)
     options = {"kafka.bootstrap.servers": broker, "subscribe": topic, "startingOffsets": "earliest"}
+    # A broker that is killed may be away for longer than a client waits by default.
+    options["kafka.default.api.timeout.ms"] = "600000"
     # The first micro-batches catch up in several steps.
     frame = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger="5000").load()
     query = frame.writeStream.foreachBatch(to).option("checkpointLocation", checkpoint).start()

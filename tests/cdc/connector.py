@@ -26,6 +26,8 @@ NAME = "bank"
 TOPIC = "bank"
 _JVM = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _READY_S = 120.0
+# A position is kept twice a second; on a busy machine later.
+_KEPT_S = 30.0
 CONVERTERS = {
     "key.converter": "org.apache.kafka.connect.json.JsonConverter",
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
@@ -59,11 +61,14 @@ _OWN = {
     "slot.max.retries": "120",
 }
 _LOG = """
-log4j.rootLogger=INFO, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
-log4j.logger.org.apache.kafka=WARN
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d{ISO8601} %p %c{1}: %m%n
+rootLogger.level=info
+rootLogger.appenderRef.out.ref=out
+logger.kafka.name=org.apache.kafka
+logger.kafka.level=warn
 """
 
 
@@ -71,12 +76,12 @@ class Connector(servers.Server):
     """A worker of Kafka Connect with one connector. It keeps what it has over a stop and a kill."""
 
     def __init__(self, folder: Path, broker: Broker, database: servers.PostgresServer) -> None:
-        found = [*jars("debezium"), *jars("kafka")]
+        found = jars("debezium")
         java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
-        (folder / "log4j.properties").write_text(_LOG)
+        (folder / "log4j2.properties").write_text(_LOG)
         command = tied(
             *(java, *_JVM, f"-Djava.io.tmpdir={folder}"),
-            f"-Dlog4j.configuration=file:{folder}/log4j.properties",
+            f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
             *("-cp", os.pathsep.join(map(str, found)), "org.apache.kafka.connect.cli.ConnectStandalone"),
             *(folder / "worker.properties", folder / "connector.properties"),
         )
@@ -102,13 +107,15 @@ class Connector(servers.Server):
         self._write("connector.properties", {"name": NAME, **SETTINGS, **database, **_OWN})
 
     def kill(self) -> None:
-        """End it as `kill -9` does, but not amid a write of its position, which would then be lost."""
-        while self._process is not None and self._process.poll() is None:
+        """End it as `kill -9` does, but not amid a write of its position, nor before it has kept one."""
+        deadline_s = time.monotonic() + _KEPT_S
+        while self._process is not None and self._process.poll() is None and time.monotonic() < deadline_s:
             self._process.send_signal(signal.SIGSTOP)
             time.sleep(0.02)
             position = self._folder / "offsets"
-            # The mark at the end of a map that Java has written.
-            if not position.exists() or position.read_bytes().endswith(b"x"):
+            kept = position.read_bytes() if position.exists() else b""
+            # A position after the copy, and the mark at the end of a map that Java has written.
+            if b'"lsn_commit"' in kept and kept.endswith(b"x"):
                 break
             self._process.send_signal(signal.SIGCONT)
             time.sleep(0.02)

@@ -1,6 +1,7 @@
 """A real PostgreSQL by Debezium, Kafka and Spark into a group of collections, each of them killed amid it."""
 
 import json
+import time
 from pathlib import Path
 from random import Random
 
@@ -38,6 +39,11 @@ def test_the_page_has_the_settings_of_the_connector_that_is_tested() -> None:
     ],
 )
 def test_the_collections_are_the_database_whatever_is_killed(rounds: int, rng: Random) -> None:
+    began_s = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began_s:7.1f} s  {text}", flush=True)
+
     with pipeline() as parts:
         bank = Bank(parts.database, rng.getrandbits(32))
         # The tables are copied while they change.
@@ -46,9 +52,10 @@ def test_the_collections_are_the_database_whatever_is_killed(rounds: int, rng: R
         parts.follow(bank.barrier().lsn)
         for _ in range(rounds):
             for part in rng.sample(PARTS, len(PARTS)):
-                parts.kill_amid(part, bank, rng)
+                parts.kill_amid(part, bank, rng, say)
             checked = check(parts.lake, bank.barriers[-1 - len(PARTS) :])
             assert checked.times > len(PARTS) and checked.rows
+            say(f"equal: {checked}")
         checked = check(parts.lake, bank.barriers)
         assert checked.barriers == 1 + rounds * len(PARTS)
         assert not [kind for kind in KINDS if not bank.done[kind]]

@@ -38,11 +38,12 @@ _SETTINGS = {
 
 
 def jars(name: str) -> list[Path]:
-    """The jars of `name` that setup/servers.sh has copied; none if it has not."""
+    """The jars of the newest version of `name` that setup/servers.sh has copied; none if it has not."""
     home = os.environ.get("TIDELAKE_SERVERS") or str(
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidelake" / "servers"
     )
-    return sorted(Path(home).glob(f"{name}-[0-9]*/*.jar"))
+    folders = sorted(one for one in Path(home).glob(f"{name}-[0-9]*") if one.suffix != ".new")
+    return sorted(folders[-1].glob("*.jar")) if folders else []
 
 
 def class_path() -> dict[str, str]:

@@ -4,7 +4,8 @@ Spark closes the connection of a worker that had none for a minute, or whose ses
 for a failed task, and from 4.1 on it prints the traceback of a `BrokenPipeError`, after jobs that went well,
 where a connection is a Unix domain socket (as in `local_session`). A worker that has imported
 `tidelake.spark` just ends if its connection is closed before any work has come. Work that has come, and what
-is said of it, is PySpark's.
+is said of it, is PySpark's. So no work of Tidelake goes to workers that need not import it: a frame of rows
+that the driver has is made by `from_arrow` in `tidelake.spark.versions`.
 """
 
 import socket

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas import types as arrow_types
 
@@ -50,6 +50,16 @@ def to_arrow(frame: DataFrame) -> pa.Table:
         return pa.Table.from_batches(old._collect_as_arrow(), arrow_schema(frame.schema))
     client = old._session.client
     return client.to_table(old._plan.to_proto(client))[0]
+
+
+def from_arrow(spark: SparkSession, rows: pa.RecordBatch, schema: t.StructType) -> DataFrame:
+    """A frame of rows that this process has. No Python worker gets them, but with PySpark 3.5.
+
+    A worker that has not imported `tidelake.spark` prints a traceback when idle: see `tidelake.spark.idle`.
+    """
+    if VERSION >= (4, 0):
+        return spark.createDataFrame(pa.Table.from_batches([rows]).cast(arrow_schema(schema)), schema)
+    return spark.createDataFrame(list(zip(*(c.to_pylist() for c in rows.columns), strict=True)), schema)
 
 
 def arrow_schema(schema: t.StructType) -> pa.Schema:

@@ -11,16 +11,19 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from feed import Feed
 from pyspark.sql.classic.dataframe import DataFrame
 
 import tidelake
 from tidelake.errors import UsageError
-from tidelake.spark import append, sink, upsert
+from tidelake.spark import append, sink, tables_sink, upsert
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.tasks import estimated_bytes, one_thread
+from tidelake.spark.versions import from_arrow
 from tidelake.spark.writing import running
 from tidelake.spark.writing.running import BYTES_MAX, rows_of, taken
+from tidelake.spark.writing.tablelines import FewLines, SparkLines, lines_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -110,6 +113,34 @@ def test_a_micro_batch_of_unknown_size_is_taken_to_be_as_large_as_the_one_before
         expected.update(rows)
         assert contents(c) == expected
     assert tried == [True, False, True]
+
+
+def test_the_first_micro_batch_of_many_tables_tells_how_large_the_next_one_is(
+    spark: Any, tmp_path: Path
+) -> None:
+    told = tables_sink(tidelake.open(tmp_path / "lake"), "shop", keys=["id"])
+    events = [line for _, lines in Feed(3, postgres=True).transactions(9).lines for line in lines]
+    for number, size in enumerate((None, sum(map(len, events)))):
+        frame = spark.createDataFrame([(line,) for line in events], "value string")
+        assert estimated_bytes(frame) is None
+        taken: list[Any] = []
+
+        def made(held: Any, frame: Any = frame, taken: list[Any] = taken) -> Any:
+            taken.append(lines_of(frame, held, told._taken_bytes))
+            return taken[-1]
+
+        assert (told._taken_bytes is None) == (size is None) or size <= told._taken_bytes <= 2 * size
+        told.write(made, "query", number)
+        assert isinstance(taken[0], SparkLines if size is None else FewLines)
+
+
+def test_no_python_worker_gets_rows_that_the_driver_has(spark: Any) -> None:
+    """It would be one that has not imported Tidelake, and prints a traceback when it is idle."""
+    rows = [{"value": "aü", "offset": 1}, {"value": None, "offset": None}]
+    batch = pa.RecordBatch.from_pylist(rows, pa.schema([("value", pa.string()), ("offset", pa.int64())]))
+    frame = from_arrow(spark, batch, spark.createDataFrame([], "value binary, offset bigint").schema)
+    assert Counter(map(tuple, frame.collect())) == Counter([("aü".encode(), 1), (None, None)])
+    assert "PythonRDD" not in frame._jdf.queryExecution().toRdd().toDebugString()
 
 
 def test_tasks_share_what_has_much_to_look_up(

@@ -36,7 +36,7 @@ from tidelake.spark.envelopes.routes import (
 )
 from tidelake.spark.envelopes.storing import event_schema
 from tidelake.spark.uploads import Answer, total
-from tidelake.spark.versions import to_arrow
+from tidelake.spark.versions import from_arrow, to_arrow
 from tidelake.spark.writing.running import fetched, rows_of
 from tidelake.spark.writing.transactions import Surveyed, seen_column
 
@@ -128,8 +128,7 @@ def lines_of(frame: DataFrame, held: pa.RecordBatch | None, expected_bytes: int 
         return FewLines([*([] if held is None else [held]), *few])
     if held is None:
         return SparkLines(lines)
-    kept = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
-    again = lines.sparkSession.createDataFrame(kept, lines.select(*AS_TEXT).schema)
+    again = from_arrow(lines.sparkSession, held, lines.select(*AS_TEXT).schema)
     # A partition of its own, so that no batch has lines of both.
     return SparkLines(lines.unionByName(again, allowMissingColumns=True))
 
@@ -234,7 +233,9 @@ class SparkLines:
 
     def answers(self, targets: Sequence[TableTarget]) -> list[Answer]:
         """As `Lines`."""
-        return list(map(self._answer, targets))
+        found = list(map(self._answer, targets))
+        self.taken_bytes = sum(answer.taken_bytes for answer in found)
+        return found
 
     def close(self) -> None:
         """As `Lines`."""

@@ -30,7 +30,7 @@ from tidelake.spark.envelopes.surveys import SURVEY, Twice, merged_surveys, surv
 from tidelake.spark.envelopes.timeline import Progress, Timeline, timeline
 from tidelake.spark.tasks import described, one_thread
 from tidelake.spark.uploads import Answer
-from tidelake.spark.versions import to_arrow
+from tidelake.spark.versions import from_arrow, to_arrow
 from tidelake.spark.writing.running import fetched
 
 # What tells an event apart from all others.
@@ -223,8 +223,7 @@ def surveyed(
     lines = lines.select(*AS_TEXT)
     few = None if few is None else [batch.select(AS_TEXT) for batch in few]
     if held is not None:
-        kept_rows = list(zip(*(column.to_pylist() for column in held.columns), strict=True))
-        lines = lines.unionByName(lines.sparkSession.createDataFrame(kept_rows, lines.schema))
+        lines = lines.unionByName(from_arrow(lines.sparkSession, held, lines.schema))
         few = None if few is None else [held, *few]
     return Transactions(lines, few, *times, copied, repeated)
 
