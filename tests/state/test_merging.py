@@ -60,9 +60,9 @@ def test_empty_batches_beside_a_run_are_taken_in_but_alone_ask_for_nothing():
 
 @pytest.mark.parametrize(
     ("stored", "inline", "worthwhile"),
-    [(0, 15, False), (0, 16, True), (3, 3, False), (3, 4, True), (4, 0, True), (1, 11, False), (1, 12, True)],
+    [(0, 31, False), (0, 32, True), (3, 7, False), (3, 8, True), (4, 0, True), (1, 23, False), (1, 24, True)],
 )
-def test_so_many_members_with_rows_in_the_state_as_are_merged_count_as_one(stored, inline, worthwhile):
+def test_twice_as_many_members_with_rows_in_the_state_as_are_merged_count_as_one(stored, inline, worthwhile):
     def held(n):
         more = {"inline": b"rows"} if n >= stored else {}
         return hollow(n, n + 1, run(f"p{n}", n, n, rows=1, **more))

@@ -18,7 +18,8 @@ from tidelake.errors import CorruptionError, TidelakeError
 from tidelake.store import wal
 from tidelake.store.protocols import Entry
 from tidelake.store.sqlite import SqliteVersionLog
-from tidelake.store.sqlite_database import witness_of
+from tidelake.store.sqlite_database import note, witness_of
+from tidelake.store.witness import LINK_BYTES, Acknowledged
 from tiers import examples, rounds
 
 SECTOR = 512
@@ -199,6 +200,16 @@ def test_an_older_file_in_the_place_of_one_is_damage(tmp_path: Path, suffix: str
         assert isinstance(found, CorruptionError) and "ends at entry 9, but entry 19 was" in str(found)
     else:  # the write-ahead log has all of it
         assert isinstance(found, list) and len(found) == 20
+
+
+def test_nothing_is_appended_to_a_log_that_has_lost_what_was_acknowledged(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path))
+    extend(log, "k", *range(10))
+    # Another process has acknowledged entries, and this one does not see them.
+    note(str(file_of(tmp_path, ".db")), Acknowledged(19, bytes(LINK_BYTES)))
+    with pytest.raises(CorruptionError, match="ends at entry 9, but entry 19 was"):
+        log.compare_and_set("k", 9, b"ten")
+    log.close()
 
 
 def test_the_log_of_another_key_in_the_place_of_one_is_damage(tmp_path: Path) -> None:
