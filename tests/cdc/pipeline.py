@@ -94,13 +94,15 @@ class Pipeline:
         """Wait until all times up to one are closed in the lake.
 
         Raises:
-            RuntimeError: that does not happen, or the driver has stopped with an error.
+            RuntimeError: nothing is closed for a long time, or the driver has stopped with an error.
         """
-        deadline_s = time.monotonic() + _WITHIN_S
+        upper, deadline_s = -1, 0.0
         while True:
-            upper = self.lake["bank"].upper.elements[0] if "bank" in self.lake else 0
+            before, upper = upper, self.lake["bank"].upper.elements[0] if "bank" in self.lake else 0
             if upper > upto:
                 return
+            if upper > before:
+                deadline_s = time.monotonic() + _WITHIN_S
             if self.driver.ended or time.monotonic() > deadline_s:
                 raise RuntimeError(
                     f"the group is at {upper}, and not past {upto}: the driver says\n"

@@ -1,7 +1,7 @@
 """Transactions whose events lie in several topics and partitions, against a replay by transaction.
 
 A micro-batch takes any number of messages of each partition, as Kafka's source does. Drivers die after a
-commit, and new checkpoints begin at earlier offsets.
+commit, new checkpoints begin at earlier offsets, and connectors send again what they had sent last.
 """
 
 import json
@@ -30,6 +30,7 @@ from tiers import rounds
 IDLE_MS = 1000
 COUNT = 12
 ENDS, HEARTBEATS = TopicPartition("d.transaction", 0), TopicPartition("__heartbeat.d", 0)
+ONE = TopicPartition("d", 0)
 
 
 @dataclass
@@ -40,10 +41,25 @@ class Message:
 
 
 class Log:
-    """The topics of a feed: each table has one, and its keys are spread over the partitions."""
+    """The topics of a feed: each table has one, and its keys are spread over the partitions.
 
-    def __init__(self, seed: int, partitions: int, *, ends: bool = False, gap_ms: int = 40) -> None:
-        self.chance = random.Random(seed)
+    Attributes:
+        dies: how probable it is that the connector dies before a message.
+        one: the only topic, instead of those.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        partitions: int,
+        *,
+        ends: bool = False,
+        gap_ms: int = 40,
+        dies: float = 0,
+        one: bool = False,
+    ) -> None:
+        self.chance, self.dies, self.one = random.Random(seed), dies, one
+        self.sent: list[tuple[TopicPartition, Any]] = []
         self.feed = Feed(seed, postgres=True)
         self.ends, self.gap_ms, self.now = ends, gap_ms, 0
         self.places: dict[TopicPartition, list[Message]] = {
@@ -54,8 +70,19 @@ class Log:
         self.partitions = partitions
         if ends:
             self.places[ENDS] = []
+        if one:
+            self.places = {ONE: []}
+
+    def deliver(self, place: TopicPartition, value: Any) -> None:
+        """Send a message, and some of those before it once more if the connector dies."""
+        if self.sent and self.chance.random() < self.dies:
+            for again in self.sent[-self.chance.randint(1, 30) :]:
+                self.send(*again)
+        self.sent.append((place, value))
+        self.send(place, value)
 
     def send(self, place: TopicPartition, value: Any) -> None:
+        place = ONE if self.one else place
         self.now += self.chance.randint(0, self.gap_ms)
         messages = self.places.setdefault(place, [])
         messages.append(Message(None if value is None else json.dumps(value), len(messages), self.now))
@@ -71,12 +98,12 @@ class Log:
                 payload["transaction"] = {"id": f"{number}:{payload['source']['lsn']}", "total_order": order}
                 row = payload["after"] or payload["before"]
                 at = self.chance.randrange(self.partitions) if row is None else row["id"] % self.partitions
-                self.send(TopicPartition(f"d.public.{payload['source']['table']}", at), event)
+                self.deliver(TopicPartition(f"d.public.{payload['source']['table']}", at), event)
                 if payload["op"] == "d":
-                    self.send(TopicPartition(f"d.public.{payload['source']['table']}", at), None)
+                    self.deliver(TopicPartition(f"d.public.{payload['source']['table']}", at), None)
             if self.ends:
                 told = {"status": "END", "id": f"{number}:{time + 1}", "event_count": len(lines)}
-                self.send(ENDS, told if lines else {"status": "BEGIN", "id": f"{number}:{time + 1}"})
+                self.deliver(ENDS, told if lines else {"status": "BEGIN", "id": f"{number}:{time + 1}"})
 
     def mark(self) -> None:
         """Let all partitions pass the last commit."""
@@ -175,7 +202,10 @@ class Reader:
 @pytest.mark.parametrize("ends", [False, True])
 def test_transactions_in_partitions_are_whole_however_they_are_read(tmp_path: Path, ends: bool) -> None:
     for seed in rounds(fast=1, full=20, soak=400):
-        log = Log(seed, 1 + seed % 3, ends=ends)
+        chance = random.Random(seed)
+        log = Log(
+            seed, 1 + seed % 3, ends=ends, dies=chance.choice([0, 0.02, 0.1]), one=chance.random() < 0.5
+        )
         log.transactions(COUNT)
         reader = Reader(tmp_path / str(seed), log)
         counts = []
