@@ -5,7 +5,7 @@ that name. All properties, and the tests that are marked `grows`, run again in t
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -51,7 +51,14 @@ def calls(*, most: int, fast: int = 1, full: int = 1) -> range:
     return range(0, most, {"fast": fast, "full": full, "soak": 1}[settings.get_current_profile_name()])
 
 
-def rounds(*, fast: float = 0, full: float, soak: float, least: int = 1) -> Iterator[int]:
+def rounds(
+    *,
+    fast: float = 0,
+    full: float,
+    soak: float,
+    least: int = 1,
+    soak_until: Callable[[], bool] = lambda: True,
+) -> Iterator[int]:
     """0, 1, 2, ... until this tier's seconds are over.
 
     Args:
@@ -59,10 +66,11 @@ def rounds(*, fast: float = 0, full: float, soak: float, least: int = 1) -> Iter
         full: seconds in the full tier.
         soak: seconds in the soak.
         least: so many rounds are made on a busy machine as well.
+        soak_until: the soak goes on until this holds as well.
     """
-    seconds = {"fast": fast, "full": full, "soak": soak}[settings.get_current_profile_name()]
-    deadline_s = time.monotonic() + seconds
+    tier = settings.get_current_profile_name()
+    deadline_s = time.monotonic() + {"fast": fast, "full": full, "soak": soak}[tier]
     number = 0
-    while number < least or time.monotonic() < deadline_s:
+    while number < least or time.monotonic() < deadline_s or (tier == "soak" and not soak_until()):
         yield number
         number += 1

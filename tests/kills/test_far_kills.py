@@ -24,6 +24,7 @@ CREW = [
     *((kind, kind) for kind in ("maintain", "collect", "drop", "fork")),
 ]
 RATE = 0.1
+FAULTS_LEAST = 10_000  # that a soak makes
 GRACE_S = 2
 AHEAD_S = (0.0, 3600.0)
 """The clocks of the children are an hour apart."""
@@ -93,7 +94,7 @@ def far(request, versitygw, rng, monkeypatch):
 @pytest.mark.parametrize("far", LOGS, indirect=True)
 def test_processes_behind_faults_lose_and_double_nothing(far, rng, record_property):
     with Crew(far.place, CREW, far.through) as crew:
-        for number in rounds(full=5, soak=600, least=3):
+        for number in rounds(full=5, soak=600, least=3, soak_until=lambda: far.faults >= FAULTS_LEAST):
             for child in crew.children:
                 child.await_ready()
             time.sleep(rng.random() * 3)
