@@ -7,8 +7,11 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.shell_completion import ShellComplete
 
 import tidelake
+import tidelake.cli.main  # defines the commands
+from tidelake.cli.group import cli
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 HOSTILE = "<b>\x1b[31m"
@@ -128,3 +131,15 @@ def test_completion_of_shells(shell) -> None:
         check=False,
     )
     assert b"_TIDELAKE_COMPLETE" in done.stdout
+
+
+def test_names_of_collections_are_completed(place) -> None:
+    def completed(*words: object) -> list[str]:
+        *before, begin = map(str, words)
+        found = ShellComplete(cli, {}, "tidelake", "_TIDELAKE_COMPLETE").get_completions(before, begin)
+        return [item.value for item in found]
+
+    assert completed("snapshot", place, "") == ["users"]
+    assert completed("log", place, "us") == ["users"]
+    assert completed("log", place, "x") == []
+    assert completed("log", place / "nothing", "") == []

@@ -8,8 +8,22 @@ from typing import Any
 
 import click
 
+from tidelake.errors import TidelakeError
+
+
+def _names(context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
+    """Names of collections of the lake on the line, for a shell that completes them."""
+    import tidelake
+
+    try:
+        with tidelake.open(context.params["lake"], create=False, read_only=True) as lake:
+            return [name for name in lake.list() if name.startswith(begin)]
+    except TidelakeError:
+        return []  # a shell has no place for an error; the command will tell it
+
+
 LAKE = click.argument("lake")
-NAME = click.argument("collection")
+NAME = click.argument("collection", shell_complete=_names)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
 ROWS = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object for each row, for programs."
@@ -94,7 +108,7 @@ class _Commands(click.Group):
 def cli() -> None:
     """Collections that change over time: exact as-of reads and exact changes, with no server.
 
-    LAKE is a directory (or file:/// URL). Output is a table, or JSON with --json.
+    LAKE is a directory or a URL, such as s3://bucket/lake. Output is a table, or JSON with --json.
 
     \b
       tidelake create LAKE users --key id --column id:int64 --column name:string

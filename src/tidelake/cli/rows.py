@@ -91,7 +91,7 @@ def _reading(find: Callable[..., "pa.RecordBatchReader"]) -> Callable[..., None]
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Use the columns of this file.",
 )
-@click.option("--time", default="counter", show_default=True, help="counter, ms, us or tuple(n).")
+@click.option("--time", default="counter", show_default=True, help="counter, ms, us, date or tuple(n).")
 @click.option(
     "--allow-recreate", is_flag=True, help="Also if a collection of this name was dropped or renamed."
 )
