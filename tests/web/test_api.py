@@ -13,6 +13,9 @@ from starlette.testclient import TestClient
 
 import tidelake
 from tidelake.config import Config
+from tidelake.data import scan
+from tidelake.data.encode import encode_key
+from tidelake.shard.reading.pages import PageStart
 from tidelake.web import api, describe
 from tidelake.web.api import SUMMARIES_MAX, Api
 from tidelake.web.app import application
@@ -243,6 +246,51 @@ def test_many_names_are_given_part_by_part(monkeypatch):
             assert lake.recorder.counts["log.scan"] - scans <= 2
     assert (len(first["names"]), first["more"]) == (4, True)
     assert (len(rest["names"]), rest["more"]) == (2, False)
+
+
+def test_no_request_decodes_more_of_a_larger_collection(tmp_path, monkeypatch):
+    decoded = 0
+    original = scan._decoded
+
+    def counted(*args, **given):
+        nonlocal decoded
+        for batch in original(*args, **given):
+            decoded += batch.num_rows
+            yield batch
+
+    monkeypatch.setattr(scan, "_decoded", counted)
+    config = Config(
+        row_group_rows=256, part_target_bytes=4_096, merge_budget_s=0, fold_rows=1, inline_part_bytes=0
+    )
+    found = {}
+    for rows in (8_000, 64_000):
+        with tidelake.open(tmp_path / str(rows), config=config) as lake:
+            c = lake.create("c", ROW, key=["k"])
+            c.append(pa.table({"k": range(rows), "v": [f"v{k}" for k in range(rows)]}))
+            c.append(pa.table({"k": [5, rows - 5], "v": ["more"] * 2}))
+            shown, schema = Api(lake, "1"), c._shard.spec.schema
+            middle = PageStart(encode_key(pa.table({"k": [rows // 2]}), schema)[0].as_py())
+            for what, given in (
+                ("lake", {}),
+                ("names", {}),
+                ("collection", {}),
+                ("log", {}),
+                ("summaries", {"names": '["c"]'}),
+                ("rows", {}),
+                ("rows", {"from": str(middle)}),
+                ("rows", {"where": f"k > {rows - 10}"}),
+                ("changes", {"after": "0", "through": "1"}),
+                ("history", {"key": '["5"]'}),
+            ):
+                before = decoded, lake.recorder.counts["blob.get.bytes"]
+                answer = getattr(shown, what)({"name": "c", **given})
+                after = decoded, lake.recorder.counts["blob.get.bytes"]
+                cost = (len(answer.get("rows", ())), after[0] - before[0], after[1] - before[1])
+                found.setdefault((what, *given), []).append(cost)
+    for what, ((few, rows, size), (as_many, more_rows, more_size)) in found.items():
+        assert few == as_many and (few or what[0] not in ("rows", "changes", "history")), what
+        # A chunk or two are decoded ahead; the end of a part has what is said of its row groups.
+        assert max(rows, more_rows) <= 4_096 and more_size <= size + 65_536, (what, found[what])
 
 
 def test_metrics_are_answered(client):

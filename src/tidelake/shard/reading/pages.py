@@ -8,7 +8,7 @@ not pass its times: what is closed does not change.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from tidelake.shard.runs.scope import KeyRange, Source
 from tidelake.shard.shard import Shard
 
 _CURSOR_BYTES_MAX = 1 << 20
+_CHUNK_ROWS_MIN = 1_024
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ def page(
     clock = shard.env.clock
     deadline_s = clock.monotonic_s() + seconds
     read = query.read(shard, asked, options)
-    ranges = _ranges(read.needed, start.key) if options.where is not None else [KeyRange(start.key)]
+    if options.where is None:
+        read, ranges = _in_small_chunks(read, limit), [KeyRange(start.key)]
+    else:
+        ranges = _ranges(read.needed, start.key)
     found: list[pa.RecordBatch] = []
     skipped, rows = 0, 0
     for keys in ranges:
@@ -115,6 +119,13 @@ def page(
         if keys.stop is not None and clock.monotonic_s() >= deadline_s:
             return Page(pa.Table.from_batches(found, read.schema), PageStart(keys.stop), whole=False)
     return Page(pa.Table.from_batches(found, read.schema), None, whole=True)
+
+
+def _in_small_chunks(read: VersionRead, rows: int) -> VersionRead:
+    """The same read, which decodes little more than the first rows if no more are taken."""
+    config = read.spec.config
+    chunk_rows = min(config.merge_chunk_rows, max(_CHUNK_ROWS_MIN, rows + 1))
+    return replace(read, spec=replace(read.spec, config=replace(config, merge_chunk_rows=chunk_rows)))
 
 
 def _ranges(needed: list[Source], start: bytes) -> list[KeyRange]:
