@@ -4,15 +4,17 @@ import datetime
 import json
 import random
 import uuid
+from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lakes import SMALL_PARTS
 
 import tidelake
-from tidelake.data.sql import polarsfilter
+from tidelake.data.sql import arrowfilter, polarsfilter
 from tidelake.data.types import schema_from_arrow
 from tidelake.errors import HistoryCompacted, InvalidUpdates, NotYetClosed, UsageError
 from tiers import examples
@@ -137,36 +139,141 @@ FILTERS = [
 ]
 
 
+VALUES = {
+    "id": [0, 1, 2, 3, None],
+    "s": ["", "a", "ab", "b", "%", "it's", None],
+    "f": [0.5, 0.1, 7.0, -0.0, float("nan"), float("-inf"), None],
+    "b": [True, False, None],
+    "day": [datetime.date(2026, 1, 1), datetime.date(2026, 2, 1), None],
+    "moment": [*(datetime.datetime(2026, 1, day, 1, tzinfo=datetime.UTC) for day in (1, 2)), None],
+    "d": [Decimal("1.50"), Decimal("-2.00"), None],
+    "x": [b"", b"a", None],
+}
+VALUES_SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("s", pa.string()),
+        ("f", pa.float64()),
+        ("b", pa.bool_()),
+        ("day", pa.date32()),
+        ("moment", pa.timestamp("us", "UTC")),
+        ("d", pa.decimal128(8, 2)),
+        ("x", pa.binary()),
+    ]
+)
+
+
+def filled(lake, rng):
+    rows = [{name: rng.choice(of) for name, of in VALUES.items()} for _ in range(rng.randrange(12))]
+    made = lake.create("c", VALUES_SCHEMA, key=["id"])
+    times = pa.array([0] * len(rows), pa.int64())
+    made.append(pa.Table.from_pylist(rows, VALUES_SCHEMA).append_column("_time", times), upper=1)
+    return made
+
+
 @pytest.mark.grows
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(st.integers(0, 2**32).map(random.Random))
 def test_a_filter_that_is_pushed_down_keeps_what_polars_keeps(rng):
-    schema = pa.schema(
-        [("id", pa.int64()), ("s", pa.string()), ("f", pa.float64()), ("b", pa.bool_()), ("day", pa.date32())]
-    )
-    values = {
-        "id": [0, 1, 2, 3, None],
-        "s": ["", "a", "ab", "b", "%", None],
-        "f": [0.5, 0.1, 7.0, float("nan"), float("-inf"), None],
-        "b": [True, False, None],
-        "day": [datetime.date(2026, 1, 1), datetime.date(2026, 2, 1), None],
-    }
-    rows = [{name: rng.choice(of) for name, of in values.items()} for _ in range(rng.randrange(12))]
     with tidelake.open(f"memory://{uuid.uuid4().hex}", config=SMALL_PARTS) as lake:
-        made = lake.create("c", schema, key=["id"])
-        made.append(
-            pa.Table.from_pylist(rows, schema).append_column("_time", pa.array([0] * len(rows), pa.int64())),
-            upper=1,
-        )
+        made = filled(lake, rng)
         lazy, whole = made.to_polars(), made.to_polars().collect()
         for _ in range(6):
             chosen = [rng.choice(FILTERS) for _ in range(rng.randrange(1, 4))]
             asked = chosen[0]
             for one in chosen[1:]:
                 asked = asked & one if rng.random() < 0.7 else asked | one
-            shown = rng.sample(list(values), rng.randrange(1, 4))
+            shown = rng.sample(list(VALUES), rng.randrange(1, 4))
             found, expected = lazy.filter(asked).select(shown).collect(), whole.filter(asked).select(shown)
             assert found.equals(expected, null_equal=True) or str(found) == str(expected), str(asked)
+
+
+CONDITIONS = [
+    *("id = 2", "id > 1", "id <> 3", "id IN (1, 3)", "id NOT IN (1, 7)", "id IN (2, NULL)", "id + 1 > 2"),
+    *("s = 'a'", "s < 'b'", "s LIKE 'a%'", "s = 'it''s'", "s IS NULL", "s IS NOT NULL", "s IN ('a', '%')"),
+    *("f > 0.5", "f <= 0.1", "f <> 0.5", "f = 'nan'", "f < 'nan'", "f = 0", "f IN (0.0, 7)", "f >= '-inf'"),
+    *("b", "b = false", "day > DATE '2026-01-01'", "moment > TIMESTAMPTZ '2026-01-01 02:00:00+01'"),
+    *("d = 1.5", "d < 0", "x = 'a'::BLOB", "id > f", "id BETWEEN 1 AND 2", "TRUE"),
+]
+
+
+@pytest.mark.grows
+@settings(max_examples=examples(50))
+@given(st.integers(0, 2**32).map(random.Random))
+def test_a_filter_that_is_pushed_down_keeps_what_duckdb_keeps(rng):
+    with (
+        tidelake.open(f"memory://{uuid.uuid4().hex}", config=SMALL_PARTS) as lake,
+        duckdb.connect() as own,
+    ):
+        made = filled(lake, rng)
+        relation, whole = made.to_duckdb(own), own.from_arrow(made.to_arrow())
+        for _ in range(6):
+            asked = rng.choice(CONDITIONS)
+            for _ in range(rng.randrange(3)):
+                word = rng.choice(["AND", "AND", "OR", "AND NOT"])
+                asked = f"({asked}) {word} ({rng.choice(CONDITIONS)})"
+            shown = ", ".join([*rng.sample(list(VALUES), rng.randrange(4)), "1"])
+            found, expected = (str(one.filter(asked).project(shown).fetchall()) for one in (relation, whole))
+            assert found == expected, asked
+
+
+def test_a_relation_of_duckdb_reads_what_a_query_needs(collection, monkeypatch):
+    asked = []
+    original = type(collection)._read
+
+    def read(self, query, options, seen=None):
+        asked.append((options.columns, options.where))
+        return original(self, query, options, seen)
+
+    monkeypatch.setattr(type(collection), "_read", read)
+    relation = collection.to_duckdb()
+    for query, columns, where in (
+        (relation.filter("id >= 3 AND upper(s) = 'AB'").project("f"), ["id", "s", "f"], '("id" >= 3)'),
+        (relation.filter("id IN (3, 7) AND b = FALSE").project("f"), ["id", "f", "b"], None),
+        (relation.filter("f <= 0.1 AND s IS NOT NULL").project("s"), ["s", "f"], None),
+        (relation.aggregate("count(*)"), ["id"], None),
+        (relation.project("s, id"), ["id", "s"], None),
+    ):
+        asked.clear()
+        assert query.fetchall()
+        ((found, condition),) = asked
+        assert list(found) == columns
+        assert where is None or condition == f"({where})"
+    asked.clear()
+    relation.filter("id IN (3, 7) AND b = FALSE AND f <= 0.1").fetchall()
+    told = set(asked[0][1][1:-1].split(" AND "))
+    assert told == {'("id" IN (3, 7))', '("b" = FALSE)', "(\"f\" <= DOUBLE '0.1')"}
+
+
+def test_filters_of_arrow_that_are_known_and_some_that_are_not(lake):
+    field, scalar = pa.compute.field, pa.scalar
+
+    def found(expression, names=("id", "s", "f", "x")):
+        kinds = pa.schema(zip(names, (pa.int64(), pa.string(), pa.float64(), pa.binary()), strict=True))
+        return arrowfilter.known(expression, schema_from_arrow(kinds, [names[0]]))
+
+    inner = (field("id") == 5) & ~(field("s").isin(["a"]) | field("f").is_null())
+    assert found(inner) == arrowfilter.Filter(
+        '("id" = 5) AND (NOT (("s" IN (\'a\')) OR ("f" IS NULL)))', frozenset({"id", "s", "f"})
+    )
+    for unknown in (
+        field("f") > scalar(0.5),  # NaN is greater here, and not in Arrow
+        field("f").is_null(nan_is_null=True),
+        field("id").isin([1, None]),
+        field("id") + 1 > scalar(2),
+        field("id") > field("f"),
+        pa.compute.if_else(field("s").is_valid(), field("id").isin([1]), scalar(None, pa.bool_())),
+        pa.compute.if_else(field("id").is_valid(), field("id").isin([1]), scalar(True)),
+    ):
+        assert found(unknown).where is None
+        assert found(unknown & (field("id") == 1)).where == '("id" = 1)'
+        assert found(unknown | (field("id") == 1)).where is None
+    # A name that could look like the rest of an expression.
+    names = ("id", "s'\nend: 'call", "f", "x")
+    assert found(field("id") == 1, names) == arrowfilter.Filter(None, None)
+    made = lake.create("hostile", pa.schema([(name, pa.int64()) for name in names]), key=["id"])
+    made.append(pa.table({name: [1, 2] for name in names}))
+    assert made.to_duckdb().filter("id = 2 AND f = 2").project("x").fetchall() == [(2,)]
 
 
 def test_filters_that_are_known_and_some_that_are_not():

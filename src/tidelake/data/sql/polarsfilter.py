@@ -5,8 +5,12 @@ a condition may let too many rows through, but never too few. Polars gives a fil
 its own affair: what is not known here is left out.
 """
 
+import datetime
 import io
 import json
+import math
+from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +26,7 @@ _INTEGERS = ("Int", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt3
 _FLOATS = ("Float", "Float32", "Float64")
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """A filter, or a piece of one, that is not known here."""
 
 
@@ -33,12 +37,23 @@ def condition(tree: Any, schema: Schema) -> str | None:
         tree: the filter, as polars serializes it.
         schema: of the rows.
     """
+    return all_known(_conjuncts(tree), _Writer(schema).text, schema)
+
+
+def all_known(parts: Iterable[Any], text_of: Callable[[Any], str], schema: Schema) -> str | None:
+    """The conjunction of those parts of a filter that are known, as a condition; None: none is.
+
+    Args:
+        parts: of any form.
+        text_of: the condition of a part; raises `Unknown`, or whatever an unexpected form leads to.
+        schema: of the rows.
+    """
     found = []
-    for part in _conjuncts(tree):
+    for part in parts:
         try:
-            text = _Writer(schema).text(part)
+            text = text_of(part)
             bound(text, schema)
-        except (_Unknown, UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException):
+        except (Unknown, UsageError, LookupError, TypeError, ValueError, AttributeError, pa.ArrowException):
             continue
         found.append(text)
     return " AND ".join(found) or None
@@ -78,18 +93,18 @@ class _Writer:
         if kind == "Column":
             column = self._columns[what]
             if column.type.name == "bool":
-                return _name(column)
+                return column_name(column)
         if kind == "BinaryExpr":
             sign = what["op"]
             if sign in _JOINS:
                 return f"({self.text(what['left'])} {_JOINS[sign]} {self.text(what['right'])})"
             column, is_left = self._column_of(what)
             value = _value(what["right" if is_left else "left"], column)
-            sides = (_name(column), value) if is_left else (value, _name(column))
+            sides = (column_name(column), value) if is_left else (value, column_name(column))
             return f"({sides[0]} {_SIGNS[sign]} {sides[1]})"
         if kind == "Function":
             return self._function(what["function"], what["input"])
-        raise _Unknown
+        raise Unknown
 
     def _column_of(self, what: Any) -> tuple[Column, bool]:
         is_left = "Column" in what["left"]
@@ -100,7 +115,7 @@ class _Writer:
         if (group, which) == ("Boolean", "Not"):
             return f"(NOT {self.text(inputs[0])})"
         column = self._columns[inputs[0]["Column"]]
-        name = _name(column)
+        name = column_name(column)
         if group == "Boolean" and which in ("IsNull", "IsNotNull"):
             return f"({name} IS {'NOT ' if which == 'IsNotNull' else ''}NULL)"
         if group == "Boolean" and "IsBetween" in which and which["IsBetween"] == {"closed": "Both"}:
@@ -108,15 +123,16 @@ class _Writer:
             return f"({name} BETWEEN {low} AND {high})"
         if group == "Boolean" and "IsIn" in which and which["IsIn"] == {"nulls_equal": False}:
             values = _listed(inputs[1]["Literal"]["Scalar"]["List"])
-            return f"({name} IN ({', '.join(_written(value, column) for value in values)}))"
+            return f"({name} IN ({', '.join(written(value, column) for value in values)}))"
         if (group, which) == ("StringExpr", "StartsWith"):
             prefix = inputs[1]["Literal"]["Scalar"]["String"]
             if not set(prefix) & set("%_\\"):
-                return f"({name} LIKE {_written(prefix + '%', column)})"
-        raise _Unknown
+                return f"({name} LIKE {written(prefix + '%', column)})"
+        raise Unknown
 
 
-def _name(column: Column) -> str:
+def column_name(column: Column) -> str:
+    """The name as an identifier of SQL."""
     return '"' + column.name.replace('"', '""') + '"'
 
 
@@ -126,24 +142,35 @@ def _value(node: Any, column: Column) -> str:
     if kind == "Date" and column.type.name == "date32":
         return _day(value)
     if kind in _INTEGERS or kind in _FLOATS or kind in ("String", "Boolean"):
-        return _written(value, column)
-    raise _Unknown
+        return written(value, column)
+    raise Unknown
 
 
-def _written(value: object, column: Column) -> str:
+def written(value: object, column: Column) -> str:
     """A value as a literal, if it is exact in the type of the column."""
     name = column.type.name
-    if isinstance(value, bool):
-        if name == "bool":
+    match value, name:
+        case bool(), "bool":
             return str(value).upper()
-    elif isinstance(value, str):
-        if name == "string":
+        case str(), "string":
             return "'" + value.replace("'", "''") + "'"
-    elif isinstance(value, int | float) and not name.startswith("decimal"):
-        digits = repr(abs(value))
-        if exact_number(digits, column):
-            return f"-{digits}" if value < 0 else digits
-    raise _Unknown
+        case bytes(), "binary":
+            return f"X'{value.hex()}'"
+        case datetime.datetime(), "timestamp":
+            zone = "" if value.tzinfo is None else "Z"
+            utc = value.astimezone(datetime.UTC).replace(tzinfo=None) if zone else value
+            return f"TIMESTAMP '{utc.isoformat(' ')}{zone}'"
+        case datetime.date(), "date32":
+            return f"DATE '{value.isoformat()}'"
+        case Decimal(), "decimal128" if value.is_finite():
+            return format(value, "f")
+        case float(), "float64" if math.isfinite(value):
+            return f"DOUBLE '{value!r}'"
+        case ((int() | float()), _) if not isinstance(value, bool) and not name.startswith("decimal"):
+            digits = repr(abs(value))
+            if exact_number(digits, column):
+                return f"-{digits}" if value < 0 else digits
+    raise Unknown
 
 
 def _day(days: int) -> str:
@@ -157,5 +184,5 @@ def _listed(raw: list[int]) -> list[object]:
     if len(values) == 1 and isinstance(values[0], list):
         values = values[0]
     if not values or any(value is None for value in values):
-        raise _Unknown
+        raise Unknown
     return values

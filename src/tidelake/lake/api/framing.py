@@ -93,9 +93,10 @@ class Framing(Reading):
     ) -> Any:
         """The contents at `as_of` as a relation of DuckDB, which reads them as a stream each time it is used.
 
-        The time is fixed by this call, as for `to_polars`. DuckDB does not say which rows and columns a query
-        on the relation uses: give `columns` and `where` to leave the others unread, or use `Lake.sql`.
-        Arguments and errors as for `to_arrow`; needs the extra `sql`.
+        The time is fixed by this call, as for `to_polars`. Columns that a query on the relation does not use
+        are not read, nor parts without rows that those of its filters let through that DuckDB hands on:
+        comparisons of a column with a constant. Arguments and errors as for `to_arrow`; needs the extra
+        `sql`.
 
         Args:
             connection: a connection of DuckDB; default: its default one.
@@ -105,11 +106,10 @@ class Framing(Reading):
             timeout_s: as for `to_arrow`.
         """
         duckdb = optional("duckdb", "tidelake[sql]")
-        from tidelake.lake.api.embedded import Scan
+        from tidelake.lake.api.duckdbframe import ContentsDataset
 
-        contents = self._contents(as_of, columns, where, timeout_s)
-        scan = Scan(contents.schema, contents.rows)
-        return (duckdb if connection is None else connection).from_arrow(scan)
+        dataset = ContentsDataset(self._contents(as_of, columns, where, timeout_s))
+        return (duckdb if connection is None else connection).from_arrow(dataset)
 
     def _contents(
         self,
