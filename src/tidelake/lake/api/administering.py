@@ -6,6 +6,7 @@ from tidelake.errors import CorruptionError, ReadOnlyLake
 from tidelake.lake.admin.agreeing import UpgradeReport
 from tidelake.lake.admin.fsck import FsckReport, LakeCheck, Watch
 from tidelake.lake.api.lakehandle import LakeHandle
+from tidelake.lake.api.notebook import bar
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_list, check_text
 from tidelake.lake.arguments.spans import DurationLike
@@ -122,7 +123,8 @@ class Administering(LakeHandle):
                 log entries is restored with all that can be kept; the rest is set aside: named in the report
                 and stored where it can be inspected. Nothing that holds data is removed.
             quick: do not read the contents of the parts.
-            progress: called for each part that was checked.
+            progress: called for each part that was checked, with the name of a collection, the bytes done
+                and all bytes to check. Default: a bar, in a notebook.
 
         Raises:
             CollectionNotFound: there is none of such a name.
@@ -132,15 +134,16 @@ class Administering(LakeHandle):
             check_list(names, "names")
             for name in names:
                 check_text(name)
-        check = LakeCheck(
-            self._stores,
-            self.url,
-            self._catalog,
-            self._leftovers,
-            env=self.env,
-            config=self._config,
-            deep=not quick,
-            repair=repair,
-            watch=progress,
-        )
-        return check.all() if names is None else check.some(names)
+        with bar("fsck: bytes", self.env.clock) as shown:
+            check = LakeCheck(
+                self._stores,
+                self.url,
+                self._catalog,
+                self._leftovers,
+                env=self.env,
+                config=self._config,
+                deep=not quick,
+                repair=repair,
+                watch=progress or shown,
+            )
+            return check.all() if names is None else check.some(names)

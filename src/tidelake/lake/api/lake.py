@@ -14,6 +14,7 @@ from tidelake.env import Env, Recorder
 from tidelake.errors import CollectionNotFound, ReadOnlyLake, TidelakeError, TidelakeWarning, UsageError
 from tidelake.lake.admin.copying import CopyReport, LakeCopy, Side, Watch, names_of
 from tidelake.lake.api.administering import Administering
+from tidelake.lake.api.notebook import bar
 from tidelake.lake.api.querying import Querying
 from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Seen, Tidy, Upkeep
@@ -252,7 +253,7 @@ class Lake(Querying, Transacting, Administering):
             delete: drop copies whose collections were dropped here; default: they stay. For all collections.
             quick: compare the sizes of stored parts only; False: read each back, and compare its bytes.
             progress: called after each part with the name of a collection, the bytes done and all bytes to
-                copy.
+                copy. Default: a bar, in a notebook.
 
         Returns:
             What was copied. Without news it costs a few store calls for each collection, and writes nothing.
@@ -280,15 +281,17 @@ class Lake(Querying, Transacting, Administering):
             raise ReadOnlyLake(to.url)
         if given is None and to.url == self.url:
             raise UsageError("a lake cannot be copied into itself: give another place, or names and as_name")
-        copy = LakeCopy(
-            self._side, to._side, to, env=to.env, config=self._config, quick=quick, watch=progress
-        )
-        if given is not None:
-            return copy.some(given)
-        wanted = asdict(self.settings())
-        if asdict(to.settings()) != wanted:
-            to.settings(**wanted)
-        return copy.whole(delete=delete)
+        with bar("copy: bytes", self.env.clock) as shown:
+            watch = progress or shown
+            copy = LakeCopy(
+                self._side, to._side, to, env=to.env, config=self._config, quick=quick, watch=watch
+            )
+            if given is not None:
+                return copy.some(given)
+            wanted = asdict(self.settings())
+            if asdict(to.settings()) != wanted:
+                to.settings(**wanted)
+            return copy.whole(delete=delete)
 
     @property
     def _side(self) -> Side:

@@ -3,7 +3,8 @@
 Owns the arguments; `tidelake.shard.upkeep` does the work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow as pa
 from tidelake.data.types import schema_from_arrow
 from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle
+from tidelake.lake.api.notebook import bar
 from tidelake.lake.api.readers import CollectionCriticalHold
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_list, check_name, check_token
@@ -23,7 +25,9 @@ from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import MergeReport, MergeShape, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.state import holds
+from tidelake.state.merging import MergeRequest
 from tidelake.state.state import Retention, ShardState
+from tidelake.tabletext import number, printable
 
 
 class Maintaining(CollectionHandle):
@@ -145,7 +149,8 @@ class Maintaining(CollectionHandle):
             workers: carry out the merges; default: this process.
         """
         before = self.state()
-        report = Maintainer(self._shard, workers).merge_all()
+        with self._watched() as shown:
+            report = Maintainer(self._shard, workers, shown).merge_all()
         return MergeReport(report.merges > 0, _shape(before), _shape(self.state()))
 
     def maintain(
@@ -168,11 +173,14 @@ class Maintaining(CollectionHandle):
                 the merges that pay off while the collection is being written to.
             seconds: begin no merge after so long; default: no limit.
             workers: carry out the merges; default: this process.
-            progress: called before each merge.
+            progress: called before each merge. Default: a bar, in a notebook.
         """
         budget_s = None if seconds is None else duration_s(seconds, "seconds")
-        report = Maintainer(self._shard, workers, progress).run(thorough=thorough, seconds=budget_s)
-        Groups.beside(self._shard).maintain(self._shard)
+        with self._watched() as shown:
+            report = Maintainer(self._shard, workers, progress or shown).run(
+                thorough=thorough, seconds=budget_s
+            )
+            Groups.beside(self._shard).maintain(self._shard)
         return report
 
     def collect(self, *, thorough: bool = False) -> CollectReport:
@@ -190,6 +198,17 @@ class Maintaining(CollectionHandle):
             StoreUnavailable, OutcomeUnknown: something could not be deleted; the next call deletes it.
         """
         return Collector(self._shard).run(thorough=thorough)
+
+    @contextmanager
+    def _watched(self) -> Iterator[Watch | None]:
+        """What is called before each merge, to show it in a notebook; None elsewhere."""
+        with bar(printable(self.name), self._shard.env.clock) as tell:
+
+            def watch(request: MergeRequest) -> None:
+                if tell is not None:
+                    tell(f"merging {number(request.rows)} updates of {request.sources} runs", 0, 0)
+
+            yield None if tell is None else watch
 
 
 def _shape(state: ShardState) -> MergeShape:
