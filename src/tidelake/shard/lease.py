@@ -98,7 +98,7 @@ class Lease:
         self.since = Frontier()
         self._base: int | None = None
         self._pins: tuple[int, ...] = ()
-        self._renewed_s = 0.0
+        self._renewed_s, self._renewed_ms = 0.0, 0
         self._opened = self._over = False
         self._origin = ProcessOrigin()
         self._lock = threading.Lock()
@@ -153,6 +153,14 @@ class Lease:
         """
         with self._lock:
             self._commit(since)
+
+    def renew_if_due(self) -> None:
+        """Renew the hold if a third of it is over. Usually no store call; errors as `renew`.
+
+        The worker counts by the monotonic clock. Leases end by the wall clock, which may be set forward.
+        """
+        if self.shard.env.clock.now_ms() >= self._renewed_ms + self._lease_ms // SHARE:
+            self.renew()
 
     def check(self, state: ShardState) -> None:
         """Raise if the hold is gone in a state. No store call.
@@ -267,6 +275,7 @@ class Lease:
     def _commit(self, since: Frontier | None, *, newest: bool = False) -> ShardState:
         """Open or renew the hold, with the pins that are needed now; the state. The caller holds the lock."""
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
+        renewed_ms = shard.env.clock.now_ms()
         # Before the commit: a thread that sees the id knows that there may be a hold.
         self._id = self._id or shard.env.ids.fresh()
         wanted = self._wanted(now_s, None if newest else self._base)
@@ -286,7 +295,7 @@ class Lease:
         # With `newest`, the state that it is decided on is read.
         hold, state = shard.run(command, alone=newest)
         self._opened, self._pins = True, hold.pins
-        self._renewed_s = now_s
+        self._renewed_s, self._renewed_ms = now_s, renewed_ms
         self.since = hold.since
         if newest:
             self._base = state.seqno

@@ -21,7 +21,7 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.types import StructType
 
-from tidelake.lake.arguments.notes import noted
+from tidelake.lake.arguments.notes import author_given, noted
 
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
 ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -132,9 +132,9 @@ def estimated_bytes(frame: DataFrame) -> int | None:
 
 
 def signed(spark: SparkSession) -> contextlib.AbstractContextManager[None]:
-    """Commits that are made inside have the id of the Spark application as their author."""
+    """Commits that are made inside have an author: the id of the Spark application, if no other is given."""
     id_ = spark.conf.get("spark.app.id", None)
-    return noted("" if id_ is None else f"spark {id_}"[:200], "")
+    return noted("" if id_ is None or author_given() else f"spark {id_}"[:200], "")
 
 
 @contextlib.contextmanager

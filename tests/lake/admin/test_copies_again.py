@@ -535,38 +535,6 @@ def test_two_runs_at_once_end_as_one(world, other, number):
     assert other.fsck().left == ()
 
 
-def test_a_run_that_lost_the_name_copies_its_parts_to_the_shard_that_has_it(world, other, c):
-    target = other.lake()
-    world.lake().copy(target)
-    target.rename("c", "hidden")
-    c.append(table(*range(300, 400)))
-
-    def given(_, done, total):
-        if done == total and "hidden" in target.list():
-            target.rename("hidden", "c", allow_recreate=True)
-
-    assert whats(world.lake().copy(other.lake(), ["c"], progress=given)) == {"c": "newer"}
-    assert_same(other.lake().collection("c"), c)
-    assert other.fsck().clean
-
-
-def test_a_run_whose_parts_the_loser_of_the_name_has_removed_looks_for_the_name_again(world, other, c):
-    target = other.lake()
-    world.lake().copy(target)
-    target.rename("c", "hidden")
-    named = set(other.blobs._blobs)
-
-    def given(_, done, total):
-        if done == total and "hidden" in target.list():
-            for name in set(other.blobs._blobs) - named:
-                other.blobs.delete(name)
-            target.rename("hidden", "c", allow_recreate=True)
-
-    assert whats(world.lake().copy(other.lake(), ["c"], progress=given)) == {"c": "same"}
-    assert_same(other.lake().collection("c"), c)
-    assert other.fsck().clean
-
-
 def test_memory_is_bounded_by_bytes_in_flight():
     room, most, now, lock = BytesInFlight(100), [0], [0], threading.Lock()
 

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException
 
 import tidelake
+from tidelake.spark.reading.holds import application
 from tidelake.testing import tables
 
 
@@ -55,6 +56,34 @@ def test_options_that_a_write_does_not_take_are_refused(spark: Any, c: tidelake.
         with pytest.raises(AnalysisException, match=reason):
             frame.write.format("tidelake").mode("append").options(**options).save(path_of(c))
     assert written(c) == {}
+
+
+@pytest.mark.full
+def test_commits_have_the_author_and_message_of_the_options_or_the_application(
+    spark: Any, c: tidelake.Collection, tmp_path: Path
+) -> None:
+    def last() -> tuple[str, str]:
+        return c.commits(1)[0].author, c.commits(1)[0].message
+
+    frame = spark.createDataFrame([(1, "a")], "id bigint, v string")
+    options = {"author": "ann", "message": "prices", "envelope": "upsert"}
+    frame.write.format("tidelake").mode("append").options(**options).save(path_of(c))
+    assert last() == ("ann", "prices")
+    frame.write.format("tidelake").mode("append").save(path_of(c))
+    assert last() == (application(), "")
+    with pytest.raises(AnalysisException, match="author has more than 255 bytes"):
+        frame.write.format("tidelake").mode("append").option("author", "x" * 256).save(path_of(c))
+    (tmp_path / "in").mkdir()
+    put(tmp_path / "in", 1, [{"id": 2, "v": "b"}])
+    query = (
+        lines(spark, tmp_path / "in")
+        .writeStream.format("tidelake")
+        .options(message="stream", checkpointLocation=str(tmp_path / "at"))
+        .trigger(availableNow=True)
+        .start(path_of(c))
+    )
+    query.awaitTermination()
+    assert last() == (application(), "stream")
 
 
 @pytest.mark.full

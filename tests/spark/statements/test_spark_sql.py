@@ -52,6 +52,20 @@ def contents(collection: Any) -> Counter[Any]:
     return found
 
 
+def test_a_change_has_an_author_and_a_message(spark: Any, shop: Any) -> None:
+    given = {"author": "ann", "message": "order 7"}
+    for text in ("INSERT INTO orders VALUES (9, 1, 1.5)", "DELETE FROM orders WHERE id = 9"):
+        ts.sql(spark, text, lake=shop, **given)
+        (last,) = shop.collection("orders").commits(1)
+        assert (last.author, last.message) == ("ann", "order 7")
+    ts.upsert(
+        shop.collection("customers"), spark.createDataFrame([(1, "Ada")], "id bigint, name string"), **given
+    )
+    assert shop.collection("customers").commits(1)[0].author == "ann"
+    with pytest.raises(UsageError, match="author and message are for statements that change"):
+        ts.sql(spark, "SELECT * FROM orders", lake=shop, **given)
+
+
 def test_a_query_joins_collections_views_and_what_the_text_defines(spark: Any, shop: Any) -> None:
     def views() -> set[str]:
         # Not by the catalog: it fails if another test has made a table whose options Spark forgets.

@@ -3,15 +3,13 @@
 Owns the arguments; `tidelake.shard.writing` makes the commits.
 """
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
-from tidelake.lake.api.handle import CollectionHandle
+from tidelake.lake.api.handle import CollectionHandle, noted_on
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.tokens import writer_of, written
 from tidelake.model.instants import TimeLike
 from tidelake.shard.writing import append, batches, stage, upsert
@@ -61,7 +59,7 @@ class Writing(CollectionHandle):
             UpperMismatch: the collection's upper has not reached `lower`, or the lower of the batch.
             BatchConsumed: the batch was used before.
         """
-        with self._noted(author, message):
+        with noted_on(self, author, message):
             if isinstance(updates, Batch):
                 if lower is not None or upper is not None:
                     raise UsageError(
@@ -93,7 +91,7 @@ class Writing(CollectionHandle):
         Raises:
             UpperMismatch: it does not; carries the current one. Nothing was written.
         """
-        with self._noted(author, message):
+        with noted_on(self, author, message):
             return append.compare_and_append(
                 self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
             )
@@ -198,7 +196,7 @@ class Writing(CollectionHandle):
         at = None if time is None else self._times.at(time, "time")
         old_rows = None if state is None else self._old_rows(state)
         columns = EventColumns(order_by, delete_column)
-        with self._noted(author, message):
+        with noted_on(self, author, message):
             return upsert.upsert(self._shard, table, columns, at, old_rows=old_rows)
 
     def replace(
@@ -224,7 +222,7 @@ class Writing(CollectionHandle):
             InvalidUpdates, UpdateBeforeLower, UsageError: as for `upsert`.
         """
         at = None if time is None else self._times.at(time, "time")
-        with self._noted(author, message):
+        with noted_on(self, author, message):
             return upsert.replace(self._shard, table, at)
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
@@ -241,9 +239,6 @@ class Writing(CollectionHandle):
                 then.
         """
         return Writer(self._shard, name, owner, take_over, resume)
-
-    def _noted(self, author: str, message: str) -> AbstractContextManager[None]:
-        return noted(author, message, self._shard.known().format)
 
     def _old_rows(self, state: "FollowedArrangement") -> OldRows:
         # Imported here, as in `arrange`: few users need it, and the import takes time.

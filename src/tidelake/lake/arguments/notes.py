@@ -11,6 +11,12 @@ from tidelake.state.edits import Note
 AUTHOR_BYTES_MAX, MESSAGE_BYTES_MAX = 255, 4_096
 
 
+def author_given() -> bool:
+    """Whether commits that are made now have an author."""
+    note = NOTE.get()
+    return note is not None and bool(note.author)
+
+
 @contextmanager
 def noted(author: str, message: str, format_: int = RENAMING) -> Iterator[None]:
     """Commits that are made in the block have an author and a message; empty ones leave those from outside.

@@ -132,7 +132,7 @@ def hold_for_application(collection: Collection, plan: ReadPlan, hold_for_s: flo
 
     At most one log write; none if the same version was held less than a minute ago.
     """
-    owner = _application()
+    owner = application()
     hold = collection.distributed.hold(
         [plan], hold_for_s, f"DataFrames of Spark application {owner}", owner=owner
     )
@@ -179,7 +179,7 @@ def follow(spark: SparkSession) -> None:
         spark.sparkContext  # noqa: B018  # raises where there is none
     except PySparkException:
         return
-    owner = _application()
+    owner = application()
     if owner not in _FOLLOWED.get():
         folder = _folder(owner)
         with contextlib.suppress(FileExistsError):
@@ -200,7 +200,7 @@ def release(collection: Collection | None = None) -> int:
     followed = _FOLLOWED.get()
     if collection is None:
         return count + sum(_released_all(owner, folder) for owner, folder in followed.items())
-    owners = {*followed, *([_application()] if SparkContext._active_spark_context else [])}
+    owners = {*followed, *([application()] if SparkContext._active_spark_context else [])}
     return count + sum(collection.distributed.release_owned(owner) for owner in owners)
 
 
@@ -249,7 +249,7 @@ def _released_all(owner: str, folder: Path) -> int:
     return count
 
 
-def _application() -> str:
+def application() -> str:
     """A word that identifies this process' Spark application, in the driver and in its planner.
 
     Both know the folder of the application's files on the driver, whose name is unique.

@@ -49,6 +49,8 @@ WRITE = (
         "missing",
         "key",
         "timeUnit",
+        "author",
+        "message",
     ),
     # Spark passes these on to the sink of a stream.
     *("checkpointLocation", "queryName"),
@@ -150,6 +152,8 @@ class WriteOptions:
         checkpoint: checkpoint of a stream, if it was given as an option and not by a setting of Spark.
         key: key columns of the collection, which is made if it is not there; None: it must be there.
         time_unit: what times of a collection that is made count.
+        author: who makes the commits; empty: the application.
+        message: what they are for.
     """
 
     envelope: str | None
@@ -168,6 +172,8 @@ class WriteOptions:
     checkpoint: str | None
     key: tuple[str, ...] | None = None
     time_unit: str | None = None
+    author: str = ""
+    message: str = ""
 
 
 def shape(options: Mapping[str, str]) -> RowShape:
@@ -257,6 +263,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         checkpoint=given.get("checkpointLocation"),
         key=names_of(given, "key"),
         time_unit=given.get("timeUnit"),
+        author=given.get("author", ""),
+        message=given.get("message", ""),
     )
 
 

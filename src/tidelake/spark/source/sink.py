@@ -120,7 +120,8 @@ def _upload(options: Mapping[str, str], schema: StructType, overwrite: bool, giv
         raise UsageError(
             f"option key={','.join(given.key)}: the key of the collection is {', '.join(collection.key)}"
         )
-    return Upload(target, collection, schema, chosen(collection, schema, overwrite, given))
+    envelope = chosen(collection, schema, overwrite, given)
+    return Upload(target, collection, schema, envelope, author=given.author, message=given.message)
 
 
 def _columns(schema: StructType, given: WriteOptions) -> pa.Schema:

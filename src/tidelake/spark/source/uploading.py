@@ -19,9 +19,12 @@ from pyspark.sql.types import StructType
 
 from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import noted_on
+from tidelake.lake.arguments.notes import noted
 from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.envelope import Compared, Envelope
+from tidelake.spark.reading.holds import application
 from tidelake.spark.source.kept import Target
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, answered, answers_from_bytes, answers_to_bytes, total
@@ -95,10 +98,22 @@ class Upload:
     """
 
     def __init__(
-        self, target: Target, collection: Collection, schema: StructType, envelope: Envelope
+        self,
+        target: Target,
+        collection: Collection,
+        schema: StructType,
+        envelope: Envelope,
+        *,
+        author: str = "",
+        message: str = "",
     ) -> None:
         envelope.check(schema, collection)
+        with noted_on(collection, author, message):
+            pass  # Faults are told before anything runs.
         self.target = target
+        self._author, self._message = author, message
+        # Not known where the commit is made.
+        self._application = application()
         self.envelope = envelope
         self.names = tuple(schema.names)
         self._plan: _Plan | None = None
@@ -137,6 +152,12 @@ class Upload:
             InvalidUpdates: a task found data that cannot be stored.
             UpdateBeforeLower: a time is closed.
         """
+        with noted(self._application, ""), noted_on(collection, self._author, self._message):
+            self._commit(collection, messages, numbered)
+
+    def _commit(
+        self, collection: Collection, messages: Sequence[Uploaded], numbered: Numbered | None
+    ) -> None:
         given = total(answers_from_bytes(message.answers for message in messages))
         handed = [name for message in messages for name in message.handed]
         spill = ShuffleSpill(collection.distributed.uploader().spec)

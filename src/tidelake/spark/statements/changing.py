@@ -17,6 +17,7 @@ from tidelake.data.sql.statement import Statement, quoted, shown
 from tidelake.errors import UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
+from tidelake.model.frontier import Frontier
 from tidelake.model.instants import PER_UNIT
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
@@ -72,7 +73,7 @@ def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
         else assigned(f.col(f"c{places[one.name]}"), kinds[places[one.name]], one)
         for one in schema
     ]
-    return _told(tables, write(collection, rows.select(*made)))
+    return _told(tables, _written(tables, collection, rows.select(*made)))
 
 
 class _Attempt:
@@ -108,7 +109,7 @@ class _Attempt:
         for frame in frames[1:]:
             rows = rows.unionByName(frame)
         rows = rows.withColumn(self._collection.domain.columns[0], f.lit(self._time()).cast("bigint"))
-        return _told(self._tables, write(self._collection, rows, lower=self._upper))
+        return _told(self._tables, _written(self._tables, self._collection, rows, self._upper))
 
     def _updates(self) -> Iterator[DataFrame]:
         before: list[str] = []
@@ -255,6 +256,12 @@ def _fields(schema: t.StructType, names: list[str], collection: Collection) -> l
 
 def _numbered(count: int) -> list[str]:
     return [f"c{i}" for i in range(count)]
+
+
+def _written(
+    tables: SqlTables, collection: Collection, rows: DataFrame, lower: Frontier | None = None
+) -> WriteReport:
+    return write(collection, rows, lower=lower, author=tables.author, message=tables.message)
 
 
 def _told(tables: SqlTables, report: WriteReport) -> DataFrame:

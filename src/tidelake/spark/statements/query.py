@@ -24,6 +24,8 @@ def sql(
     args: Args = None,
     timeout_s: float | None = None,
     hold_for: DurationLike | None = HOLD_FOR,
+    author: str = "",
+    message: str = "",
 ) -> DataFrame:
     """Carry out a statement of Spark's SQL in which the collections of a lake are tables.
 
@@ -45,6 +47,8 @@ def sql(
         args: values of parameters, as for `spark.sql`: a dict for `:name`, a list for `?`.
         timeout_s: how long to wait for a time to be closed; default: the setting `wait_timeout_s`.
         hold_for: how long the DataFrame can be used; see `snapshot`. One log write for each table.
+        author: who makes the commit of a statement that changes a collection; see `write`.
+        message: what it is for.
 
     Returns:
         The rows. Of a statement that changes a collection: one row, `updates` (how many were written) and
@@ -63,7 +67,9 @@ def sql(
             f"{shown(text)}: ts.sql takes queries, INSERT INTO, UPDATE, DELETE FROM and MERGE INTO. "
             "Collections are made by lake.create; for everything else use spark.sql"
         )
-    tables = SqlTables(spark, lake, as_of, args, timeout_s, hold_for)
+    if parsed.kind == "query" and (author or message):
+        raise UsageError("author and message are for statements that change a collection: leave them out")
+    tables = SqlTables(spark, lake, as_of, args, timeout_s, hold_for, author, message)
     if parsed.kind != "query":
         return changed(parsed, tables)
     frames = tables.frames(parsed)

@@ -41,6 +41,8 @@ class SqlTables:
     args: Args
     timeout_s: float | None
     hold_for: DurationLike | None
+    author: str = ""
+    message: str = ""
 
     def frames(self, parsed: Statement, apart: Iterable[int] = ()) -> dict[str, DataFrame]:
         """The collections that a statement names, as DataFrames, by `name_of` their positions.

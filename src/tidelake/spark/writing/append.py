@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.handle import times_of
+from tidelake.lake.api.handle import noted_on, times_of
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.model.time import parts
 from tidelake.spark.columns import quoted
@@ -34,6 +34,8 @@ def append(
     upper: FrontierLike | None = None,
     ranges: int | None = None,
     token: str | None = None,
+    author: str = "",
+    message: str = "",
 ) -> Appended:
     """Append a DataFrame of updates in one commit.
 
@@ -48,6 +50,8 @@ def append(
         ranges: first sort the rows into so many key ranges (a shuffle), so that the parts do not
             overlap and later reads merge fewer runs; pays off from about ten million rows on.
         token: see `write`.
+        author: see `write`.
+        message: see `write`.
 
     Returns:
         The times written, and the new upper.
@@ -63,7 +67,16 @@ def append(
     timed = any(name in frame.columns for name in domain.columns)
     if not timed and (start is not None or end is not None):
         raise UsageError(f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out")
-    return write(collection, frame, lower=start, upper=end, ranges=ranges, token=token).appended
+    return write(
+        collection,
+        frame,
+        lower=start,
+        upper=end,
+        ranges=ranges,
+        token=token,
+        author=author,
+        message=message,
+    ).appended
 
 
 def at_time(collection: Collection, options: Mapping[str, object]) -> dict[str, object]:
@@ -86,6 +99,8 @@ def write(
     upper: FrontierLike | None = None,
     ranges: int | None = None,
     token: str | None = None,
+    author: str = "",
+    message: str = "",
     **options: object,
 ) -> WriteReport:
     """Write a DataFrame whose rows mean what the envelope says, in one commit.
@@ -105,6 +120,8 @@ def write(
         token: a text that identifies this write, such as `"orders 2026-01-31"`. A write whose token is
             committed already succeeds without writing, whatever its rows are, so that a job that is run
             again writes once. A record of the token stays in the collection's state (about 100 bytes).
+        author: who makes the commit, as for `Collection.append`; default: the id of the application.
+        message: what the commit is for.
         **options: options of the named envelope, such as `time="ts"`.
 
     Returns:
@@ -133,16 +150,17 @@ def write(
     if ranges is not None:
         frame = frame.repartitionByRange(ranges, *map(quoted, collection.key))
     title = f"tidelake: write to {collection.name}"
-    return commit.write(
-        collection,
-        frame,
-        made,
-        lower=start,
-        upper=end,
-        numbered=numbered,
-        title=title,
-        by_tasks=ranges is not None,
-    )
+    with noted_on(collection, author, message):
+        return commit.write(
+            collection,
+            frame,
+            made,
+            lower=start,
+            upper=end,
+            numbered=numbered,
+            title=title,
+            by_tasks=ranges is not None,
+        )
 
 
 def _check_ranges(ranges: object) -> None:

@@ -22,6 +22,8 @@ def upsert(
     time: TimeLike | None = None,
     late: Late = "refuse",
     token: str | None = None,
+    author: str = "",
+    message: str = "",
 ) -> Appended:
     """Replace the rows of a DataFrame's keys with its rows, in one commit; rows of other keys stay.
 
@@ -43,6 +45,8 @@ def upsert(
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` moves them to
             the least open time.
         token: see `tidelake.spark.write`.
+        author: see `tidelake.spark.write`.
+        message: see `tidelake.spark.write`.
 
     Returns:
         The times written, and the new upper. Each task costs an `open` and some reads for each part that may
@@ -57,11 +61,17 @@ def upsert(
     """
     at = time if time is None or isinstance(time, str) else parts(times_of(collection).at(time, "time"))[0]
     envelope = Upsert(order_by, delete_column, at, late)
-    return write(collection, frame, envelope, token=token).appended
+    return write(collection, frame, envelope, token=token, author=author, message=message).appended
 
 
 def replace(
-    collection: Collection, frame: DataFrame, *, time: TimeLike | None = None, token: str | None = None
+    collection: Collection,
+    frame: DataFrame,
+    *,
+    time: TimeLike | None = None,
+    token: str | None = None,
+    author: str = "",
+    message: str = "",
 ) -> Appended:
     """Replace the contents with the rows of a DataFrame; only differences are stored.
 
@@ -73,9 +83,11 @@ def replace(
         frame: the key and value columns, by name in any order; `_diff`, if present, is the multiplicity.
         time: time of the change; default: the time of the commit.
         token: see `tidelake.spark.write`.
+        author: see `tidelake.spark.write`.
+        message: see `tidelake.spark.write`.
 
     Returns:
         The times written, and the new upper. Errors as for `upsert`.
     """
     at = None if time is None else parts(times_of(collection).at(time, "time"))[0]
-    return write(collection, frame, Snapshot(at), token=token).appended
+    return write(collection, frame, Snapshot(at), token=token, author=author, message=message).appended
