@@ -253,7 +253,7 @@ def test_filters_of_arrow_that_are_known_and_some_that_are_not(lake):
         return arrowfilter.known(expression, schema_from_arrow(kinds, [names[0]]))
 
     inner = (field("id") == 5) & ~(field("s").isin(["a"]) | field("f").is_null())
-    assert found(inner) == arrowfilter.Filter(
+    assert found(inner) == arrowfilter.KnownFilter(
         '("id" = 5) AND (NOT (("s" IN (\'a\')) OR ("f" IS NULL)))', frozenset({"id", "s", "f"})
     )
     for unknown in (
@@ -270,7 +270,7 @@ def test_filters_of_arrow_that_are_known_and_some_that_are_not(lake):
         assert found(unknown | (field("id") == 1)).where is None
     # A name that could look like the rest of an expression.
     names = ("id", "s'\nend: 'call", "f", "x")
-    assert found(field("id") == 1, names) == arrowfilter.Filter(None, None)
+    assert found(field("id") == 1, names) == arrowfilter.KnownFilter(None, None)
     made = lake.create("hostile", pa.schema([(name, pa.int64()) for name in names]), key=["id"])
     made.append(pa.table({name: [1, 2] for name in names}))
     assert made.to_duckdb().filter("id = 2 AND f = 2").project("x").fetchall() == [(2,)]

@@ -47,7 +47,7 @@ class _Node:
 
 
 @dataclass(frozen=True)
-class Filter:
+class KnownFilter:
     """What is known of a filter.
 
     Attributes:
@@ -59,15 +59,15 @@ class Filter:
     columns: frozenset[str] | None
 
 
-def known(expression: pc.Expression, schema: Schema) -> Filter:
+def known(expression: pc.Expression, schema: Schema) -> KnownFilter:
     """What is known of a filter of rows of this schema."""
     try:
         tree = _tree(expression, schema)
     except (Unknown, LookupError, TypeError, ValueError, RecursionError, pa.ArrowException):
-        return Filter(None, None)
+        return KnownFilter(None, None)
     columns = {column.name: column for column in schema.columns}
     where = all_known(_conjuncts(tree), lambda node: _text(node, columns), schema)
-    return Filter(where, frozenset(_names(tree)))
+    return KnownFilter(where, frozenset(_names(tree)))
 
 
 def _tree(expression: pc.Expression, schema: Schema) -> _Node:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tidelake.data.sql.arrowfilter import Filter, known
+from tidelake.data.sql.arrowfilter import KnownFilter, known
 from tidelake.lake.api.tablecontents import TableContents
 
 
@@ -32,11 +32,11 @@ class ContentsDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,  # noqa: A002 - pyarrow's name
         **_options: Any,
-    ) -> "_Scan":
+    ) -> "_FilteredScan":
         """A scan of some columns of the rows that a filter keeps."""
         contents, names = self._contents, self._contents.schema.names
         shown = names if columns is None else list(columns)
-        needs = Filter(None, frozenset()) if filter is None else known(filter, contents.row_schema)
+        needs = KnownFilter(None, frozenset()) if filter is None else known(filter, contents.row_schema)
         used = {*shown, *(names if needs.columns is None else needs.columns)}
         # Rows without columns are counted, so one column is read.
         read = [name for name in names if name in used] or names[:1]
@@ -48,11 +48,11 @@ class ContentsDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
                     kept = batch if filter is None else batch.filter(filter)
                     yield kept.select(shown)
 
-        return _Scan(schema, batches)
+        return _FilteredScan(schema, batches)
 
 
 @dataclass(frozen=True)
-class _Scan:
+class _FilteredScan:
     """What DuckDB takes a stream from."""
 
     schema: pa.Schema
