@@ -133,7 +133,7 @@ def test_a_collection_as_it_is_stored(client, lake):
 
 
 def test_holds_writers_and_merges_that_are_due(own):
-    with tidelake.open(own, config=Config(merge_budget_s=0)) as writer:
+    with tidelake.open(own, config=Config(merge_budget_s=0, inline_part_bytes=0)) as writer:
         c = writer.collection("c")
         c.critical_hold(BIDI, "token")
         for _ in range(40):
