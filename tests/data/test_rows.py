@@ -1,7 +1,9 @@
 """Rows of an answer are printed, read once, and converted."""
 
+import datetime
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -217,3 +219,26 @@ def test_a_library_that_is_missing_is_named_and_no_row_is_lost(
     with pytest.raises(UsageError, match=remedy):
         getattr(found, call)()
     assert found.to_arrow().num_rows == 1
+
+
+def test_a_frame_is_that_of_arrow_for_all_types_names_and_options():
+    pandas = pytest.importorskip("pandas")
+    table = pa.table(
+        [
+            [1, None],
+            ["a", None],
+            [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), None],
+            [{"x": [1]}, None],
+            [True, False],
+            pa.array([b"", None]),
+            pa.array([Decimal("1.5"), None]),
+        ],
+        names=["n", "s", "t", "n", "b", "x", "d"],
+    )
+    for options in ({}, {"integer_object_nulls": True}, {"date_as_object": False}):
+        for pieces in (table, pa.concat_tables([table, table]), table.slice(0, 0), table.select([1])):
+            found = Rows(pieces.schema, pieces.to_batches()).to_pandas(**options)
+            pandas.testing.assert_frame_equal(found, pieces.to_pandas(**options))
+            assert found.index.equals(pieces.to_pandas(**options).index)
+    none = table.select([])
+    assert len(Rows(none.schema, none.to_batches()).to_pandas()) == len(none.to_pandas())

@@ -24,6 +24,8 @@ SHOWN_ROWS = 10
 SHOWN_COLUMNS = 20
 _LAST_COLUMNS = 3  # of a wide table; times and `_diff` are the last ones
 _SHOWN_ITEMS = 10
+_RELEASED_BYTES = 1 << 24
+_JOINED_ROWS = 262_144
 
 
 class Rows:
@@ -112,8 +114,7 @@ class Rows:
     def to_pandas(self, **options: Any) -> Any:
         """All rows as a pandas DataFrame.
 
-        Each column is freed as soon as it is converted. Arrow's allocator keeps what was freed for a while,
-        so a process may grow to twice the size of the rows.
+        One column is converted after the other, and freed: memory holds the rows once, and one column twice.
 
         Args:
             options: of `pyarrow.Table.to_pandas`.
@@ -222,12 +223,40 @@ class Rows:
             )
 
     def _frame(self, options: dict[str, Any]) -> Any:
-        optional("pandas", "pandas")
-        rows = self.read_all()
-        # A block for each column lets a column go as soon as it is converted. A column in one piece is not
-        # converted then, but used as it is, which pandas could not write to.
-        in_pieces = any(column.num_chunks > 1 for column in rows.itercolumns())
-        return rows.to_pandas(**{"split_blocks": in_pieces, "self_destruct": True, **options})
+        pandas = optional("pandas", "pandas")
+        rows = pa.Table.from_batches(_joined(self), self._schema)
+        if not rows.num_columns:
+            return rows.to_pandas(**options)
+        fields, columns, freed = rows.schema, rows.columns, 0
+        del rows
+        converted = {}
+        for number, field in enumerate(fields):
+            one = pa.table([columns.pop(0)], schema=pa.schema([field]))
+            freed += one.nbytes
+            # A column in one piece would be used as it is, which pandas could not write to.
+            in_pieces = one.column(0).num_chunks > 1
+            frame = one.to_pandas(**{"split_blocks": in_pieces, "self_destruct": True, **options})
+            converted[number] = frame.iloc[:, 0]
+            del one
+            if freed > _RELEASED_BYTES:
+                # Arrow's allocator would keep it, beside what pandas takes for the next columns.
+                pa.default_memory_pool().release_unused()
+                freed = 0
+        made = pandas.DataFrame(converted, copy=False)
+        made.columns = fields.names
+        return made
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are large enough for Arrow's allocator to give a freed column back."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _JOINED_ROWS:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
 
 
 def optional(name: str, package: str) -> Any:

@@ -52,8 +52,7 @@ class Framing(Reading):
     ) -> Any:
         """The contents at `as_of` as a pandas DataFrame; arguments and errors as for `to_arrow`.
 
-        Each column is freed as soon as it is converted. Arrow's allocator keeps what was freed for a while,
-        so a process may grow to twice the size of the rows; `to_arrow` and `to_polars` do not.
+        One column is converted after the other, and freed: memory holds the rows once, and one column twice.
 
         Args:
             as_of: as for `to_arrow`, like the other arguments.
