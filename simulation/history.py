@@ -127,7 +127,7 @@ class TrueHistory:
         self._holders |= {id_: actor.process for id_ in after.holds if id_ not in before.holds}
         if edits.rollup is not None:
             self.counts["rollups"] += 1
-        self.counts["forks that let go"] += edits.let_go
+        self.counts["forks that let go"] += edits.let_go or edits.freed
         come = [one for one in edits.staged.values() if one is not None]
         if before.upper != after.upper:
             self.counts["appends in"] += 1

@@ -22,6 +22,7 @@ from tidelake.lake.catalog.catalog import SHARD_ID as CATALOG
 from tidelake.lake.groups.groups import is_group
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
+from tidelake.state.forking import fork_pins, lender
 from tidelake.state.state import FIRST, ShardState
 
 # Longer than all leases, ages and clock errors together.
@@ -100,16 +101,20 @@ def check_rest(world: World, checker: Checker) -> None:
     lake = world.calm_lake(checker)
     _bring_to_rest(world, checker, lake)
     _check_rest(world, checker, lake)
-    if not any(state.forks or state.origin for state in checker.states().values()):
+    if not any(map(_shares, checker.states().values())):
         return
     for collection in _alive(lake):
         _seal_all(collection, checker.judges[collection.id])
         collection.merge()
     _bring_to_rest(world, checker, lake)
-    kept = {key: state.forks for key, state in checker.states().items() if state.forks or state.origin}
+    kept = {key: state.forks for key, state in checker.states().items() if _shares(state)}
     if kept:
-        checker.wrong(f"forks that need nothing are not forgotten: {kept}")
+        checker.wrong(f"forks that need nothing are not freed: {kept}")
     _check_rest(world, checker, lake)
+
+
+def _shares(state: ShardState) -> bool:
+    return bool(fork_pins(state)) or lender(state) is not None
 
 
 def _seal_all(collection: Collection, judge: Judge) -> None:
@@ -166,7 +171,7 @@ def _check_rest(world: World, checker: Checker, lake: Lake) -> None:
 def _lent(state: ShardState) -> Iterator[str]:
     """The garbage that is kept for forks, and the rollup from which a tombstone with forks is read."""
     for name, lost in state.garbage.items():
-        if any(lost.read_by(fork.seqno) for fork in state.forks.values()):
+        if any(map(lost.read_by, fork_pins(state))):
             yield name
     if state.forks and state.rollup != FIRST:
         yield names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)

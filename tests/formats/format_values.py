@@ -459,3 +459,17 @@ ERASED_STATES = {
         erasures=pmap({"9a" * 16: replace(ERASED, gone_ms=2**42), "9b" * 16: ASKED}),
     )
 }
+
+# Forks that need no part of their origin any more, which came with format 8 and whose bytes are kept in `v8`.
+FREED_DELTAS = {
+    "freed-fork": Edits(forks={"3a" * 16: Fork(9, 80, freed=True), "3c" * 16: Fork(13, 90)}),
+    "freed": Edits(freed=True),
+}
+FREED_STATES = {
+    "freed": replace(
+        FIRST_STATE,
+        agreed=replace(UPGRADED, format=8),
+        forks=pmap({"3a" * 16: Fork(9, 80, freed=True), "3b" * 16: Fork(11, 2**62)}),
+        origin=Origin("3d" * 16, 5, freed=True),
+    )
+}

@@ -16,6 +16,7 @@ import make_v4
 import make_v5
 import make_v6
 import make_v7
+import make_v8
 import pyarrow as pa
 import pytest
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
@@ -25,6 +26,7 @@ from format_values import (
     ERASED_DELTAS,
     ERASED_STATES,
     FIRST_STATE,
+    FREED_DELTAS,
     LATER_DELTAS,
     NEWEST_DELTAS,
     RECORDS,
@@ -60,9 +62,9 @@ from tidelake.state.edits import Edits
 from tidelake.state.state import ShardState
 from tidelake.store.marker import decode_marker
 
-V1, V2, V3, V4, V5, V6, V7 = (Path(__file__).parent / f"v{n}" for n in range(1, 8))
-MADE = {V1: make_v1, V2: make_v2, V3: make_v3, V4: make_v4, V5: make_v5, V6: make_v6, V7: make_v7}
-MADE = {folder: made.records() for folder, made in MADE.items()}
+V1, V2, V3, V4, V5, V6 = (Path(__file__).parent / f"v{n}" for n in range(1, 7))
+MODULES = (make_v1, make_v2, make_v3, make_v4, make_v5, make_v6, make_v7, make_v8)
+MADE = {Path(__file__).parent / f"v{n}": made.records() for n, made in enumerate(MODULES, 1)}
 NAMES = [(folder, name) for folder, made in MADE.items() for name in sorted(made)]
 NAMES = [pytest.param(folder, name, id=f"{folder.name}-{name}") for folder, name in NAMES]
 
@@ -118,6 +120,7 @@ LATER = {
     "less": {"null"},
     "hashed": {"false"},
     "renamed": {"[]"},
+    "freed": {"false"},
 }
 
 
@@ -202,7 +205,7 @@ def changed_fields(values, default):
 
 
 def test_the_kept_records_set_every_field_of_edits_and_states():
-    made = (DELTAS, LATER_DELTAS, NEWEST_DELTAS, SLICED_DELTAS, RENAMED_DELTAS, ERASED_DELTAS)
+    made = (DELTAS, LATER_DELTAS, NEWEST_DELTAS, SLICED_DELTAS, RENAMED_DELTAS, ERASED_DELTAS, FREED_DELTAS)
     deltas = [edits for deltas in made for edits in deltas.values()]
     assert changed_fields(deltas, Edits()) == {f.name for f in dataclasses.fields(Edits)}
     names = {f.name for f in dataclasses.fields(ShardState)} - DERIVED

@@ -14,12 +14,23 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import forking
+from tidelake.state.agreed import AS_MADE, NEW
 from tidelake.state.append import AtCommit, Exactly, append
 from tidelake.state.collection import bury
 from tidelake.state.commands import NoOp, open_writer
 from tidelake.state.dropping import drop_shard, vanished
 from tidelake.state.edits import Delta, Edits, apply
-from tidelake.state.forking import forget_fork, forked, is_borrower, let_go, note_fork, unmade
+from tidelake.state.forking import (
+    forget_fork,
+    fork_pins,
+    forked,
+    free_fork,
+    is_borrower,
+    lender,
+    let_go,
+    note_fork,
+    unmade,
+)
 from tidelake.state.holds import advance_since, open_critical, open_hold, set_retention, settle
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.maintenance import apply_merge, collapse_levels
@@ -251,35 +262,55 @@ def test_a_cut_of_tuples_closes_what_is_not_after_the_time():
 # --- Letting go ---
 
 
-def test_a_fork_lets_go_when_neither_it_nor_its_readers_need_a_borrowed_part():
+@pytest.mark.parametrize("known", [True, False])
+def test_a_fork_lets_go_when_neither_it_nor_its_readers_need_a_borrowed_part(known):
     fork = a_fork(filled(2))
-    assert is_borrower(fork.state) and isinstance(let_go(fork.state, 9), NoOp)
+    fork.state = replace(fork.state, agreed=NEW)
+    assert is_borrower(fork.state) and isinstance(let_go(fork.state, 9, known=True), NoOp)
     do(fork, collapse_levels)
     own = run(name(7, "f"), 0, 1, rows=2, diff_sum=2)
     assert do(fork, apply_merge, fork.result(0, 2, own)).result.applied
     assert set(fork.state.garbage) == {name(0), name(1)}
-    assert is_borrower(fork.state) and isinstance(let_go(fork.state, 9), NoOp)
+    assert is_borrower(fork.state) and isinstance(let_go(fork.state, 9, known=True), NoOp)
     do(fork, doom, age_ms=0, names_max=9)
     assert is_borrower(fork.state)
     do(fork, bury, (name(0), name(1)))
     assert not is_borrower(fork.state)
-    do(fork, let_go)
-    assert fork.state.origin is None
-    assert isinstance(let_go(fork.state, 9), NoOp)
+    origin = fork.state.origin
+    do(fork, let_go, known=known)
+    # An origin of an earlier format forgets the fork.
+    assert fork.state.origin == (replace(origin, freed=True) if known else None)
+    assert lender(fork.state) is None and isinstance(let_go(fork.state, 9, known=known), NoOp)
 
 
-def test_letting_go_too_early_breaks_a_rule():
-    before = replace(a_fork(filled(2)).state)
-    after = apply(before, Delta("f", 1, 30, "n", before.rollup, Edits(let_go=True)))
+def test_an_origin_knows_a_freed_fork_and_keeps_nothing_for_it():
+    origin = filled(2)
+    origin.state = replace(origin.state, agreed=NEW)
+    do(origin, note_fork, fork_id="f", seqno=origin.state.seqno)
+    assert fork_pins(origin.state) == [origin.state.seqno - 1]
+    assert do(origin, free_fork, fork_id="f").result is True
+    assert [fork.freed for fork in origin.state.forks.values()] == [True] and not fork_pins(origin.state)
+    assert free_fork(origin.state, 9, fork_id="f") == NoOp(True)
+    assert free_fork(origin.state, 9, fork_id="g") == NoOp(False)
+    old = replace(origin.state, forks=pmap({"f": Fork(1, 2)}), agreed=AS_MADE)
+    assert free_fork(old, 9, fork_id="f").edits.forks == {"f": None}
+
+
+@pytest.mark.parametrize("edits", [Edits(let_go=True), Edits(freed=True)])
+def test_letting_go_too_early_breaks_a_rule(edits):
+    before = a_fork(filled(2)).state
+    after = apply(before, Delta("f", 1, 30, "n", before.rollup, edits))
     with pytest.raises(InternalError, match="rule borrowed-from-origin "):
-        check_step(before, after, Edits(let_go=True))
+        check_step(before, after, edits)
+    with pytest.raises(InternalError, match="rule borrowed-from-origin "):
+        check_state(after)
 
 
 def test_inline_rows_are_not_borrowed():
     shard = Shard()
     shard.do(append, (run(name(0), 0, 0, inline=b"rows", size_bytes=4),), Exactly(F(0), F(1)))
     fork = a_fork(shard).state
-    assert not is_borrower(fork) and not isinstance(let_go(fork, 9), NoOp)
+    assert not is_borrower(fork) and not isinstance(let_go(fork, 9, known=False), NoOp)
 
 
 def test_the_place_of_a_fork_that_was_never_made_is_taken_by_nothing():

@@ -250,7 +250,7 @@ def claims(state: ShardState) -> list[Line]:
 
 
 def _shared(state: ShardState, names: Names) -> list[Line]:
-    """One row for each shard that a collection shares parts with: its origin, and its forks.
+    """One row for each shard that a collection came from or that came from it: its origin, and its forks.
 
     For the origin, `parts` is the number of its parts that the collection still uses; for a fork, the number
     of objects that are kept only for forks.
@@ -263,7 +263,7 @@ def _shared(state: ShardState, names: Names) -> list[Line]:
         parts = list(borrowed_parts(state))
         lines.append(("forked from", state.origin.shard_id, state.origin.seqno, len(parts)))
     for id_, fork in sorted(state.forks.items()):
-        kept = sum(1 for lost in state.garbage.values() if lost.read_by(fork.seqno))
+        kept = 0 if fork.freed else sum(1 for lost in state.garbage.values() if lost.read_by(fork.seqno))
         lines.append(("fork", id_, fork.seqno, kept))
     return [
         {"is": what, "collection": named.get(id_), "id": id_, "version": seqno, "parts": parts}

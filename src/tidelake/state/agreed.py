@@ -33,7 +33,9 @@ ERASING = 7
 """The format that has erasures."""
 DATES = 7
 """The format in which times may be of unit `date`."""
-NEWEST = ERASING
+LINEAGE = 8
+"""The format in which a shard and its forks know each other also when they share nothing any more."""
+NEWEST = LINEAGE
 """The format of new lakes, and of those that this version has upgraded."""
 
 _DAY_MS = 86_400_000

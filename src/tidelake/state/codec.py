@@ -21,7 +21,7 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, DATES, ERASING, HASHED, NEWEST, RENAMING, Agreed
+from tidelake.state.agreed import AS_MADE, DATES, ERASING, HASHED, LINEAGE, NEWEST, RENAMING, Agreed
 from tidelake.state.bases import Base, Bases, Unpaid
 from tidelake.state.edits import Delta, Edits
 from tidelake.state.erased import Erasure
@@ -119,6 +119,7 @@ SINCE = (
     )
     | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
     | {"format": 5, "hashed": HASHED, "renamed": RENAMING, "note": RENAMING, "erasures": ERASING}
+    | {"freed": LINEAGE}
 )
 # A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
 # escaped.
@@ -132,7 +133,7 @@ _TASKS_LATER = ("slice_rows", "less")
 # Later ones, which every version leaves out where they are as usual.
 _TASKS_LATEST = ("left_out",)
 # Fields whose values are stored as maps of their own, of which later fields may be left out.
-_NESTED = ("agreed", "task", "old", "new", "spec", "config", "columns")
+_NESTED = ("agreed", "task", "old", "new", "spec", "config", "columns", "origin")
 
 
 def learn(type_: type) -> None:
@@ -220,9 +221,9 @@ def _changed(edits: Edits) -> dict[str, object]:
 
 
 def _fields(record: Mapping[str, object]) -> Iterator[str]:
-    """The names of the fields of a record, and of the settings, claims, schemas and tasks in it."""
+    """The names of the fields of a record, and of the settings, claims, schemas, forks and tasks in it."""
     yield from record
-    for name in ("claims", "schemas"):
+    for name in ("claims", "schemas", "forks"):
         by_name = record.get(name)
         for one in by_name.values() if isinstance(by_name, dict) else ():
             yield from one if isinstance(one, dict) else ()
@@ -251,7 +252,7 @@ def _sent(value: object, *, whole: bool) -> dict[str, object]:
 
 
 def _stored(value: object) -> object:
-    """A field as it is stored: what came later of settings, claims and schemas is left out by default."""
+    """A field as it is stored: what came later of values in it is left out by default."""
     match value:
         case Agreed():
             settings = {name: getattr(value, name) for name in _names(Agreed)}
@@ -259,6 +260,9 @@ def _stored(value: object) -> object:
         case MergeClaim():
             claim = {name: getattr(value, name) for name in _names(MergeClaim)}
             return {n: one for n, one in claim.items() if not (n in SINCE and (one is None or one is False))}
+        case Fork() | Origin():
+            fork = {name: getattr(value, name) for name in _names(type(value))}
+            return {n: one for n, one in fork.items() if one or n not in SINCE}
         case SchemaVersion():
             version = {name: getattr(value, name) for name in _names(SchemaVersion)}
             return {n: one for n, one in version.items() if one or n not in SINCE}

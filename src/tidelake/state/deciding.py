@@ -47,8 +47,8 @@ class Share:
         floor: the collection's own upper, read after it joined: it may have closed times by itself before.
         times: the first and the last time of its rows; None: it gets no rows.
         seal: a frontier to close it up to; None: only up to the group's.
-        latest: its rows depend on contents: decide only if the group let no rows in for it after this state
-            of the group, and at the time that the rows have.
+        latest: its rows depend on contents: decide only if it was in the group since this state of the group,
+            which let no rows in for it after that, and at the time that the rows have.
     """
 
     joined: int
@@ -174,7 +174,8 @@ def _stale(state: ShardState, wanted: Intent, time: int | None) -> Refused | Non
     for id_, share in wanted.shares.items():
         if share.latest is None:
             continue
-        if state.latest.get(id_, 0) > share.latest:
+        # Outside of the group anybody may have written to it, and rows may have been erased.
+        if max(state.latest.get(id_, 0), state.memberships[id_].admitted) > share.latest:
             return Refused(UpperMismatch(state.upper, state.upper))
         if time is not None and share.times not in (None, (time, time)):
             return Refused(UpperMismatch(Frontier.of(time), state.upper))

@@ -6,7 +6,7 @@ differ, and a commit costs as much as it changes.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pyrsistent import PMap, pmap
@@ -31,6 +31,7 @@ from tidelake.state.state import (
     Fork,
     Hold,
     MergeClaim,
+    Origin,
     Retention,
     Rollup,
     ShardState,
@@ -92,7 +93,8 @@ class Edits:
         decisions: new ones by id; None removes one.
         expired: the new one, if it changes.
         forks: new ones by their shards' ids; None removes one.
-        let_go: whether a fork no longer needs its origin.
+        let_go: whether a fork and its origin forget each other, since it needs none of its parts.
+        freed: whether a fork needs no part of its origin any more, and remembers it.
         taken: ids of uploads that come in and of which others may hold copies, by the seqnos in their names.
         mended: the state before this one is that in `rollup`, which a repair has made, and not that of the
             log: a process that has followed the log so far starts again from there.
@@ -141,6 +143,7 @@ class Edits:
     unpaid: Unpaid | None = None
     note: Note | None = None
     erasures: dict[str, Erasure] = field(default_factory=dict)
+    freed: bool = False
 
 
 @dataclass(frozen=True)
@@ -261,8 +264,8 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         changed["tokens"] = tokens.moved(state.tokens, day, edits.tokens, edits.writers, edits.writers_gone)
     if edits.dropped:
         changed["dropped"] = True
-    if edits.let_go:
-        changed["origin"] = None
+    if edits.let_go or edits.freed:
+        changed["origin"] = None if edits.let_go else _freed(state.origin, name)
     if edits.dropped or edits.taken or edits.sweep:
         changed["taken"] = _taken(state, edits)
     if edits.decisions or edits.memberships:
@@ -357,6 +360,12 @@ def _taken(state: ShardState, edits: Edits) -> taken.Taken:
         return pmap()
     known = taken.added(state.taken, edits.taken)
     return known if edits.sweep is None else taken.kept(known, edits.sweep.floor)
+
+
+def _freed(origin: Origin | None, name: str) -> Origin:
+    if origin is None:
+        raise CorruptionError(name, "says that it needs no part of its origin, and has none")
+    return replace(origin, freed=True)
 
 
 def _found(present: PMap[K, V], key: K, name: str) -> V:

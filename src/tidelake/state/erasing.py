@@ -9,7 +9,7 @@ that they were made from (`made_before`).
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tidelake.errors import CollectionDropped, CollectionInGroup, UsageError
+from tidelake.errors import CollectionDropped, UsageError
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.state.agreed import ERASING
@@ -38,7 +38,7 @@ def names_of(run: Run) -> Names:
 def ask(state: ShardState, _now_ms: int, *, id_: str, erasure: Erasure) -> Outcome[bool]:
     """Note an erasure, which any process that maintains the shard carries out. False if it is noted already.
 
-    Refused if the shard is in a group, the lake has an earlier format, or there are too many keys.
+    Refused if the lake has an earlier format, or there are too many keys.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -51,8 +51,6 @@ def ask(state: ShardState, _now_ms: int, *, id_: str, erasure: Erasure) -> Outco
                 "all processes that use the lake are of this version, run `tidelake upgrade`"
             )
         )
-    if state.group:
-        return Refused(CollectionInGroup(state.shard_id))
     size_bytes = sum(len(key) for one in (erasure, *pending(state).values()) for key in one.keys)
     if size_bytes > KEYS_BYTES_MAX:
         return Refused(
@@ -117,15 +115,14 @@ def is_missing(state: ShardState, made: ErasedRuns) -> bool:
 def erase(state: ShardState, now_ms: int, *, made: ErasedRuns) -> Outcome[bool]:
     """Put the rewritten parts in the place of the others; False if something has changed: look again.
 
+    False also for a collection in a group, which may have decided more than the state shows: it leaves first.
     Bases that have such rows go: maintenance makes new ones. All claims end, since their cuts are keys.
     Costs O(members).
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    if state.group:
-        return Refused(CollectionInGroup(state.shard_id))
     asked = pending(state)
-    if not made.ids or not all(id_ in asked for id_ in made.ids) or is_missing(state, made):
+    if state.group or not made.ids or not all(id_ in asked for id_ in made.ids) or is_missing(state, made):
         return NoOp(False)
     used = {names_of(run) for _, run in runs_of(state)}
     fresh = [part for old in used for part in made.runs[old] if part.name not in old]

@@ -4,10 +4,12 @@ The *origin* notes a fork before the fork is made, and from then on keeps the pa
 pin without a lease. The fork names these parts by their names in the origin. It never deletes *borrowed*
 parts, those that are not its own. Otherwise it treats them like its own: a borrowed part that a merge has
 replaced stays garbage of the fork for as long as its readers, and its own forks, may need it. When a fork
-names no borrowed part at all it *lets go*: first the origin forgets the fork, then the fork forgets the
-origin. So forks of forks form a chain, and each shard knows only its neighbours.
+names no borrowed part at all it is *freed*: first the origin notes that and keeps no part for it any more,
+then the fork. They go on knowing each other until one of them is removed: what is erased in a shard is erased
+in its forks. So forks of forks form a tree, and each shard knows only its neighbours. In a lake of an earlier
+format a fork *lets go* instead: the two forget each other.
 
-A tombstone keeps the parts that its forks need, and the only steps it commits are those of forks that let go.
+A tombstone keeps the parts that its forks need, and the only steps it commits are those about its forks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,6 +25,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import Time
 from tidelake.state import fuel
+from tidelake.state.agreed import LINEAGE
 from tidelake.state.bases import Base, Bases
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
@@ -61,16 +64,37 @@ def forget_fork(state: ShardState, _now_ms: int, *, fork_id: str) -> Outcome[boo
     return Commit(Edits(forks={fork_id: None}, dropped=state.dropped), True)
 
 
-def let_go(state: ShardState, _now_ms: int) -> Outcome[None]:
-    """Forget the origin, which has forgotten this fork already. Does nothing while a part is borrowed."""
-    if state.origin is None or state.dropped or is_borrower(state):
+def free_fork(state: ShardState, _now_ms: int, *, fork_id: str) -> Outcome[bool]:
+    """Stop keeping parts for a fork; whether it stays known. Possible on a tombstone as well."""
+    fork = state.forks.get(fork_id)
+    if fork is None or fork.freed:
+        return NoOp(fork is not None)
+    known = replace(fork, freed=True) if state.agreed.format >= LINEAGE else None
+    return Commit(Edits(forks={fork_id: known}, dropped=state.dropped), known is not None)
+
+
+def let_go(state: ShardState, _now_ms: int, *, known: bool) -> Outcome[None]:
+    """Need no part of the origin any more, which keeps none for this fork already.
+
+    Does nothing while a part is borrowed.
+
+    Args:
+        state: of the fork.
+        known: the origin still knows this fork; otherwise both forget each other.
+    """
+    if lender(state) is None or state.dropped or is_borrower(state):
         return NoOp(None)
-    return Commit(Edits(let_go=True), None)
+    return Commit(Edits(freed=True) if known and state.agreed.format >= LINEAGE else Edits(let_go=True), None)
+
+
+def lender(state: ShardState) -> Origin | None:
+    """The origin of a fork that may need its parts; None: of any other shard."""
+    return None if state.origin is None or state.origin.freed else state.origin
 
 
 def fork_pins(state: ShardState) -> list[int]:
     """The versions whose parts are kept for forks."""
-    return [fork.seqno for fork in state.forks.values()]
+    return [fork.seqno for fork in state.forks.values() if not fork.freed]
 
 
 def is_borrowed(name: str, shard_id: str) -> bool:

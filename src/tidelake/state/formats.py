@@ -6,7 +6,7 @@ is a shard that has slices already: the version which made format 4 wrote them i
 """
 
 from tidelake.errors import InternalError
-from tidelake.state.agreed import ERASING, HASHED, RENAMING, SLICES
+from tidelake.state.agreed import ERASING, HASHED, LINEAGE, RENAMING, SLICES
 from tidelake.state.edits import Edits
 from tidelake.state.garbage import arriving
 from tidelake.state.state import ShardState
@@ -36,5 +36,8 @@ def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:
         raise InternalError(f"a step of {before.shard_id} has a note, and the format is {allowed}")
     if edits.erasures and allowed < ERASING:
         raise InternalError(f"a step of {before.shard_id} has erasures, and the format is {allowed}")
+    freed = edits.freed or any(fork is not None and fork.freed for fork in edits.forks.values())
+    if freed and allowed < LINEAGE:
+        raise InternalError(f"a step of {before.shard_id} frees a fork, and the format is {allowed}")
     if sliced and allowed < SLICES:
         raise InternalError(f"a step of {before.shard_id} has slices or bases, and the format is {allowed}")

@@ -19,7 +19,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.agreed import AGES
 from tidelake.state.bases import Base
 from tidelake.state.edits import Edits
-from tidelake.state.forking import fork_pins, is_borrowed, is_borrower
+from tidelake.state.forking import fork_pins, is_borrowed, is_borrower, lender
 from tidelake.state.garbage import arriving, expired, going
 from tidelake.state.spine import (
     Member,
@@ -62,7 +62,7 @@ def check_state(state: ShardState) -> None:
     _check_claims(state)
     _check_holds(state)
     _check_garbage(state, {*names})
-    _require(state.origin is not None or not is_borrower(state), "borrowed-from-origin", state.shard_id)
+    _require(lender(state) is not None or not is_borrower(state), "borrowed-from-origin", state.shard_id)
     _require(state.since <= state.retained, "owner-keeps-since", state.since, "is after", state.retained)
     _check_rollup(state)
     _require(set(state.part_names) == {*names}, "names-indexed", state.shard_id)
@@ -95,7 +95,7 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_pins(before, edits)
     _check_arrivals(before, edits)
     _check_new_rollup(before, after, edits)
-    if edits.let_go:
+    if edits.let_go or edits.freed:
         _require(not is_borrower(after), "borrowed-from-origin", after.shard_id, "still names such parts")
     if edits.writers or edits.writers_gone or edits.tokens:
         _check_writers(before, after, edits)

@@ -25,7 +25,7 @@ from tidelake.model.schema import SchemaVersion
 from tidelake.state import fuel
 from tidelake.state.bases import NO_BASES
 from tidelake.state.erased import Erasure
-from tidelake.state.forking import is_borrowed
+from tidelake.state.forking import is_borrowed, lender
 from tidelake.state.garbage import NEVER_READ, Garbage
 from tidelake.state.spine import Member, Spine, SpineId
 from tidelake.state.staged import Staged, Staging, begins_before
@@ -93,7 +93,7 @@ def not_ours(state: ShardState) -> list[Part]:
     return [
         part
         for name, part in found.items()
-        if name in state.doomed or (state.origin is None and is_borrowed(name, state.shard_id))
+        if name in state.doomed or (lender(state) is None and is_borrowed(name, state.shard_id))
     ]
 
 
@@ -186,7 +186,7 @@ class _Mending:
         if batch.bounds.empty:
             return "empty-bounds-hold-nothing"
         copied = part.name in self._own
-        if stored and not copied and state.origin is None and is_borrowed(part.name, state.shard_id):
+        if stored and not copied and lender(state) is None and is_borrowed(part.name, state.shard_id):
             return "borrowed-from-origin"
         if stored and not copied and part.name in state.doomed:
             return "garbage-is-not-named"
@@ -302,10 +302,10 @@ class _Mending:
         for name, added in read:
             if name in named or name in garbage or name in doomed or name in self._lost:
                 continue
-            if is_borrowed(name, state.shard_id) and state.origin is None:
+            if is_borrowed(name, state.shard_id) and lender(state) is None:
                 continue  # Its shard deletes it.
             garbage[name] = Garbage(min(added, state.seqno), state.seqno, state.committed_ms)
-        if state.origin is None:
+        if lender(state) is None:
             garbage = {name: lost for name, lost in garbage.items() if not is_borrowed(name, state.shard_id)}
             doomed = {name: lost for name, lost in doomed.items() if not is_borrowed(name, state.shard_id)}
         rollup = state.rollup

@@ -126,15 +126,17 @@ class MergeClaim:
 
 @dataclass(frozen=True)
 class Fork:
-    """A pin without a lease: another shard has begun as a version of this one, and needs its parts.
+    """Another shard, which has begun as a version of this one: a pin without a lease while it needs parts.
 
     Attributes:
-        seqno: of that version. Its parts are not collected while the fork is noted.
+        seqno: of that version. Its parts are not collected until the fork is freed.
         noted_ms: wall clock when the fork was requested, before it was made.
+        freed: it needs no part any more. It is known because what is erased here is erased there.
     """
 
     seqno: int
     noted_ms: int
+    freed: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,10 +146,12 @@ class Origin:
     Attributes:
         shard_id: of the other shard.
         seqno: of the version that it keeps for the fork.
+        freed: the fork has parts of its own only.
     """
 
     shard_id: str
     seqno: int
+    freed: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,8 +224,8 @@ class ShardState:
         let_in: by name of a staged batch that awaited a transaction: seqno of the first state in which it no
             longer did.
         latest: of a group: by id of a collection, seqno of the group's last state that let rows in for it.
-        forks: the shards that need parts of this one, by id. A tombstone has them as well.
-        origin: of a fork that may need parts of the shard it began from; None: of any other shard.
+        forks: the shards that have begun as versions of this one, by id. A tombstone has them as well.
+        origin: of a fork: the shard that it began from; None: of any other shard.
         taken: ids of uploads that came in and of which others may hold copies, by the seqnos in their names,
             until the sweep's floor has passed these; see `tidelake.state.taken`.
         part_names: of all parts in it. Not stored: it follows from the other fields.

@@ -3,6 +3,7 @@
 import base64
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,20 +20,20 @@ from tables import SCHEMA, at, contents, rows
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import (
-    CollectionInGroup,
     ErasureWaits,
     ForkExpired,
     InvalidUpdates,
     LeaseExpired,
     TidelakeError,
+    UpperMismatch,
     UsageError,
 )
 from tidelake.lake.api.lake import Lake
 from tidelake.model import names
 from tidelake.shard.upkeep.eraser import ask
-from tidelake.state.agreed import AS_MADE, Agreed
+from tidelake.state.agreed import AS_MADE, NEW, Agreed
 from tidelake.state.erased import Erasure
-from tidelake.state.forking import borrowed_parts
+from tidelake.state.forking import borrowed_parts, fork_pins, lender
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
@@ -161,7 +162,7 @@ def test_the_rows_leave_the_forks_and_their_forks(merged):
     site.gone_after("g", "f", "c", "g", "f", "c")
     for one in (c, f, g):
         (told,) = one.erasures().values()
-        assert told.gone_ms and not one.state().origin and not one.state().forks
+        assert told.gone_ms and lender(one.state()) is None and not fork_pins(one.state())
     assert everything(c) == without(before, 3) == everything(g)
     assert site.lake().fsck().findings == ()
 
@@ -178,31 +179,69 @@ def test_the_rows_leave_the_forks_of_a_fork_that_was_dropped():
     assert everything(g) == without(before, 3) == everything(lake.collection("c"))
 
 
-def test_a_fork_of_a_dropped_fork_in_a_group_prevents_it():
-    site = Site()
-    c = site.filled(6)
-    lake = site.lake()
-    lake.fork("c", "f")
-    lake.fork("f", "g")
-    lake.drop("f")
-    lake.create("d", SCHEMA, key=["id"])
-    lake.write({"g": rows(3, v="g"), "d": rows(3)})
-    with pytest.raises(UsageError, match=r"are in a group: take them out with lake\.leave"):
-        c.erase([3], reason="x")
-    assert not c.erasures()
-
-
-def test_a_fork_that_shares_nothing_any_more_is_told_of():
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_rows_leave_forks_that_share_nothing_any_more(dropped):
     site = Site(Config(inline_part_bytes=0))
+    lake = site.lake()
     c = site.filled(6)
-    f = site.lake().fork("c", "f")
+    forks = [lake.fork("c", "f"), lake.fork("f", "g"), lake.fork("g", "h")]
     c.erase([1], reason="x")
-    site.gone_after("f", "c")
+    site.gone_after("h", "g", "f", "c", "h", "g", "f", "c")
+    assert not any(fork_pins(one.state()) or lender(one.state()) for one in (c, *forks))
+    if dropped:
+        for name in ("g", "f"):
+            lake.drop(name)
+            lake.collect()
+        forks = forks[2:]
     report = c.erase([3], reason="x")
-    assert report.forks == () and any("erase there" in what for what in report.remains)
-    assert 3 in {key for key, _ in contents(f)}
-    f.erase([3], reason="x")
-    assert contents(f) == contents(c)
+    assert {one.id for one in forks} == set(report.forks)
+    assert all(contents(one) == contents(c) for one in forks) and 3 not in dict(contents(c))
+    assert lake.fsck().left == ()
+
+
+def test_a_dropped_fork_is_removed_once_nobody_can_erase_through_it():
+    site = Site(Config(inline_part_bytes=0))
+    lake = site.lake()
+    site.filled(6)
+    lake.fork("c", "f")
+    h = lake.fork("f", "h")
+    for name in ("h", "f"):
+        lake.collection(name).merge()
+    site.gone_after("h", "f", "c", "h", "f", "c")
+    for name, left in (("f", True), ("c", False)):
+        lake.drop(name)
+        for _ in range(3):
+            site.clock.ms += AGE_MS
+            lake.collect()
+        assert lake.fsck().left == ()
+        assert (len(list(site.stores.log.keys())) > 2) == left
+    assert h.erase([3], reason="x").forks == () and lake.drop("h")
+
+
+def test_an_origin_forgets_a_freed_fork_that_is_dropped():
+    site = Site(Config(inline_part_bytes=0))
+    lake = site.lake()
+    c = site.filled(6)
+    lake.fork("c", "f").merge()
+    site.gone_after("f", "c")
+    assert [fork.freed for fork in c.state().forks.values()] == [True]
+    lake.drop("f")
+    assert not c.state().forks and c.erase([3], reason="x").forks == ()
+
+
+def test_a_fork_of_a_lake_of_an_earlier_format_is_forgotten(monkeypatch):
+    site = Site(Config(inline_part_bytes=0))
+    with monkeypatch.context() as patch:
+        patch.setattr(Agreed, "of", classmethod(lambda *_: replace(NEW, format=7)))
+        c = site.filled(6)
+    lake = site.lake()
+    f = lake.fork("c", "f")
+    f.merge()
+    site.gone_after("f", "c")
+    assert not c.state().forks and f.state().origin is None
+    lake.upgrade()
+    report = c.erase([3], reason="x")
+    assert report.forks == () and any("upgraded to format 8" in what for what in report.remains)
 
 
 def test_a_fork_that_is_erased_leaves_its_origin_alone():
@@ -431,46 +470,108 @@ def test_readers_of_the_moment_end_as_they_began_or_are_told():
     assert all(one.gone_ms for one in c.erasures().values())
 
 
-def test_a_collection_in_a_group_leaves_it_first():
+def test_a_collection_in_a_group_and_its_forks_are_erased_and_are_in_the_group_again():
     site = Site()
     site.filled(6)
     lake = site.lake()
     lake.create("d", SCHEMA, key=["id"])
-    lake.write({"c": rows(3, v="g"), "d": rows(3)})
-    with pytest.raises(CollectionInGroup, match=r"lake\.leave"):
-        lake.collection("c").erase([3], reason="x")
-    assert not lake.collection("c").erasures()
-    lake.leave("c")
-    lake.collection("c").erase([3], reason="x")
-    assert 3 not in {key for key, _ in contents(lake.collection("c"))}
+    c, f = lake.collection("c"), lake.fork("c", "f")
+    lake.write({"c": rows(3, v="g"), "d": rows(3), "f": rows(3, 2, v="f")})
+    group = c.state().group
+    report = c.erase([3], reason="x")
+    assert report.forks == (f.id,) and group
+    for one in (c, f):
+        assert one.state().group == group and 3 not in {key for key, _ in contents(one)}
+    assert contents(f)[2, "f"] == 1 and 3 in {key for key, _ in contents(lake.collection("d"))}
+    # Their times are closed together as before.
+    lake.write({"d": rows(7)})
+    assert c.upper == f.upper == lake.collection("d").upper
+    assert lake.fsck().left == ()
 
 
-def test_a_fork_in_a_group_leaves_it_first():
+def test_the_only_collection_of_a_group_leaves_it():
     site = Site()
     c = site.filled(6)
-    lake = site.lake()
-    lake.fork("c", "f")
+    site.lake().write({"c": rows(3, v="g")})
+    c.erase([3], reason="x")
+    assert not c.state().group and 3 not in {key for key, _ in contents(c)}
+    site.gone_after("c")
+    assert site.lake().fsck().findings == ()
+
+
+def together(lake):
+    lake.write({"c": rows(3, 4, v="new"), "d": rows(3)})
+
+
+def changed_together(lake):
+    with lake.transaction() as transaction:
+        transaction.upsert("c", rows(4, v="new"))
+        transaction.upsert("d", rows(3))
+
+
+def changed_alone(lake):
+    lake.collection("c").upsert(rows(4, v="new"))
+
+
+def replaced_together(lake):
+    with lake.transaction() as transaction:
+        transaction.replace("c", rows(0, 4, v="new"))
+
+
+def left(lake):
+    lake.leave("c")
+
+
+@pytest.mark.grows
+@pytest.mark.parametrize("work", [together, changed_together, changed_alone, replaced_together, left])
+def test_no_write_of_a_group_brings_anything_back(work):
+    for n in calls(most=500, fast=13, full=3):
+        site = Site()
+        c = site.filled(10)
+        lake = site.lake()
+        lake.create("d", SCHEMA, key=["id"])
+        lake.write({"c": rows(2, v="g"), "d": rows(3)})
+        before = everything(c)
+        between = Between(n + 1, partial(erase_now, site))
+        work(site.lake(between))
+        if between.left > 0:
+            break
+        found = everything(c)
+        assert {time: found[time] for time in before if time in found} == without(before, 3), n
+        of_key = [row for row in c.updates(0, 1_000, staged=True).read_all().to_pylist() if row["id"] == 3]
+        assert {(row["v"], row["_diff"]) for row in of_key} <= {("new", 1)}, n
+        assert bool(of_key) == (work is together), n
+        assert site.lake().fsck().left == (), n
+    assert between.left > 0 and n
+
+
+def test_uploads_that_depend_on_contents_from_before_are_refused_in_a_group():
+    lake = tidelake.open(f"memory://{uuid.uuid4().hex}")
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(3, v="v3"))
     lake.create("d", SCHEMA, key=["id"])
-    lake.write({"f": rows(3, v="g"), "d": rows(3)})
-    with pytest.raises(UsageError, match=r"are in a group: take them out with lake\.leave"):
-        c.erase([3], reason="x")
-    assert not c.erasures()
+    lake.write({"c": rows(4, v="g"), "d": rows(3)})
+    writer = lake.group_writer("d", "w")
+    read_at = writer.join(["c", "d"])
+    assert c.distributed.newest_state()
+    upload = c.distributed.uploader().upload(at(int(c.upper.elements[0]), 3, v="v3", diff=-1).to_batches())
+    c.erase([3], reason="x")
+    with pytest.raises(UpperMismatch):
+        writer.write({"c": [upload]}, sequence=0, read_at=read_at)
+    assert 3 not in {key for key, _ in contents(c)}
 
 
-def test_one_that_came_into_a_group_meanwhile_is_told_and_finished_later():
+def test_an_erasure_that_waits_is_carried_out_in_a_group():
     site = Site()
     c = site.filled(6)
     lake = site.lake()
     lake.create("d", SCHEMA, key=["id"])
     ask(c._shard, "e", Erasure("x", 1, 5, (b"\x01\x80" + b"\0" * 6 + b"\x03",)))
     lake.write({"c": rows(4, v="g"), "d": rows(3)})
-    with pytest.raises(ErasureWaits, match="came into a group since"):
-        lake.collection("c").maintain()
     with pytest.raises(UsageError, match="are being erased"):
         lake.fork("c", "f")
-    lake.leave("c")
     lake.collection("c").maintain()
-    assert {key for key, _ in contents(c)} == {0, 1, 2, 4}
+    assert {key for key, _ in contents(c)} == {0, 1, 2, 4} and c.state().group
 
 
 def test_a_lake_of_an_earlier_format_is_upgraded_first(monkeypatch):

@@ -28,6 +28,7 @@ from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.shard.checking.parts import named_parts
 from tidelake.state import forking
+from tidelake.state.forking import fork_pins, lender
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.url import Stores
@@ -325,7 +326,7 @@ def test_a_dropped_source_leaves_the_fork_whole_and_its_name_free(delta):
     assert delta.lake().fsck().findings == ()
     fork.merge()
     delta.check_rest(c=1, fix=5)
-    assert fork.state().origin is None
+    assert lender(fork.state()) is None
 
 
 def test_a_dropped_fork_frees_what_was_kept_for_it(delta):
@@ -374,7 +375,7 @@ def test_a_fork_that_is_merged_lets_go_but_not_while_a_reader_needs_what_it_borr
     assert contents(reader, 4) == FIVE and fork.state().origin is not None
     reader.close()
     delta.check_rest(c=5, fix=5)
-    assert fork.state().origin is None and not delta.c.state().forks
+    assert lender(fork.state()) is None and not fork_pins(delta.c.state())
 
 
 def test_a_large_run_is_shared_for_as_long_as_nobody_merges_it(delta):
@@ -467,7 +468,7 @@ def test_a_crash_at_any_call_leaves_both_whole_and_nothing_that_is_not_needed(na
     for collection in [delta.lake().collection(name) for name in delta.lake().list()]:
         collection.merge()
     delta.tidy_up()
-    assert not any(delta.lake().collection(name).state().origin for name in delta.lake().list())
+    assert not any(lender(delta.lake().collection(name).state()) for name in delta.lake().list())
 
 
 class Sleepy:

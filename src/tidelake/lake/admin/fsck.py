@@ -228,7 +228,8 @@ class LakeCheck:
             # Look for a tombstone first: the rollup that opening needs may have gone before the log.
             dropped_ms = self.leftovers.ending(shard_id).dropped_ms()
             known = self._tombstone(shard_id) if dropped_ms is not None else self._opened(shard_id)
-            if dropped_ms is not None and (known is None or not known.state.forks):
+            is_needed = known is not None and self.leftovers.ending(shard_id).is_needed(known.state)
+            if dropped_ms is not None and not is_needed:
                 self._dropped("", shard_id, dropped_ms)
                 return
         except CollectionDropped:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tidelake.data.ingest import as_table
 from tidelake.data.keyset import KeySet
-from tidelake.errors import CollectionInGroup, UsageError
+from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.arguments.keys import one_key
 from tidelake.shard.reading.lookup import keys_of
@@ -54,14 +54,15 @@ class Erasing(CollectionHandle):
     def erase(self, keys: object, *, reason: str) -> ErasureReport:
         """Erase the rows of some keys, of all times, here and in the forks, as a person may ask for.
 
-        The forks are those that share stored parts with the collection, and theirs. A fork that has parts of
-        its own only, after a merge or an earlier erasure, is erased by a call of its own.
+        The forks are all that `Lake.fork` made of the collection or of its forks, but for those of an earlier
+        version (`to_seqno`), and those that shared nothing any more when the lake was upgraded to format 8.
 
         One commit takes them out of every time, slice, base and staged batch; answers about other keys stay
         as they are at every time. Reads that begin after it do not see the rows. Reads that have begun end
         as they began, or get `LeaseExpired` once `garbage_age_s` has passed; that is when the objects and log
         entries that held the rows are deleted, by `collect` and by maintenance. Rows with these keys that are
-        appended later are new rows, and stay.
+        appended later are new rows, and stay. A collection in a group leaves it and comes back: transactions
+        that are under way with it begin again.
 
         A process that dies leaves the erasure in the collection's state, and maintenance carries it out. The
         keys are in the state until then, and only so long. `reason` and the number of keys stay: name no
@@ -78,12 +79,10 @@ class Erasing(CollectionHandle):
             same for each fork.
 
         Raises:
-            UsageError: the collection is in a group; the lake has an earlier format; the keys take
-                more than 1 MiB encoded (about 100,000 integers); or an argument is wrong. Nothing has
-                changed.
+            UsageError: the lake has an earlier format; the keys take more than 1 MiB encoded (about
+                100,000 integers); or an argument is wrong. Nothing has changed.
             InvalidUpdates: the table does not hold valid keys; names the column and the row.
-            ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made, or is in a
-                group.
+            ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made.
         """
         _check_reason(reason)
         shard = self._shard
@@ -91,9 +90,7 @@ class Erasing(CollectionHandle):
         given = _keys(keys, self)
         if not given.num_rows:
             return ErasureReport("", 0)
-        if shard.alive().group:
-            raise CollectionInGroup(self.name)
-        self._check_forks()
+        shard.alive()
         encoded = tuple(KeySet.of(given, spec.schema).keys.to_pylist())
         id_, now_ms = shard.env.ids.fresh(), shard.env.clock.now_ms()
         ask(shard, id_, Erasure(reason, len(encoded), now_ms, encoded))
@@ -106,14 +103,6 @@ class Erasing(CollectionHandle):
         `gone_ms` is set once maintenance has found no object and no log entry with the rows. One log scan.
         """
         return dict(self.state().erasures)
-
-    def _check_forks(self) -> None:
-        grouped = [fork.spec.shard_id for fork in Eraser(self._shard).forks() if fork.known().group]
-        if grouped:
-            raise UsageError(
-                f"the forks {', '.join(grouped)} of collection {self.name!r} are in a group: take them out "
-                "with lake.leave, and erase then"
-            )
 
 
 def _check_reason(reason: object) -> None:
@@ -141,7 +130,8 @@ def _report(state: ShardState, id_: str, forks: tuple[str, ...]) -> ErasureRepor
     remains = [
         "copies that Lake.copy made, and their forks: copy again, which replaces the rows, and erase in the "
         "forks",
-        "forks that have no stored part in common with this collection any more: erase there",
+        "forks that were made of an earlier version (to_seqno), and forks that shared nothing with this "
+        "collection any more when its lake was upgraded to format 8: erase there",
         "backups and versions of files or objects that are kept outside of the lake",
         "what repairs have set aside below blobs/<shard>/aside/: remove it by hand",
         "checkpoints of arrangements, exports and results that were read before",

@@ -33,7 +33,7 @@ from tidelake.model.schema import Column, DataType, Schema
 from tidelake.shard.shard import Shard, check_group
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
-from tidelake.shard.upkeep.parting import forget, free, part
+from tidelake.shard.upkeep.parting import forget, free, join, part
 from tidelake.shard.upkeep.tending import tend
 from tidelake.state import applying, awaiting, deciding, joining
 from tidelake.state.state import ShardState
@@ -258,7 +258,7 @@ class Groups:
         admitted = group.run(partial(joining.admit, members=ids))
         # In the order of ids, so that two processes that join the same collections do not each get one.
         for shard in sorted(shards.values(), key=lambda one: one.spec.shard_id):
-            self._join(group, shard, admitted[shard.spec.shard_id])
+            join(group, shard, admitted[shard.spec.shard_id])
         # Look again: another process may take a collection that has not joined yet for one that left, and end
         # the group.
         group.alive()
@@ -266,19 +266,6 @@ class Groups:
         if stranger is not None:
             raise LeftGroup(stranger.spec.shard_id)
         return admitted
-
-    def _join(self, group: Shard, shard: Shard, admitted: int) -> None:
-        """Let a collection join under the membership `admitted`; `LeftGroup` if that has ended."""
-        id_, group_id = shard.spec.shard_id, group.spec.shard_id
-        while True:
-            seen = shard.alive()
-            member = group.alive().memberships.get(id_)
-            if member is None or member.leaving or member.admitted != admitted:
-                raise LeftGroup(id_)
-            join = partial(joining.join, group=group_id, admitted=admitted, seen=seen.seqno)
-            with suppress(LeftGroup):
-                # The join fails with `LeftGroup` if the collection was written to since: then try again.
-                return shard.run(join, alone=True)
 
     def _made(self, like: Shard) -> Shard:
         spec = ShardSpec(self._url, self._env.ids.fresh(), like.spec.domain, 0, {0: _SCHEMA}, self._config)

@@ -154,7 +154,7 @@ def _what(edits: Edits) -> str:
         "group": edits.memberships or edits.decisions or edits.group is not None or edits.joined is not None,
         "hold": edits.holds or edits.critical,
         "writer": edits.writers or edits.writers_gone,
-        "collect": edits.doomed or edits.buried or edits.sweep or edits.forks or edits.let_go,
+        "collect": edits.doomed or edits.buried or edits.sweep or edits.forks or edits.let_go or edits.freed,
         "rollup": edits.rollup,
         "settings": edits.agreed,
     }

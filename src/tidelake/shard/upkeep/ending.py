@@ -4,8 +4,9 @@ The tombstone comes first, by compare-and-set: from then on no process can commi
 be deleted, and any process that finds a tombstone may continue its removal. The log is deleted last, since it
 tells that the shard is a tombstone.
 
-As long as the shard has forks, the objects that these need stay, and so does the log. If the shard is a fork
-itself, it releases its origin before its own objects and log are deleted, since only they name the origin.
+As long as forks of the shard need its objects, these stay, and so does the log. The log also stays while it
+is what leads an erasure of its origin to its forks. If the shard is a fork itself, it releases its origin
+before its own objects and log are deleted, since only they name the origin.
 """
 
 from collections.abc import Iterable
@@ -117,11 +118,17 @@ class Ending:
         """When the shard was dropped; None if it was not dropped, or is gone. One store call."""
         return self._history.dropped_ms()
 
+    def is_needed(self, state: ShardState) -> bool:
+        """Whether the forks of a tombstone need it, or lie below an origin that is there. One store call."""
+        if fork_pins(state) or not state.forks or state.origin is None:
+            return bool(fork_pins(state))
+        return self._stores.log.head(state.origin.shard_id) is not None
+
     def remove(self) -> Removed:
         """Delete all objects of a tombstone, and then its log. A listing, and a call for each object.
 
-        Objects that forks need stay, and so does the log: the first call after the last fork is gone deletes
-        the rest. A log whose newest entry is young may stay as well; a later call deletes it.
+        What forks need stays (`is_needed`), and so does the log: the first call after that deletes the rest.
+        A log whose newest entry is young may stay as well; a later call deletes it.
 
         Raises:
             InternalError: the shard is not a tombstone. Nothing was deleted.
@@ -133,7 +140,7 @@ class Ending:
         state = self._last()
         if state is not None and self._lending.forget_uncreated(state):
             state = self._last()
-        if state is not None and state.forks:
+        if state is not None and self.is_needed(state):
             return self._deleted(keep=_needed_by_forks(state))
         if state is not None:
             self._lending.return_borrowed(state)

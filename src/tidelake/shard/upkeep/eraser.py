@@ -6,6 +6,9 @@ all of them in. It is refused if anything was added or merged meanwhile; then on
 process that dies leaves the erasure in the state, and the next one that maintains the shard begins it again.
 The parts that it had written are deleted like other uploads that came to nothing.
 
+A collection in a group leaves it right before that commit, and comes back after it: so the commit sees all
+that the group has decided, and what was read before it is not written after it.
+
 After that commit no read that begins sees the rows. The objects that held them are garbage: the collector
 deletes them, and the log entries with keys or rows, once they are as old as garbage may be.
 
@@ -13,6 +16,7 @@ INVARIANT: no state has some of the rows of a key in such an erasure, and not th
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,7 +26,14 @@ import pyarrow.compute as pc
 
 from tidelake.data.keyset import KeySet, searchable
 from tidelake.data.types import update_schema
-from tidelake.errors import CollectionDropped, CollectionInGroup, CollectionNotFound, ErasureWaits
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionInGroup,
+    CollectionNotFound,
+    ErasureWaits,
+    LeftGroup,
+    UpperMismatch,
+)
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
@@ -33,7 +44,8 @@ from tidelake.shard.runs.upload import discard, write_rows, write_run
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.state import erasing
+from tidelake.shard.upkeep.parting import free, join, part
+from tidelake.state import erasing, joining
 from tidelake.state.erased import Erasure
 from tidelake.state.erasing import ErasedRuns, names_of, pending
 from tidelake.state.state import ShardState
@@ -58,7 +70,7 @@ class Eraser:
         and a rollup. Nothing if there is none: the state that is known says so.
 
         Raises:
-            ErasureWaits: a fork is being made, or the collection or a fork of it is in a group.
+            ErasureWaits: a fork is being made.
         """
         done = 0
         while ids := tuple(pending(self._shard.known())):
@@ -71,7 +83,7 @@ class Eraser:
 
     def _erase(self, ids: tuple[str, ...]) -> bool:
         """Carry out some erasures; False if another process has done so, or asked for others."""
-        made, asked = ErasedRuns(ids, {}, {}), set[str]()
+        made, asked, left = ErasedRuns(ids, {}, {}), set[str](), ""
         while True:
             Drainer(self._shard).run()
             state = self._shard.state()
@@ -81,21 +93,32 @@ class Eraser:
                 if made.fresh:
                     discard(self._shard.stores.blobs, self._shard.env, [Run(tuple(made.fresh))])
                 return False
-            if state.group:
-                raise self._waits()
             for id_ in sorted(state.forks.keys() - asked):
                 self._ask_fork(id_, erasures)
                 asked.add(id_)
             made = self._looked(state, erasures, replace(made, forks=frozenset(asked)))
+            if state.group:
+                # Last: others may let it join again at any moment.
+                left = state.group
+                self._leave(left)
             # Alone: no other step's rows are in the entry of the log that has no rows of the keys any more.
-            try:
-                if self._shard.run(partial(erasing.erase, made=made), alone=True):
-                    return True
-            except CollectionInGroup as error:
-                raise self._waits() from error
+            elif self._shard.run(partial(erasing.erase, made=made), alone=True):
+                self._come_back(left)
+                return True
 
-    def _waits(self) -> ErasureWaits:
-        return ErasureWaits(self._shard.title, "it came into a group since: take it out with lake.leave")
+    def _leave(self, group: str) -> None:
+        try:
+            part(self._opened(group), self._shard.spec.shard_id, self._shard)
+        except CollectionNotFound:
+            free(self._shard, group)
+
+    def _come_back(self, group: str) -> None:
+        """Join a group again, unless it ended or something has happened to the collection meanwhile."""
+        id_ = self._shard.spec.shard_id
+        with suppress(CollectionNotFound, CollectionInGroup, LeftGroup, UpperMismatch):
+            if group:
+                there = self._opened(group)
+                join(there, self._shard, there.run(partial(joining.admit, members=(id_,)))[id_])
 
     def _ask_fork(self, id_: str, erasures: dict[str, Erasure]) -> None:
         """Let a fork remember the erasures; if it was dropped, its forks remember them."""
@@ -107,9 +130,6 @@ class Eraser:
             try:
                 for erasure_id, erasure in erasures.items():
                     ask(fork, erasure_id, erasure)
-            except CollectionInGroup as error:
-                reason = f"its fork {id_} is in a group: take it out with lake.leave"
-                raise ErasureWaits(self._shard.title, reason) from error
             except CollectionDropped:
                 # It was dropped since.
                 self._ask_fork(fork.spec.shard_id, erasures)
@@ -122,14 +142,6 @@ class Eraser:
             for fork in self._living(id_):
                 found += [fork.spec.shard_id, *Eraser(fork).run_with_forks()]
         return tuple(found)
-
-    def forks(self) -> list[Shard]:
-        """The forks of this shard, and theirs. Three store calls for each."""
-        found: list[Shard] = []
-        for id_ in sorted(self._shard.known().forks):
-            for fork in self._living(id_):
-                found += [fork, *Eraser(fork).forks()]
-        return found
 
     def _living(self, id_: str) -> Iterator[Shard]:
         """A fork; instead of a dropped one its forks, which have its contents; none if it is not there."""

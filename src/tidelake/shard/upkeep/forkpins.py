@@ -1,12 +1,13 @@
 """Ends the pins that an origin keeps for its forks.
 
-There are three ways. A fork that needs no part of its origin any more tells the origin, and then forgets it
-(`let_go`). A fork that is dropped tells the origin before any object of the fork is deleted
-(`return_borrowed`). The origin itself finds forks that were noted but never created (`forget_uncreated`).
+There are three ways. A fork that needs no part of its origin any more tells the origin, and then notes it
+(`let_go`); they go on knowing each other. A fork that is dropped tells the origin before any object of the
+fork is deleted, and is forgotten (`return_borrowed`). The origin itself finds forks that were noted but never
+created (`forget_uncreated`).
 
-INVARIANT: an origin forgets a fork only if no state of the fork needs a part of the origin, or if the fork
-was not created and a later creation would fail. So each step may be repeated, and a crash between two steps
-leaves at most a pin too many.
+INVARIANT: an origin gives up the pin of a fork only if no state of the fork needs a part of the origin, or if
+the fork was not created and a later creation would fail. So each step may be repeated, and a crash between
+two steps leaves at most a pin too many.
 """
 
 from functools import partial
@@ -29,15 +30,21 @@ class ForkPins:
         self._stores, self._env, self._config = stores, env, config
 
     def let_go(self, shard: Shard) -> bool:
-        """Let a fork and its origin forget each other, if the fork borrows nothing. Returns whether they did.
+        """Let the origin of a fork keep no part for it, if the fork borrows nothing. Returns whether it did.
 
         No store call if there is nothing to do, otherwise a log write for each of the two.
         """
         state = shard.known()
-        if state.dropped or state.origin is None or forking.is_borrower(state):
+        origin = forking.lender(state)
+        if state.dropped or origin is None or forking.is_borrower(state):
             return False
-        self.return_borrowed(state)
-        shard.run(forking.let_go)
+        known = False
+        try:
+            free = partial(forking.free_fork, fork_id=state.shard_id)
+            known = self._machine(origin.shard_id).run(free).result
+        except CollectionNotFound:
+            self._env.recorder.count("fork.origin.gone")
+        shard.run(partial(forking.let_go, known=known))
         return True
 
     def return_borrowed(self, state: ShardState) -> None:
@@ -48,7 +55,8 @@ class ForkPins:
             self._machine(state.origin.shard_id).run(partial(forking.forget_fork, fork_id=state.shard_id))
         except CollectionNotFound:
             # An origin that keeps parts for a fork would still exist.
-            self._env.recorder.count("fork.origin.gone")
+            if not state.origin.freed:
+                self._env.recorder.count("fork.origin.gone")
 
     def forget_uncreated(self, state: ShardState) -> int:
         """Forget forks that were noted long ago and never created; returns their number.

@@ -1,18 +1,34 @@
-"""Takes a collection out of its group, in steps; the process may crash between any two.
+"""Takes a collection out of its group, or into one, in steps; the process may crash between any two.
 
-First the group stops deciding for the collection. Then the collection applies the group's decisions and
-leaves. Then the group forgets the collection. A group without collections is dropped.
+To part, first the group stops deciding for the collection. Then the collection applies the group's decisions
+and leaves. Then the group forgets the collection. A group without collections is dropped.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
+from tidelake.errors import LeftGroup
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.ending import Ending
 from tidelake.state import applying, deciding, joining
 from tidelake.state.commands import NoOp, Outcome
 from tidelake.state.dropping import drop_shard
 from tidelake.state.state import ShardState
+
+
+def join(group: Shard, shard: Shard, admitted: int) -> None:
+    """Let a collection join under the membership `admitted`; `LeftGroup` if that has ended."""
+    id_, group_id = shard.spec.shard_id, group.spec.shard_id
+    while True:
+        seen = shard.alive()
+        member = group.alive().memberships.get(id_)
+        if member is None or member.leaving or member.admitted != admitted:
+            raise LeftGroup(id_)
+        command = partial(joining.join, group=group_id, admitted=admitted, seen=seen.seqno)
+        with suppress(LeftGroup):
+            # The join fails with `LeftGroup` if the collection was written to since: then try again.
+            return shard.run(command, alone=True)
 
 
 def part(group: Shard, id_: str, shard: Shard | None) -> None:
