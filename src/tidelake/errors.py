@@ -33,6 +33,7 @@ names the object and, if there is one, the remedy.
     ├── LeaseExpired                  the hold is gone: open a new reader
     ├── ForkExpired                   the fork was not finished in time: fork again
     ├── ErasureWaits                  rows are to be erased, and stay until something else is done: do that
+    ├── RowsErased                    an index of a collection has rows that were erased since: make it anew
     ├── StoreUnavailable              the store certainly did not do it: try again later
     ├── OutOfThreads                  the system starts no further thread: do less at a time
     ├── OutcomeUnknown                the store may have done it: check before trying again
@@ -381,6 +382,20 @@ class ForkExpired(TidelakeError):
         return (
             f"the fork of collection {self.collection!r} took so long that it was given up: fork again, or "
             "raise the setting upload_age_s"
+        )
+
+
+class RowsErased(TidelakeError):
+    """Rows were erased that an arrangement has: it answers no more, and takes no more updates."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return (
+            f"rows of collection {self.collection!r} were erased since this arrangement was loaded: close "
+            "it, and arrange the collection anew"
         )
 
 

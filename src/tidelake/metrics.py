@@ -186,6 +186,7 @@ CATALOGUE: tuple[Metric, ...] = (
             "arrangement.saved": "checkpoints that were written",
             "arrangement.unchanged": "checkpoints that had nothing new to write",
             "arrangement.forgotten.failed": "forgotten arrangements whose hold stayed; it expires",
+            "arrangement.restore.erased": "checkpoints not used: rows were erased since",
             "arrangement.restore.outgrown": "checkpoints not used: too much was new",
             "arrangement.restore.too_late": "checkpoints that were not used: history had gone",
         },

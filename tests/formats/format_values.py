@@ -465,6 +465,9 @@ FREED_DELTAS = {
     "freed-fork": Edits(forks={"3a" * 16: Fork(9, 80, freed=True), "3c" * 16: Fork(13, 90)}),
     "freed": Edits(freed=True),
 }
+ERASED_CHECKPOINT = replace(
+    RECORDS["arrangement"][1], followed=replace(RECORDS["arrangement"][1].followed, erased=2**40)
+)
 FREED_STATES = {
     "freed": replace(
         FIRST_STATE,

@@ -27,6 +27,7 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.TransactionExpired, 3),
     (errors.ForkExpired, 3),
     (errors.ErasureWaits, 3),
+    (errors.RowsErased, 3),
     (errors.HistoryCompacted, 4),
     (errors.NotYetClosed, 4),
     (errors.StoreUnavailable, 5),

@@ -119,7 +119,7 @@ SINCE = (
     )
     | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
     | {"format": 5, "hashed": HASHED, "renamed": RENAMING, "note": RENAMING, "erasures": ERASING}
-    | {"freed": LINEAGE}
+    | {"freed": LINEAGE, "erased": LINEAGE}
 )
 # A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
 # escaped.
@@ -133,7 +133,7 @@ _TASKS_LATER = ("slice_rows", "less")
 # Later ones, which every version leaves out where they are as usual.
 _TASKS_LATEST = ("left_out",)
 # Fields whose values are stored as maps of their own, of which later fields may be left out.
-_NESTED = ("agreed", "task", "old", "new", "spec", "config", "columns", "origin")
+_NESTED = ("agreed", "task", "old", "new", "spec", "config", "columns", "origin", "followed")
 
 
 def learn(type_: type) -> None:

@@ -174,7 +174,7 @@ def _stale(state: ShardState, wanted: Intent, time: int | None) -> Refused | Non
     for id_, share in wanted.shares.items():
         if share.latest is None:
             continue
-        # Outside of the group anybody may have written to it, and rows may have been erased.
+        # While a collection is out of the group, other writes and erasures come in unseen.
         if max(state.latest.get(id_, 0), state.memberships[id_].admitted) > share.latest:
             return Refused(UpperMismatch(state.upper, state.upper))
         if time is not None and share.times not in (None, (time, time)):

@@ -13,6 +13,8 @@ import pytest
 
 import tidelake
 from tables import SCHEMA, at, rows
+from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
+from tidelake.arrangement.follow.follow import _Rows
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.config import MIB, Config
 from tidelake.errors import (
@@ -21,6 +23,7 @@ from tidelake.errors import (
     HistoryCompacted,
     IncompatibleSchema,
     NotYetClosed,
+    RowsErased,
     TidelakeError,
     UsageError,
 )
@@ -415,6 +418,87 @@ def test_a_checkpoint_whose_history_is_gone_is_loaded_anew(tmp_path, arrange):
         assert again.last_time == 19
         assert counted(again.range()) == {(1, "x"): 1, (2, "x"): 1}
         again.save(tmp_path / "saved")
+
+
+def test_an_arrangement_ends_with_an_erasure(collection, arrange, tmp_path):
+    collection.append(at(1, 1, 2), upper=5)
+    live = arrange(collection)
+    collection.erase([1], reason="x")
+    collection.upsert(rows(1, 2, v="new"))
+    for use in (live.catch_up, live.snapshot, lambda: live.save(tmp_path / "saved"), live.follow):
+        with pytest.raises(RowsErased, match="arrange the collection anew"):
+            use()
+    again = arrange(collection)
+    collection.append(at(again.last_time + 1, 3))
+    again.catch_up()
+    assert counted(again.range()) == snapshot(collection) == {(1, "new"): 1, (2, "new"): 1, (3, "x"): 1}
+
+
+def test_an_arrangement_that_follows_by_itself_ends_with_an_erasure(collection, arrange):
+    collection.append(at(1, 1, 2), upper=5)
+    live = arrange(collection, follow=True, poll_s=0.01)
+    collection.erase([1], reason="x")
+    with pytest.raises(RowsErased):
+        look_for_ever(live)
+    with pytest.raises(RowsErased):
+        live.snapshot()
+
+
+def look_for_ever(live):
+    while True:
+        live.snapshot().close()
+
+
+def test_an_erasure_amid_the_load_is_noticed(collection, arrange, monkeypatch):
+    collection.append(at(1, 1, 2), upper=5)
+    load = _Rows.load
+
+    def loading(self, contents, asked):
+        load(self, contents, asked)
+        monkeypatch.undo()
+        collection.erase([1], reason="x")
+
+    monkeypatch.setattr(_Rows, "load", loading)
+    with pytest.raises(RowsErased):
+        arrange(collection)
+
+
+def test_a_checkpoint_from_before_an_erasure_is_not_used_and_is_removed(collection, arrange, tmp_path):
+    collection.append(at(1, 1, 2, v="PERSON"), upper=5)
+    saved = tmp_path / "saved"
+    with arrange(collection) as first:
+        first.save(saved)
+        collection.append(at(5, 3), upper=6)
+        first.catch_up()
+        first.save(saved)
+    assert len(CheckpointDirectory(saved).checkpoints()) == 2 and files_with(saved, "PERSON")
+    collection.erase([1, 2], reason="x")
+    with arrange(collection, restore=saved) as again:
+        assert counted(again.range()) == snapshot(collection) == {(3, "x"): 1}
+        assert CheckpointDirectory(saved).checkpoints() == [] and not files_with(saved, "PERSON")
+        again.save(saved)
+    (kept,) = CheckpointDirectory(saved).checkpoints()
+    assert kept.followed.erased == collection.state().erased > 0
+    with arrange(collection, restore=saved) as restored:
+        assert not restored.save(saved).is_new and counted(restored.range()) == {(3, "x"): 1}
+
+
+def test_a_save_removes_the_checkpoints_from_before_an_erasure(collection, arrange, tmp_path):
+    collection.append(at(1, 1, 2, v="PERSON"), upper=5)
+    saved = tmp_path / "saved"
+    with arrange(collection) as first:
+        first.save(saved)
+    collection.erase([1], reason="x")
+    with arrange(collection) as second:
+        second.save(saved)
+    assert [one.followed.erased for one in CheckpointDirectory(saved).checkpoints()] == [
+        collection.state().erased
+    ]
+    assert len(list((saved / "batches").iterdir())) == 1
+
+
+def files_with(folder, text):
+    return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
 def test_without_a_checkpoint_restore_loads(collection, arrange, tmp_path):

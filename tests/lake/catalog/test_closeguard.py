@@ -40,6 +40,7 @@ GIVEN = {
     "after": 0,
     "as_of": 0,
     "asked": AsOf(0),
+    "erased": 0,
     "frontiers": {"c": 0},
     "key": 1,
     "keys": pa.table({"id": [1]}),
@@ -101,7 +102,7 @@ ANSWERS = {
     "CollectionReader": {"close"},
     "Distributed": {"batch_from_bytes", "discard_uploaded"},
     "Lake": {"close"},
-    "Tail": {"leave", "move", "plan", "read", "snapshot_of", "stop"},
+    "Tail": {"check_erased", "leave", "move", "plan", "read", "snapshot_of", "stop"},
 }
 MADE = {}
 

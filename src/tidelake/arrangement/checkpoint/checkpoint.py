@@ -115,6 +115,28 @@ class CheckpointDirectory:
         except OSError as error:
             raise unavailable("read the checkpoints in", self.path, error) from error
 
+    def discard(self, is_old: Callable[[Checkpoint], bool]) -> None:
+        """Remove some checkpoints with their files.
+
+        Raises:
+            StoreUnavailable: some are still there; also while another process saves there.
+            CorruptionError: a list is damaged or missing.
+        """
+        try:
+            with self._locked():
+                there = self._lists()
+                old = [checkpoint for checkpoint in there if is_old(checkpoint)]
+                stay = [checkpoint for checkpoint in there if checkpoint not in old]
+                if old and not stay:
+                    self._begun(old[-1])
+                for checkpoint in old:
+                    self._files.unlink(self._list_path(checkpoint.number))
+                if old:
+                    self._folders.flush(self.path)
+                    self._sweep(stay)
+        except OSError as error:
+            raise unavailable("remove checkpoints in", self.path, error) from error
+
     def restore(self, folder: str, number: int | None = None) -> tuple[Checkpoint, dict[str, str]]:
         """Link or copy the files of a checkpoint into a folder.
 

@@ -46,6 +46,7 @@ class Followed:
         position: all updates before it are applied.
         hold: id of the hold on the history from the position on.
         keeps_history: whether the owner sets the frontier; otherwise it follows the position.
+        erased: seqno of the first state after the last erasure that the contents were loaded after.
     """
 
     lake_url: str
@@ -57,6 +58,7 @@ class Followed:
     position: Frontier
     hold: str
     keeps_history: bool
+    erased: int = 0
 
     def differences(self, other: "Followed") -> list[tuple[str, object, object]]:
         """The fields in which two differ: name of the field, and both values."""

@@ -5,6 +5,7 @@ Owns how rows of a collection become rows of an arrangement, and what a checkpoi
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -25,7 +26,7 @@ from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.data.rows import Rows
 from tidelake.data.selection import bind
-from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.errors import HistoryCompacted, StoreUnavailable, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
@@ -104,6 +105,7 @@ class FollowedArrangement(Arrangement):
             NotYetClosed: the time is still open after that.
             HistoryCompacted: this process did not follow for longer than its hold lasts: arrange anew.
             IncompatibleSchema: a column was dropped or widened: arrange anew.
+            RowsErased: rows were erased since it was loaded: arrange anew. Reads raise it, too, from then on.
             CollectionDropped: the collection was dropped.
             Closed: this arrangement or its lake was closed.
         """
@@ -164,6 +166,7 @@ class FollowedArrangement(Arrangement):
         keeps its history from the checkpoint on, until `hold_for` has passed without a process that follows.
         """
         saved = self._save(path, lambda: self._follower.between_steps(self._captured_at))
+        _discard_erased(path, self._follower.erased)
         kept = [c.followed for c in CheckpointDirectory(path).checkpoints() if c.followed is not None]
         self._follower.keep_from(min((f.position for f in kept), key=last_before))
         # Release the hold of the process that this one was restored from: our own began at the same position.
@@ -197,7 +200,7 @@ class FollowedArrangement(Arrangement):
         self._follower.begin(as_of, self._patience_s(timeout_s))
 
     def _resume(self, followed: Followed) -> None:
-        self._follower.resume(followed.position)
+        self._follower.resume(followed.position, followed.erased)
         self._before = followed.hold
 
     def _retains_all(self) -> bool:
@@ -205,7 +208,8 @@ class FollowedArrangement(Arrangement):
 
     def _captured_at(self, position: Frontier) -> Captured:
         captured = self._captured()
-        followed = replace(self._followed, position=position, hold=self._follower.hold)
+        follower = self._follower
+        followed = replace(self._followed, position=position, hold=follower.hold, erased=follower.erased)
         return replace(captured, content=f"{captured.content} {position}", followed=followed)
 
     def _patience_s(self, timeout_s: float | None) -> float:
@@ -266,7 +270,8 @@ def arranged(
         options: settings of the arrangement and of the follower.
         as_of: keep history from this time on; None: keep none.
         restore: a directory of checkpoints of the same rows. The contents are loaded anew if it has none, if
-            the history after the newest one is gone, or if one of its columns was dropped or widened.
+            the history after the newest one is gone, if one of its columns was dropped or widened, or if rows
+            were erased since: then its checkpoints are removed.
 
     Raises:
         UsageError: times are tuples, a column or condition is wrong, or the checkpoint is of other rows.
@@ -367,6 +372,11 @@ def _restored(
     if not there:
         return None
     before = _same(there[-1], followed, path)
+    erased = shard.known().erased
+    if before.erased != erased:
+        shard.env.recorder.count("arrangement.restore.erased")
+        _discard_erased(path, erased)
+        return None
     if outgrown(shard.spec, ReadOptions(before.columns, before.where, schema_id=before.schema_id)):
         shard.env.recorder.count("arrangement.restore.outgrown")
         return None
@@ -385,6 +395,16 @@ def _restored(
         restored_.close()
         raise
     return restored_
+
+
+def _discard_erased(path: str | os.PathLike[str], erased: int) -> None:
+    """Remove the checkpoints of before an erasure; if another process saves there, a later call does."""
+
+    def is_old(one: Checkpoint) -> bool:
+        return one.followed is not None and one.followed.erased < erased
+
+    with suppress(StoreUnavailable):
+        CheckpointDirectory(path).discard(is_old)
 
 
 def _same(found: Checkpoint, wanted: Followed, path: str | os.PathLike[str]) -> Followed:

@@ -5,7 +5,8 @@ rows are indexed or saved.
 
 INVARIANT: the position advances only when all updates before it are applied, and the `since` of the index
 stays before the position. So a read as of the last time before the position is exact at any moment, also
-while a step is under way.
+while a step is under way. After an erasure the index is of no use: it has the rows, and may lack what
+replaces them. So it takes no update that was read after one, and says so at each use from then on.
 """
 
 import threading
@@ -15,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from tidelake.data.rows import Rows
 from tidelake.env import Env, Spawned, Stop
-from tidelake.errors import Closed, CollectionNotFound, NotYetClosed
+from tidelake.errors import Closed, CollectionNotFound, NotYetClosed, RowsErased
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Updates
 from tidelake.model.time import Time
@@ -61,6 +62,9 @@ class Follower:
         renewer: the lake's renewer; following ends when it closes.
         poll_s: pause between two polls for new updates.
         keeps_history: whether the owner of the sink sets its since; otherwise it follows the position.
+
+    Attributes:
+        erased: seqno of the first state after the last erasure that its contents were loaded after.
     """
 
     def __init__(
@@ -78,6 +82,8 @@ class Follower:
         self._position = Frontier()
         self._floor: Frontier | None = None
         self._error: Exception | None = None
+        self._outdated: RowsErased | None = None
+        self.erased = 0
         self._spawned: Spawned | None = None
         self._closed = self._ended = False
         # Reentrant: a signal handler may close the lake in the middle of a step.
@@ -103,6 +109,8 @@ class Follower:
         """
         self._renewer.add(self)
         with self._lock:
+            # Before anything is read: an erasure meanwhile makes the next step fail.
+            self.erased = self._tail.head(fresh=True).state.erased
             if as_of is None:
                 position = self._tail.begin_with_snapshot() or self._tail.begin(Frontier.of(0))
             else:
@@ -113,14 +121,17 @@ class Follower:
                 self._sink.fold(Frontier.of(asked.time))
             self._position = position
 
-    def resume(self, position: Frontier) -> None:
+    def resume(self, position: Frontier, erased: int) -> None:
         """Go on from a position before which the sink has all updates. One log write, for the hold.
+
+        `erased` as the attribute.
 
         Raises:
             HistoryCompacted: the history from that position on is gone.
         """
         self._renewer.add(self)
         with self._lock:
+            self.erased = erased
             self._position = self._floor = self._tail.begin(position)
 
     def step(self) -> bool:
@@ -129,9 +140,12 @@ class Follower:
             self._check_open()
             start = self._position
             end = self._tail.step(start, _LIMITS, empty=True)
-            if end == start:
+            updates = None if end == start else self._tail.read(Updates(start, end), start)
+            # The newest state that the tail has seen is that of the read, or a later one.
+            self._check_erased()
+            if updates is None:
                 return False
-            self._sink.take(self._tail.read(Updates(start, end), start))
+            self._sink.take(updates)
             # SUBTLE: set before any wait: if a wait were interrupted first, the next step would apply the
             # same updates again.
             self._position = end
@@ -153,6 +167,7 @@ class Follower:
         deadline_s = clock.monotonic_s() + timeout_s
         with self._lock:
             target = self._tail.head(fresh=True).upper if through is None else Frontier.past(through)
+            self._check_erased()
         while not target <= self._position:
             if self.step():
                 continue
@@ -171,6 +186,7 @@ class Follower:
     def between_steps(self, capture: Callable[[Frontier], R]) -> R:
         """Call `capture` with the position between two steps. The hold keeps history from there on."""
         with self._lock:
+            self._check_open()
             if self._floor is None:
                 self._floor = self._position
             return capture(self._position)
@@ -240,6 +256,15 @@ class Follower:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the arrangement was closed: arrange anew")
+        if self._outdated is not None:
+            raise self._outdated
+
+    def _check_erased(self) -> None:
+        try:
+            self._tail.check_erased(self.erased)
+        except RowsErased as error:
+            self._outdated = error
+            raise
 
     def _reached(self, as_of: Time, timeout_s: float) -> Frontier:
         """Wait until a time is closed; returns the position just past it."""
@@ -262,7 +287,7 @@ class Follower:
                 while self.step():
                     if stop.wait(0):
                         return
-            except Closed as error:
+            except (Closed, RowsErased) as error:
                 self._error = error
                 return
             except Exception as error:

@@ -134,7 +134,8 @@ def _report(state: ShardState, id_: str, forks: tuple[str, ...]) -> ErasureRepor
         "collection any more when its lake was upgraded to format 8: erase there",
         "backups and versions of files or objects that are kept outside of the lake",
         "what repairs have set aside below blobs/<shard>/aside/: remove it by hand",
-        "checkpoints of arrangements, exports and results that were read before",
+        "exports and results that were read before",
+        "checkpoints of arrangements, until the next restore or save in their directory removes them",
         "memory and temporary files of processes that have the collection open, until they end",
     ]
     if CopyRecord.of(state) is not None:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from tidelake.arrangement import given
 from tidelake.arrangement.follow.follow import FollowedArrangement
 from tidelake.arrangement.merge.settings import ArrangementConfig
-from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema
+from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema, RowsErased
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.lake.arguments.spans import DurationLike, duration_s
@@ -62,9 +62,9 @@ class ArrangementReference:
         if catch_up:
             try:
                 found.catch_up()
-            except (Closed, HistoryCompacted, IncompatibleSchema):
-                # This process slept for longer than its hold lasts, or columns have changed: load again,
-                # unless another thread has done so.
+            except (Closed, HistoryCompacted, IncompatibleSchema, RowsErased):
+                # This process slept for longer than its hold lasts, columns have changed, or rows were
+                # erased: load again, unless another thread has done so.
                 found = _SHARED.get().renew(self, found)
         return found
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tidelake.data.rows import Rows
 from tidelake.data.selection import bind
-from tidelake.errors import HistoryCompacted, IncompatibleSchema, UsageError
+from tidelake.errors import HistoryCompacted, IncompatibleSchema, RowsErased, UsageError
 from tidelake.model.evolution import why_not_readable_as
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query, Updates
@@ -94,6 +94,15 @@ class Tail:
     def known(self) -> ShardState:
         """The newest state seen. No store call."""
         return self._shard.last_version().state
+
+    def check_erased(self, erased: int) -> None:
+        """Refuse to go on from contents of before the last erasure that this tail has seen. No store call.
+
+        Raises:
+            RowsErased: rows were erased after the erasure that made the state of seqno `erased`.
+        """
+        if self.known.erased != erased:
+            raise RowsErased(self._shard.title)
 
     def head(self, *, fresh: bool = False) -> Version:
         """A version at most `poll_s` old; with `fresh`, the newest. At most one log scan."""
