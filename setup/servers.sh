@@ -15,7 +15,7 @@ HADOOP_AWS=3.5.0 # the version of Hadoop in PySpark 4.3
 DEBEZIUM=3.6.1.Final # made with Kafka 4.3.0, whose Connect its pom names
 
 home="${TIDELAKE_SERVERS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tidelake/servers}"
-limit_s=300
+limit_s=900
 log="$home/install.log"
 
 say() { printf '%s\n' "$*" >&2; }

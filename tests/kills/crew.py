@@ -24,7 +24,7 @@ from tidelake.state.state import FIRST
 from tidelake.store.local import LocalBlobStore
 from tied_process import tied
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 # What the killed leave behind, and others remove.
 LEAKS = {
     "old-garbage",

@@ -18,7 +18,7 @@ from tiers import rounds
 
 WORKS = ["transfer", "transfer", "transfer", "tend"]
 OPENING = 1_000
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 
 
 class Teller:

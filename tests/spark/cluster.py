@@ -28,7 +28,7 @@ import tidelake
 SOURCES = Path(tidelake.__file__).resolve().parent.parent
 # Spark takes workers on one host for one machine, and gives a speculative copy only to another.
 HOSTS = ("127.0.0.1", "127.0.0.2")
-_START_S = 120
+_START_S = 240
 
 
 def free_port(host: str = "127.0.0.1") -> int:
