@@ -15,7 +15,7 @@ from tidelake.env import Env
 from tidelake.errors import OutcomeUnknown, ReadOnlyLake, UsageError
 from tidelake.lake.admin.agreeing import UpgradeReport
 from tidelake.lake.api.lake import Lake
-from tidelake.state.agreed import AS_MADE, BEFORE_SLICES, NEWEST, Agreed
+from tidelake.state.agreed import AS_MADE, BEFORE_SLICES, DATES, NEWEST, Agreed
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash
@@ -109,7 +109,7 @@ def test_times_are_days_only_in_a_lake_that_is_upgraded(site, monkeypatch):
     # A process that has not seen the upgrade yet sees it then.
     days = stale.create("days", SCHEMA, key=["id"], time="date")
     days.append(rows(1))
-    assert days.state().agreed.format == NEWEST == max(site.records())
+    assert days.state().agreed.format == NEWEST and max(site.records()) == DATES
     with pytest.raises(
         UsageError, match=r"times of unit date, which need format 7, and the lake of the copy"
     ):
@@ -187,7 +187,7 @@ def test_what_cannot_be_told_is_said_and_the_next_upgrade_tells_it(site, monkeyp
             return opened(shard_id)
 
         patch.setattr(lake._agreeing, "_opened", opens)
-        with pytest.raises(OutcomeUnknown, match="format 7, but 1 collections could not be updated"):
+        with pytest.raises(OutcomeUnknown, match=f"format {NEWEST}, but 1 collections could not be updated"):
             lake.upgrade()
     assert replace(lake.collection("c").state().agreed, told=False).format == NEWEST
     assert lake.upgrade() == UpgradeReport(NEWEST, NEWEST)
