@@ -405,8 +405,11 @@ class World:
     def forget_fork(self):
         return partial(forking.forget_fork, fork_id=self.rng.choice("fg"))
 
+    def free_fork(self):
+        return partial(forking.free_fork, fork_id=self.rng.choice("fg"))
+
     def let_go(self):
-        return forking.let_go
+        return partial(forking.let_go, known=self.rng.random() < 0.5)
 
     def join(self):
         return partial(joining.join, group=GROUP, admitted=self.state.joined + 1, seen=self.state.seqno)
