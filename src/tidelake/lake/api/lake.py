@@ -148,9 +148,8 @@ class Lake(Querying, Transacting, Administering):
             names = self.list()
         except TidelakeError as error:
             return as_html([], [], repr(self), f"its collections cannot be listed: {error}")
-        note = f"{len(names):,} collections" + (
-            f", of which {_SHOWN} are shown" if len(names) > _SHOWN else ""
-        )
+        note = "1 collection" if len(names) == 1 else f"{len(names):,} collections"
+        note += f", of which {_SHOWN} are shown" if len(names) > _SHOWN else ""
         return as_html(["collection"], [(name,) for name in names[:_SHOWN]], f"lake {self.url}", note)
 
     def __enter__(self) -> "Lake":
