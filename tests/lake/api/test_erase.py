@@ -167,16 +167,28 @@ def test_the_rows_leave_the_forks_and_their_forks(merged):
     assert site.lake().fsck().findings == ()
 
 
-def test_the_rows_leave_the_forks_of_a_fork_that_was_dropped():
+@pytest.mark.parametrize("drop_at", [0, 1, 2])
+def test_the_rows_leave_the_forks_of_a_fork_that_was_dropped(drop_at):
     site = Site(Config(inline_part_bytes=0))
     before = everything(site.filled(6))
     lake = site.lake()
-    lake.fork("c", "f")
-    g = lake.fork("f", "g")
-    lake.drop("f")
-    report = lake.collection("c").erase([3], reason="x")
-    assert report.forks == (g.id,)
-    assert everything(g) == without(before, 3) == everything(lake.collection("c"))
+    f, g = lake.fork("c", "f"), lake.fork("f", "g")
+    c = lake.collection("c")
+    if drop_at < 2:
+        lake.drop("f")
+    if drop_at == 0:
+        site.gone_after("g", "c")
+    report = c.erase([3], reason="x")
+    assert report.forks == ((g.id,) if drop_at < 2 else (f.id, g.id))
+    assert everything(g) == without(before, 3) == everything(c)
+    if drop_at == 2:
+        lake.drop("f")
+    # The dropped fork stays as the way to its fork, and keeps nothing of its origin.
+    for _ in range(2):
+        site.gone_after("g", "c")
+        lake.collect()
+    assert not fork_pins(c.state()) and lake.fsck().findings == ()
+    assert all(one.gone_ms for of in (c, g) for one in of.erasures().values())
 
 
 @pytest.mark.parametrize("dropped", [False, True])

@@ -132,6 +132,7 @@ FILTERS = [
     *(col("b"), ~col("b"), col("b") == True, col("b").is_null()),  # noqa: E712
     *(
         col("day") > datetime.date(2026, 1, 1),
+        col("day") < polars.date(10000, 1, 1),
         col("id").is_between(1, 2),
         col("id").is_between(1, 3, closed="left"),
     ),

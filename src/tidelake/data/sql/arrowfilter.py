@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.sql.polarsfilter import Unknown, all_known, column_name, written
+from tidelake.data.sql.polarsfilter import UNEXPECTED, Unknown, all_known, column_name, written
 from tidelake.model.schema import Column, Schema
 
 _SIGNS = {
@@ -63,7 +63,7 @@ def known(expression: pc.Expression, schema: Schema) -> KnownFilter:
     """What is known of a filter of rows of this schema."""
     try:
         tree = _tree(expression, schema)
-    except (Unknown, LookupError, TypeError, ValueError, RecursionError, pa.ArrowException):
+    except (RecursionError, *UNEXPECTED):
         return KnownFilter(None, None)
     columns = {column.name: column for column in schema.columns}
     where = all_known(_conjuncts(tree), lambda node: _text(node, columns), schema)

@@ -30,6 +30,10 @@ class Unknown(Exception):
     """A filter, or a piece of one, that is not known here."""
 
 
+# What a form that is not known may lead to.
+UNEXPECTED = (Unknown, LookupError, TypeError, ValueError, OverflowError, AttributeError, pa.ArrowException)
+
+
 def condition(tree: Any, schema: Schema) -> str | None:
     """A condition that is true of all rows that the filter keeps; None: no such condition is known.
 
@@ -53,7 +57,7 @@ def all_known(parts: Iterable[Any], text_of: Callable[[Any], str], schema: Schem
         try:
             text = text_of(part)
             bound(text, schema)
-        except (Unknown, UsageError, LookupError, TypeError, ValueError, AttributeError, pa.ArrowException):
+        except (UsageError, *UNEXPECTED):
             continue
         found.append(text)
     return " AND ".join(found) or None

@@ -141,6 +141,9 @@ class Ending:
         if state is not None and self._lending.forget_uncreated(state):
             state = self._last()
         if state is not None and self.is_needed(state):
+            if state.origin is not None and not fork_pins(state):
+                # It stays only as the way to its forks, and needs no part of its origin.
+                self._lending.free(state.origin.shard_id, self.shard_id)
             return self._deleted(keep=_needed_by_forks(state))
         if state is not None:
             self._lending.return_borrowed(state)

@@ -2,8 +2,9 @@
 
 There are three ways. A fork that needs no part of its origin any more tells the origin, and then notes it
 (`let_go`); they go on knowing each other. A fork that is dropped tells the origin before any object of the
-fork is deleted, and is forgotten (`return_borrowed`). The origin itself finds forks that were noted but never
-created (`forget_uncreated`).
+fork is deleted, and is forgotten (`return_borrowed`); if it stays as the way to its own forks, which need no
+object of it, the origin only keeps no part for it (`free`). The origin itself finds forks that were noted but
+never created (`forget_uncreated`).
 
 INVARIANT: an origin gives up the pin of a fork only if no state of the fork needs a part of the origin, or if
 the fork was not created and a later creation would fail. So each step may be repeated, and a crash between
@@ -38,14 +39,19 @@ class ForkPins:
         origin = forking.lender(state)
         if state.dropped or origin is None or forking.is_borrower(state):
             return False
-        known = False
+        shard.run(partial(forking.let_go, known=self.free(origin.shard_id, state.shard_id)))
+        return True
+
+    def free(self, origin: str, fork: str) -> bool:
+        """Let an origin keep no part for a fork that borrows nothing. Returns whether it still knows it.
+
+        May be repeated. A log write of the origin, if it exists and kept parts.
+        """
         try:
-            free = partial(forking.free_fork, fork_id=state.shard_id)
-            known = self._machine(origin.shard_id).run(free).result
+            return self._machine(origin).run(partial(forking.free_fork, fork_id=fork)).result
         except CollectionNotFound:
             self._env.recorder.count("fork.origin.gone")
-        shard.run(partial(forking.let_go, known=known))
-        return True
+            return False
 
     def return_borrowed(self, state: ShardState) -> None:
         """Let the origin of a fork forget it. May be repeated. A log write of the origin, if it exists."""
