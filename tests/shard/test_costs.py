@@ -356,6 +356,25 @@ def test_a_listener_that_was_away_decodes_no_slice_again_in_many_small_steps(how
     tail.release()
 
 
+def test_a_step_of_a_listener_that_was_away_is_no_more_than_a_slice(long, monkeypatch):
+    lake, c = long
+    slices = c.state().spine.slices
+    steps = []
+
+    def listen(c):
+        for step in c.listen(101, timeout_s=0):
+            steps.append((step.lower, step.upper, step.updates.read_all()))
+
+    decoded, _ = costs(lake, c, listen, monkeypatch)
+    ends = [held.bounds.upper for held in slices if not held.bounds.upper.less_equal(102)]
+    assert [upper for _, upper, _ in steps][: len(ends)] == ends and steps[-1][1] == c.upper
+    assert [lower for lower, _, _ in steps] == [Frontier.of(102), *(upper for _, upper, _ in steps[:-1])]
+    order = [(name, "ascending") for name in ("id", "v", "_time")]
+    expected, found = c.updates(102, c.upper).read_all(), pa.concat_tables(table for *_, table in steps)
+    assert found.sort_by(order).equals(expected.combine_chunks().sort_by(order))
+    assert len(ends) > 5 and decoded <= 1.5 * expected.num_rows
+
+
 def test_bases_and_merges_of_a_long_history_write_about_as_many_rows_as_came(long):
     _, c = long
     state = c.state()

@@ -8,6 +8,7 @@ INVARIANT: each answer of a reader is whole and exact, and comes from a version 
 """
 
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,7 @@ from tidelake.shard.reading import query
 from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
+from tidelake.state.backlog import end_of
 from tidelake.state.state import ShardState
 
 _DOWNGRADE_EVERY_S = 60.0
@@ -33,7 +35,7 @@ _PATIENT = ReadOptions(timeout_s=float("inf"))
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a live tail.
+    """One step of a live tail: what is new, or of a long backlog the next slice of history.
 
     Attributes:
         lower: all earlier times were in earlier steps.
@@ -196,7 +198,7 @@ class Reader:
                 version = query.wait(self._shard, reached, frontier, following.options.timeout_s)
             except NotYetClosed:
                 return
-            upper = _reached(version.state, frontier, until)
+            upper = _step_end(version.state, frontier, _reached(version.state, frontier, until))
             asked = Updates(frontier, upper)
             query.check_since(asked, version.state)
             # The tail no longer needs the version that it began with.
@@ -231,3 +233,15 @@ def _reached(state: ShardState, frontier: Frontier, until: Frontier) -> Frontier
     """How far the times from a frontier on are closed."""
     # With tuples the shard's upper may be behind it in some component.
     return state.upper.join(frontier).meet(until)
+
+
+def _step_end(state: ShardState, frontier: Frontier, upper: Frontier) -> Frontier:
+    """How far a step from a frontier goes: not past the slice that it begins in.
+
+    So a listener that was away reads slice by slice, merges none of them, and gets no step larger than one.
+    """
+    slices = state.spine.slices
+    if not state.domain.total_order or not slices:
+        return upper
+    index = bisect_right(slices, end_of(frontier), key=lambda held: end_of(held.bounds.upper))
+    return upper.meet(slices[index].bounds.upper) if index < len(slices) else upper
