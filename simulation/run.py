@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
+from typing import Any, TypeGuard
 
 from simulation.checker import Checker
 from simulation.clients import NAME, SCHEMA, Client
@@ -24,6 +25,7 @@ from simulation.roles import ROLES
 from simulation.scheduler import SchedulerLock, Stuck
 from simulation.world import World
 from tidelake.errors import TidelakeError, TidelakeWarning
+from tidelake.process import PerProcess
 from tidelake.shard.overlap import sequential
 
 # A context manager that switches a bug on inside its block, for tests of the simulation itself.
@@ -108,6 +110,8 @@ def repeatable(world: World) -> Iterator[None]:
 
     shim = SimpleNamespace(**{**vars(threading), "Lock": lock})
     patched = [module for name, module in sorted(sys.modules.items()) if _has_locks(name, module)]
+    # What this process makes for itself in the block has locks of the scheduler, and goes with it.
+    fresh = [one for module in patched for one in vars(module).values() if _is_unmade(one)]
     for module in patched:
         module.threading = shim  # type: ignore[attr-defined]
     gc.collect()
@@ -121,6 +125,8 @@ def repeatable(world: World) -> Iterator[None]:
     finally:
         for module in patched:
             module.threading = threading  # type: ignore[attr-defined]
+        for one in fresh:
+            one._made.clear()
         gc.enable()
 
 
@@ -128,6 +134,10 @@ def _has_locks(name: str, module: ModuleType) -> bool:
     """Whether it is a module of the product that uses `threading`."""
     is_product = name.startswith("tidelake.") and not name.startswith("tidelake.testing")
     return is_product and getattr(module, "threading", None) is threading
+
+
+def _is_unmade(value: object) -> TypeGuard[PerProcess[Any]]:
+    return isinstance(value, PerProcess) and not value._made
 
 
 def shortest(seed: int, steps: int, bug: Bug = nullcontext) -> SimulationFailed | None:

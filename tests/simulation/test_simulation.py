@@ -10,7 +10,12 @@ import pytest
 import simulation_bugs as bugs
 
 from simulation.options import Options
-from simulation.run import SimulationFailed, shortest, simulate, simulate_all
+from simulation.run import SimulationFailed, repeatable, shortest, simulate, simulate_all
+from simulation.scheduler import SchedulerLock
+from simulation.world import World
+from tidelake.process import PerProcess
+from tidelake.shard.runs import cache
+from tidelake.shard.runs.cache import LookupCache
 from tiers import rounds
 
 STEPS = 2000
@@ -38,6 +43,14 @@ def test_a_run_depends_on_its_seed_alone():
     digests = [simulate(seed, 400).digest for seed in seeds]
     assert str(digests) == elsewhere.stdout.strip()
     assert len(set(digests)) == len(digests)
+
+
+def test_no_lock_of_the_scheduler_outlives_a_run(monkeypatch):
+    fresh = PerProcess(LookupCache)
+    monkeypatch.setattr(cache, "_CACHE", fresh)
+    with repeatable(World(0, 100)):
+        assert isinstance(fresh.get()._lock, SchedulerLock)
+    assert not isinstance(fresh.get()._lock, SchedulerLock)
 
 
 def found_within(bug, seeds):
