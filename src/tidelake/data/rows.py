@@ -250,11 +250,13 @@ class Rows:
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are large enough for Arrow's allocator to give a freed column back."""
     held: list[pa.RecordBatch] = []
+    rows = 0
     for batch in batches:
         held.append(batch)
-        if sum(one.num_rows for one in held) >= _JOINED_ROWS:
+        rows += batch.num_rows
+        if rows >= _JOINED_ROWS:
             yield pa.concat_batches(held)
-            held = []
+            held, rows = [], 0
     if held:
         yield pa.concat_batches(held)
 

@@ -74,15 +74,21 @@ def test_a_lazy_frame_stays_at_its_time(collection):
         lazy.collect()
 
 
-def test_a_lazy_frame_reads_what_a_query_needs(collection, monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(collection, monkeypatch):
+    """The columns and the condition of each read of the collection."""
+    found = []
     original = type(collection)._read
 
     def read(self, query, options, seen=None):
-        asked.append((options.columns, options.where))
+        found.append((options.columns, options.where))
         return original(self, query, options, seen)
 
     monkeypatch.setattr(type(collection), "_read", read)
+    return found
+
+
+def test_a_lazy_frame_reads_what_a_query_needs(collection, asked):
     lazy = collection.to_polars()
     asked.clear()
     found = lazy.filter((col("id") >= 3) & (col("s").str.to_uppercase() == "AB")).select("f").collect()
@@ -218,15 +224,7 @@ def test_a_filter_that_is_pushed_down_keeps_what_duckdb_keeps(rng):
             assert found == expected, asked
 
 
-def test_a_relation_of_duckdb_reads_what_a_query_needs(collection, monkeypatch):
-    asked = []
-    original = type(collection)._read
-
-    def read(self, query, options, seen=None):
-        asked.append((options.columns, options.where))
-        return original(self, query, options, seen)
-
-    monkeypatch.setattr(type(collection), "_read", read)
+def test_a_relation_of_duckdb_reads_what_a_query_needs(collection, asked):
     relation = collection.to_duckdb()
     for query, columns, where in (
         (relation.filter("id >= 3 AND upper(s) = 'AB'").project("f"), ["id", "s", "f"], '("id" >= 3)'),
