@@ -106,6 +106,7 @@ CATALOGUE: tuple[Metric, ...] = (
             "fork.origin.gone": "forks whose origin was gone when they let go of its parts",
             "erase": "erasures that were carried out",
             "erase.fork.gone": "forks that were not there, or not made, when rows were erased in them",
+            "erase.group.left": "collections that did not come back into their group after an erasure",
         },
     ),
     *_counters(

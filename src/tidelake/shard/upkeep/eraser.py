@@ -16,7 +16,6 @@ INVARIANT: no state has some of the rows of a key in such an erasure, and not th
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -114,11 +113,15 @@ class Eraser:
 
     def _come_back(self, group: str) -> None:
         """Join a group again, unless it ended or something has happened to the collection meanwhile."""
+        if not group:
+            return
         id_ = self._shard.spec.shard_id
-        with suppress(CollectionNotFound, CollectionInGroup, LeftGroup, UpperMismatch):
-            if group:
-                there = self._opened(group)
-                join(there, self._shard, there.run(partial(joining.admit, members=(id_,)))[id_])
+        try:
+            there = self._opened(group)
+            join(there, self._shard, there.run(partial(joining.admit, members=(id_,)))[id_])
+        except (CollectionNotFound, CollectionInGroup, LeftGroup, UpperMismatch):
+            # The rows are out. The collection is as after `lake.leave`.
+            self._shard.env.recorder.count("erase.group.left")
 
     def _ask_fork(self, id_: str, erasures: dict[str, Erasure]) -> None:
         """Let a fork remember the erasures; if it was dropped, its forks remember them."""
