@@ -347,6 +347,13 @@ class Machine:
         shrunk = len(known.state.spine) * 2 < last.batches
         return known.delta_bytes >= max(least, last.size_bytes) or (shrunk and last.size_bytes >= least)
 
+    def latest(self) -> LoadedVersion:
+        """The newest version that this handle has seen, or another one of its lake has committed.
+
+        No store call, except for the first.
+        """
+        return self._newest(()) or self.known()
+
     def known(self) -> LoadedVersion:
         """The newest version that this handle has seen. No store call, except for the first."""
         if self._known is None:

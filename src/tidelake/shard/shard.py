@@ -282,6 +282,13 @@ class Shard:
         """The newest state that this handle has seen. No store call, except for the first."""
         return self._machine.known().state
 
+    def latest(self) -> ShardState:
+        """The newest state that this handle has seen, or another one of its lake has committed.
+
+        No store call, except for the first.
+        """
+        return self._machine.latest().state
+
     def version(self, *, with_writers: bool = False, take: Callable[[], ShardState] | None = None) -> Version:
         """The newest version: the state with every decision of its group applied, and its schemas.
 

@@ -885,6 +885,68 @@ def test_upkeep_collects_an_idle_collection_when_its_garbage_has_grown_old():
     assert (c.state().seqno, upkeep.failures) == (at_rest, 0)
 
 
+def test_upkeep_looks_seldom_at_what_nobody_writes_to_and_sees_what_its_own_process_writes():
+    place = Place()
+    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    c.append(rows(1))
+    seen = []
+    lake, rounds = upkept(place)
+    lake.upkeep(progress=lambda name, report: seen.append(name))
+
+    def looks(seconds):
+        """How often the log of the collection is read in so many seconds; that of the names is in each."""
+        before = lake.counts["log.newer"]
+        for _ in range(seconds):
+            lake.clock.ms += 1_000
+            rounds.go(1)
+        return lake.counts["log.newer"] - before - seconds
+
+    rounds.go(4)
+    assert looks(10) >= 9
+    lake.clock.ms += 90_000
+    rounds.go(1)
+    # It was not written to for 100 seconds.
+    assert [looks(9), looks(1)] == [0, 1]
+    seen.clear()
+    lake.collection("c").append(rows(2))
+    looks(1)
+    assert seen == ["c"]
+    rounds.go(4)
+    lake.clock.ms += 400_000
+    rounds.go(1)
+    seen.clear()
+    # Another process: the next look comes after a tenth of 400 seconds.
+    c.append(rows(3))
+    looks(39)
+    assert not seen
+    looks(1)
+    assert seen == ["c"]
+    # At most a minute, when nothing is left to collect.
+    for _ in range(3):
+        lake.clock.ms += 100_000_000
+        rounds.go(4)
+    assert [looks(59), looks(1)] == [0, 1]
+
+
+def test_upkeep_forgets_what_it_knew_of_a_collection_whose_name_is_another_ones_now():
+    place = Place()
+    c, _ = collection_of(place, SIMPLE)
+    lake, rounds = upkept(place)
+    upkeep = lake.upkeep()
+    rounds.go(4)
+    at_rest = c.state().seqno
+    assert upkeep.merges
+    other = place.lake(config=SIMPLE)
+    other.drop("c")
+    rounds.go(1)
+    new = other.create("c", SCHEMA, key=["id"], allow_recreate=True)
+    while new.state().seqno < at_rest:
+        new.append(rows(new.state().seqno))
+    assert new.state().seqno == at_rest and unmerged(new.state())
+    rounds.go(4)
+    assert (unmerged(new.state()), upkeep.failures) == (0, 0)
+
+
 def test_upkeep_takes_over_from_a_runner_that_died_once_its_claim_has_expired():
     place = Place()
     c, held = collection_of(place)

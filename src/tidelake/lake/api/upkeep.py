@@ -8,7 +8,7 @@ next look tries again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from tidelake.config import Config
@@ -26,6 +26,9 @@ from tidelake.state.state import ShardState
 # A collection is idle when it has not been written to for 10 times its rewrite time, at a million rows a
 # second. So a collection that gets an update now and then is not rewritten for each of them.
 _IDLE_SHARE, _ROWS_PER_S = 10, 1_000_000
+# A collection at rest is looked at again after a tenth of the time for which it was not written to, at most
+# after this. So a round of a lake of many such collections is short.
+_LOOK_SHARE, _LOOK_S = 10, 60.0
 # Ages of an unchanged collection are told again after so long.
 _AGES_S = 30.0
 
@@ -38,13 +41,20 @@ class _Left:
         seqno: seqno of its state afterwards.
         written: its upper and since; a change means that it was written to.
         since_s: when `written` was first seen with this value.
-        until_s: until then it needs no look if it is not written to; None: it needs one.
+        until_s: until then it needs no work if it is not written to; None: it needs some.
+        look_s: until then only commits of this process are looked for.
     """
 
     seqno: int
     written: tuple[Frontier, Frontier]
     since_s: float
     until_s: float | None
+    look_s: float
+
+    def looked(self, now_s: float) -> "_Left":
+        """The same after a look that found nothing to do; the next one comes after a pause."""
+        pause_s = min((now_s - self.since_s) / _LOOK_SHARE, _LOOK_S)
+        return replace(self, look_s=min(now_s + pause_s, self.until_s or now_s))
 
 
 Seen = Callable[[str, MaintenanceReport], None]
@@ -112,7 +122,7 @@ class Upkeep:
                     if stop.wait(0):
                         return
                     self._look(name, stop)
-                for name in () if listed is None else self._measured.keys() - set(listed):
+                for name in () if listed is None else self._collections.keys() - set(listed):
                     self._forget(name)
                 self._tidy_up()
                 tell_caches(self._env.recorder, self._config)
@@ -137,7 +147,6 @@ class Upkeep:
         except Closed:
             raise
         except CollectionNotFound:
-            self._collections.pop(name, None)
             self._forget(name)
         except TidelakeError as error:
             self._failed(error)
@@ -159,15 +168,19 @@ class Upkeep:
         collection = self._collections.get(name)
         if collection is None:
             collection = self._collections[name] = self._opened(name)
+        left, now_s = self._left.get(name), self._env.clock.monotonic_s()
+        if left is not None and now_s < left.look_s and collection._shard.latest().seqno == left.seqno:
+            return
         state, now_s = collection.state(), self._env.clock.monotonic_s()
         self._measure(collection, state, now_s)
-        written, left = (state.upper, state.since), self._left.get(name)
+        written = state.upper, state.since
         overdue = not isinstance(end_expired_holds(state, self._env.clock.now_ms()), NoOp)
         if state.dropped:
-            self._collections.pop(name, None)
+            self._forget(name)
             return
         resting = left is not None and left.until_s is not None and now_s < left.until_s
         if left is not None and resting and left.seqno == state.seqno and not overdue:
+            self._left[name] = left.looked(now_s)
             return
         still = left is not None and left.written == written
         since_s = left.since_s if left is not None and still else now_s
@@ -181,20 +194,20 @@ class Upkeep:
         seqno = collection.state().seqno
         finished = idle and report.complete and seqno == state.seqno
         until_s = now_s + Collector(collection._shard).pause_s() if finished else None
-        self._left[name] = _Left(seqno, written, since_s, until_s)
+        self._left[name] = _Left(seqno, written, since_s, until_s, now_s)
         if self._seen is not None:
             self._seen(name, report)
 
     def _measure(self, collection: Collection, state: ShardState, now_s: float) -> None:
         """Tell the gauges of a collection that changed, or whose ages have grown."""
         name, told = collection.name, self._measured.get(collection.name)
-        if state.dropped:
-            self._forget(name)
-        elif told is None or told[0] != state.seqno or now_s - told[1] >= _AGES_S:
+        if not state.dropped and (told is None or told[0] != state.seqno or now_s - told[1] >= _AGES_S):
             self._measured[name] = state.seqno, now_s
             tell(collection._shard, name, state)
 
     def _forget(self, name: str) -> None:
+        self._collections.pop(name, None)
+        self._left.pop(name, None)
         if self._measured.pop(name, None) is not None:
             forget(self._env.recorder, name)
 
