@@ -124,39 +124,33 @@ def test_strings_that_differ_only_after_the_prefix_are_ordered_and_kept_apart(ta
 
 @pytest.mark.parametrize("rows", [3, 5_000])
 @pytest.mark.parametrize("low", [0, 1, 8, 40, 63])
-def test_words_that_leave_no_room_for_the_row_are_sorted(rows, low):
+@pytest.mark.parametrize("nearly", [False, True])
+def test_words_that_leave_no_room_for_the_row_are_sorted(rows, low, nearly):
     rng = np.random.default_rng(low)
     # Of some words only the lowest bits differ, and some are equal.
     values = rng.integers(0, 2**63, rows).astype(np.uint64)
     near = rng.integers(0, rows, rows // 2)
     values[near] = values[near[0]] ^ rng.integers(0, 2**low, len(near)).astype(np.uint64)
-    order, found = sort._argsort(Code(values, 64, True), few_runs=False)
+    order, found = sort._argsort(Code(values, 64, True), nearly=nearly)
     assert sorted(order.tolist()) == list(range(rows))
     assert (values[order] == found).all() and (found == np.sort(values)).all()
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(100))
 @given(
-    st.lists(st.lists(st.integers(0, 40), max_size=8), min_size=4, max_size=9), st.integers(0, 9), st.data()
+    st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=30), max_size=9),
+    st.sampled_from([0, 4, 256]),
+    st.sampled_from([0, 3, 512]),
 )
-def test_rows_put_into_a_long_run_are_sorted_with_it(short, place, data):
-    long = sorted(data.draw(st.lists(st.integers(0, 40), min_size=80, max_size=90)))
-    runs = [sorted(run) for run in short]
-    runs.insert(min(place, len(runs)), long)
-    keys = [key for run in runs for key in run]
-    batch = pa.RecordBatch.from_arrays([pa.array(keys), pa.array([-key % 7 for key in keys])], ["k", "v"])
-    order, starts = sorted_groups(batch, 2)
-    assert sorted(order.tolist()) == list(range(len(keys)))
-    assert [keys[at] for at in order] == sorted(keys)
-    assert starts.tolist() == [i == 0 or sorted(keys)[i - 1] != key for i, key in enumerate(sorted(keys))]
-
-
-@pytest.mark.parametrize("ends", [[], [3], [3, 9, 12]])
-def test_a_run_is_long_if_half_of_the_rows_are_in_it(ends):
-    steps = np.array(ends, np.int64)
-    found = sort._long_run(16, steps)
-    assert found == {0: slice(0, 16), 1: slice(4, 16), 3: None}[len(ends)]
-    words = np.concatenate([np.arange(n) for n in np.diff([0, *(steps + 1), 16])]).astype(np.uint64)
-    if found is not None:
-        order, values = sort._inserted(Code(words, 4, True), found)
-        assert (words[order] == values).all() and (values == np.sort(words)).all()
+def test_joined_runs_and_small_groups_are_sorted_by_either_sort(runs, few, group):
+    rows = [row for run in runs for row in sorted(run)]
+    keys, values = [key for key, _ in rows], [value for _, value in rows]
+    batch = pa.RecordBatch.from_arrays([pa.array(keys, pa.int64()), pa.array(values, pa.int64())], ["k", "v"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sort, "_RUNS_FEW", few)
+        patch.setattr(sort, "_GROUP_ROWS", group)
+        order, starts = sorted_groups(batch, 2)
+    assert sorted(order.tolist()) == list(range(len(rows)))
+    found = [rows[at] for at in order]
+    assert found == sorted(rows)
+    assert starts.tolist() == [i == 0 or found[i - 1] != row for i, row in enumerate(found)]

@@ -20,10 +20,9 @@ from tidelake.data.order import Mask, differ, group_starts, precede, sort_all, s
 
 Ints = npt.NDArray[np.int64]
 _WORD_BITS = 64
-# Fewer ascending runs than this are merged faster by the stable sort than the vectorised sort sorts them.
-_RUNS_FEW = 4
-# With at least this many runs no run is looked for that has most of the rows.
-_RUNS_MANY = 256
+# Fewer ascending runs than this, or smaller groups that are in order among themselves, are sorted faster by
+# the stable sort, which merges runs, than by the vectorised one.
+_RUNS_FEW, _GROUP_ROWS = 256, 512
 # So many neighbours at so many places are a sample of a column.
 _NEIGHBOURS, _SAMPLED = 4, 256
 
@@ -137,13 +136,11 @@ class _Ties:
     def _sort(self, code_: Code) -> None:
         """Order the ties by one word each; keep those that are still equal."""
         packed = code_.values
-        steps = np.flatnonzero(packed[1:] < packed[:-1])
-        if len(steps):
-            long = _long_run(len(packed), steps) if _RUNS_FEW <= len(steps) < _RUNS_MANY else None
-            if long is None:
-                order, packed = _argsort(code_, few_runs=len(steps) < _RUNS_FEW)
-            else:
-                order, packed = _inserted(code_, long)
+        steps = int(np.count_nonzero(packed[1:] < packed[:-1]))
+        if steps:
+            groups = int(self.groups[-1]) + 1
+            nearly = steps < _RUNS_FEW or len(packed) < _GROUP_ROWS * groups
+            order, packed = _argsort(code_, nearly=nearly)
             self.order[self.at] = self.order[self.at][order] if not self._whole else order
         self._keep(packed[1:] == packed[:-1])
 
@@ -170,44 +167,21 @@ class _Ties:
         self._whole = False
 
 
-def _argsort(packed: Code, *, few_runs: bool) -> tuple[Ints, Words]:
-    """The permutation that sorts the words, and the sorted words."""
+def _argsort(packed: Code, *, nearly: bool) -> tuple[Ints, Words]:
+    """The permutation that sorts the words, which may nearly be in order, and the sorted words."""
     rows = len(packed.values)
     shift = (rows - 1).bit_length()
     cut = max(0, packed.bits + shift - _WORD_BITS)
-    if cut and not _told_apart(packed.values, np.uint64(cut)):
-        order = np.argsort(packed.values, kind="stable" if few_runs else "quicksort")
+    if nearly or (cut and not _told_apart(packed.values, np.uint64(cut))):
+        order = np.argsort(packed.values, kind="stable" if nearly else "quicksort")
         return order, packed.values[order]
     # With the row's number in the lowest bits, only words are sorted, at a third of the cost.
     words = (packed.values >> np.uint64(cut)) << np.uint64(shift)
     words |= np.arange(rows, dtype=np.uint64)
-    words.sort(kind="stable" if few_runs else "quicksort")
+    words.sort()
     order = (words & np.uint64((1 << shift) - 1)).view(np.int64)
     words >>= np.uint64(shift)
     return (order, words) if not cut else _uncut(packed.values, order, words)
-
-
-def _long_run(rows: int, steps: Ints) -> slice | None:
-    """The ascending run with at least half of the rows, if there is one; a run begins after each step."""
-    bounds = np.concatenate([[0], steps + 1, [rows]])
-    longest = int(np.argmax(np.diff(bounds)))
-    start, stop = int(bounds[longest]), int(bounds[longest + 1])
-    return slice(start, stop) if 2 * (stop - start) >= rows else None
-
-
-def _inserted(packed: Code, long: slice) -> tuple[Ints, Words]:
-    """As `_argsort`: sorts only the words outside of an ascending run, and inserts them there."""
-    values = packed.values
-    others = np.concatenate([np.arange(long.start), np.arange(long.stop, len(values))])
-    order, words = _argsort(Code(values[others], packed.bits, packed.exact), few_runs=False)
-    # A word of the run comes before its equals from elsewhere: which comes first does not matter.
-    places = values[long].searchsorted(words, side="right") + np.arange(len(words))
-    own = np.ones(len(values), np.bool_)
-    own[places] = False
-    merged, found = np.empty(len(values), np.int64), np.empty_like(values)
-    merged[places], found[places] = others[order], words
-    merged[own], found[own] = np.arange(long.start, long.stop), values[long]
-    return merged, found
 
 
 def _told_apart(values: Words, cut: np.uint64) -> bool:

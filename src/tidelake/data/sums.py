@@ -130,7 +130,6 @@ def _summed(
     """
     if batch.num_rows == 0:
         return (None, batch, before) if keep_open or before is None else (close(before, batch), batch, None)
-    values = diffs(batch) if order is None else diffs(batch)[order]
     begins = np.flatnonzero(starts)
     rows = begins if order is None else order[begins]
     width = batch.num_columns - 1
@@ -144,10 +143,11 @@ def _summed(
         at = row_tuple(batch, row, width)
         # A copy: a slice would keep the whole chunk.
         copied = batch.take(places(row))
-        opened = Open(copied, at, total(values[last:]) + (carried if last == 0 else 0))
+        values = diffs(batch)[last:] if order is None else diffs(batch)[order[last:]]
+        opened = Open(copied, at, total(values) + (carried if last == 0 else 0))
         carried = 0 if last == 0 else carried
-        values, begins, rows = values[:last], begins[:-1], rows[:-1]
-    sums = _group_sums(batch, values, begins, rows, carried) if len(rows) else values[:0]
+        starts, rows = starts[:last], rows[:-1]
+    sums = _group_sums(batch, order, starts, rows, carried)
     return head, _picked(batch, rows, sums, in_order=order is None), opened
 
 
@@ -167,17 +167,19 @@ def _picked(batch: pa.RecordBatch, rows: Ints, sums: Ints, *, in_order: bool) ->
     return pa.RecordBatch.from_arrays([*kept.columns, from_numpy(sums)], schema=batch.schema)
 
 
-def _group_sums(batch: pa.RecordBatch, values: Ints, begins: Ints, rows: Ints, carried: int) -> Ints:
-    if not carried and len(begins) == len(values):
-        return values
+def _group_sums(batch: pa.RecordBatch, order: Ints | None, starts: Mask, rows: Ints, carried: int) -> Ints:
+    """The sum of each group: they begin at `starts` in `order`, with these rows of the batch."""
+    values = diffs(batch)
     if not carried and _fits(values):
         # Most groups have one row; `reduceat` over all groups takes three times as long.
-        sums = values[begins]
-        further = np.ones(len(values), np.bool_)
-        further[begins] = False
-        rest = np.flatnonzero(further)
-        np.add.at(sums, rest - np.arange(1, len(rest) + 1), values[rest])
+        sums = values[rows]
+        rest = np.flatnonzero(~starts)
+        np.add.at(sums, rest - np.arange(1, len(rest) + 1), values[rest if order is None else order[rest]])
         return sums
+    if not len(rows):
+        return values[:0]
+    values = values[: len(starts)] if order is None else values[order[: len(starts)]]
+    begins = np.flatnonzero(starts)
     high: Ints = np.add.reduceat(values >> 32, begins)
     low: Ints = np.add.reduceat(values & _LOW, begins)
     high[0] += carried >> 32
