@@ -54,6 +54,55 @@ def test_what_is_consolidated_already_shares_no_memory_with_the_table():
     assert found.get_total_buffer_size() < 2 * found.nbytes
 
 
+@settings(max_examples=examples(150))
+@given(updates(columns=2), st.integers(1, 9), st.sampled_from([3, 20, 1000]), st.booleans())
+def test_consolidated_batches_end_between_groups_and_none_is_empty(drawn, batch_rows, sorted_rows, again):
+    schema, domain, table = drawn
+    expected = [repr(row) for row in consolidated(rows_of(table))]
+    table = consolidate(table, schema, domain) if again else table
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consolidate_module, "_BATCH_ROWS", batch_rows)
+        patch.setattr(consolidate_module, "_JOINED_BYTES", 0)
+        found = list(consolidate_module.consolidated(table, schema, domain, sorted_rows))
+    assert all(0 < batch.num_rows <= max(batch_rows, sorted_rows + 1) for batch in found)
+    assert [repr(row) for batch in found for row in rows_of(batch)] == expected
+
+
+def test_equal_rows_are_summed_wherever_batches_and_chunks_end(monkeypatch):
+    monkeypatch.setattr(consolidate_module, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(consolidate_module, "_JOINED_BYTES", 0)
+    expected = [(k, "x", 0, 4) for k in range(10)]
+    equal = [run_of([k for k in range(10) if k % 2 < wide], [0] * 5 * wide, SCHEMA) for wide in (2, 2, 1)]
+    # Each chunk is in order, and the next one begins where it ends, or before.
+    odd = run_of([1, 3, 5, 7, 9], [0] * 5, SCHEMA)
+    for tables in ([*equal, odd, equal[0]], [equal[0].slice(0, 1)] * 4 + [equal[0].slice(1)] * 4):
+        found = list(consolidate_module.consolidated(pa.concat_tables(tables), SCHEMA, INT))
+        assert [row for batch in found for row in rows_of(batch)] == expected
+        assert all(batch.num_rows for batch in found)
+
+
+def test_few_rows_in_order_keep_nothing_of_the_table_that_they_are_cut_from():
+    table = run_of(list(range(100_000)), [0] * 100_000, SCHEMA)
+    [found] = consolidate_module.consolidated(table.slice(50_000, 10), SCHEMA, INT)
+    assert rows_of(found) == [(k, "x", 0, 1) for k in range(50_000, 50_010)]
+    assert found.get_total_buffer_size() < 2_000
+
+
+def test_many_rows_are_consolidated_without_a_copy_of_all():
+    count = 1_000_000
+    keys = np.random.default_rng(5).permutation(count)
+    texts = pa.array(np.char.mod("%032d", keys % 1000).tolist())
+    plain = {"k": keys, "v": texts, "_time": keys % 7, "_diff": np.ones(count, np.int64)}
+    schema = schema_from_arrow(pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
+    table = normalize(pa.table(plain), schema, INT)
+    for rows in (table, consolidate(table, schema, INT)):
+        before, seen, most = pa.total_allocated_bytes(), 0, 0
+        for batch in consolidate_module.consolidated(rows, schema, INT):
+            seen += batch.num_rows
+            most = max(most, pa.total_allocated_bytes() - before)
+        assert seen == count and most < rows.nbytes / 4
+
+
 big = st.sampled_from([2**62, 2**63 - 1, -(2**62), -(2**63), 1, -1])
 
 
@@ -219,9 +268,9 @@ def test_slices_are_cut_by_bytes_and_no_sum_needs_the_whole_table(monkeypatch):
     extreme = pa.table({"k": ["y" * 150] * 4, "_time": [0] * 4, "_diff": diffs})
     extreme = normalize(extreme, schema, INT)
     both = pa.concat_tables([table, extreme])
-    monkeypatch.setattr(consolidate_module, "_SLICE_BYTES", 500)
+    monkeypatch.setattr(consolidate_module, "_SORTED_BYTES", 500)
     for rows in (7, 1000):
-        slices = list(consolidate_module._slices(both, rows))
+        slices = list(consolidate_module._slices(both.to_batches(), rows))
         assert len(slices) > 10
         assert all(s.num_rows <= rows and (s.nbytes <= 500 or s.num_rows == 1) for s in slices)
         assert pa.Table.from_batches(slices).equals(both)

@@ -142,7 +142,7 @@ def test_every_part_of_a_run_has_its_hash_stored_and_inline():
     ids = np.arange(5_000)
     table = pa.table({"k": ids, "v": [f"v{i}" for i in ids], "_time": ids % 7, "_diff": ids % 3 + 1})
     schema = schema_of(table)
-    options = {"row_group_rows": 256, "stats": HASHED, "target_bytes": 8_000, "name": lambda: "p"}
+    options = {"row_group_rows": 256, "stats": HASHED, "target_bytes": 5_000, "name": lambda: "p"}
     made = list(write_parts(table.to_batches(max_chunksize=700), schema, INT, 0, **options))
     assert len(made) > 2 and sum(part.row_hash for part, _ in made) % ROW_HASHES == hash_of(table, schema)
     for part, data in made:

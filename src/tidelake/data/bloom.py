@@ -18,6 +18,8 @@ _ONE = np.uint64(1)
 _SIX_BITS = np.uint64(63)
 _HALF = np.uint64(32)
 _TWELVE_BITS = np.uint64(4095)
+# So many hashes are added at once: with more, their places and bits leave the cache in between.
+_BLOCK = 32 * 1024
 # Maps twelve bits, two bit positions of six bits each, to a word with these one or two bits set.
 _PAIRS = (_ONE << (np.arange(4096, dtype=np.uint64) & _SIX_BITS)) | (
     _ONE << (np.arange(4096, dtype=np.uint64) >> np.uint64(6))
@@ -40,7 +42,9 @@ def bits_of(hashes: Hashes) -> Hashes:
 def made(hashes: Hashes, bits_each: int) -> Hashes:
     """The words of a filter of some hashes, with so many bits for each of them."""
     words: Hashes = np.zeros(max(1, -(-len(hashes) * bits_each // WORD_BITS)), np.uint64)
-    np.bitwise_or.at(words, places(hashes, len(words)), bits_of(hashes))
+    for start in range(0, len(hashes), _BLOCK):
+        some = hashes[start : start + _BLOCK]
+        np.bitwise_or.at(words, places(some, len(words)), bits_of(some))
     return words
 
 

@@ -7,49 +7,68 @@ exact.
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 
+from tidelake.data.arrays import from_numpy
 from tidelake.data.merge import merge
-from tidelake.data.order import ascends
-from tidelake.data.sums import diffs, sort_batch, sum_batch
+from tidelake.data.order import Comparable, Mask, ascends, row_tuple
+from tidelake.data.sort import sorted_groups
+from tidelake.data.sums import diffs, sum_groups
 from tidelake.data.types import update_schema
-from tidelake.errors import InvalidUpdates
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
-# Wide rows fill memory before they fill a slice; 32-bit offsets end at 2 GiB, far above.
-_SLICE_BYTES = 128 * 1024 * 1024
+# So many rows are sorted at once: a row then takes some 32 bytes, beside the rows themselves.
+_SORTED_ROWS = 8 * 1024 * 1024
+# Wide rows fill memory before they fill a slice; 32-bit offsets end at 2 GiB.
+_SORTED_BYTES = 1024 * 1024 * 1024
+# What is handed on at once: so many rows, or fewer of so many bytes.
+_BATCH_ROWS, _BATCH_BYTES = 65_536, 16 * 1024 * 1024
+_MERGED_ROWS = 262_144
+# Chunks of a table are joined up to this size.
+_JOINED_BYTES = 16 * 1024 * 1024
 
 
-def consolidate(table: pa.Table, schema: Schema, domain: TimeDomain, chunk_rows: int = 262_144) -> pa.Table:
-    """Sort and consolidate updates.
+def consolidate(
+    table: pa.Table, schema: Schema, domain: TimeDomain, sorted_rows: int = _SORTED_ROWS
+) -> pa.Table:
+    """As `consolidated`, but a table that shares no memory with the one that is given."""
+    batches = _batches(table)
+    done = _is_consolidated(batches)
+    found = map(copied, batches) if done else _in_order(batches, schema, domain, sorted_rows)
+    return pa.Table.from_batches(found, update_schema(schema, domain))
+
+
+def consolidated(
+    table: pa.Table, schema: Schema, domain: TimeDomain, sorted_rows: int = _SORTED_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Sort and consolidate updates, batch by batch.
+
+    Beside the table this holds some numbers for each row, and no copy of all rows. Many rows that are
+    consolidated already are yielded as views of the table.
 
     Args:
         table: canonical updates in any order, as `normalize` makes them.
         schema: of the rows.
         domain: of the times.
-        chunk_rows: rows that are sorted at once.
+        sorted_rows: rows that are sorted at once.
 
-    Returns:
-        The same updates in the total order, each (key, value, time) once, none with diff 0. They share no
-        memory with the table.
+    Yields:
+        The same updates in the total order, each (key, value, time) once, none with diff 0; no empty batch.
 
     Raises:
         InvalidUpdates: a sum of diffs does not fit into an int64; names the row.
     """
-    rows_schema = update_schema(schema, domain)
-    everything = Updates(Frontier.of(domain.minimum), Frontier())
-    try:
-        runs = [[_consolidated(batch)] for batch in _slices(table, chunk_rows)]
-        merged = runs[0] if len(runs) == 1 else list(merge(runs, schema, domain, everything, chunk_rows))
-    except InvalidUpdates:
-        # A sum within one slice may not fit into an int64 while the total does. `merge` decides, because its
-        # sums stay exact from chunk to chunk.
-        runs = [[sort_batch(batch)] for batch in _slices(table, chunk_rows)]
-        merged = list(merge(runs, schema, domain, everything, chunk_rows))
-    return pa.Table.from_batches(merged, rows_schema)
+    batches = _batches(table)
+    if not _is_consolidated(batches):
+        return _in_order(batches, schema, domain, sorted_rows)
+    if table.num_rows <= _BATCH_ROWS:
+        # A view of few rows may keep far larger buffers.
+        return map(copied, batches)
+    return (piece for batch in batches for piece in pieces(batch, _BATCH_ROWS, _BATCH_BYTES))
 
 
 def pieces(batch: pa.RecordBatch, rows: int, size: int) -> Iterator[pa.RecordBatch]:
@@ -70,36 +89,94 @@ def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.concat_batches([batch, batch.slice(0, 0)])
 
 
-def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
-    """The table as batches of `rows` rows, whatever its chunks are, or of fewer that fill `_SLICE_BYTES`."""
-    if 0 < table.num_rows <= rows and table.get_total_buffer_size() <= _SLICE_BYTES:
-        # Adding up the sizes of pieces, as below, takes longer than sorting a few rows.
-        yield from table.combine_chunks().to_batches()
-        return
+def _batches(table: pa.Table) -> list[pa.RecordBatch]:
+    """The chunks of a table that are not empty; one if they are small."""
+    if table.get_total_buffer_size() <= _JOINED_BYTES:
+        table = table.combine_chunks()
+    return [batch for batch in table.to_batches() if batch.num_rows]
+
+
+def _is_consolidated(batches: list[pa.RecordBatch]) -> bool:
+    """Whether the rows are strictly in order and have no diff of 0. Checking costs a tenth of sorting."""
+    width = batches[0].num_columns - 1 if batches else 0
+    last: Comparable | None = None
+    for batch in batches:
+        if last is not None and last >= row_tuple(batch, 0, width):
+            return False
+        if not (ascends(batch, width) and diffs(batch).all()):
+            return False
+        last = row_tuple(batch, batch.num_rows - 1, width)
+    return True
+
+
+def _in_order(
+    batches: list[pa.RecordBatch], schema: Schema, domain: TimeDomain, sorted_rows: int
+) -> Iterator[pa.RecordBatch]:
+    slices = list(_slices(batches, sorted_rows))
+    if len(slices) == 1:
+        return _summed(slices[0])
+    everything = Updates(Frontier.of(domain.minimum), Frontier())
+    # A sum within one slice may not fit into an int64 while the total does, so only the merge sums.
+    runs = [_sorted(batch) for batch in slices]
+    return merge(runs, schema, domain, everything, min(sorted_rows, _MERGED_ROWS))
+
+
+def _slices(batches: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of `rows` rows, whatever their chunks, or of fewer that fill `_SORTED_BYTES`."""
     held: list[pa.RecordBatch] = []
     count = size = 0
-    for batch in table.to_batches():
+    for batch in batches:
         start = 0
         while start < batch.num_rows:
             part = batch.slice(start, rows - count)
             start += part.num_rows
-            for piece in pieces(part, rows, _SLICE_BYTES):
-                if held and size + piece.nbytes > _SLICE_BYTES:
-                    yield pa.concat_batches(held)
+            for piece in pieces(part, rows, _SORTED_BYTES):
+                if held and size + piece.nbytes > _SORTED_BYTES:
+                    yield _joined(held)
                     held, count, size = [], 0, 0
                 held.append(piece)
                 count += piece.num_rows
                 size += piece.nbytes
             if count >= rows:
-                yield pa.concat_batches(held)
+                yield _joined(held)
                 held, count, size = [], 0, 0
     if held:
-        yield pa.concat_batches(held)
+        yield _joined(held)
 
 
-def _consolidated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    # Rows that were read from a run are in order already; checking that takes a tenth of sorting them.
-    if ascends(batch, batch.num_columns - 1) and diffs(batch).all():
-        # A copy, as sums are.
-        return copied(batch)
-    return sum_batch(batch)
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _summed(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    order, starts = sorted_groups(batch, batch.num_columns - 1)
+    for at in _cuts(starts, _batch_rows(batch)):
+        found = sum_groups(batch, order[at], starts[at])
+        if found.num_rows:
+            yield found
+
+
+def _sorted(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # Held until the merge ends, so in as few bytes as will do.
+    order = sorted_groups(batch, batch.num_columns - 1)[0].astype(np.uint32)
+    rows = _batch_rows(batch)
+    for start in range(0, len(order), rows):
+        yield batch.take(from_numpy(order[start : start + rows]))
+
+
+def _cuts(starts: Mask, rows: int) -> Iterator[slice]:
+    """Cuts sorted rows into slices of whole groups, of `rows` rows or the end of the group after them."""
+    start, count = 0, len(starts)
+    while start < count:
+        stop = min(start + rows, count)
+        if stop < count:
+            further = int(starts[stop:].argmax())
+            stop = stop + further if starts[stop + further] else count
+        yield slice(start, stop)
+        start = stop
+
+
+def _batch_rows(batch: pa.RecordBatch) -> int:
+    """Rows of a batch that is handed on, by their mean size."""
+    of_size: int = _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)
+    return max(1, min(_BATCH_ROWS, of_size))

@@ -269,7 +269,7 @@ def _encodings(sample: pa.RecordBatch) -> tuple[list[str], dict[str, str]]:
             dictionaries.extend(_leaves(field))
         elif _repeats(column):
             dictionaries.append(field.name)
-        elif (encoding := _encoding(field.type)) is not None:
+        elif (encoding := _encoding(column)) is not None:
             encodings[field.name] = encoding
     # Field b of a struct `a` and a column `a.b` have the same path, and Parquet knows only paths.
     return dictionaries, {path: e for path, e in encodings.items() if path not in dictionaries}
@@ -285,13 +285,20 @@ def _repeats(column: pa.Array) -> bool:
     return bool(pc.count_distinct(column, mode="all").as_py() * _DICTIONARY_SHARE < len(column))
 
 
-def _encoding(kind: pa.DataType) -> str | None:
-    is_ = pa.types
+def _encoding(column: pa.Array) -> str | None:
+    is_, kind = pa.types, column.type
     if is_.is_integer(kind) or is_.is_temporal(kind):
         return "DELTA_BINARY_PACKED"
-    if is_.is_string(kind) or is_.is_binary(kind):
+    # Lengths that differ are faster written and read beside their texts; equal ones would hinder compression.
+    if (is_.is_string(kind) or is_.is_binary(kind)) and _is_even(column):
         return "DELTA_LENGTH_BYTE_ARRAY"
     return None
+
+
+def _is_even(column: pa.Array) -> bool:
+    """Whether all texts are of one length."""
+    ends = pc.min_max(pc.binary_length(column))
+    return bool(ends["min"].equals(ends["max"]))
 
 
 def _leaves(field: pa.Field, path: str = "") -> list[str]:

@@ -24,6 +24,8 @@ from tidelake.model.schema import DataType, Schema
 Ints = npt.NDArray[np.int64]
 _NULL = np.uint64(0xD1B54A32D192ED03)
 _HALF = np.uint64(32)
+_THREE = np.uint64(3)
+_ALL = np.uint64(2**64 - 1)
 _WORD_BYTES = 8
 # So many rows are hashed at once: with more, numbers of all rows leave the cache between the steps.
 _BLOCK_ROWS = 32 * 1024
@@ -94,25 +96,39 @@ def _strings(column: pa.Array) -> Hashes:
     shortest, longest, data = int(lengths.min()), int(lengths.max()), column.buffers()[2]
     if not longest or data is None:
         return found
-    # Words are read at any offset, so the last one may extend past the end: pad.
-    padded = np.zeros(size + _WORD_BYTES, np.uint8)
+    # Words are read at any offset, also past the end of a string: pad.
+    padded = np.zeros(size + _SHORT_WORDS * _WORD_BYTES, np.uint8)
     padded[:size] = np.frombuffer(data, np.uint8, size, first)
     at: Hashes = np.ndarray((len(padded) - _WORD_BYTES + 1,), "<u8", padded, strides=(1,))
     whole = min(shortest // _WORD_BYTES, _SHORT_WORDS)
     for n in range(whole):
         found ^= at[starts + n * _WORD_BYTES]
         _mix(found)
-    rows = np.flatnonzero(lengths > whole * _WORD_BYTES)
+    rows: Ints | None = None
     for n in range(whole, min(_SHORT_WORDS, -(-longest // _WORD_BYTES))):
-        left = lengths[rows] - n * _WORD_BYTES
-        rows, left = rows[left > 0], left[left > 0]
-        mixed = at[starts[rows] + n * _WORD_BYTES] & _MASKS[np.minimum(left, _WORD_BYTES)]
-        mixed ^= found[rows]
-        _mix(mixed)
-        found[rows] = mixed
+        left = (lengths if rows is None else lengths[rows]) - n * _WORD_BYTES
+        longer = left > 0
+        count = int(np.count_nonzero(longer))
+        if rows is None and 2 * count > len(lengths):
+            # Most strings have this word. To leave the others out takes longer than to mix in vain.
+            mixed = _mixed(at[starts + n * _WORD_BYTES], left, found)
+            found = mixed if count == len(lengths) else np.where(longer, mixed, found)
+            continue
+        if count < len(left):
+            rows, left = np.flatnonzero(longer) if rows is None else rows[longer], left[longer]
+        found[rows] = _mixed(at[starts[rows] + n * _WORD_BYTES], left, found[rows])
     if longest > _SHORT_WORDS * _WORD_BYTES:
         _add_rest(found, at, starts, lengths)
     return found
+
+
+def _mixed(words: Hashes, left: Ints, found: Hashes) -> Hashes:
+    """The next word of each string mixed in; `left` says how many bytes the string has from there on."""
+    bits = np.maximum(_WORD_BYTES - left, 0).view(np.uint64) << _THREE
+    words &= _ALL >> bits
+    words ^= found
+    _mix(words)
+    return words
 
 
 def _add_rest(found: Hashes, at: Hashes, starts: Ints, lengths: Ints) -> None:

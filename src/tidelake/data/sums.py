@@ -73,7 +73,18 @@ def sum_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     Raises:
         InvalidUpdates: a sum does not fit into an int64; names the row.
     """
-    _, body, _ = _summed(batch, *sorted_groups(batch, batch.num_columns - 1))
+    return sum_groups(batch, *sorted_groups(batch, batch.num_columns - 1))
+
+
+def sum_groups(batch: pa.RecordBatch, order: Ints, starts: Mask) -> pa.RecordBatch:
+    """`sum_batch` of some rows, given their order and where groups of equal ones begin.
+
+    Args:
+        batch: canonical updates.
+        order: numbers of rows; those of equal rows side by side.
+        starts: for each of them, whether it differs from the one before.
+    """
+    _, body, _ = _summed(batch, order, starts)
     return body
 
 

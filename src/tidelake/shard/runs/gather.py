@@ -67,7 +67,7 @@ def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query)
         left = [chain(_drain(batches), run) for batches, run in zip(held, runs, strict=True)]
         return merge(left, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
     table = pa.Table.from_batches(chain(*held), update_schema(spec.schema, spec.domain))
-    found = consolidate(table, spec.schema, spec.domain, chunk_rows)
+    found = consolidate(table, spec.schema, spec.domain)
     return iter(found.to_batches(max_chunksize=spec.config.row_group_rows))
 
 

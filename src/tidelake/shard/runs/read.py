@@ -237,7 +237,7 @@ def _folded(
                 return None
     table = pa.Table.from_batches(held, update_schema(spec.schema, spec.domain))
     try:
-        rows_ = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+        rows_ = consolidate(table, spec.schema, spec.domain)
     except InvalidUpdates:
         return None
     batches: list[pa.RecordBatch] = rows_.to_batches(max_chunksize=spec.config.row_group_rows)

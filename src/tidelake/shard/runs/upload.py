@@ -8,11 +8,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.consolidate import consolidate
+from tidelake.data.consolidate import consolidated
 from tidelake.data.ingest import normalize
 from tidelake.data.inline import decode_inline, encode_inline
 from tidelake.data.part import Ahead, write_parts
@@ -30,7 +31,7 @@ from tidelake.model import names
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.overlap import Background, Job
+from tidelake.shard.overlap import Background, Job, prefetch
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -159,9 +160,15 @@ def write_rows(
 
 def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) -> tuple[Run, ...]:
     """Write a table of unsorted updates as one run, or as no run if the updates cancel out."""
-    run = write_rows(
-        spec, blobs, env, consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
-    )
+    found = consolidated(table, spec.schema, spec.domain)
+    first, second = next(found, None), next(found, None)
+    if second is None:
+        rows = pa.Table.from_batches([] if first is None else [first], table.schema)
+        run = write_rows(spec, blobs, env, rows)
+    else:
+        # A thread sorts and computes statistics ahead, while this one encodes and writes.
+        batches = chain((first, second), found)
+        run = write_run(spec, blobs, env, batches, ahead=partial(prefetch, depth=1))
     return () if run is None else (run,)
 
 

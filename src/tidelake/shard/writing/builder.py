@@ -264,7 +264,7 @@ def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | N
     table = pa.Table.from_batches(load, update_schema(spec.schema, spec.domain))
     # The list belongs to this function, so clear it: its rows are freed as soon as they are sorted.
     load.clear()
-    sorted_rows = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+    sorted_rows = consolidate(table, spec.schema, spec.domain)
     del table
     run = write_rows(spec, ledger, env, sorted_rows)
     if run is None:

@@ -161,7 +161,7 @@ def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attemp
         at = commit_floor(shard, state) if time is None else time
         check_open(state, at)
         table = normalized(spec, given, at)
-        new = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+        new = consolidate(table, spec.schema, spec.domain)
         old, _ = sources_of(state, AsOf(at))
         updates = differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
         return Difference(Seen(state.seqno, times.parts(at)[0]), updates, time)
