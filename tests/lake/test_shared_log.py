@@ -71,7 +71,7 @@ class Site:
     def lose(self, key, count):
         """Lose the newest entries of a log, as a store does that is restored from a backup."""
         for name in self.entries(key)[:count]:
-            del self.bucket._objects[name]
+            self.bucket.delete([name])
 
 
 @pytest.fixture

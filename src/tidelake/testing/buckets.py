@@ -1,7 +1,9 @@
 """A bucket in memory, for tests of the stores that lie on object stores."""
 
 import threading
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from tidelake.env import Clock
 from tidelake.errors import BlobNotFound
@@ -18,6 +20,7 @@ class MemoryBucket:
         self._page = page
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, int]] = {}
+        self._keys: list[str] = []  # ascending, so that a list costs what it answers
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Read a range of an object; see `Bucket.get`."""
@@ -40,19 +43,25 @@ class MemoryBucket:
         with self._lock:
             if key in self._objects:
                 return False
-            self._objects[key] = (bytes(data), self._clock.now_ms())
+            self._put(key, data)
             return True
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object; see `Bucket.put`."""
         with self._lock:
-            self._objects[key] = (bytes(data), self._clock.now_ms())
+            self._put(key, data)
+
+    def _put(self, key: str, data: bytes) -> None:
+        if key not in self._objects:
+            insort(self._keys, key)
+        self._objects[key] = (bytes(data), self._clock.now_ms())
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; see `Bucket.delete`."""
         with self._lock:
             for key in keys:
-                self._objects.pop(key, None)
+                if self._objects.pop(key, None) is not None:
+                    del self._keys[bisect_left(self._keys, key)]
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size and time of an object; see `Bucket.head`."""
@@ -64,8 +73,8 @@ class MemoryBucket:
         last = ""
         while True:
             with self._lock:
-                keys = sorted(key for key in self._objects if key.startswith(prefix) and key > last)
-                found = keys[: self._page]
+                start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, last))
+                found = takewhile(lambda key: key.startswith(prefix), self._keys[start : start + self._page])
                 page = [ObjectInfo(key, len(self._objects[key][0]), self._objects[key][1]) for key in found]
             if not page:
                 return
@@ -75,7 +84,9 @@ class MemoryBucket:
     def folders(self, prefix: str) -> Iterator[str]:
         """The segments after a prefix; see `Bucket.folders`."""
         with self._lock:
-            rest = {key.removeprefix(prefix) for key in self._objects if key.startswith(prefix)}
+            start = bisect_left(self._keys, prefix)
+            found = takewhile(lambda key: key.startswith(prefix), self._keys[start:])
+            rest = {key.removeprefix(prefix) for key in found}
         return iter(sorted({text.partition("/")[0] for text in rest if "/" in text}))
 
     def close(self) -> None:

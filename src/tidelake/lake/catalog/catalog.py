@@ -11,6 +11,7 @@ INVARIANT: at no time do two names lead to one shard.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -270,13 +271,15 @@ class Catalog:
         kept = self._kept
         if kept is None or kept.upper != upper:
             return
-        names: dict[str, str | None] = {**kept.shards, **kept.intents}
+        # Whole copies, which cost nothing beside a commit; a loop over all names would.
+        shards, intents = dict(kept.shards), dict(kept.intents)
         for name, shard_id, diff in rows:
-            if diff < 0 and names.get(name) == shard_id:
-                del names[name]
+            held: dict[str, Any] = intents if name.startswith(_INTENT) else shards
+            if diff < 0 and held.get(name) == shard_id:
+                del held[name]
             elif diff > 0:
-                names[name] = shard_id
-        self._kept = _listing_of(upper + 1, names)
+                held[name] = shard_id
+        self._kept = Listing(upper + 1, shards, intents)
 
     def agreed(self) -> Agreed:
         """The settings of the lake. One log scan."""
