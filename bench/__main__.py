@@ -26,6 +26,7 @@ MEASURED = (
     "staging",
     "updates",
     "history",
+    "growth",
     "arrangement_reads",
     "arrangement_spine",
     "spark",

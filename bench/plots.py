@@ -112,11 +112,87 @@ def peak_memory(found: Found, axes: Any) -> bool:
     return bool(bars)
 
 
+def _along(found: Found, what: str, number: str) -> tuple[list[int], list[float]]:
+    """A number of rows that are named after how many there were, such as `1,000 collections`."""
+    named = re.compile(rf"([\d,]+) {re.escape(what)}")
+    points = {
+        int(match[1].replace(",", "")): row[number]
+        for name, row in _rows(found, "growth").items()
+        if (match := named.fullmatch(name)) and isinstance(row.get(number), int | float)
+    }
+    return sorted(points), [points[count] for count in sorted(points)]
+
+
+def _grown(found: Found, axes: Any, lines: Mapping[str, tuple[str, str]]) -> bool:
+    """A line for each number along what grows, both axes by powers of ten."""
+    for label, (what, number) in lines.items():
+        counts, values = _along(found, what, number)
+        if counts:
+            axes.plot(counts, values, marker="o", markersize=3, linewidth=1, label=label)
+    from matplotlib.ticker import LogFormatter
+
+    axes.set(xscale="log", yscale="log")
+    axes.margins(y=0.3)  # room for the legend
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(LogFormatter())
+        axis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
+    return axes.has_data()
+
+
+def growth_commits(found: Found, axes: Any) -> bool:
+    """Costs of a commit and of reads by the number of commits."""
+    drawn = _grown(
+        found,
+        axes,
+        {
+            f"{work}, {place}": (f"commits, {place}", f"{number}_ms")
+            for place in ("directory", "object store")
+            for work, number in (("append", "append"), ("open", "open"), ("snapshot", "snapshot"))
+        },
+    )
+    axes.set(xlabel="commits", ylabel="processor time, ms")
+    return drawn
+
+
+def growth_collections(found: Found, axes: Any) -> bool:
+    """Costs of one collection by how many the lake has."""
+    works = ("create", "open", "append", "open lake", "list", "upkeep")
+    lines = {work: ("collections", f"{work.replace(' ', '_')}_ms") for work in works}
+    drawn = _grown(found, axes, lines)
+    axes.set(xlabel="collections of the lake", ylabel="processor time, ms")
+    return drawn
+
+
+def growth_runs(found: Found, axes: Any) -> bool:
+    """Costs of reads by the number of runs that are not merged."""
+    lines = {"snapshot": "snapshot_ms", "ten keys": "lookup_ms", "one key": "one_key_ms"}
+    drawn = _grown(found, axes, {label: ("runs", number) for label, number in lines.items()})
+    axes.set(xlabel="unmerged runs", ylabel="processor time, ms")
+    return drawn
+
+
+def growth_rows(found: Found, axes: Any) -> bool:
+    """Costs of a row by the number of rows, and the memory of the process."""
+    lines = {
+        "append, μs a row": "append_us_row",
+        "snapshot, μs a row": "snapshot_us_row",
+        "ten keys, ms": "lookup_ms",
+        "peak memory, GiB": "peak_gib",
+    }
+    drawn = _grown(found, axes, {label: ("rows", number) for label, number in lines.items()})
+    axes.set(xlabel="rows")
+    return drawn
+
+
 FIGURES: dict[str, tuple[str, Callable[[Found, Any], bool]]] = {
     "append-latency": ("Latency of an append over history", append_latency),
     "append-runs": ("Runs in the shard over history", append_runs),
     "update-space": ("Space while updates come and a worker merges", update_space),
     "merge-to-copy": ("Merges against plain copies of the same rows", merge_to_copy),
+    "growth-commits": ("Costs by the number of commits", growth_commits),
+    "growth-collections": ("Costs by the number of collections", growth_collections),
+    "growth-runs": ("Reads by the number of unmerged runs", growth_runs),
+    "growth-rows": ("Costs and memory by the number of rows", growth_rows),
     "peak-memory": ("Peak memory", peak_memory),
 }
 

@@ -1,7 +1,6 @@
-"""How far a lake goes: what states of many parts, many collections and many named writers cost.
+"""How far a collection goes: what states of many parts and of many named writers cost.
 
     python -m bench.reach parts 1000000
-    python -m bench.reach collections 10000
     python -m bench.reach writers 1000
 
 All seconds are processor time. The figures are in `docs/limits.md`.
@@ -10,7 +9,6 @@ All seconds are processor time. The figures are in `docs/limits.md`.
   repeated under other names, keys and times, a thousand in an append. So there are no rows, and what is
   measured is the state alone: the bytes of its rollup, the memory of a process that opens it, and the seconds
   of an open, of a tiny append, of the plan of a snapshot, of a rollup, and of a look for garbage.
-- *collections*: each is created without rows. A fresh process lists, opens and collects them.
 - *writers*: of one collection; each one appends a row under its number 1.
 """
 
@@ -127,25 +125,6 @@ def run(parts: int = 1_000_000) -> dict[str, Numbers]:
     return found
 
 
-def collections(count: int = 10_000) -> Numbers:
-    """Create that many collections, and use them in a process of its own."""
-    with _lake_folder() as folder:
-        with tidelake.open(folder, config=CONFIG) as lake:
-            seconds = [busy(partial(lake.create, f"c{n}", SCHEMA, key=["key"])) for n in range(count)]
-        return _first_and_last("create", seconds) | _fresh(among, folder)
-
-
-def among(folder: Path) -> Numbers:
-    """In a process of its own: what the collections of the lake cost."""
-    with tidelake.open(folder, create=False, config=CONFIG) as lake:
-        names = lake.list()
-        found = {"list_s": least(lake.list)}
-        found["open_first_s"] = busy(lambda: lake.collection(names[-1]))
-        found["open_next_s"] = busy(lambda: lake.collection(names[0]))
-        found["collect_s"] = busy(lake.collect)
-        return found | {"collections": len(names)}
-
-
 def writers(count: int = 1_000) -> Numbers:
     """Tiny appends of that many named writers to one collection."""
     with _lake_folder() as folder, tidelake.open(folder, config=CONFIG) as lake:
@@ -156,14 +135,11 @@ def writers(count: int = 1_000) -> Numbers:
         for n in range(count):
             writer = collection.writer(f"writer {n}")
             seconds.append(busy(partial(writer.append, rows(n, 1), sequence=1)))
-        return _first_and_last("append", seconds) | {"writers": len(collection.writers())}
-
-
-def _first_and_last(work: str, seconds: list[float]) -> Numbers:
-    found = {}
-    for place, some in (("first", seconds[:APPENDS]), ("last", seconds[-APPENDS:])):
-        found[f"{work}_{place}_s"] = statistics.median(some)
-    return found
+        return {
+            "append_first_s": statistics.median(seconds[:APPENDS]),
+            "append_last_s": statistics.median(seconds[-APPENDS:]),
+            "writers": len(collection.writers()),
+        }
 
 
 def _fresh(work: Callable[[Path], Numbers], folder: Path) -> Numbers:
@@ -185,4 +161,4 @@ if __name__ == "__main__":
     if what == "parts":
         run(count)
     else:
-        print(json.dumps({"collections": collections, "writers": writers}[what](count)))
+        print(json.dumps(writers(count)))

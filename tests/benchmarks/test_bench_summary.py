@@ -16,6 +16,12 @@ FOUND = {
         "process": {"peak_mib": 300.0},
     },
     "appends": {"upserts": {"appends": 3, "latency_ms": [1.0, 2.0], "runs_over_history": [1.0, 2.0]}},
+    "growth": {
+        **{f"{n:,} commits, directory": {"append_ms": 2.0, "open_ms": 5.0} for n in (1_000, 10_000)},
+        **{f"{n} collections": {"create_ms": 5.0 + n} for n in (1, 10)},
+        **{f"{n} runs": {"snapshot_ms": 2.0 * n} for n in (1, 2)},
+        **{f"{n:,} rows": {"append_us_row": 0.9} for n in (1_000_000, 3_000_000)},
+    },
     "updates": {
         "appends": {"updates": 9, "space_over_history": [1.0, 1.5]},
         "merges": {"worker_peak_rss_mib": 200.0},
@@ -71,12 +77,12 @@ def test_the_summary_stands_between_its_marks(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
-    assert re.findall("## (.*)", text) == ["Kernels", "Appends", "Updates", "Figures"]
+    assert re.findall("## (.*)", text) == ["Kernels", "Appends", "Updates", "Growth", "Figures"]
     assert "(figures/append-runs.svg)" in text
     command.write_summary(
         {"rows": 10, "kernels": {"R=2": {"merge_to_copy": 7.25}}}, page, tmp_path / "figures"
     )
-    assert re.findall("## (.*)", page.read_text()) == ["Kernels", "Appends", "Updates", "Figures"]
+    assert re.findall("## (.*)", page.read_text()) == ["Kernels", "Appends", "Updates", "Growth", "Figures"]
     after = page.read_text().partition("## Appends")[2]
     assert after == text.partition("## Appends")[2]
     assert "| R=2 | 7.25 |" in page.read_text()
