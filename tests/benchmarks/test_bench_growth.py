@@ -22,10 +22,10 @@ def test_commits_and_the_reads_amid_them_are_measured(kind: str, monkeypatch: py
 
 
 def test_collections_and_a_round_of_upkeep_are_measured() -> None:
-    found = growth.collections(3)
-    assert [*found] == ["1 collections", "3 collections"]
-    # A round reads the list of names; the collections have been idle for an hour, and are read once a minute.
-    assert found["3 collections"]["upkeep_calls"] == 1 + 3 / growth.ROUNDS
+    found = growth.collections(30)
+    assert [*found] == [f"{n} collections" for n in (1, 3, 10, 30)]
+    # A round looks for new names; the collections have been idle for an hour, and are read once a minute.
+    assert found["30 collections"]["upkeep_calls"] == 1 + 30 / growth.ROUNDS
 
 
 def test_the_rows_of_all_runs_and_chunks_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Seen, Tidy, Upkeep
 from tidelake.lake.arguments.names import check_list
 from tidelake.lake.arguments.spans import duration_s
+from tidelake.lake.catalog.catalog import Names
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.lake.catalog.settings import for_another_lake
 from tidelake.shard.upkeep.measure import tell, tell_caches
@@ -204,7 +205,15 @@ class Lake(Querying, Transacting, Administering):
             check_list(names, "names")
         for name in names or ():
             self.collection(name)
-        listed = self.list if names is None else lambda: list(names)
+        known: Names | None = None
+
+        def listed() -> Sequence[str]:
+            nonlocal known
+            if names is not None:
+                return names
+            self._guard.check()
+            known = self._catalog.names(known)
+            return known.names
 
         def tidy_pause_s() -> float:
             return max(pause_s, self._catalog.known_agreed().upload_age_ms / 1000 / _LOOKS)
