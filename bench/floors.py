@@ -62,6 +62,10 @@ CEILINGS = {
     },
     **{("history", f"{row}, sliced to unsliced", "rows_written_ratio"): 1.2 for row in _HISTORIES},
     **{("history", f"{row}, sliced to unsliced", "append_s_ratio"): 1 / 0.95 for row in _HISTORIES},
+    **{
+        ("growth", f"100,000 commits, {place}", "append_to_new"): 1.2
+        for place in ("directory", "object store")
+    },
     ("spark_writes", "micro-batch", "helper_over_empty_ms"): 100.0,
     ("spark_writes", "micro-batch", "format_over_noop_ms"): 100.0,
 }

@@ -8,10 +8,11 @@ median where there are several. *Memory* is what the process has resident at tha
 
 - *commits*: each replaces five of `KEYS` rows; `since` follows every hundred. The lake is a directory, or an
   object store in memory with the log in it. *Append ms* is the median of the last thousand appends, *append
-  mean ms* of all since the point before, merges included. *Open*, *snapshot* and *look-up* (ten keys) are by
-  handles that know nothing. *Calls* are calls of the stores; of the object store they are requests. The clock
-  of the lake goes on `APPEND_S` with each append, since what is kept for ten minutes would stay to the end
-  otherwise. The memory beside the object store has its objects too.
+  mean ms* of all since the point before, merges included. *Append to new* is the median of some more appends
+  over that of appends to a new collection of the same contents, in turn. *Open*, *snapshot* and *look-up*
+  (ten keys) are by handles that know nothing. *Calls* are calls of the stores; of the object store they are
+  requests. The clock of the lake goes on `APPEND_S` with each append, since what is kept for ten minutes
+  would stay to the end otherwise. The memory beside the object store has its objects too.
 - *collections*: without rows but for a few. *Open lake* is up to the first name. *Upkeep* is a round (a
   second) when no collection has been written to for an hour. *Memory* is with all of them open, as upkeep has
   them.
@@ -61,6 +62,8 @@ from tidelake.testing.roundtrips import FarBucket, RoundTrips
 
 # Of commits: rows that are replaced, appends whose median counts, keys looked up, handles that read.
 KEYS, STRETCH, LOOKED_UP, HANDLES = 10_000, 1_000, 10, 5
+# Appends in turn with those to a new collection, since other work of the machine makes both slower.
+IN_TURN = 300
 # By the clock of the lake, which is moved on: what is kept for ten minutes goes amid the appends.
 APPEND_S = 0.1
 # Collections that are used, of all; and rounds of upkeep after an hour without writes, a second each.
@@ -185,9 +188,10 @@ def commits(kind: str, count: int) -> dict[str, Row]:
         with place.open() as lake:
             collection = lake.create("c", SCHEMA, key=["key"])
             collection.append(base(KEYS))
-            tables, done = upserts(count, KEYS), 0
+            at = points(min(STRETCH, count), count)
+            tables, done = upserts(count + len(at) * IN_TURN, KEYS), 0
             over_history: list[float] = []
-            for point in points(min(STRETCH, count), count):
+            for point in at:
                 calls, log_bytes = place.calls(), place.log_bytes()
                 seconds = appended(place, collection, itertools.islice(tables, point - done), done)
                 each = point - done
@@ -199,6 +203,8 @@ def commits(kind: str, count: int) -> dict[str, Row]:
                 }
                 over_history += medians(seconds, max(1, each // STRETCH))
                 done = point
+                new = lake.create(f"after {point}", SCHEMA, key=["key"])
+                row["append_to_new"] = to_new(place, collection, new, tables)
                 state = collection.state()
                 found[f"{point:,} commits, {kind}"] = {
                     **row,
@@ -209,6 +215,20 @@ def commits(kind: str, count: int) -> dict[str, Row]:
                     "append_ms_over_history": list(over_history),
                 }
         return found
+
+
+def to_new(
+    place: Place, old: tidelake.Collection, new: tidelake.Collection, tables: Iterator[pa.Table]
+) -> float:
+    """The median of appends over that of appends to a new collection of the same contents, in turn."""
+    new.append(base(KEYS))
+    own = upserts(2 * IN_TURN, KEYS)
+    appended(place, new, itertools.islice(own, IN_TURN), 0)
+    old_ms, new_ms = list[float](), list[float]()
+    for done, (to_old, to_new) in enumerate(zip(itertools.islice(tables, IN_TURN), own, strict=True)):
+        old_ms += appended(place, old, iter([to_old]), done)
+        new_ms += appended(place, new, iter([to_new]), done)
+    return statistics.median(old_ms) / statistics.median(new_ms)
 
 
 def appended(

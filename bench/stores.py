@@ -12,8 +12,7 @@ trips.
 objects, a merge against both. `cpu_to_plain` compares processor time with that of the same requests and of
 Arrow, which encodes and decodes the same rows as plain Parquet: more than 1 is better than that.
 *appends*: 64 threads on one collection, each second and each put, and the processor time of one; 8 processes
-on one collection, each second, and the slowest to the mean. *history*: the last thousand tiny appends against
-the first in processor time, on a store in memory, since the log is what is asked about.
+on one collection, each second, and the slowest to the mean. What a long log costs is in `bench.growth`.
 
 `CEILINGS` and `FLOORS` are for a machine that does nothing else: its processors decide on *bytes* and on the
 appends in a second, but not on round trips.
@@ -53,7 +52,6 @@ from tidelake.store.objects.bucket import Bucket
 from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.buckets import MemoryBucket
 from tidelake.testing.roundtrips import FarBucket, RoundTrips
 
 DELAY_S, ROUNDS = 0.02, 3
@@ -68,8 +66,6 @@ CEILINGS = {
     ("trips", "lookup_cold"): 4.0,
     ("trips", "lookup_warm"): 1.0,
     ("trips", "append_p50_to_delay"): 1.3,
-    ("history", "last_to_first"): 1.2,
-    ("history", "lists_per_open"): 1.0,
 }
 FLOORS = {
     ("bytes, 20 ms", "scan_to_fetch"): 0.8,
@@ -289,23 +285,6 @@ def processes_on(url: str, options: Options, delay_s: float) -> dict[str, float]
     }
 
 
-def history(count: int) -> dict[str, float]:
-    """The last tiny appends against the first, and what opening costs after all of them."""
-    trips = RoundTrips(SystemClock(), 0)
-    bucket = MemoryBucket(SystemClock())
-    c = lake_on(bucket, trips).create("long", SCHEMA, key=["id"])
-    given = table(1)
-    times = [both(partial(c.append, given)).cpu_s for _ in range(count)]
-    few = min(1_000, count // 10)
-    trips.reset()
-    lake_on(bucket, trips).collection("long")
-    return {
-        "last_to_first": statistics.median(times[-few:]) / statistics.median(times[few : 2 * few]),
-        "lists_per_open": trips.calls["list"] / 2,  # of the catalog and of the collection
-        "gets_per_open": float(trips.calls["get"]),
-    }
-
-
 def run(rows: int) -> dict[str, dict[str, float]]:
     """All of it; `rows` is about how many rows are read and written at once."""
     found = {}
@@ -318,7 +297,6 @@ def run(rows: int) -> dict[str, dict[str, float]]:
                 **threads_on(bucket, delay_s),
                 **processes_on(url, options, delay_s),
             }
-    found["history"] = history(max(2_000, rows // 10))
     return found
 
 

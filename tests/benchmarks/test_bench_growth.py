@@ -13,12 +13,14 @@ def test_a_curve_is_looked_at_by_powers_of_ten_and_in_the_end() -> None:
 def test_commits_and_the_reads_amid_them_are_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "STRETCH", 10)
     monkeypatch.setattr(growth, "HANDLES", 1)
+    monkeypatch.setattr(growth, "IN_TURN", 5)
     monkeypatch.setattr(growth, "KEYS", 200)
     found = growth.commits(kind, 40)
     assert [*found] == [f"{n} commits, {kind}" for n in (10, 30, 40)]
     row = found[f"40 commits, {kind}"]
     assert len(row["append_ms_over_history"]) == 4  # type: ignore[arg-type]
-    assert row["append_calls"] == 1
+    assert 1 <= row["append_calls"] < 2  # type: ignore[operator]
+    assert row["append_to_new"] > 0  # type: ignore[operator]
 
 
 def test_collections_and_a_round_of_upkeep_are_measured() -> None:
