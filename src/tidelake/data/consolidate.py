@@ -6,15 +6,18 @@ exact.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.data.arrays import from_numpy
 from tidelake.data.merge import merge
 from tidelake.data.order import Comparable, Mask, ascends, row_tuple
 from tidelake.data.sort import sorted_groups
-from tidelake.data.sums import diffs, sum_groups
+from tidelake.data.sums import diffs, sum_sorted
 from tidelake.data.types import update_schema
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
@@ -151,7 +154,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _summed(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     order, starts = sorted_groups(batch, batch.num_columns - 1)
     for at in _cuts(starts, _batch_rows(batch)):
-        found = sum_groups(batch, order[at], starts[at])
+        found = sum_sorted(_taken(batch, order[at]), starts[at])
         if found.num_rows:
             yield found
 
@@ -161,7 +164,12 @@ def _sorted(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     order = sorted_groups(batch, batch.num_columns - 1)[0].astype(np.uint32)
     rows = _batch_rows(batch)
     for start in range(0, len(order), rows):
-        yield batch.take(from_numpy(order[start : start + rows]))
+        yield _taken(batch, order[start : start + rows])
+
+
+def _taken(batch: pa.RecordBatch, rows: npt.NDArray[np.integer[Any]]) -> pa.RecordBatch:
+    # The numbers take fewer bytes, and need no check.
+    return pc.take(batch, from_numpy(rows.astype(np.uint32, copy=False)), boundscheck=False)
 
 
 def _cuts(starts: Mask, rows: int) -> Iterator[slice]:

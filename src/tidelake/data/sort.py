@@ -85,7 +85,7 @@ class _Ties:
         inside: Mask | None = None if self._whole else self.inside
         used = 0
         for used, i in enumerate(left):
-            if used and packed.bits > enough:
+            if used and packed.bits >= enough:
                 break
             column = self._column(i)
             if inside is not None and not self._differs(column, inside):

@@ -58,9 +58,16 @@ def sort_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.take(sort_indices(batch, batch.num_columns - 1))
 
 
-def sum_sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """`sum_batch` of a batch that is sorted already."""
-    _, body, _ = _summed(batch, None, group_starts(batch, batch.num_columns - 1))
+def sum_sorted(batch: pa.RecordBatch, starts: Mask | None = None) -> pa.RecordBatch:
+    """`sum_batch` of a batch that is sorted already.
+
+    Args:
+        batch: canonical updates.
+        starts: for each row, whether it differs from the one before; None: not known.
+    """
+    if starts is None:
+        starts = group_starts(batch, batch.num_columns - 1)
+    _, body, _ = _summed(batch, None, starts)
     return body
 
 
@@ -73,18 +80,7 @@ def sum_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     Raises:
         InvalidUpdates: a sum does not fit into an int64; names the row.
     """
-    return sum_groups(batch, *sorted_groups(batch, batch.num_columns - 1))
-
-
-def sum_groups(batch: pa.RecordBatch, order: Ints, starts: Mask) -> pa.RecordBatch:
-    """`sum_batch` of some rows, given their order and where groups of equal ones begin.
-
-    Args:
-        batch: canonical updates.
-        order: numbers of rows; those of equal rows side by side.
-        starts: for each of them, whether it differs from the one before.
-    """
-    _, body, _ = _summed(batch, order, starts)
+    _, body, _ = _summed(batch, *sorted_groups(batch, batch.num_columns - 1))
     return body
 
 
