@@ -113,6 +113,16 @@ def test_a_hash_is_the_sum_of_those_of_rows_one_at_a_time(rows):
     assert row_hash(batch, schema) == expected
 
 
+@settings(max_examples=examples(40))
+@given(st.integers(0, 90), st.integers(1, 9), st.randoms(use_true_random=False))
+def test_texts_of_one_length_have_the_hashes_of_any_texts(length, count, random):
+    texts = ["".join(random.choices("abc", k=length)) for _ in range(count)]
+    columns = {"k": pa.array(["before", *texts]), "_time": [0] * (count + 1), "_diff": [1] * (count + 1)}
+    batch = batch_of(pa.table(columns)).slice(1)
+    expected = sum(finished(mixed(value_of(text))) for text in texts) % ROW_HASHES
+    assert row_hash(batch, schema_of(batch)) == expected
+
+
 @settings(max_examples=examples(60))
 @given(updates(columns=3), st.data())
 def test_rows_that_were_changed_or_swapped_have_another_hash(drawn, data):
