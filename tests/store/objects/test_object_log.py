@@ -231,7 +231,7 @@ def test_a_stalled_reader_does_not_apply_a_ghost_nor_believe_that_nothing_is_new
     look = stalled._look("k")
     assert stalled.newer("k", 9) is None
     stalled._looks["k"] = look
-    place.bucket._objects[entrynames.entry("k", 10)] = (b"ghost", place.clock.ms)
+    place.bucket.put(entrynames.entry("k", 10), b"ghost")
     assert stalled.newer("k", 9) is None
 
 
@@ -352,7 +352,7 @@ def test_a_reader_that_looked_at_the_floor_just_before_a_deletion_does_not_take_
 
 def test_a_missing_entry_above_the_floor_is_damage(place: Place) -> None:
     log = place.filled(10)
-    del place.bucket._objects[entrynames.entry("k", 5)]
+    place.bucket.delete([entrynames.entry("k", 5)])
     with pytest.raises(CorruptionError, match="k@5"):
         log.scan("k", 0)
     with pytest.raises(CorruptionError, match="k@5"):
@@ -370,7 +370,7 @@ def test_a_log_that_ends_below_its_floor_has_lost_its_newest_entries(place: Plac
     log = place.filled(10)
     log.truncate("k", 8)
     for seqno in (8, 9):
-        del place.bucket._objects[entrynames.entry("k", seqno)]
+        place.bucket.delete([entrynames.entry("k", seqno)])
     for call in (lambda: log.head("k"), lambda: log.scan("k", 0), lambda: log.compare_and_set("k", 7, b"8")):
         place.later(1)
         with pytest.raises(CorruptionError, match="the rest is lost"):
