@@ -2,7 +2,7 @@
 # for Spark. ARGS is passed on: make test ARGS="-k frontier".
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cdc test check fix full bench bench-peers bench-spark bench-stores soak sim docs docs-site lock clean venv
+.PHONY: help demo demo-cdc test check fix full bench bench-peers bench-peers-spark bench-spark bench-stores soak sim docs docs-site lock clean venv
 
 ARGS ?=
 RUN := .venv/bin/python -m
@@ -38,8 +38,8 @@ fix: venv   ## fix what lint and format can fix
 
 full: venv   ## the slow tests that CI runs after the fast ones
 	@setup/servers.sh >/dev/null
-	@setup/sparks.sh 3.5 4.0 >/dev/null
-	@setup/peers.sh deltalake duckdb
+	@setup/sparks.sh 3.5 4.0 4.1 >/dev/null
+	@setup/peers.sh deltalake duckdb spark-delta spark-iceberg
 	@$(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
 
 bench: venv   ## the measurements of docs/benchmarks.md
@@ -48,6 +48,11 @@ bench: venv   ## the measurements of docs/benchmarks.md
 bench-peers: venv   ## beside other tables and engines, each in an environment of its own: make bench-peers ARGS="--rows 100000"
 	@setup/peers.sh
 	@$(RUN) bench.peers $(ARGS)
+
+bench-peers-spark: venv   ## the same on Spark, beside Delta Lake and Iceberg: make bench-peers-spark ARGS="--rows 100000"
+	@setup/sparks.sh 4.1 >/dev/null
+	@setup/peers.sh spark-delta spark-iceberg
+	@$(WITH_JAVA) $(RUN) bench.peers.spark $(ARGS)
 
 bench-spark: venv   ## the measurements with Spark: make bench-spark SCALE=0.1 for a tenth of the rows
 	@$(WITH_JAVA) $(RUN) bench --only spark --only spark_writes --only spark_ingest --only spark_tables --only spark_history --scale $(or $(SCALE),1) $(ARGS)

@@ -7,6 +7,7 @@ python -m bench.peers --rows 1000000 --docs   and the tables and the figure of d
 import argparse
 import importlib.metadata
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,24 @@ from bench.plots import STYLE
 
 OUT = Path("bench-out/peers.json")
 PAGE, FIGURE = Path("docs/peers.md"), Path("docs/benchmarks/peers.svg")
-MARKS = ("<!-- begin: make bench-peers ARGS=--docs -->", "<!-- end -->")
+BEGIN, END = "<!-- begin: make bench-peers ARGS=--docs -->", "<!-- end -->"
 Shown = dict[str, Any]
 
 
 def page(shown: Shown) -> str:
     """What was measured, as Markdown."""
     peers: Shown = shown["peers"]
-    where = ", ".join(f"{name} {value}" for name, value in shown["machine"].items())
-    sizes = ", ".join(f"{name} {value}" for name, value in shown["sizes"].items())
-    parts = [f"Machine: {where}.", f"Sizes: {sizes}."]
-    parts += [works(peers, ("median_ms", "min_ms"), "Median (minimum), ms by the clock")]
+    parts = [*conditions(shown), works(peers, ("median_ms", "min_ms"), "Median (minimum), ms by the clock")]
     parts += [works(peers, ("cpu_ms",), "Median, ms of processor time")]
     parts += [others(peers), cannot(peers)]
     return "\n\n".join(parts)
+
+
+def conditions(shown: Shown) -> list[str]:
+    """The machine and the sizes."""
+    where = ", ".join(f"{name} {value}" for name, value in shown["machine"].items())
+    sizes = ", ".join(f"{name} {value}" for name, value in shown["sizes"].items())
+    return [f"Machine: {where}.", f"Sizes: {sizes}."]
 
 
 def works(peers: Shown, numbers: tuple[str, ...], title: str) -> str:
@@ -82,7 +87,7 @@ def cell(milliseconds: float) -> str:
     return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
 
 
-def draw(peers: Shown) -> None:
+def draw(peers: Shown, path: Path, ours: Sequence[str]) -> None:
     """A dot for each peer and kind of work, over a scale of factors."""
     import matplotlib
 
@@ -95,22 +100,22 @@ def draw(peers: Shown) -> None:
         for peer, one in peers.items():
             points = [(one["work"][w]["median_ms"], at) for at, w in enumerate(kinds) if w in one["work"]]
             x, y = zip(*points, strict=True)
-            is_ours = peer == "tidelake"
+            is_ours = peer in ours
             axes.plot(x, y, "D" if is_ours else "o", markersize=6 if is_ours else 4, label=peer)
         axes.set_xscale("log")
         axes.set_yticks(range(len(kinds)), kinds)
         axes.invert_yaxis()
         axes.set(xlabel="median, ms (less is better)")
         axes.legend(fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.4, 1.0))
-        figure.savefig(FIGURE, metadata={"Date": None, "Creator": None})
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
 
 
-def write_page(text: str) -> None:
-    """Put what was measured between the marks of the page."""
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
+def write_page(text: str, begin: str) -> None:
+    """Put what was measured into the page, between this mark and the next end."""
+    before, _, rest = PAGE.read_text().partition(begin)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{END}{after}")
 
 
 def main() -> None:
@@ -134,8 +139,8 @@ def main() -> None:
     OUT.write_text(json.dumps(shown, indent=2) + "\n")
     print(page(shown))
     if given.docs:
-        write_page(page(shown))
-        draw(shown["peers"])
+        write_page(page(shown), BEGIN)
+        draw(shown["peers"], FIGURE, ["tidelake"])
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ PLACE = ROOT / "build" / "peers"
 PEERS = ("tidelake", "deltalake", "pyiceberg", "lance", "pypaimon", "duckdb", "sqlite", "slatedb")
 OF_PYTHON = ("tidelake", "sqlite")  # these need no environment of their own
 SMALL_ROWS, FLUSHED = 10, 10
+LOGGED = 4_000  # characters of what a process wrote as errors, if it ends
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class Found:
     bytes: int = 0
     flushes: float | None = None
 
+    def record(self, what: str, answer: dict[str, Any]) -> None:
+        """Note how long it took."""
+        self.seconds.setdefault(what, []).append(answer["s"])
+        self.cpu_seconds.setdefault(what, []).append(answer["cpu_s"])
+
     def shown(self) -> dict[str, Any]:
         """As JSON: of each kind of work minimum and median by the clock, and the median of the processor."""
         work = {
@@ -89,21 +96,24 @@ def python_of(peer: str) -> str | None:
 
 
 class Worker:
-    """The process of one peer."""
+    """The process of one peer, which a command starts; its errors are in a file beside its folder."""
 
-    def __init__(self, peer: str, folder: str, traced: Path | None = None) -> None:
-        strace = ["strace", "-f", "-qq", "-ttt", "-e", "trace=fsync,fdatasync,sync_file_range,msync"]
-        before = [] if traced is None else [*strace, "-o", str(traced)]
+    def __init__(self, peer: str, folder: str, command: Sequence[str]) -> None:
         self.peer = peer
-        self._process = subprocess.Popen(
-            [*before, str(python_of(peer)), "-m", "bench.peers.worker", peer, folder],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._log = Path(f"{folder}.log")
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def ready(self) -> None:
+        """Wait until it can be asked. Errors as for `ask`."""
         self._answer()
 
     def ask(self, do: str, table: str = "", rows: Path | None = None, **more: Any) -> dict[str, Any]:
@@ -124,7 +134,8 @@ class Worker:
     def _answer(self) -> dict[str, Any]:
         line = "" if self._process.stdout is None else self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.peer} has ended with {self._process.wait()}")
+            code = self._process.wait()
+            raise RuntimeError(f"{self.peer} has ended with {code}: {self._log.read_text()[-LOGGED:]}")
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -152,24 +163,79 @@ def run(sizes: Sizes, peers: Sequence[str] = PEERS) -> dict[str, Any]:
             (place / f"{peer}-traced").mkdir()
             one.flushes = _flushes(peer, place)
         workers = [stack.enter_context(_worker(peer, str(place / peer))) for peer in found]
+        for worker in workers:
+            worker.ready()
         _Comparison(sizes, place, workers, found).measure()
     return {peer: one.shown() for peer, one in found.items()}
 
 
 @contextmanager
-def _worker(peer: str, folder: str, traced: Path | None = None) -> Iterator[Worker]:
-    worker = Worker(peer, folder, traced)
+def closing(worker: Worker) -> Iterator[Worker]:
+    """End the process at the end of the block."""
     try:
         yield worker
     finally:
         worker.close()
 
 
+def _worker(peer: str, folder: str, traced: Path | None = None) -> AbstractContextManager[Worker]:
+    strace = ["strace", "-f", "-qq", "-ttt", "-e", "trace=fsync,fdatasync,sync_file_range,msync"]
+    before = [] if traced is None else [*strace, "-o", str(traced)]
+    command = [*before, str(python_of(peer)), "-m", "bench.peers.worker", peer, folder]
+    return closing(Worker(peer, folder, command))
+
+
+class Turns:
+    """The processes of all peers, which do the same one after the other; the answers are compared.
+
+    Attributes:
+        versions: what each peer calls the versions of a table; the first one is before any.
+    """
+
+    def __init__(self, workers: Sequence[Worker], found: Mapping[str, Found]) -> None:
+        self.workers, self.found = workers, found
+        self.versions: defaultdict[str, list[dict[str, Any]]] = defaultdict(lambda: [{}])
+
+    def note_version(self, table: str) -> None:
+        """Ask for the newest version."""
+        named = {worker.peer: worker.ask("version", table).get("value") for worker in self.workers}
+        self.versions[table].append(named)
+
+    def take(
+        self,
+        do: str,
+        table: str,
+        what: str | None = None,
+        *,
+        path: Path | None = None,
+        expected: list[int] | None = None,
+        versions: Mapping[str, int] | None = None,
+        **more: Any,
+    ) -> None:
+        """One round: every peer in turn.
+
+        Raises:
+            ValueError: an answer is wrong.
+        """
+        for worker in self.workers:
+            one = self.found[worker.peer]
+            if what in one.cannot:
+                continue
+            named = {name: self.versions[table][at].get(worker.peer) for name, at in (versions or {}).items()}
+            answer = worker.ask(do, table, path, **named, **more)
+            if "cannot" in answer and what is not None:
+                one.cannot[what] = answer["cannot"]
+            elif expected is not None and answer["found"] != expected:
+                raise ValueError(f"{worker.peer}, {what}: {answer['found']} instead of {expected}")
+            elif what is not None:
+                one.record(what, answer)
+
+
 class _Comparison:
     def __init__(self, sizes: Sizes, place: Path, workers: list[Worker], found: dict[str, Found]) -> None:
         self.sizes, self.place, self.workers, self.found = sizes, place, workers, found
+        self.turns = Turns(workers, found)
         self.truth = Truth(sizes.rows)
-        self.versions: list[dict[str, Any]] = [{}]
         self.random = np.random.default_rng(22)
 
     def measure(self) -> None:
@@ -208,9 +274,7 @@ class _Comparison:
     def _wrote(self, what: str, do: str, ids: np.ndarray, version: int) -> None:
         self._all(do, "large", what, rows=rows_of(ids, version))
         self.truth.wrote(ids, version)
-        self.versions.append(
-            {worker.peer: worker.ask("version", "large").get("value") for worker in self.workers}
-        )
+        self.turns.note_version("large")
 
     def _read(
         self,
@@ -222,7 +286,7 @@ class _Comparison:
         rows: pa.Table | None = None,
     ) -> None:
         for _ in range(self.sizes.rounds):
-            self._all(do, "large", what, expected=expected, versions=versions or {}, rows=rows)
+            self._all(do, "large", what, expected=expected, versions=versions, rows=rows)
 
     def _all(
         self,
@@ -234,21 +298,9 @@ class _Comparison:
         versions: dict[str, int] | None = None,
         rows: pa.Table | None = None,
     ) -> None:
-        """One round: every peer in turn."""
+        """One round, with these rows."""
         path = None if rows is None else _written(rows, self.place / "rows.arrow")
-        for worker in self.workers:
-            one = self.found[worker.peer]
-            if what in one.cannot:
-                continue
-            more = {name: self.versions[at].get(worker.peer) for name, at in (versions or {}).items()}
-            answer = worker.ask(do, table, path, **more)
-            if "cannot" in answer and what is not None:
-                one.cannot[what] = answer["cannot"]
-            elif expected is not None and answer["found"] != expected:
-                raise ValueError(f"{worker.peer}, {what}: {answer['found']} instead of {expected}")
-            elif what is not None:
-                one.seconds.setdefault(what, []).append(answer["s"])
-                one.cpu_seconds.setdefault(what, []).append(answer["cpu_s"])
+        self.turns.take(do, table, what, path=path, expected=expected, versions=versions)
 
 
 def _written(rows: pa.Table, path: Path) -> Path:
@@ -264,6 +316,7 @@ def _flushes(peer: str, place: Path) -> float | None:
     traced, path = place / f"{peer}.calls", place / "rows.arrow"
     try:
         with _worker(peer, str(place / f"{peer}-traced"), traced) as worker:
+            worker.ready()
             worker.ask("create", "small", _written(pa.table([[], [], []], schema=SCHEMA), path))
             began_s = 0.0
             for n in range(2 * FLUSHED):

@@ -6,13 +6,15 @@ text of both. A truth in NumPy says the counts and sums (`bench.peers.worker.sum
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
 
 
 def rows_of(ids: np.ndarray, version: int) -> pa.Table:
     """The rows of some ids as of a version."""
-    texts = pa.array([f"row {id_} of version {version}" for id_ in ids.tolist()], pa.string())
+    words = ["row", pa.array(ids).cast(pa.string()), f"of version {version}"]
+    texts = pc.binary_join_element_wise(*words, " ")
     return pa.table([pa.array(ids), pa.array(ids * 1_000 + version), texts], schema=SCHEMA)
 
 
@@ -20,10 +22,10 @@ class Truth:
     """The contents after each version, as the version that each id has; -1: none."""
 
     def __init__(self, ids: int) -> None:
-        self.at = [np.full(ids, -1, dtype=np.int64)]
+        self.at = [np.full(ids, -1, dtype=np.int32)]
 
-    def wrote(self, ids: np.ndarray, version: int) -> None:
-        """Note the next version."""
+    def wrote(self, ids: np.ndarray, version: int | np.ndarray) -> None:
+        """Note what the next version has: one number, or that of each id; the last one of an id stays."""
         now = self.at[-1].copy()
         now[ids] = version
         self.at.append(now)
@@ -44,6 +46,11 @@ class Truth:
 
 
 def _summary(ids: np.ndarray, versions: np.ndarray) -> list[int]:
-    digits = sum(len(str(value)) for values in (ids, versions) for value in values.tolist())
+    digits = sum(_digits(values) for values in (ids, versions))
     letters = len("row  of version ") * len(ids) + digits
     return [len(ids), int(ids.sum()), int((ids * 1_000 + versions).sum()), letters]
+
+
+def _digits(values: np.ndarray) -> int:
+    most = len(str(values.max(initial=0)))
+    return len(values) + sum(int((values >= 10**more).sum()) for more in range(1, most))

@@ -1,5 +1,7 @@
 """The comparison with other tables and engines: a small slice of it, with the peers that are installed."""
 
+import sys
+
 import pytest
 
 from bench.peers import __main__ as page
@@ -43,7 +45,7 @@ def test_peers_that_are_installed_answer_as_the_truth_does() -> None:
 
 
 @pytest.mark.full
-def test_a_peer_that_ends_is_said(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "OF_PYTHON", ("tidelake", "nobody"))
-    with pytest.raises(RuntimeError, match="nobody has ended with 1"):
-        Worker("nobody", str(tmp_path))
+def test_a_peer_that_ends_is_said_with_its_errors(tmp_path) -> None:
+    command = [sys.executable, "-m", "bench.peers.worker", "nobody", str(tmp_path)]
+    with pytest.raises(RuntimeError, match=r"nobody has ended with 1: (?s:.*)No module named"):
+        Worker("nobody", str(tmp_path), command).ready()

@@ -1,0 +1,1 @@
+"""Tidelake on Spark beside Delta Lake and Iceberg."""
