@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 # Of each kind of work one path, and what the version lacks.
 SLICES = {
     "3.5": ("helper append", "helper changes", "ingest", "helper upsert", "stream sink", "format snapshot"),
-    "4.0": ("helper append", "format snapshot", "format write", "stream read, started again", "stream write"),
+    "4.1": ("helper append", "format snapshot", "format write", "stream read, started again", "stream write"),
 }
 
 
