@@ -246,7 +246,7 @@ def test_of_two_drivers_the_first_is_fenced(
         os.killpg(first.pid, signal.SIGCONT)
         said, _ = first.communicate(timeout=600)
         assert first.returncode != 0 and "done" not in said
-        # It stood before its append, or after it: Spark refuses what it would write into the checkpoint then.
+        # Tidelake refuses it if it stood still before an append. If after, Spark does, at the checkpoint.
         refused = ("WriterFenced", "CONCURRENT", "Multiple streaming queries are concurrently using")
         assert any(reason in there.errors() for reason in refused), there.errors()[-6000:]
         check(there, history)
