@@ -53,6 +53,50 @@ def test_closing_early_stops_the_thread_and_closes_the_source():
     assert not threads()
 
 
+@pytest.fixture
+def interrupted(monkeypatch):
+    """The caller of a thread is interrupted as soon as the thread runs."""
+    start = threading.Thread.start
+
+    def started(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+
+
+def test_an_interrupt_while_its_thread_starts_ends_the_thread_and_closes_the_source(interrupted):
+    closed = []
+
+    def source():
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.append(1)
+
+    first = source()
+    next(first)
+    with pytest.raises(KeyboardInterrupt):
+        next(prefetch(first))
+    assert closed == [1] and not threads()
+    some = [source(), source()]
+    for one in some:
+        next(one)
+    with pytest.raises(KeyboardInterrupt), prefetch_all(some, 2):
+        pass
+    assert closed == [1, 1, 1] and not threads()
+
+
+def test_a_job_whose_caller_is_interrupted_while_it_starts_ends_before_close_does(interrupted):
+    go, done, background = threading.Event(), [], Background(1, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        background.submit(lambda: go.wait() and done.append(1))
+    go.set()
+    background.close()
+    assert done == [1] and not threads()
+
+
 def test_it_runs_ahead_by_its_depth_only():
     made = []
 

@@ -53,6 +53,13 @@ def _started(thread: threading.Thread) -> bool:
     return True
 
 
+def _join(thread: threading.Thread) -> None:
+    """Wait for the end of a thread, which may not have begun; a thread does not wait for itself."""
+    # The garbage collector may close an abandoned generator or `Background` in any thread, even in this one.
+    if thread is not threading.current_thread() and thread.is_alive():
+        thread.join()
+
+
 class _End:
     """Marks the end of a source, which is exhausted or failed."""
 
@@ -100,10 +107,11 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
 
     fill = partial(_fill, source, ready, room, stopped)
     thread = threading.Thread(target=fill, name="tidelake-prefetch", daemon=True)
-    if not _started(thread):
-        yield from source
-        return
     try:
+        # An interrupt may come while the thread starts: then it is stopped as well.
+        if not _started(thread):
+            yield from source
+            return
         # Not in a variable: that would hold the item until the reader asks for the next one.
         while one := take():
             yield one.pop()
@@ -112,9 +120,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         if origin.is_here:
             stopped.set()
             room.release()
-            # The garbage collector may close an abandoned generator in any thread, even in this one.
-            if thread is not threading.current_thread():
-                thread.join()
+            _join(thread)
 
 
 def _fill(
@@ -233,9 +239,9 @@ class Background:
             return job
         run = partial(copy_context().run, self._run, job)
         thread = threading.Thread(target=run, name="tidelake-background", daemon=True)
-        if _started(thread):
-            self._threads.add(thread)
-        else:
+        # Before it starts, as an interrupt may come meanwhile.
+        self._threads.add(thread)
+        if not _started(thread):
             self._run(job)
         return job
 
@@ -251,9 +257,7 @@ class Background:
         if self.foreign:
             return
         for thread in self._threads:
-            # The garbage collector may close an abandoned owner in any thread, even in that of a job.
-            if thread is not threading.current_thread():
-                thread.join()
+            _join(thread)
         self._threads = set()
 
 
@@ -321,21 +325,15 @@ def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list
     """
     crew = _Crew([_Lane(iter(source)) for source in sources])
     wanted = 0 if _in_sequence.get() else min(threads, len(sources))
-    every = (threading.Thread(target=crew.work, name="tidelake-prefetch", daemon=True) for _ in range(wanted))
-    running = list(takewhile(_started, every))
-    if not running:
-        try:
-            yield [lane.items for lane in crew.lanes]
-        finally:
-            for lane in crew.lanes:
-                _close(lane.items)
-        return
+    every = [threading.Thread(target=crew.work, name="tidelake-prefetch", daemon=True) for _ in range(wanted)]
     try:
-        yield [crew.read(lane) for lane in crew.lanes]
+        # An interrupt may come while they start: then they are stopped as well.
+        running = list(takewhile(_started, every))
+        yield [crew.read(lane) if running else lane.items for lane in crew.lanes]
     finally:
         crew.stop()
-        for thread in running:
-            thread.join()
+        for thread in every:
+            _join(thread)
         for lane in crew.lanes:
             _close(lane.items)
 
