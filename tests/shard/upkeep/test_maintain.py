@@ -947,6 +947,22 @@ def test_upkeep_forgets_what_it_knew_of_a_collection_whose_name_is_another_ones_
     assert (unmerged(new.state()), upkeep.failures) == (0, 0)
 
 
+def test_upkeep_follows_the_names_when_collections_are_renamed():
+    place = Place()
+    c, _ = collection_of(place, SIMPLE)
+    lake, rounds = upkept(place)
+    new = lake.create("new", SCHEMA, key=["id"])
+    upkeep = lake.upkeep()
+    rounds.go(4)
+    place.lake(config=SIMPLE).rename_all({"c": "old", "new": "c"})
+    rounds.go(1)
+    for n in range(4):
+        new.append(rows(n))
+    assert unmerged(new.state())
+    rounds.go(4)
+    assert (unmerged(new.state()), unmerged(c.state()), upkeep.failures) == (0, 0, 0)
+
+
 def test_upkeep_takes_over_from_a_runner_that_died_once_its_claim_has_expired():
     place = Place()
     c, held = collection_of(place)

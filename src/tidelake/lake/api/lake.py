@@ -17,7 +17,7 @@ from tidelake.lake.api.administering import Administering
 from tidelake.lake.api.notebook import bar
 from tidelake.lake.api.querying import Querying
 from tidelake.lake.api.transacting import Transacting
-from tidelake.lake.api.upkeep import Seen, Tidy, Upkeep
+from tidelake.lake.api.upkeep import Listed, Seen, Tidy, Upkeep
 from tidelake.lake.arguments.names import check_list
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.catalog import Names
@@ -207,13 +207,13 @@ class Lake(Querying, Transacting, Administering):
             self.collection(name)
         known: Names | None = None
 
-        def listed() -> Sequence[str]:
+        def listed() -> Listed:
             nonlocal known
             if names is not None:
-                return names
+                return [(name, None) for name in names]
             self._guard.check()
             known = self._catalog.names(known)
-            return known.names
+            return [*zip(known.names, known.shards, strict=True)]
 
         def tidy_pause_s() -> float:
             return max(pause_s, self._catalog.known_agreed().upload_age_ms / 1000 / _LOOKS)

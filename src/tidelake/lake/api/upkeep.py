@@ -58,6 +58,8 @@ class _Left:
 
 
 Seen = Callable[[str, MaintenanceReport], None]
+# Names of collections, each with the id of the one that it leads to; None: the one that it led to at first.
+Listed = Sequence[tuple[str, str | None]]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Upkeep:
         self,
         env: Env,
         config: Config,
-        names: Callable[[], Sequence[str]],
+        names: Callable[[], Listed],
         opened: Callable[[str], Collection],
         interval_s: float,
         *,
@@ -118,11 +120,11 @@ class Upkeep:
         try:
             while not stop.wait(0):
                 listed = self._listed()
-                for name in listed or ():
+                for name, id_ in listed or ():
                     if stop.wait(0):
                         return
-                    self._look(name, stop)
-                for name in () if listed is None else self._collections.keys() - set(listed):
+                    self._look(name, id_, stop)
+                for name in () if listed is None else self._collections.keys() - {name for name, _ in listed}:
                     self._forget(name)
                 self._tidy_up()
                 tell_caches(self._env.recorder, self._config)
@@ -132,7 +134,7 @@ class Upkeep:
             # The lake was closed: there is nothing left to maintain.
             return
 
-    def _listed(self) -> Sequence[str] | None:
+    def _listed(self) -> Listed | None:
         try:
             return self._names()
         except Closed:
@@ -141,7 +143,11 @@ class Upkeep:
             self._failed(error)
             return None
 
-    def _look(self, name: str, stop: Stop) -> None:
+    def _look(self, name: str, id_: str | None, stop: Stop) -> None:
+        known = self._collections.get(name)
+        if known is not None and id_ is not None and known.id != id_:
+            # The name was given to another collection.
+            self._forget(name)
         try:
             self._maintain(name, stop)
         except Closed:

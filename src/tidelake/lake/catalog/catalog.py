@@ -92,10 +92,12 @@ class Names:
     Attributes:
         upper: of the catalog, when it was read.
         names: the names.
+        shards: for each name the id of its shard.
     """
 
     upper: int
     names: tuple[str, ...]
+    shards: tuple[str, ...]
 
 
 class Catalog:
@@ -161,8 +163,8 @@ class Catalog:
         if known is not None and version is not None and known.upper == _time_of(version):
             return known
         listing = self._listing(Selection(), version)
-        found = sorted(name for name, shard in listing.shards.items() if shard is not None)
-        return Names(listing.upper, tuple(found))
+        found = sorted((name, shard) for name, shard in listing.shards.items() if shard is not None)
+        return Names(listing.upper, tuple(name for name, _ in found), tuple(shard for _, shard in found))
 
     def look(self, names: Iterable[str], *, intents: bool = False) -> Listing:
         """Read the given names, as far as they exist. Costs a scan of the log, and a row group of each run.
