@@ -55,6 +55,20 @@ def healthy(world):
 # --- Healthy lakes ---
 
 
+def test_diffs_whose_sum_is_too_large_are_noted_and_all_else_is_checked(world):
+    c = world.filled()
+    for diff in (2**62, 2**62, -1):
+        c.append(table(7077, _diff=[diff]))
+    healthy(world)
+    c.append(table(7077, _diff=[1]))
+    (found,) = world.fsck().findings
+    assert (found.kind, found.collection, found.note) == ("sum-too-large", "c", True)
+    assert "sum to 9223372036854775808" in found.message and "id=7077" in found.message
+    assert world.fsck().clean and world.fsck(repair=True).clean
+    c.append(table(7077, _diff=[-1]))
+    healthy(world)
+
+
 @pytest.mark.parametrize("merged", [False, True])
 def test_rows_that_are_there_less_than_no_times_are_counted_and_noted(world, merged):
     c = world.filled()

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Kinds that are worth knowing but not damage: garbage goes by itself, negative rows are what was written,
-# `mendable` accompanies the finding that it would repair, `kept-aside` is kept for people, a ghost has no
-# effect, and the bytes of erased rows go with the garbage.
-_NOTES = frozenset({"old-garbage", "negative-rows", "mendable", "kept-aside", "ghost-entry", "erased-bytes"})
+# Kinds that are worth knowing but not damage: garbage goes by itself, negative rows and sums that are too
+# large are what was written, `mendable` accompanies the finding that it would repair, `kept-aside` is kept
+# for people, a ghost has no effect, and the bytes of erased rows go with the garbage.
+_NOTES = frozenset(
+    {"old-garbage", "negative-rows", "sum-too-large", "mendable", "kept-aside", "ghost-entry", "erased-bytes"}
+)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from tidelake.errors import (
     BlobNotFound,
     CorruptionError,
     FormatTooNew,
+    InvalidUpdates,
     OutcomeUnknown,
     StoreUnavailable,
     SymbolicLink,
@@ -265,7 +266,9 @@ class ShardCheck:
         return ShardSpec(self._url, self._id, state.domain, state.schema_id, schemas, self._config)
 
     def _negative(self, state: ShardState) -> None:
-        """Report rows with a negative multiplicity at the last closed time. Only if all parts are whole.
+        """Report rows whose multiplicity at the last closed time is negative, or too large for reads.
+
+        Only if all parts are whole.
 
         Times that are tuples have no last one: nothing is reported then.
         """
@@ -280,6 +283,9 @@ class ShardCheck:
             found = negatives(contents)
         except BlobNotFound:
             return  # It existed a moment ago, so a newer state needs it no more.
+        except InvalidUpdates as error:
+            self._tell("sum-too-large", self._id, f"as of {state.domain.text(last)} reads fail: {error}")
+            return
         if found.rows:
             message = (
                 f"as of {state.domain.text(last)}, {found.rows} rows have a negative multiplicity, such as "
