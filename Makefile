@@ -39,7 +39,7 @@ fix: venv   ## fix what lint and format can fix
 full: venv   ## the slow tests that CI runs after the fast ones
 	@setup/servers.sh >/dev/null
 	@setup/sparks.sh 3.5 4.1 >/dev/null
-	@setup/peers.sh deltalake duckdb spark-delta spark-iceberg
+	@setup/peers.sh deltalake duckdb
 	@$(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
 
 bench: venv   ## the measurements of docs/benchmarks.md
@@ -64,6 +64,7 @@ bench-stores: venv   ## a lake in an object store against the store itself: make
 soak: venv   ## the tests that run for hours, with fresh random choices
 	@setup/servers.sh >/dev/null
 	@setup/sparks.sh >/dev/null
+	@setup/peers.sh spark-delta spark-iceberg
 	@$(PYTEST) $(PARALLEL) -m "soak or grows" --hypothesis-profile soak --timeout 0 $(ARGS)
 
 sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=1000

@@ -1,23 +1,38 @@
-"""The comparison with Delta Lake and Iceberg on Spark: a small slice, with the peers that are installed."""
+"""The comparison on Spark: a small slice. Delta Lake and Iceberg, which take minutes, are in the soak."""
 
 import pytest
 
 from bench.peers.spark import __main__ as page
 from bench.peers.spark.run import SPARK, Sizes, is_installed, python, run
 
-pytestmark = [pytest.mark.full, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 # A JVM that compiles little is there sooner.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TINY = Sizes(3000, sessions=1, upserts=2, together=0, rounds=1, appends=1, batches=1, memory="1g", java=QUICK)
 
 
-def test_all_answer_as_the_truth_does() -> None:
+def skip_without_spark() -> None:
     if python() is None:
         pytest.skip(f"no environment with PySpark {SPARK}: run setup/sparks.sh {SPARK}")
+
+
+@pytest.mark.full
+def test_ours_answers_as_the_truth_does() -> None:
+    skip_without_spark()
+    check(["tidelake"])
+
+
+@pytest.mark.soak
+def test_all_answer_as_the_truth_does() -> None:
+    skip_without_spark()
     peers = [peer for peer in ("tidelake", "delta DV", "iceberg") if is_installed(peer)]
     if len(peers) == 1:
         pytest.skip("no peer is installed: setup/peers.sh spark-delta spark-iceberg fetches them with Maven")
+    check(peers)
+
+
+def check(peers: list[str]) -> None:
     found = run(TINY, peers)
     assert [*found] == peers
     for one in found.values():

@@ -25,6 +25,8 @@ class Iceberg(contract.Peer):
             catalog: "org.apache.iceberg.spark.SparkCatalog",
             f"{catalog}.type": "hadoop",
             f"{catalog}.warehouse": folder,
+            # A stream has a session of its own: its commits are not seen through what another one keeps.
+            f"{catalog}.cache-enabled": "false",
         }
 
     def create(self, table: str) -> None:
