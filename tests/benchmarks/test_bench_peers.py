@@ -46,6 +46,6 @@ def test_peers_that_are_installed_answer_as_the_truth_does() -> None:
 
 @pytest.mark.full
 def test_a_peer_that_ends_is_said_with_its_errors(tmp_path) -> None:
-    command = [sys.executable, "-m", "bench.peers.worker", "nobody", str(tmp_path)]
-    with pytest.raises(RuntimeError, match=r"nobody has ended with 1: (?s:.*)No module named"):
-        Worker("nobody", str(tmp_path), command).ready()
+    command = [sys.executable, "-m", "bench.peers.worker", "unknown", str(tmp_path)]
+    with pytest.raises(RuntimeError, match=r"unknown has ended with 1: (?s:.*)No module named"):
+        Worker("unknown", str(tmp_path), command).ready()

@@ -30,6 +30,7 @@ _SORTED_ROWS = 8 * 1024 * 1024
 _SORTED_BYTES = 1024 * 1024 * 1024
 # What is handed on at once: so many rows, or fewer of so many bytes.
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 16 * 1024 * 1024
+# Several sorted slices are merged in chunks of so many rows.
 _MERGED_ROWS = 262_144
 # Chunks of a table are joined up to this size.
 _JOINED_BYTES = 16 * 1024 * 1024
