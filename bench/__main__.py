@@ -22,6 +22,7 @@ MEASURED = (
     "kernels",
     "embedded",
     "appends",
+    "bulk",
     "contention",
     "staging",
     "updates",

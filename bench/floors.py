@@ -23,6 +23,15 @@ _HISTORY_READS = (
 )
 # module, row, number: at least so much.
 FLOORS = {
+    **{
+        ("bulk", f"append, {shape}, {order}", "zstd_to_ours"): bound
+        for shape in ("two integers and a text", "rows of the peers")
+        for order, bound in (("in order", 0.85), ("in no order", 0.6))
+    },
+    **{
+        ("bulk", f"read, {way}", "defaults_to_ours"): 0.9
+        for way in ("as a stream", "as a table", "polars, all rows", "DuckDB, all rows")
+    },
     ("staging", "processes", "to_limit"): 0.5,
     ("staging", "threads", "to_limit"): 0.5,
     ("staging", "processes, slow flush", "to_limit"): 0.5,
@@ -44,6 +53,12 @@ FLOORS = {
 }
 # Likewise, at most.
 CEILINGS = {
+    **{
+        ("bulk", f"memory of an append, {rows} rows {order}, {chunks}", "mib_beside_table"): 300.0
+        for rows in ("5,000,000", "10,000,000")
+        for order in ("in order", "in no order")
+        for chunks in ("one chunk", "chunks of 100,000")
+    },
     ("staging", "calls", "log_compare_and_set_each_alone"): 1.0,
     ("staging", "calls", "blob_put_each_alone"): 1.0,
     ("staging", "calls", "blob_put_each_together"): 1.0,
