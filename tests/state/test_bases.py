@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 from shard_states import F, Shard, hollow, run
-from sliced_shards import SlicedShard, names
+from sliced_shards import SlicedShard, counted, names
 
 from tidelake.errors import InternalError
 from tidelake.model.batch import Run
@@ -21,6 +21,7 @@ from tidelake.state.commands import NoOp
 from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, begun_merge, claim_merge, collapse_levels
 from tidelake.state.merging import Fit
+from tidelake.state.space import rows_of_one_time
 from tidelake.state.spine import SpineId
 
 
@@ -263,6 +264,50 @@ def test_rows_that_only_come_are_tried_now_and_then_and_have_no_base():
         shard.do(add_base, shard.made(found.id.hi, found.rows, asked=found))
     assert not shard.bases and all(later >= 4 * earlier for earlier, later in pairwise(tried))
     assert 0 < len(tried) < 4
+
+
+def loaded(*counts, **fields):
+    """One run, loaded at once, that says how many rows have each time; it is a slice."""
+    shard = SlicedShard()
+    made = counted("load", counts, **fields)
+    shard.do(append, (made,), Exactly(F(0), F(counts[-1][0] + 1)))
+    shard.cut(4)
+    assert len(shard.slices) == 1
+    return shard
+
+
+def test_no_base_is_tried_where_most_rows_have_one_time_and_stay():
+    shard = shard_of(100)
+    assert due(shard.state) is None
+    shard.add(4, 4, 4)
+    shard.cut(4)
+    assert len(shard.slices) > 1 and due(shard.state) is None
+    # At least 80 of 100 rows are answered, or 52, or only 50.
+    assert due(loaded((0, 90), (7, 10)).state) is None
+    assert due(loaded((0, 76), (7, 24)).state) is None
+    assert due(loaded((0, 75), (7, 25)).state).rows == 100
+
+
+def test_a_base_is_tried_where_rows_of_the_load_may_be_gone_since():
+    shard = shard_of(100)
+    shard.add(100, negative=40)
+    shard.cut(4)
+    # A snapshot answers about 120 rows of 200, and reads twice that only later.
+    assert due(shard.state) is None
+    shard.add(100, negative=100)
+    shard.cut(4)
+    assert due(shard.state).rows == 300
+
+
+def test_the_rows_of_one_time_of_a_run_are_those_that_its_parts_count_exactly():
+    one, two = (counted("p", [(t, 5), (t + 1, 7)]).parts[0] for t in (3, 4))
+    assert [rows_of_one_time(Run(parts)) for parts in ((one,), (one, one), (one, two))] == [5, 10, 5]
+    (alone,) = run("q", 3, 3, rows=9).parts
+    assert rows_of_one_time(Run((one, two, alone))) == 14
+    assert rows_of_one_time(run("r", 3, 4, rows=9)) == rows_of_one_time(Run(())) == 0
+    # They have other times, or are fewer, when they are read.
+    assert rows_of_one_time(Run((alone, replace(one, rewrite=9)))) == 0
+    assert rows_of_one_time(Run((alone,), truncated=True)) == 0
 
 
 def test_a_shard_without_slices_has_no_base():

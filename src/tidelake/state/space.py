@@ -7,6 +7,7 @@ merged into one run. Must not know how or when merges are done.
 INVARIANT: `live_rows_min` is never more than the rows that are live.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -14,6 +15,7 @@ from functools import reduce
 from tidelake.model import time as times
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
 from tidelake.state.spine import Member
 
 
@@ -65,6 +67,21 @@ def live_rows_min(members: Sequence[Member], since: Frontier) -> int:
         firm = max((firm, *(count.firm for _, count in counts)))
     others = _rows(members) - apart - firm
     return apart + max(0, firm - others)
+
+
+def rows_of_one_time(run: Run) -> int:
+    """How many rows of a run have the same time, at least. No two of them become one, at any `since`."""
+    if run.truncated or any(part.rewrite is not None for part in run.parts):
+        return 0
+    found = Counter[Time]()
+    for part in run.parts:
+        if part.time_lower == part.time_upper:
+            found[part.time_lower] += part.rows
+        elif part.time_counts:
+            # The first pair counts exactly one time.
+            first, rows = part.time_counts[0]
+            found[first] += rows
+    return max(found.values(), default=0)
 
 
 def _retracts(run: Run, since: Frontier) -> bool:
