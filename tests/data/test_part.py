@@ -1,5 +1,6 @@
 import io
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,7 @@ from tidelake.data.stats import StatsSettings, Tally, summary
 from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError, StoreUnavailable
 from tidelake.model.time import TimeDomain
+from tidelake.shard.overlap import prefetch
 from tiers import examples
 
 INT = TimeDomain("counter")
@@ -407,10 +409,27 @@ def test_summaries_made_elsewhere_give_the_same_parts():
     seen = []
 
     def ahead(items):
+        # Summaries, and what is encoded of them.
         for item in items:
-            seen.extend(piece.rows.num_rows for piece in item)
+            if isinstance(item, list):
+                seen.extend(piece.rows.num_rows for piece in item)
             yield item
 
     assert made(ahead=ahead) == made()
     assert sum(seen) == table.num_rows
     assert max(seen) <= 16
+
+
+def test_parts_are_the_same_however_far_threads_run_ahead():
+    schema, table = sample(800)
+    options = {"row_group_rows": 16, "stats": StatsSettings(10_000, 64), "target_bytes": 8_000}
+
+    def made(ahead):
+        batches = table.to_batches(max_chunksize=50)
+        return list(
+            write_parts(batches, schema, INT, 3, name=lambda: "p", filtered=True, ahead=ahead, **options)
+        )
+
+    alone = made(iter)
+    assert len(alone) > 3
+    assert made(lambda items: iter(list(items))) == made(partial(prefetch, depth=3)) == alone

@@ -13,7 +13,7 @@ from tidelake.data.container import read_footer
 from tidelake.data.encode import encode_key
 from tidelake.data.keyset import KeySet
 from tidelake.data.part import PartWriter
-from tidelake.data.partfilter import PartFilter, PartFilterBuilder
+from tidelake.data.partfilter import PartFilter, PartFilterBuilder, key_hashes
 from tidelake.data.scan import read_part
 from tidelake.data.stats import StatsSettings
 from tidelake.data.types import schema_from_arrow, update_schema
@@ -31,10 +31,10 @@ def test_no_key_that_is_there_is_denied(drawn, cut):
     if not table.num_rows:
         return
     rows = table.combine_chunks().to_batches()[0].take(pa.array(np.argsort(encode_key(table, schema))))
-    builder = PartFilterBuilder(schema)
+    builder = PartFilterBuilder()
     for piece in (rows.slice(0, cut), rows.slice(cut)):
         if piece.num_rows:
-            builder.add(piece)
+            builder.add(key_hashes(piece, schema))
     keys = KeySet.of(table, schema)
     found = PartFilter.from_bytes(builder.finish().to_bytes())
     assert found.among(keys, schema) is keys
@@ -47,13 +47,26 @@ def test_few_keys_that_are_not_there_pass(make):
     there, others = np.arange(0, 40_000, 2), np.arange(1, 40_000, 2)
     tables = [pa.table({"k": make(ids)}) for ids in (there, others)]
     schema = schema_from_arrow(tables[0].schema, ["k"])
-    builder = PartFilterBuilder(schema)
+    builder = PartFilterBuilder()
     for batch in tables[0].to_batches(max_chunksize=7_000):
-        builder.add(batch)
+        builder.add(key_hashes(batch, schema))
     found = builder.finish()
     assert found.size_bytes <= 20_000 * 1.25 + 8
     passed = found.among(KeySet.of(tables[1], schema), schema)
     assert passed is not None and 0 < len(passed) < 20_000 / 40
+
+
+def test_a_filter_does_not_depend_on_how_rows_are_cut():
+    keys = np.repeat(np.arange(500), 3)
+    schema = schema_from_arrow(pa.schema([("k", pa.int64())]), ["k"])
+    rows = pa.RecordBatch.from_arrays([pa.array(keys)], ["k"])
+    made = []
+    for size in (1_500, 500, 4, 1):
+        builder = PartFilterBuilder()
+        for start in range(0, len(keys), size):
+            builder.add(key_hashes(rows.slice(start, size), schema))
+        made.append(builder.finish().to_bytes())
+    assert len(made[0]) == 8 * -(-500 * 10 // 64) and made == made[:1] * 4
 
 
 def part_of(rows, *, filtered, group=16):

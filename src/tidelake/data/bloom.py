@@ -8,6 +8,8 @@ that word, so that a probe reads one word. With 16 bits for each hash about 1 in
 about 1 in 60.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,16 +37,20 @@ def places(hashes: Hashes, count: int) -> Hashes:
 
 def bits_of(hashes: Hashes) -> Hashes:
     """The bits of each hash in its word."""
-    pairs: Hashes = _PAIRS[hashes & _TWELVE_BITS] | _PAIRS[(hashes >> np.uint64(12)) & _TWELVE_BITS]
+    # Signed places, as NumPy converts others one by one; none is out of range.
+    pairs: Hashes = _PAIRS.take((hashes & _TWELVE_BITS).view(np.int64), mode="wrap")
+    pairs |= _PAIRS.take(((hashes >> np.uint64(12)) & _TWELVE_BITS).view(np.int64), mode="wrap")
     return pairs
 
 
-def made(hashes: Hashes, bits_each: int) -> Hashes:
+def made(hashes: Sequence[Hashes], bits_each: int) -> Hashes:
     """The words of a filter of some hashes, with so many bits for each of them."""
-    words: Hashes = np.zeros(max(1, -(-len(hashes) * bits_each // WORD_BITS)), np.uint64)
-    for start in range(0, len(hashes), _BLOCK):
-        some = hashes[start : start + _BLOCK]
-        np.bitwise_or.at(words, places(some, len(words)), bits_of(some))
+    count = sum(map(len, hashes))
+    words: Hashes = np.zeros(max(1, -(-count * bits_each // WORD_BITS)), np.uint64)
+    for several in hashes:
+        for start in range(0, len(several), _BLOCK):
+            some = several[start : start + _BLOCK]
+            np.bitwise_or.at(words, places(some, len(words)).view(np.int64), bits_of(some))
     return words
 
 

@@ -9,7 +9,7 @@ import io
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,12 +38,21 @@ _DICTIONARY_SHARE = 4
 _GROUP_BYTES = 2 * 1024 * 1024
 # Of fewer rows, as a fraction of a row group, a filter would cost more than it spares.
 _FILTERED_SHARE = 8
-# Iterates over what it is given, the summaries of the pieces of each batch; may do so in another thread.
-Ahead: TypeAlias = Callable[[Iterator[list[Summary]]], Iterator[list[Summary]]]
+T = TypeVar("T")
+
+
+class Ahead(Protocol):
+    """Iterates over what it is given; may do so in another thread, which runs ahead."""
+
+    def __call__(self, items: Iterator[T], /) -> Iterator[T]:
+        """The same items."""
 
 
 class PartWriter:
-    """Encodes one part in memory."""
+    """Encodes one part in memory.
+
+    `encode`, `digest` and `finish` may be called by different threads: each by one, and `finish` last.
+    """
 
     def __init__(
         self,
@@ -76,7 +85,7 @@ class PartWriter:
         self._sink = io.BytesIO()
         self._writer: pq.ParquetWriter | None = None
         self._tally = Tally(schema.columns, domain)
-        self._filter = PartFilterBuilder(schema) if filtered else None
+        self._filter = PartFilterBuilder() if filtered else None
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
         # For each row group its first and its last row's keys.
@@ -98,19 +107,33 @@ class PartWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Take sorted, consolidated updates that follow those taken before."""
         if batch.num_rows:
-            self.write_counted(summary(batch, self._schema, self._domain, hashed=self._stats.hashed))
+            filtered = self._filter is not None
+            self.digest(self.encode(_summary(batch, self._schema, self._domain, self._stats, filtered)))
 
-    def write_counted(self, piece: Summary) -> None:
-        """Take updates as `write` does, with their summary; not empty."""
+    def digest(self, encoded: list[bytes]) -> None:
+        """Take what `encode` returned into the checksum, in the same order."""
+        for data in encoded:
+            self._checksum.update(data)
+
+    def encode(self, piece: Summary) -> list[bytes]:
+        """Take updates as `write` does, with their summary; not empty.
+
+        Returns:
+            The row groups that are full by that, encoded.
+        """
         self._tally.add(piece)
+        if self._filter is not None and piece.keys is not None:
+            self._filter.add(piece.keys)
         batch = piece.rows
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self._pending_bytes += batch.nbytes
+        encoded: list[bytes] = []
         if self._pending_rows >= self._row_group_rows:
-            self._flush(whole_groups=True)
+            encoded += self._flush(whole_groups=True)
         if self._pending_bytes >= self._group_bytes:
-            self._flush(whole_groups=False)
+            encoded += self._flush(whole_groups=False)
+        return encoded
 
     def finish(self, name: str) -> tuple[Part, bytes]:
         """Close the part.
@@ -124,7 +147,7 @@ class PartWriter:
         Raises:
             InternalError: nothing was written; an empty part is not allowed.
         """
-        self._flush(whole_groups=False)
+        self.digest(self._flush(whole_groups=False))
         if self._writer is None:
             raise InternalError("a part needs a row")
         # All keys in one call, because a call costs far more than a key.
@@ -144,21 +167,22 @@ class PartWriter:
         )
         return part, data
 
-    def _flush(self, *, whole_groups: bool) -> None:
+    def _flush(self, *, whole_groups: bool) -> list[bytes]:
         if not self._pending:
-            return
+            return []
         joined = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
         end = joined.num_rows
         if whole_groups:
             end -= end % self._row_group_rows
-        for start in range(0, end, self._row_group_rows):
-            self._write_group(joined.slice(start, min(self._row_group_rows, end - start)))
+        cuts = range(0, end, self._row_group_rows)
+        encoded = [self._encoded(joined.slice(n, min(self._row_group_rows, end - n))) for n in cuts]
         rest = joined.slice(end)
         # A copy, because a slice would keep the whole batch in memory.
         self._pending = [pa.concat_batches([rest])] if rest.num_rows else []
         self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
+        return encoded
 
-    def _write_group(self, group: pa.RecordBatch) -> None:
+    def _encoded(self, group: pa.RecordBatch) -> bytes:
         if self._writer is None:
             self._writer = self._opened(group)
         start = self._ends[-1] if self._ends else len(MAGIC)
@@ -167,12 +191,10 @@ class PartWriter:
         end = self._sink.tell()
         self._keys.append(group.select(self._key_names).take(places(0, group.num_rows - 1)))
         self._ends.append(end)
-        if self._filter is not None:
-            self._filter.add(group)
-        written = self._sink.getbuffer()[start:end]
+        # A copy, as a view would keep the buffer from growing.
+        written = bytes(self._sink.getbuffer()[start:end])
         self._crcs.append(zlib.crc32(written))
-        # Hash now, while the bytes are in the cache, so that little is left to do after the last row.
-        self._checksum.update(written)
+        return written
 
     def _opened(self, sample: pa.RecordBatch) -> pq.ParquetWriter:
         dictionaries, encodings = _encodings(sample)
@@ -218,37 +240,52 @@ def write_parts(
         name: gives a fresh name for each part.
         group_bytes: as for `PartWriter`.
         filtered: as for `PartWriter`.
-        ahead: iterates over summaries, perhaps in a thread that runs ahead: batches are then made and
-            summarized there, and encoded in the caller's thread.
+        ahead: batches are made and summarized in its first thread and encoded in its second one, if it has
+            any; the caller's thread does the rest.
 
     Yields:
         Descriptions and bytes, in order; together one run. Nothing if there are no rows.
     """
-    writer: PartWriter | None = None
     size = group_bytes or _GROUP_BYTES
 
     def summaries(batch: pa.RecordBatch) -> list[Summary]:
         cut = pieces(batch, row_group_rows, size)
-        return [summary(piece, schema, domain, hashed=stats.hashed) for piece in cut]
+        return [_summary(piece, schema, domain, stats, filtered) for piece in cut]
 
-    for piece in chain.from_iterable(ahead(map(summaries, batches))):
-        if writer is None:
-            writer = PartWriter(
-                schema,
-                domain,
-                schema_id,
-                row_group_rows=row_group_rows,
-                stats=stats,
-                group_bytes=group_bytes,
-                filtered=filtered,
-            )
-        writer.write_counted(piece)
-        del piece
-        if writer.size_bytes >= target_bytes:
+    def encoded() -> Iterator[tuple[PartWriter, list[bytes], bool]]:
+        writer: PartWriter | None = None
+        for piece in chain.from_iterable(ahead(map(summaries, batches))):
+            if writer is None:
+                writer = PartWriter(
+                    schema,
+                    domain,
+                    schema_id,
+                    row_group_rows=row_group_rows,
+                    stats=stats,
+                    group_bytes=group_bytes,
+                    filtered=filtered,
+                )
+            groups = writer.encode(piece)
+            del piece
+            full = writer.size_bytes >= target_bytes
+            if groups:
+                yield writer, groups, full
+                del groups
+            if full:
+                writer = None
+        if writer is not None:
+            yield writer, [], True
+
+    for writer, groups, full in ahead(encoded()):
+        writer.digest(groups)
+        if full:
             yield writer.finish(name())
-            writer = None
-    if writer is not None:
-        yield writer.finish(name())
+
+
+def _summary(
+    batch: pa.RecordBatch, schema: Schema, domain: TimeDomain, stats: StatsSettings, filtered: bool
+) -> Summary:
+    return summary(batch, schema, domain, hashed=stats.hashed, filtered=filtered)
 
 
 def _with_ids(schema: Schema, domain: TimeDomain) -> pa.Schema:

@@ -63,23 +63,31 @@ class PartFilter:
 
 
 class PartFilterBuilder:
-    """Makes the filter of rows that come sorted by key."""
+    """Makes the filter of keys that come in order."""
 
-    def __init__(self, schema: Schema) -> None:
-        """Start with no keys; `schema` says which columns are the key."""
-        self._schema = schema
+    def __init__(self) -> None:
+        """Start with no keys."""
         self._held: list[Hashes] = []
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Add the keys of some rows."""
-        hashes = _hashes(rows, self._schema)
-        fresh = np.ones(len(hashes), np.bool_)
-        fresh[1:] = hashes[1:] != hashes[:-1]
-        self._held.append(hashes[fresh])
+    def add(self, hashes: Hashes) -> None:
+        """Add some keys, by what `key_hashes` makes of them; at least one."""
+        if self._held and self._held[-1][-1] == hashes[0]:
+            # The last key of those before goes on.
+            hashes = hashes[1:]
+        if len(hashes):
+            self._held.append(hashes)
 
     def finish(self) -> PartFilter:
         """The filter of all keys that were added."""
-        return PartFilter(made(np.concatenate(self._held), _BITS_PER_KEY))
+        return PartFilter(made(self._held, _BITS_PER_KEY))
+
+
+def key_hashes(rows: pa.RecordBatch, schema: Schema) -> Hashes:
+    """The hashes of the distinct keys of rows that are sorted by key."""
+    hashes = _hashes(rows, schema)
+    fresh = np.ones(len(hashes), np.bool_)
+    fresh[1:] = hashes[1:] != hashes[:-1]
+    return hashes if fresh.all() else hashes[fresh]
 
 
 def _hashes(rows: pa.RecordBatch, schema: Schema) -> Hashes:

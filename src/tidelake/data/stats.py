@@ -15,6 +15,8 @@ from tidelake.config import Config
 from tidelake.data.arrays import from_numpy, null_mask, places, raw, to_numpy
 from tidelake.data.container import checksum, with_row_hash
 from tidelake.data.encode import encode, truncate_lower, truncate_upper
+from tidelake.data.keyhash import Hashes
+from tidelake.data.partfilter import key_hashes
 from tidelake.data.rowhash import row_hash
 from tidelake.data.sums import diffs, total
 from tidelake.data.timecounts import TimeCounts
@@ -84,6 +86,7 @@ class Summary:
         ends: of each column the least and the greatest value, or an empty array of its type if they are not
             used; None if all values are null.
         row_hash: as `tidelake.data.rowhash` makes it; None: not asked for.
+        keys: hashes of the distinct keys, as `tidelake.data.partfilter` makes them; None: not asked for.
     """
 
     rows: pa.RecordBatch
@@ -94,10 +97,17 @@ class Summary:
     nulls: tuple[int, ...]
     ends: tuple[pa.Array | None, ...]
     row_hash: int | None = None
+    keys: Hashes | None = None
 
 
 def summary(
-    batch: pa.RecordBatch, schema: Schema, domain: TimeDomain, *, hashed: bool = False, bounds: bool = True
+    batch: pa.RecordBatch,
+    schema: Schema,
+    domain: TimeDomain,
+    *,
+    hashed: bool = False,
+    bounds: bool = True,
+    filtered: bool = False,
 ) -> Summary:
     """Look at a batch of updates, not empty, sorted by the first column at least.
 
@@ -107,6 +117,7 @@ def summary(
         domain: of the times.
         hashed: whether the hash of the rows is wanted.
         bounds: whether nulls and extremes of columns are wanted.
+        filtered: whether the hashes of its keys are wanted.
     """
     values = diffs(batch)
     times = [to_numpy(batch.column(name)) for name in domain.columns]
@@ -120,6 +131,7 @@ def summary(
         tuple(column.null_count for column in columns),
         tuple(_extremes(column, leads=i == 0) for i, column in enumerate(columns)),
         row_hash(batch, schema) if hashed else None,
+        key_hashes(batch, schema) if filtered else None,
     )
 
 

@@ -166,7 +166,7 @@ def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) ->
         rows = pa.Table.from_batches([] if first is None else [first], table.schema)
         run = write_rows(spec, blobs, env, rows)
     else:
-        # A thread sorts and computes statistics ahead, while this one encodes and writes.
+        # One thread sorts and computes statistics, one encodes, and this one hashes and stores the bytes.
         batches = chain((first, second), found)
         run = write_run(spec, blobs, env, batches, ahead=partial(prefetch, depth=1))
     return () if run is None else (run,)
