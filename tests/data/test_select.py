@@ -4,7 +4,7 @@ from data_reference import data_times, frontiers, queries, rows_of, selected, up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data.select import preserves_order, select, taken_away, view
+from tidelake.data.select import Selector, preserves_order, select, taken_away, view
 from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.query import AsOf, Changes, Fold
 from tidelake.model.time import TimeDomain
@@ -70,3 +70,12 @@ def test_a_diff_without_an_opposite_is_refused_unless_it_comes_later():
     with pytest.raises(InvalidUpdates, match="read the snapshots at both times"):
         taken_away(batch, 4, TimeDomain("counter"))
     assert not taken_away(batch, 3, TimeDomain("counter")).num_rows
+
+
+def test_batches_with_one_time_share_its_values():
+    columns = {"k": [1, 2, 3], "_time": [4, 5, 6], "_diff": [2, -1, 7]}
+    batch = pa.RecordBatch.from_pydict(columns)
+    wanted = Selector(AsOf(5), TimeDomain("counter"))
+    found = [wanted(batch), wanted(batch.slice(0, 1)), wanted(batch.slice(2)), wanted(batch)]
+    assert [one.column("_time").to_pylist() for one in found] == [[5, 5], [5], [], [5, 5]]
+    assert len({one.column("_time").buffers()[1].address for one in found}) == 1

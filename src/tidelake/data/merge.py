@@ -23,7 +23,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.order import Comparable, disjoint, row_tuple, search
-from tidelake.data.select import one_time, preserves_order, selected, timed
+from tidelake.data.select import Timing, one_time, preserves_order, selected
 from tidelake.data.sums import Open, close, sum_chunk
 from tidelake.data.types import update_schema
 from tidelake.errors import InternalError
@@ -129,7 +129,7 @@ def sums(
 ) -> Iterator[pa.RecordBatch]:
     """The second half of `merge`: sorts and consolidates the chunks."""
     found, time = _sums(source, chunk_rows), one_time(query)
-    return found if time is None else map(partial(timed, time=time, domain=domain), found)
+    return found if time is None else map(Timing(time, domain), found)
 
 
 def _sums(source: Iterable[Chunk], chunk_rows: int) -> Iterator[pa.RecordBatch]:

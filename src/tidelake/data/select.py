@@ -32,8 +32,7 @@ def select(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.Record
     Returns:
         The kept rows in the same order; not consolidated.
     """
-    found = selected(batch, query, domain)
-    return found if (time := one_time(query)) is None else timed(found, time, domain)
+    return Selector(query, domain)(batch)
 
 
 def one_time(query: Query) -> Time | None:
@@ -60,12 +59,39 @@ def selected(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.Reco
             return _advanced(batch, times, since, domain)
 
 
-def timed(batch: pa.RecordBatch, time: Time, domain: TimeDomain) -> pa.RecordBatch:
-    """The updates that `selected` left without times, all at one time."""
-    times = [from_numpy(np.full(batch.num_rows, component, np.int64)) for component in parts(time)]
-    fields = [pa.field(name, pa.int64(), nullable=False) for name in domain.columns]
-    schema = pa.schema([*batch.schema][:-1] + fields + [batch.schema.field(DIFF)])
-    return pa.RecordBatch.from_arrays([*batch.columns[:-1], *times, batch.columns[-1]], schema=schema)
+class Timing:
+    """Gives updates without times all the same time.
+
+    All batches share its values: to make a column of equal values takes as long as to decode a column.
+    """
+
+    def __init__(self, time: Time, domain: TimeDomain) -> None:
+        self._time = parts(time)
+        self._fields = [pa.field(name, pa.int64(), nullable=False) for name in domain.columns]
+        self._columns = [from_numpy(np.zeros(0, np.int64))] * len(self._time)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with its times."""
+        rows = batch.num_rows
+        if rows > len(self._columns[0]):
+            self._columns = [from_numpy(np.full(rows, component, np.int64)) for component in self._time]
+        times = [column.slice(0, rows) for column in self._columns]
+        schema = pa.schema([*[*batch.schema][:-1], *self._fields, batch.schema.field(DIFF)])
+        return pa.RecordBatch.from_arrays([*batch.columns[:-1], *times, batch.columns[-1]], schema=schema)
+
+
+class Selector:
+    """`select` for the batches of one read."""
+
+    def __init__(self, query: Query, domain: TimeDomain) -> None:
+        self._query, self._domain = query, domain
+        time = one_time(query)
+        self._timing = None if time is None else Timing(time, domain)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The kept rows of a batch, with their times."""
+        found = selected(batch, self._query, self._domain)
+        return found if self._timing is None else self._timing(found)
 
 
 def view(

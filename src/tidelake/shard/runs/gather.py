@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.merge import merge
-from tidelake.data.select import select
+from tidelake.data.select import Selector
 from tidelake.data.types import update_schema
 from tidelake.model.query import Query
 from tidelake.shard.overlap import prefetch_all
@@ -57,10 +57,11 @@ def gathered(
 def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query) -> Iterator[pa.RecordBatch]:
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     held: list[deque[pa.RecordBatch]] = [deque() for _ in runs]
+    wanted = Selector(query, spec.domain)
     held_bytes, bytes_max = 0, spec.config.merge_memory_bytes // _GATHERED_SHARE
     for batches, run in zip(held, runs, strict=True):
         while held_bytes <= bytes_max and (batch := next(run, None)) is not None:
-            batches.append(select(batch, query, spec.domain))
+            batches.append(wanted(batch))
             held_bytes += batches[-1].nbytes
     if held_bytes > bytes_max:
         # Too many rows: merge. The merge selects the held rows again, which changes nothing.

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidelake.data.consolidate import consolidate
 from tidelake.data.keyset import KeySet
 from tidelake.data.merge import chunks, sums
-from tidelake.data.select import select
+from tidelake.data.select import Selector, Timing, one_time
 from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.model import time as times
@@ -145,25 +145,29 @@ def _direct(
 ) -> Generator[pa.RecordBatch]:
     """A run that needs no consolidation. Of other columns than the selected, decodes predicate and keys."""
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
-    keys = spec.schema.key if scope.keys != KeyRange() else ()
     names = shown(spec, selection).names
-    found = seen(
-        spec,
-        blobs,
-        runs[0],
-        scope,
-        {},
-        batch_rows=chunk_rows,
-        batch_bytes=chunk_bytes,
-        columns=None
-        if selection.columns is None
-        else {*names, *(column.name for column in (*keys, *selection.needs(spec.schema)))},
-    )
-    with closing(prefetch(found, 1)) as ahead:
+    decoded = set(names)
+    if selection.columns is not None:
+        keys = spec.schema.key if scope.keys != KeyRange() else ()
+        decoded |= {column.name for column in (*keys, *selection.needs(spec.schema))}
+    wanted, timing, time = Selector(query, spec.domain), None, one_time(query)
+    if time is not None and _keeps_all(runs[0], query):
+        # All rows get the query's time, whatever their own is.
+        timing = Timing(time, spec.domain)
+        decoded -= set(spec.domain.columns)
+    untimed = [name for name in names if name in decoded]
+    size = {"batch_rows": chunk_rows, "batch_bytes": chunk_bytes}
+    with closing(prefetch(seen(spec, blobs, runs[0], scope, {}, **size, columns=decoded), 1)) as ahead:
         for batch in ahead:
-            kept = select(batch, query, spec.domain)
+            kept = wanted(batch) if timing is None else timing(batch.select(untimed))
             if kept.num_rows:
                 yield kept.select(names)
+
+
+def _keeps_all(source: Source, query: Query) -> bool:
+    """Whether a query keeps all rows of a run whose rows have one time."""
+    cut = source.run.truncated or source.less is not None
+    return not cut and all(_may_match(part, query) for part in source.run.parts)
 
 
 def _merged(
@@ -223,6 +227,7 @@ def _folded(
     rows are too wide, or if a sum over these runs does not fit, as the sum over all runs may fit.
     """
     held: list[pa.RecordBatch] = []
+    wanted = Selector(query, spec.domain)
     held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])
     one_of = partial(stream, spec, blobs, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max)
     found = [one_of(source=source, scope=scope, runs=len(small)) for source in small]
@@ -230,7 +235,7 @@ def _folded(
     is_stored = any(part.inline is None for source in small for part in source.run.parts)
     with prefetch_all(found, readers(blobs, 0) if is_stored else 0) as ahead:
         for batch in chain.from_iterable(ahead):
-            held.append(select(batch, query, spec.domain))
+            held.append(wanted(batch))
             held_bytes += held[-1].get_total_buffer_size()
             # Slices of one buffer count it several times, and adding up their exact sizes takes long.
             if held_bytes > bytes_max and (held_bytes := sum(one.nbytes for one in held)) > bytes_max:
