@@ -96,6 +96,18 @@ def test_the_delta_of_an_append_to_10000_batches_is_small_beside_its_inline_rows
     assert added > 3 and 0 < rolled <= 2 * deltas
 
 
+def test_merges_of_tiny_appends_bring_no_rollups_of_their_own():
+    lake = Place().lake()
+    c = lake.create("c", SCHEMA, key=["id"])
+    seqnos = []
+    for n in range(300):
+        c.append(rows(*range(40 * n, 40 * n + 40)))
+        seqnos.append(c.state().rollup.seqno)
+    assert lake.counts["merge"] > 5
+    written = lake.counts["log.compare_and_set.bytes"]
+    assert 3 < len({*seqnos}) <= 2 + written // Config().rollup_bytes_min
+
+
 @pytest.mark.full
 def test_rollups_cost_no_more_than_the_deltas(ten_thousand):
     place, c, sizes = ten_thousand

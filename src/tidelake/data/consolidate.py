@@ -81,11 +81,16 @@ def pieces(batch: pa.RecordBatch, rows: int, size: int) -> Iterator[pa.RecordBat
         waiting = [batch.slice(start, rows)]
         while waiting:
             piece = waiting.pop()
-            if piece.num_rows <= 1 or piece.nbytes <= size:
+            if piece.num_rows <= 1 or _takes_at_most(piece, size):
                 yield piece
             else:
                 half = piece.num_rows // 2
                 waiting += [piece.slice(half), piece.slice(0, half)]
+
+
+def _takes_at_most(batch: pa.RecordBatch, size: int) -> bool:
+    """Whether the rows of a batch take so many bytes at most; what its buffers take is known at once."""
+    return bool(batch.get_total_buffer_size() <= size or batch.nbytes <= size)
 
 
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -127,6 +132,9 @@ def _in_order(
 
 def _slices(batches: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """The rows in batches of `rows` rows, whatever their chunks, or of fewer that fill `_SORTED_BYTES`."""
+    if len(batches) == 1 and batches[0].num_rows <= rows and _takes_at_most(batches[0], _SORTED_BYTES):
+        yield batches[0]
+        return
     held: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:
@@ -187,5 +195,7 @@ def _cuts(starts: Mask, rows: int) -> Iterator[slice]:
 
 def _batch_rows(batch: pa.RecordBatch) -> int:
     """Rows of a batch that is handed on, by their mean size."""
+    if _takes_at_most(batch, _BATCH_BYTES):
+        return _BATCH_ROWS
     of_size: int = _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)
     return max(1, min(_BATCH_ROWS, of_size))

@@ -89,8 +89,11 @@ def ascends(batch: pa.RecordBatch, width: int) -> bool:
     if leads is not None and leads.type.id in _INTEGERS and not leads.null_count:
         # Mostly the first column decides.
         values = to_numpy(leads)
-        if (values[:-1] < values[1:]).all():
+        before, after = values[:-1], values[1:]
+        if (before < after).all():
             return True
+        if (before > after).any():
+            return False
     tied: Mask = np.ones(pairs, np.bool_)
     for i in range(width):
         before, after = batch.column(i).slice(0, pairs), batch.column(i).slice(1)

@@ -52,7 +52,8 @@ def sorted_groups(batch: pa.RecordBatch, width: int) -> tuple[Ints, Mask]:
     while left and len(ties.at):
         left = ties.refine(left)
     starts = np.ones(batch.num_rows, np.bool_)
-    starts[ties.at[1:][ties.inside]] = False
+    if len(ties.at):
+        starts[ties.at[1:][ties.inside]] = False
     return ties.order, starts
 
 
@@ -155,6 +156,9 @@ class _Ties:
         self._keep((groups[1:] == groups[:-1]) & ~starts)
 
     def _keep(self, same: Mask) -> None:
+        if not same.any():
+            self.at = self.at[:0]
+            return
         tied = np.zeros(len(self.at), np.bool_)
         tied[1:] = same
         tied[:-1] |= same

@@ -67,6 +67,8 @@ def sum_sorted(batch: pa.RecordBatch, starts: Mask | None = None) -> pa.RecordBa
     """
     if starts is None:
         starts = group_starts(batch, batch.num_columns - 1)
+    if starts.all() and diffs(batch).all():
+        return batch
     _, body, _ = _summed(batch, None, starts)
     return body
 

@@ -33,6 +33,13 @@ class TimeCounts:
 
     def add(self, times: Ints, least: int, greatest: int) -> None:
         """Count times; not empty, `least` and `greatest` are their extremes."""
+        if least == greatest and not len(self._firsts) and (not self._at_least or least == self._least):
+            # While all rows have one time, there are no buckets.
+            self._least = self._greatest = least
+            self._at_least += len(times)
+            return
+        if self._at_least and not len(self._firsts):
+            self._firsts, self._counts = np.array([self._least]), np.array([self._at_least])
         seen = bool(len(self._firsts))
         if not seen or least < self._least:
             self._least, self._at_least = least, 0
@@ -56,7 +63,7 @@ class TimeCounts:
     def result(self) -> tuple[tuple[int, int], ...]:
         """Ascending pairs `(first, rows)`, as `Part.time_counts` describes them; empty without rows."""
         if not len(self._firsts):
-            return ()
+            return ((self._least, self._at_least),) if self._at_least else ()
         counts = self._counts.copy()
         counts[0] -= self._at_least
         firsts = self._firsts.copy()

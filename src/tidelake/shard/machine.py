@@ -46,6 +46,8 @@ from tidelake.state.state import ShardState
 from tidelake.store.retrying import draw_from
 
 R = TypeVar("R")
+# A spine has shrunk if it has less than one in so many of its batches; merges beside appends leave more.
+_SHRUNK = 8
 
 
 class GroupCommit:
@@ -337,14 +339,14 @@ class Machine:
         """Whether a rollup is due.
 
         It is due when the deltas since the last rollup are larger than that rollup, so that all rollups
-        together cost no more than the deltas do; and when the spine has shrunk to less than half of the
-        batches in the last rollup.
+        together cost no more than the deltas do; and when the spine has shrunk to less than an eighth of the
+        batches in the last rollup, as after a merge of everything.
         """
         if known.state.dropped:
             return False
         last = known.state.rollup
         least = self._config.rollup_bytes_min
-        shrunk = len(known.state.spine) * 2 < last.batches
+        shrunk = len(known.state.spine) * _SHRUNK < last.batches
         return known.delta_bytes >= max(least, last.size_bytes) or (shrunk and last.size_bytes >= least)
 
     def latest(self) -> LoadedVersion:

@@ -121,6 +121,8 @@ SINCE = (
     | {"format": 5, "hashed": HASHED, "renamed": RENAMING, "note": RENAMING, "erasures": ERASING}
     | {"freed": LINEAGE, "erased": LINEAGE}
 )
+# Values in which some of them are, or maps of such values.
+_WITH_LATER = frozenset({Agreed, MergeClaim, Fork, Origin, SchemaVersion, dict})
 # A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
 # escaped.
 _HASHED_PART = re.compile(rb'"checksum":"[0-9a-f]+\+')
@@ -253,6 +255,8 @@ def _sent(value: object, *, whole: bool) -> dict[str, object]:
 
 def _stored(value: object) -> object:
     """A field as it is stored: what came later of values in it is left out by default."""
+    if type(value) not in _WITH_LATER:
+        return value
     match value:
         case Agreed():
             settings = {name: getattr(value, name) for name in _names(Agreed)}

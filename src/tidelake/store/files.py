@@ -7,9 +7,11 @@ INVARIANT: `LocalBlobStore` reaches the file system only through `Files`.
 """
 
 import fcntl
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import BinaryIO, Protocol
 
 from tidelake.errors import SymbolicLink
@@ -204,15 +206,20 @@ def refuse_links(files: Files, base: str, path: str) -> None:
     Raises:
         SymbolicLink: the path has one; the error names it.
     """
-    at = base
-    for name in os.path.relpath(path, base).split(os.sep):
-        at = os.path.join(at, name)
+    for at in _segments(base, path):
         if files.islink(at):
             raise SymbolicLink(
                 at,
                 f"it is a symbolic link, and nothing outside of {base!r} is changed: replace it by the files "
                 "that it points to, or mount them there",
             )
+
+
+@lru_cache(4096)
+def _segments(base: str, path: str) -> tuple[str, ...]:
+    """The paths of the segments of a path below a folder: every write to a log asks for the same ones."""
+    names = os.path.relpath(path, base).split(os.sep)
+    return tuple(itertools.accumulate(names, os.path.join, initial=base))[1:]
 
 
 def is_file_at(files: Files, descriptor: int, path: str) -> bool:

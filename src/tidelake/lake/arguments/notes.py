@@ -1,7 +1,7 @@
 """What users say of commits: author and message."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tidelake.errors import UsageError
 from tidelake.shard.requests import NOTE
@@ -17,8 +17,7 @@ def author_given() -> bool:
     return note is not None and bool(note.author)
 
 
-@contextmanager
-def noted(author: str, message: str, format_: int = RENAMING) -> Iterator[None]:
+def noted(author: str, message: str, format_: int = RENAMING) -> AbstractContextManager[None]:
     """Commits that are made in the block have an author and a message; empty ones leave those from outside.
 
     Args:
@@ -37,13 +36,17 @@ def noted(author: str, message: str, format_: int = RENAMING) -> Iterator[None]:
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise UsageError(f"{name}={text!r} is not valid Unicode")
     if not (author or message):
-        yield
-        return
+        return nullcontext()
     if format_ < RENAMING:
         raise UsageError(
             "author and message can be stored once the lake has been upgraded: earlier versions would refuse "
             "such a commit; see lake.upgrade()"
         )
+    return _noted(author, message)
+
+
+@contextmanager
+def _noted(author: str, message: str) -> Iterator[None]:
     outer = NOTE.get() or Note()
     token = NOTE.set(Note(author or outer.author, message or outer.message))
     try:

@@ -86,13 +86,21 @@ class _Inside:
         self._own = threading.local()
 
     def __enter__(self) -> None:
+        depth = self.depth
+        if depth:
+            # The command that this one is part of is counted already.
+            self._own.depth = depth + 1
+            return
         with self.changed:
-            if not self.depth:
-                self._check()
+            self._check()
             self.enter()
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
+        depth = self.depth
+        if depth > 1:
+            self._own.depth = depth - 1
+        else:
+            self.leave()
 
     @property
     def depth(self) -> int:

@@ -141,30 +141,39 @@ def write_rows(
     limit_bytes = spec.config.inline_part_bytes
     if inline_bytes_max is not None:
         limit_bytes = min(limit_bytes, inline_bytes_max + 1)
+    if rows.num_rows and (run := _inline(spec, env, rows, limit_bytes)):
+        return run
+    return write_run(spec, blobs, env, rows.to_batches(max_chunksize=spec.config.row_group_rows * 4))
+
+
+def _inline(spec: ShardSpec, env: Env, rows: pa.Table | pa.RecordBatch, limit_bytes: int) -> Run | None:
+    """Sorted, consolidated rows, at least one, as an inline part; None if it takes `limit_bytes` or more."""
     # The encoding is about as large as the rows in memory: do not encode large tables just to measure them.
     # Buffers, as measuring what is used of them takes as long as encoding a few rows.
-    if rows.num_rows and rows.get_total_buffer_size() < 2 * limit_bytes:
-        part = encode_inline(
-            rows.combine_chunks().to_batches()[0],
-            spec.schema,
-            spec.domain,
-            spec.schema_id,
-            limit_bytes=limit_bytes,
-            stats=StatsSettings.of(spec.config, hashed=spec.hashed),
-            name=names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
-        )
-        if part is not None:
-            return Run((part,))
-    return write_run(spec, blobs, env, rows.to_batches(max_chunksize=spec.config.row_group_rows * 4))
+    if rows.get_total_buffer_size() >= 2 * limit_bytes:
+        return None
+    if isinstance(rows, pa.Table):
+        rows = rows.combine_chunks().to_batches()[0]
+    part = encode_inline(
+        rows,
+        spec.schema,
+        spec.domain,
+        spec.schema_id,
+        limit_bytes=limit_bytes,
+        stats=StatsSettings.of(spec.config, hashed=spec.hashed),
+        name=names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
+    )
+    return None if part is None else Run((part,))
 
 
 def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) -> tuple[Run, ...]:
     """Write a table of unsorted updates as one run, or as no run if the updates cancel out."""
     found = consolidated(table, spec.schema, spec.domain)
     first, second = next(found, None), next(found, None)
+    if first is None:
+        return ()
     if second is None:
-        rows = pa.Table.from_batches([] if first is None else [first], table.schema)
-        run = write_rows(spec, blobs, env, rows)
+        run = _inline(spec, env, first, spec.config.inline_part_bytes) or write_run(spec, blobs, env, [first])
     else:
         # One thread sorts and computes statistics, one encodes, and this one hashes and stores the bytes.
         batches = chain((first, second), found)
