@@ -155,20 +155,20 @@ def check_frame(frame: t.StructType, schema: pa.Schema, optional: Iterable[str] 
     faults += [f"column {n!r} ({expected[n].dataType.simpleString()}) is missing" for n in missing]
     faults += [f"column {n!r} is not in the collection" for n in given if n not in expected]
     for name, field in expected.items():
-        if name in given and not _holds(field.dataType, given[name].dataType):
+        if name in given and not holds(field.dataType, given[name].dataType):
             have, want = given[name].dataType.simpleString(), field.dataType.simpleString()
             faults.append(f"column {name!r} is {have} and not {want}: cast it")
     if faults:
         raise InvalidUpdates("the DataFrame does not fit the collection: " + "; ".join(faults))
 
 
-def _holds(wide: t.DataType, given: t.DataType) -> bool:
+def holds(wide: t.DataType, given: t.DataType) -> bool:
     """Whether all values of `given` are values of `wide`; nullability is checked on the data."""
     if isinstance(wide, t.ArrayType) and isinstance(given, t.ArrayType):
-        return _holds(wide.elementType, given.elementType)
+        return holds(wide.elementType, given.elementType)
     if isinstance(wide, t.StructType) and isinstance(given, t.StructType):
         same = wide.names == given.names
-        return same and all(_holds(a.dataType, b.dataType) for a, b in zip(wide, given, strict=True))
+        return same and all(holds(a.dataType, b.dataType) for a, b in zip(wide, given, strict=True))
     if isinstance(wide, t.IntegralType) and isinstance(given, t.IntegralType):
         return _FITS.index(given.typeName()) <= _FITS.index(wide.typeName())
     if isinstance(wide, t.DecimalType) and isinstance(given, t.DecimalType):

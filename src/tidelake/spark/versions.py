@@ -62,6 +62,12 @@ def from_arrow(spark: SparkSession, rows: pa.RecordBatch, schema: t.StructType) 
     return spark.createDataFrame(list(zip(*(c.to_pylist() for c in rows.columns), strict=True)), schema)
 
 
+def frame_of(spark: SparkSession, rows: pa.Table, schema: t.StructType) -> DataFrame:
+    """As `from_arrow`, of rows in any number of batches."""
+    (batch,) = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
+    return from_arrow(spark, batch, schema)
+
+
 def arrow_schema(schema: t.StructType) -> pa.Schema:
     """The Arrow schema in which Spark takes and gives rows of `schema`."""
     if VERSION >= (4, 2):

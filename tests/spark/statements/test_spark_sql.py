@@ -205,12 +205,98 @@ MERGES = [
     "WHEN MATCHED AND t.a = s.b THEN DELETE WHEN NOT MATCHED THEN INSERT (a, k) VALUES (CASE WHEN s.b > 1 "
     "THEN 1 ELSE s.b END, s.k)",
 ]
+STARS = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 CHANGES = [
+    f"MERGE INTO t USING (SELECT k, b AS a FROM s) s ON t.k = s.k {STARS}",
+    f"MERGE INTO t USING (SELECT b AS a, k FROM s) s ON s.k = t.k AND t.a > s.a {STARS}",
     "UPDATE t SET a = a + 1 WHERE k > 1",
     "UPDATE t SET a = (SELECT max(b) FROM s), k = k + 10 WHERE a IS NULL OR k IN (SELECT k FROM s)",
     "DELETE FROM t WHERE a > 0 OR NOT EXISTS (SELECT 1 FROM s WHERE s.k = t.k)",
     *(f"MERGE INTO t USING s ON t.k = s.k {actions}" for actions in MERGES),
 ]
+KEYED = pa.schema([("x", pa.float64()), ("y", pa.string()), ("v", pa.int64())])
+SOURCE = "x double, y string, v bigint"
+NAN = float("nan")
+SOURCES = [
+    # NaN is one value, and both zeros are one key.
+    [(NAN, "a", 7), (-0.0, "b", 8), (5.0, "new", 9), (1.0, "A", 10)],
+    # Null equals nothing.
+    [(None, "c", 7), (1.0, None, 8)],
+    # Two rows of one key: they match a row, or none.
+    [(0.0, "b", 7), (-0.0, "b", 8)],
+    [(9.0, "z", 7), (9.0, "z", 7)],
+    [],
+]
+MATCHES = [
+    f"USING source s ON t.x = s.x AND s.y = t.y {STARS}",
+    f"USING source AS s ON (t.X = S.x) AND (T.y = s.Y) {STARS}",
+    f"USING source s ON t.x = s.x AND t.y = s.y AND s.v < 8 {STARS}",
+    f"USING source s ON t.x = s.x {STARS}",
+    f"USING source s ON t.x = s.x AND t.y = s.y OR s.v = 9 {STARS}",
+    f"USING source s ON t.x <=> s.x AND t.y <=> s.y {STARS}",
+    f"USING (SELECT x, y, cast(v AS int) v FROM source) s ON t.x = s.x AND t.y = s.y {STARS}",
+    f"USING (SELECT cast(x AS float) x, y, v FROM source) s ON t.x = s.x AND t.y = s.y {STARS}",
+    f"USING (SELECT *, 1 AS other FROM source) s ON t.x = s.x AND t.y = s.y {STARS}",
+    "USING source s ON t.x = s.x AND t.y = s.y WHEN MATCHED THEN UPDATE SET *",
+    "USING source s ON t.x = s.x AND t.y = s.y WHEN NOT MATCHED THEN INSERT *",
+    "USING source s ON t.x = s.x AND t.y = s.y WHEN MATCHED AND s.v > 7 THEN DELETE "
+    "WHEN MATCHED THEN UPDATE SET v = t.v + s.v WHEN NOT MATCHED THEN INSERT (x, y) VALUES (s.x, s.y)",
+]
+
+
+def merged(spark: Any, lake: Any, rows: list[Any], text: str) -> tuple[Any, Any]:
+    """What is there after a merge, and what it told; or the name of its error."""
+    if "t" in lake:
+        lake.drop("t")
+    made = lake.create("t", KEYED, key=["x", "y"], allow_recreate=True)
+    values = [
+        *((NAN, "a", 1, 1), (0.0, "b", 2, 2), (0.0, "b", 3, 1), (1.0, "A", None, 1)),
+        *((None, "c", 4, 1), (1.0, None, 5, 1), (2.0, "a", 6, 1)),
+    ]
+    columns = [*KEYED, pa.field("_diff", pa.int64())]
+    arrays = [pa.array(a, f.type) for a, f in zip(zip(*values, strict=True), columns, strict=True)]
+    made.append(pa.Table.from_arrays(arrays, schema=pa.schema(columns)))
+    spark.createDataFrame(rows, SOURCE).createOrReplaceTempView("source")
+    try:
+        told = tuple(ts.sql(spark, f"MERGE INTO t {text}", lake=lake).first())
+    except UsageError as error:
+        return str(error), contents_as_text(made)
+    return told, contents_as_text(made)
+
+
+def contents_as_text(collection: Any) -> Counter[str]:
+    return Counter({str(row): count for row, count in contents(collection).items()})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("text", MATCHES)
+def test_a_merge_of_few_rows_does_what_spark_does_with_all_rows(spark: Any, lake: Any, text: str) -> None:
+    for source in SOURCES:
+        few = merged(spark, lake, source, text)
+        spark.conf.set("spark.tidelake.driverBytesMax", "0")
+        try:
+            assert few == merged(spark, lake, source, text), source
+        finally:
+            spark.conf.unset("spark.tidelake.driverBytesMax")
+            spark.catalog.dropTempView("source")
+
+
+def test_a_merge_of_few_rows_looks_their_keys_up(
+    spark: Any, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+    # Spark reads the target nowhere.
+    monkeypatch.setattr(changing, "snapshot", refused)
+    orders = shop["orders"]
+    source = "(SELECT 2L AS id, 5L AS customer, 2.5D AS price UNION ALL SELECT 7L, 5L, 3.5D) s"
+    expected = contents(orders) + Counter({(2, 5, 2.5): 1, (7, 5, 3.5): 1})
+    del expected[(2, 1, 2.0)]
+    told = ts.sql(spark, f"MERGE INTO orders t USING {source} ON t.id = s.id {STARS}", lake=shop).first()
+    assert (contents(orders), told.updates, told.upper) == (expected, 3, str(orders.upper))
+
+
 VALUES = st.none() | st.integers(-2, 3)
 TARGET = st.lists(st.tuples(st.integers(0, 4), VALUES), max_size=6, unique_by=lambda row: row[0])
 

@@ -148,7 +148,7 @@ def test_tasks_share_what_has_much_to_look_up(
 ) -> None:
     frame = stored(spark, tmp_path / "few.parquet", few(10))
     c.append(few(100))
-    monkeypatch.setattr(running, "_LOOKED_UP_BYTES", 1)
+    monkeypatch.setattr(running, "LOOKED_UP_BYTES", 1)
     assert rows_of(frame, Upsert(), c).few is None
     assert rows_of(frame, Updates(), c).few is not None
     upsert(c, frame.selectExpr("id", "'new' AS v"))

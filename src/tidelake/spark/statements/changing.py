@@ -6,8 +6,10 @@ is refused if anything was written since; then all of it is done again. Spark ev
 INVARIANT: what is committed is the statement carried out on the contents just before the commit.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -16,22 +18,24 @@ from tidelake.data.sql.changes import Action, RowChange, TextSpan, change, inser
 from tidelake.data.sql.statement import Statement, quoted, shown
 from tidelake.errors import UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.handle import times_of
+from tidelake.lake.api.handle import noted_on, times_of
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import PER_UNIT
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
-from tidelake.spark.columns import frame_schema
+from tidelake.spark.columns import convert, frame_arrow, frame_schema
+from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.reading.frames import snapshot
 from tidelake.spark.statements.assigning import assigned
+from tidelake.spark.statements.matching import KeyEquality, Matchable, key_equality, matchable, replacements
 from tidelake.spark.statements.tables import SqlTables, mark, piece
-from tidelake.spark.writing.append import write
-from tidelake.spark.writing.commit import WriteReport
+from tidelake.spark.versions import arrow_schema, frame_of, spark_schema
+from tidelake.spark.writing.commit import WriteReport, write
+from tidelake.spark.writing.running import few_bytes, taken
 
 _ATTEMPTS = 5
 _TARGET, _SOURCE = "target", "source"
 _COUNT = "_tidelake_diff"  # a name that no column can have
-_REPORT = "updates bigint, upper string"
 
 
 def changed(parsed: Statement, tables: SqlTables) -> DataFrame:
@@ -92,24 +96,59 @@ class _Attempt:
             raise UsageError(f"all times of {collection.name!r} are closed: nothing can be changed any more")
         self._schema = frame_schema(collection.schema)
         self._frames = tables.frames(parsed, apart=[asked.target])
-        self._frames[_TARGET] = self._contents()
         self._alias = quoted(parsed.tables[asked.target].alias, "spark")
         self._from = f"{mark(_TARGET)} AS {self._alias}"
+        self._source: DataFrame | None = None
+        self._equality: KeyEquality | None = None
+        self._found: Matchable | None = None
         if asked.source is not None:
-            # A source that gives other rows when it is read again must be read once.
-            rows = tables.run(f"SELECT * FROM {self._text(asked.source)}", self._frames)
-            self._frames[_SOURCE] = rows.localCheckpoint()
+            self._source = tables.run(f"SELECT * FROM {self._text(asked.source)}", self._frames)
+            aliases = (parsed.tables[asked.target].alias, self._source_alias)
+            self._equality = key_equality(parsed, *aliases, collection.key)
+            self._found = matchable(collection, self._source, self._equality, self._last)
 
     def done(self) -> DataFrame:
         """Commit the updates; nothing is written if there are none."""
-        if self._asked.on is not None:
-            self._check_matches()
-        frames = list(self._updates())
-        rows = frames[0]
-        for frame in frames[1:]:
-            rows = rows.unionByName(frame)
-        rows = rows.withColumn(self._collection.domain.columns[0], f.lit(self._time()).cast("bigint"))
-        return _told(self._tables, _written(self._tables, self._collection, rows, self._upper))
+        few = self._replacements()
+        if few is None:
+            self._frames[_TARGET] = self._contents()
+            if self._source is not None:
+                # A source that gives other rows when it is read again must be read once.
+                self._frames[_SOURCE] = (
+                    self._source.localCheckpoint()
+                    if self._found is None
+                    else frame_of(self._tables.spark, self._found.source, self._source.schema)
+                )
+                self._check_matches()
+            rows = reduce(DataFrame.unionByName, self._updates())
+            few = self._gathered(rows)
+        time = self._time()
+        if few is None:
+            rows = rows.withColumn(self._collection.domain.columns[0], f.lit(time).cast("bigint"))
+            return _told(self._tables, _written(self._tables, self._collection, rows, self._upper))
+        times = pa.repeat(pa.scalar(time, pa.int64()), few.num_rows)
+        few = few.append_column(self._collection.domain.columns[0], times)
+        empty = frame_of(self._tables.spark, few.slice(0, 0), spark_schema(few.schema))
+        batches = few.combine_chunks().to_batches()
+        return _told(self._tables, _written(self._tables, self._collection, empty, self._upper, batches))
+
+    def _replacements(self) -> pa.Table | None:
+        """The updates of a MERGE that replaces and adds whole rows; None if it is another one."""
+        kinds = {one.kind for one in self._asked.actions}
+        whole = all(one.columns is None and one.condition is None for one in self._asked.actions)
+        if self._found is None or self._equality is None or not self._equality.is_all or not whole:
+            return None
+        return replacements(
+            self._collection, self._found, updates="update" in kinds, inserts="insert" in kinds
+        )
+
+    def _gathered(self, rows: DataFrame) -> pa.Table | None:
+        """What Spark makes of few rows, in this process: Spark takes joins of small tables for large."""
+        few = None if self._found is None else taken(rows, few_bytes(self._frames[_SOURCE]))
+        if few is None:
+            return None
+        here = pa.Table.from_batches(few, None if few else arrow_schema(rows.schema))
+        return here.rename_columns(rows.columns)
 
     def _updates(self) -> Iterator[DataFrame]:
         before: list[str] = []
@@ -172,6 +211,8 @@ class _Attempt:
         matched = [one for one in self._asked.actions if one.matched]
         if not matched or self._only_deletes or self._asked.on is None:
             return
+        if self._found is not None and self._found.once:
+            return
         conditions = [one.condition for one in matched]
         either = " OR ".join(
             "TRUE" if one is None else f"coalesce({self._condition(one)}, FALSE)" for one in conditions
@@ -197,15 +238,26 @@ class _Attempt:
         return [f"({self._text(value)}\n)" for value in action.values], fields
 
     def _contents(self) -> DataFrame:
-        """The rows of the target, and how often each is there."""
-        collection, spark = self._collection, self._tables.spark
-        if self._upper.less_equal(collection.domain.minimum):
-            frame = spark.createDataFrame([], self._schema)
-            return frame.withColumn(_COUNT, f.lit(0).cast("bigint"))
-        last = self._upper.just_before().elements[0]
-        frame = snapshot(spark, collection, last, hold_for=self._tables.hold_for)
+        """The rows of the target that may match, and how often each is there."""
         names = [quoted(name, "spark") for name in self._schema.names]
+        if self._found is not None:
+            schema = self._collection.update_schema
+            rows = [convert(batch, frame_arrow(schema)) for batch in self._found.target.to_batches()]
+            here = pa.Table.from_batches(rows, frame_arrow(schema))
+            frame = frame_of(self._tables.spark, here, frame_schema(schema))
+        elif self._last is None:
+            empty = self._tables.spark.createDataFrame([], self._schema)
+            frame = empty.withColumn(DIFF, f.lit(0).cast("bigint"))
+        else:
+            frame = snapshot(self._tables.spark, self._collection, self._last, hold_for=self._tables.hold_for)
         return frame.select(*names, f.col(DIFF).alias(_COUNT))
+
+    @property
+    def _last(self) -> Time | None:
+        """The last closed time; None: there is none."""
+        if self._upper.less_equal(self._collection.domain.minimum):
+            return None
+        return self._upper.just_before().elements[0]
 
     def _time(self) -> Time:
         """The time of the change: the first that is open and, for a clock, not before the wall clock."""
@@ -259,11 +311,17 @@ def _numbered(count: int) -> list[str]:
 
 
 def _written(
-    tables: SqlTables, collection: Collection, rows: DataFrame, lower: Frontier | None = None
+    tables: SqlTables,
+    collection: Collection,
+    rows: DataFrame,
+    lower: Frontier | None = None,
+    few: Sequence[pa.RecordBatch] | None = None,
 ) -> WriteReport:
-    return write(collection, rows, lower=lower, author=tables.author, message=tables.message)
+    with noted_on(collection, tables.author, tables.message):
+        title = f"tidelake: write to {collection.name}"
+        return write(collection, rows, Updates(), lower=lower, title=title, few=few)
 
 
 def _told(tables: SqlTables, report: WriteReport) -> DataFrame:
-    upper = report.appended.upper
-    return tables.spark.createDataFrame([(report.answer.rows, str(upper))], _REPORT)
+    told = pa.table({"updates": [report.answer.rows], "upper": [str(report.appended.upper)]})
+    return frame_of(tables.spark, told, spark_schema(told.schema))

@@ -79,6 +79,7 @@ def write(
     title: str = "",
     by_tasks: bool = False,
     expected_bytes: int | None = None,
+    few: Sequence[pa.RecordBatch] | None = None,
 ) -> WriteReport:
     """Append a DataFrame in one commit.
 
@@ -94,6 +95,7 @@ def write(
         title: description of the jobs, for Spark's UI.
         by_tasks: let tasks do the work however few rows there are: the caller has distributed the rows.
         expected_bytes: the caller's guess of the rows' size in memory, used if Spark has no estimate.
+        few: the rows, in at most one batch, if they are in this process; the frame says their columns only.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
@@ -117,7 +119,6 @@ def write(
         expected_bytes=expected_bytes,
         planned=() if numbered is None else numbered.planned,
     )
-    few: Sequence[pa.RecordBatch] | None = None
     if taken is not None and isinstance(envelope, Debezium):
         frame, envelope = taken.frame, envelope.at(taken.timeline)
         # Events whose old rows are looked up are parsed by tasks.

@@ -31,7 +31,7 @@ from tidelake.spark.uploads import Answer, answer_schema, collect, total, weighi
 BYTES_MAX = "spark.tidelake.driverBytesMax"
 _BYTES_MAX = "16m"
 # A larger look-up takes long, so tasks share it.
-_LOOKED_UP_BYTES = 512 << 20
+LOOKED_UP_BYTES = 512 << 20
 # Rows are larger in memory than in files. If they are larger by more than this factor, the estimate was
 # wrong.
 _GROWTH = 4
@@ -116,7 +116,7 @@ def rows_of(
     if few is not None:
         return PreparedRows(names, prepared, few)
     most = 0 if by_tasks else few_bytes(frame, expected_bytes)
-    if most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
+    if most and envelope.looks_up_bytes(collection) <= LOOKED_UP_BYTES:
         caught_up = (
             beside(partial(envelope.catch_up, collection))
             if isinstance(envelope, Unpacking)
