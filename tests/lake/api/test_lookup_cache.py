@@ -357,9 +357,26 @@ def test_threads_that_look_up_at_once_get_the_same(tmp_path):
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
 
 
-def test_parts_of_few_row_groups_are_not_kept(tmp_path):
-    c, recorder = made(tmp_path, row_group_rows=1_001)
-    assert all(opened(recorder, lambda: c.lookup(ANYWHERE)) == 1 for _ in range(5))
+def test_parts_of_few_rows_are_kept_as_well(tmp_path):
+    c, recorder = made(tmp_path, row_group_rows=ROWS, merge_inputs_min=100)
+    for n in range(5):
+        c.upsert(rows([50 * n], f"new {n}"))
+    expected = [c.lookup(ANYWHERE) for _ in range(3)]
+    assert opened(recorder, lambda: expected.append(c.lookup(ANYWHERE))) == 0
+    assert all(found == expected[0] for found in expected)
+    assert expected[0].column("v")[0].as_py() == "new 0 of 0"
+
+
+def test_a_small_file_counts_more_than_it_has_since_a_process_maps_only_so_many(tmp_path):
+    floor = 64 * 1024
+    bound = MIB + 10 * floor
+    c, recorder = made(tmp_path, row_group_rows=ROWS, lookup_cache_bytes=bound, merge_inputs_min=100)
+    for n in range(30):
+        c.append(rows([50 * n], f"more {n}"))
+    each = [opened(recorder, lambda: c.lookup(ANYWHERE)) for _ in range(6)]
+    # The first one is larger, and each of the others has room for itself while it is written.
+    assert 1 + 30 - 10 <= each[-1] <= 1 + 30 - 5
+    assert 5 * 1024 < size(c) < 5 * floor
 
 
 def test_look_ups_of_some_columns_or_with_a_condition_are_right(tmp_path):

@@ -32,8 +32,8 @@ from tidelake.store.unnamed import spare_bytes, unnamed
 Decode: TypeAlias = Callable[..., Iterator[pa.RecordBatch]]
 """Decodes a part, with more arguments of `tidelake.data.scan.read_part`."""
 
-# Smaller parts are not kept: decoding so few row groups costs less than keeping them.
-_ROW_GROUPS_MIN = 4
+# A file counts at least so many bytes, since a process may map only so many (65,530 on Linux).
+_FILE_BYTES_MIN = 64 * 1024
 # Larger batches are searched faster, but take more memory while they are written.
 _BATCH_ROWS, _BATCH_BYTES = 1 << 20, 32 * MIB
 # The most missed parts to remember; most of them have been merged away since.
@@ -90,6 +90,10 @@ class _Missed:
 class _Kept:
     unpacked: Unpacked
     asked: int
+
+    @property
+    def charged_bytes(self) -> int:
+        return max(self.unpacked.size_bytes, _FILE_BYTES_MIN)
 
 
 class LookupCache:
@@ -221,11 +225,11 @@ class LookupCache:
 
     def _held_bytes(self) -> int:
         """Size of the files; a file that is being written counts with its limit."""
-        return sum(kept.unpacked.size_bytes for kept in self._kept.values()) + sum(self._begun.values())
+        return sum(kept.charged_bytes for kept in self._kept.values()) + sum(self._begun.values())
 
     def _unused(self, since: int) -> dict[Identity, int]:
         """The sizes of files that were not used since a question."""
-        return {id_: kept.unpacked.size_bytes for id_, kept in self._kept.items() if kept.asked < since}
+        return {id_: kept.charged_bytes for id_, kept in self._kept.items() if kept.asked < since}
 
     def _note(self, id_: Identity, rows: int, size_bytes: int) -> None:
         with self._lock:
@@ -266,6 +270,6 @@ def lookup_cache(config: Config) -> LookupCache | None:
     return _CACHE.get() if config.lookup_cache_bytes else None
 
 
-def worth_keeping(part: Part, config: Config) -> bool:
-    """Whether a part is large enough for the cache."""
-    return part.inline is None and part.rows >= _ROW_GROUPS_MIN * config.row_group_rows
+def worth_keeping(part: Part) -> bool:
+    """Whether a part needs the store without the cache."""
+    return part.inline is None

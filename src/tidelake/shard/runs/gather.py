@@ -85,5 +85,5 @@ def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> Non
     """
     cache = cache_of(spec)
     if cache is not None:
-        parts = [part for source in needed for part in source.run.parts if worth_keeping(part, spec.config)]
+        parts = [part for source in needed for part in source.run.parts if worth_keeping(part)]
         cache.catch_up([whole(spec, blobs, part) for part in parts])
