@@ -68,6 +68,21 @@ def test_consolidated_batches_end_between_groups_and_none_is_empty(drawn, batch_
     assert [repr(row) for batch in found for row in rows_of(batch)] == expected
 
 
+@settings(max_examples=examples(150))
+@given(updates(columns=2), st.sampled_from([5, 20]), st.lists(st.integers(0, 40)), st.sampled_from([2, 64]))
+def test_rows_of_several_chunks_are_consolidated_as_those_of_one(drawn, sorted_rows, cuts, chunks_max):
+    schema, domain, table = drawn
+    expected = [repr(row) for row in consolidated(rows_of(table))]
+    ends = sorted({min(cut, table.num_rows) for cut in cuts} | {0, table.num_rows})
+    chunked = pa.concat_tables([table.slice(a, b - a) for a, b in pairwise(ends)] or [table])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consolidate_module, "_TAKEN_ROWS", 4)
+        patch.setattr(consolidate_module, "_CHUNKS_MAX", chunks_max)
+        patch.setattr(consolidate_module, "_JOINED_BYTES", 0)
+        found = list(consolidate_module.consolidated(chunked, schema, domain, sorted_rows))
+    assert [repr(row) for batch in found for row in rows_of(batch)] == expected
+
+
 def test_equal_rows_are_summed_wherever_batches_and_chunks_end(monkeypatch):
     monkeypatch.setattr(consolidate_module, "_BATCH_ROWS", 3)
     monkeypatch.setattr(consolidate_module, "_JOINED_BYTES", 0)
@@ -95,7 +110,8 @@ def test_many_rows_are_consolidated_without_a_copy_of_all():
     plain = {"k": keys, "v": texts, "_time": keys % 7, "_diff": np.ones(count, np.int64)}
     schema = schema_from_arrow(pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
     table = normalize(pa.table(plain), schema, INT)
-    for rows in (table, consolidate(table, schema, INT)):
+    chunked = pa.Table.from_batches(table.to_batches(max_chunksize=50_000))
+    for rows in (table, chunked, consolidate(table, schema, INT)):
         before, seen, most = pa.total_allocated_bytes(), 0, 0
         for batch in consolidate_module.consolidated(rows, schema, INT):
             seen += batch.num_rows
@@ -270,10 +286,10 @@ def test_slices_are_cut_by_bytes_and_no_sum_needs_the_whole_table(monkeypatch):
     both = pa.concat_tables([table, extreme])
     monkeypatch.setattr(consolidate_module, "_SORTED_BYTES", 500)
     for rows in (7, 1000):
-        slices = list(consolidate_module._slices(both.to_batches(), rows))
+        slices = list(map(pa.Table.from_batches, consolidate_module._slices(both.to_batches(), rows)))
         assert len(slices) > 10
         assert all(s.num_rows <= rows and (s.nbytes <= 500 or s.num_rows == 1) for s in slices)
-        assert pa.Table.from_batches(slices).equals(both)
+        assert pa.concat_tables(slices).equals(both)
         assert consolidate(table, schema, INT, rows).equals(expected)
         found = consolidate(both, schema, INT, rows)
         assert rows_of(found)[:-1] == rows_of(expected)

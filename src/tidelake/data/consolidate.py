@@ -24,14 +24,16 @@ from tidelake.model.query import Updates
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
-# So many rows are sorted at once: a row then takes some 32 bytes, beside the rows themselves.
-_SORTED_ROWS = 8 * 1024 * 1024
-# Wide rows fill memory before they fill a slice; 32-bit offsets end at 2 GiB.
-_SORTED_BYTES = 1024 * 1024 * 1024
+# So many rows are sorted at once: a row then takes some 32 bytes, most of which stay in the cache.
+_SORTED_ROWS = 512 * 1024
+# Wide rows fill memory before they fill a slice, which is copied while it is sorted if it has several chunks.
+_SORTED_BYTES = 256 * 1024 * 1024
+# A slice of more chunks than this is copied until all of its rows are handed on.
+_CHUNKS_MAX = 64
 # What is handed on at once: so many rows, or fewer of so many bytes.
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 16 * 1024 * 1024
-# Several sorted slices are merged in chunks of so many rows.
-_MERGED_ROWS = 262_144
+# Several sorted slices are merged in chunks of so many rows, and each hands on at least so many.
+_MERGED_ROWS, _TAKEN_ROWS = 65_536, 4_096
 # Chunks of a table are joined up to this size.
 _JOINED_BYTES = 16 * 1024 * 1024
 
@@ -51,8 +53,8 @@ def consolidated(
 ) -> Iterator[pa.RecordBatch]:
     """Sort and consolidate updates, batch by batch.
 
-    Beside the table this holds some numbers for each row, and no copy of all rows. Many rows that are
-    consolidated already are yielded as views of the table.
+    Beside the table this holds a number for each row, and no copy of all rows, unless they come in tiny
+    chunks. Many rows that are consolidated already are yielded as views of the table.
 
     Args:
         table: canonical updates in any order, as `normalize` makes them.
@@ -123,20 +125,26 @@ def _in_order(
 ) -> Iterator[pa.RecordBatch]:
     slices = list(_slices(batches, sorted_rows))
     if len(slices) == 1:
-        return _summed(slices[0])
+        return _summed(_joined(slices[0]))
     everything = Updates(Frontier.of(domain.minimum), Frontier())
+    merged_rows = min(sorted_rows, _MERGED_ROWS)
+    rows = max(_TAKEN_ROWS, merged_rows // len(slices))
     # A sum within one slice may not fit into an int64 while the total does, so only the merge sums.
-    runs = [_sorted(batch) for batch in slices]
-    return merge(runs, schema, domain, everything, min(sorted_rows, _MERGED_ROWS))
+    runs = [_sorted(slice_, rows) for slice_ in slices]
+    return merge(runs, schema, domain, everything, merged_rows)
 
 
-def _slices(batches: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of `rows` rows, whatever their chunks, or of fewer that fill `_SORTED_BYTES`."""
+def _slices(batches: list[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """The rows in slices of `rows` rows, or fewer that fill `_SORTED_BYTES`; only many batches are joined."""
     if len(batches) == 1 and batches[0].num_rows <= rows and _takes_at_most(batches[0], _SORTED_BYTES):
-        yield batches[0]
+        yield batches
         return
     held: list[pa.RecordBatch] = []
     count = size = 0
+
+    def taken() -> list[pa.RecordBatch]:
+        return held if len(held) <= _CHUNKS_MAX else [_joined(held)]
+
     for batch in batches:
         start = 0
         while start < batch.num_rows:
@@ -144,16 +152,16 @@ def _slices(batches: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch
             start += part.num_rows
             for piece in pieces(part, rows, _SORTED_BYTES):
                 if held and size + piece.nbytes > _SORTED_BYTES:
-                    yield _joined(held)
+                    yield taken()
                     held, count, size = [], 0, 0
                 held.append(piece)
                 count += piece.num_rows
                 size += piece.nbytes
             if count >= rows:
-                yield _joined(held)
+                yield taken()
                 held, count, size = [], 0, 0
     if held:
-        yield _joined(held)
+        yield taken()
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -168,12 +176,34 @@ def _summed(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield found
 
 
-def _sorted(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _sorted(slice_: list[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice in order, in batches of at most so many."""
+    joined = _joined(slice_)
     # Held until the merge ends, so in as few bytes as will do.
-    order = sorted_groups(batch, batch.num_columns - 1)[0].astype(np.uint32)
-    rows = _batch_rows(batch)
+    order = sorted_groups(joined, joined.num_columns - 1)[0].astype(np.uint32)
+    rows = min(most, _batch_rows(joined))
+    # The slice is not held twice.
+    del joined
+    first_rows = np.cumsum([0, *(batch.num_rows for batch in slice_[:-1])])
     for start in range(0, len(order), rows):
-        yield _taken(batch, order[start : start + rows])
+        yield _gathered(slice_, first_rows, order[start : start + rows])
+
+
+def _gathered(
+    slice_: list[pa.RecordBatch], first_rows: npt.NDArray[np.int64], rows: npt.NDArray[np.uint32]
+) -> pa.RecordBatch:
+    """The rows of these numbers, of a slice whose batches begin at `first_rows`."""
+    if len(slice_) == 1:
+        return _taken(slice_[0], rows)
+    owners = np.searchsorted(first_rows, rows, side="right") - 1
+    # Batch by batch; few bits are sorted by counting.
+    order = np.argsort(owners.astype(np.uint8), kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=len(slice_)))
+    by_batch = np.split(rows[order], ends[:-1])
+    found = [_taken(b, own - first) for b, own, first in zip(slice_, by_batch, first_rows, strict=True)]
+    places = np.empty(len(rows), np.uint32)
+    places[order] = np.arange(len(rows), dtype=np.uint32)
+    return _taken(pa.concat_batches(found), places)
 
 
 def _taken(batch: pa.RecordBatch, rows: npt.NDArray[np.integer[Any]]) -> pa.RecordBatch:

@@ -29,6 +29,8 @@ Mask = npt.NDArray[np.bool_]
 
 # Combining copies; larger tables are handled chunk by chunk anyway.
 _COMBINE_BYTES = 64 * 1024 * 1024
+# Constants of more rows are cut: no copy is held of each row.
+_CONSTANT_ROWS = 1024 * 1024
 _INTEGERS = ("int", "uint")
 _REASON_MAX = 300
 # Which kinds of types may be cast into which; the cast itself still refuses values that it would change.
@@ -83,7 +85,7 @@ def normalize(
     several = False
     for name, field in zip(names, fields, strict=True):
         if name in given:
-            columns.append(_constant(values[given.index(name)], table.num_rows))
+            columns.append(_constant(values[given.index(name)], table))
         elif name in found:
             chunks = _chunks(table.column(found.index(name)), field, domain)
             if name == DIFF:
@@ -93,7 +95,7 @@ def normalize(
             columns.append(chunks[0] if len(chunks) == 1 else pa.chunked_array(chunks, field.type))
             several = several or len(chunks) > 1
         elif name == DIFF:
-            columns.append(_constant(1, table.num_rows))
+            columns.append(_constant(1, table))
         else:
             columns.append(pa.nulls(table.num_rows, field.type))
     result = pa.Table.from_arrays(columns, schema=wanted)
@@ -107,8 +109,18 @@ def _wanted(schema: Schema, domain: TimeDomain) -> tuple[pa.Schema, tuple[pa.Fie
     return wanted, tuple(wanted), tuple(wanted.names)
 
 
-def _constant(value: int, rows: int) -> pa.Array:
-    return from_numpy(np.full(rows, value, np.int64))
+def _constant(value: int, table: pa.Table) -> pa.Array | pa.ChunkedArray:
+    """A number for each row. Of many rows, in chunks as the table has them, which share their memory."""
+    if table.num_rows <= _CONSTANT_ROWS:
+        return from_numpy(np.full(table.num_rows, value, np.int64))
+    one = from_numpy(np.full(_CONSTANT_ROWS, value, np.int64))
+    lengths = [len(chunk) for chunk in table.column(0).chunks] if table.num_columns else [table.num_rows]
+    cuts = [
+        one.slice(0, min(_CONSTANT_ROWS, length - start))
+        for length in lengths
+        for start in range(0, length, _CONSTANT_ROWS)
+    ]
+    return pa.chunked_array(cuts)
 
 
 def as_table(data: object) -> pa.Table:
