@@ -241,9 +241,11 @@ def both_ways(request: pytest.FixtureRequest, spark: Any, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cuts reads and merges of a handful of rows into several tasks."""
+    """Cuts reads and merges of a handful of rows into several tasks, and leaves them to the workers."""
     from tidelake.shard.runs import plan
+    from tidelake.spark.reading import frames
 
+    monkeypatch.setattr(frames, "_SMALL_ROWS", -1)
     monkeypatch.setattr(plan, "_TASK_BYTES_MIN", 1)
 
 

@@ -1,5 +1,6 @@
 """Python workers of Spark that are idle end without a traceback, and work that came is PySpark's."""
 
+import gc
 import socket
 import subprocess
 import sys
@@ -48,6 +49,23 @@ def test_what_comes_is_left_to_pyspark(ends: tuple[socket.socket, socket.socket]
 
     assert quiet(worker)(here, True) == 7
     assert seen == [(b"work", True)]
+    gc.unfreeze()
+
+
+def test_what_is_there_before_the_second_task_is_left_out_of_later_collections(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    here, there = ends
+    there.sendall(b"work")
+    seen: list[int] = []
+    worker = quiet(lambda _sock, _authenticated: seen.append(gc.get_freeze_count()) or 0)
+    try:
+        worker(here, True)
+        kept = [object() for _ in range(10)]
+        worker(here, True)
+    finally:
+        gc.unfreeze()
+    assert seen[0] > 10_000 and seen[1] <= seen[0], kept
 
 
 def test_the_daemon_calls_its_worker_by_its_global_name() -> None:

@@ -18,7 +18,7 @@ from tidelake.spark import changes, maintain, snapshot, updates
 from tidelake.spark.jobs.maintain import Round
 from tidelake.state.bases import needed
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("small_tasks")]
 
 KEYS, REPLACED, BULK, TIMES = 1_000, 400, 12, 22
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])

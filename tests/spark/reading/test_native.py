@@ -18,12 +18,13 @@ import tidelake
 from tidelake.config import Config
 from tidelake.errors import LeaseExpired
 from tidelake.shard.runs.plan import AsStored
-from tidelake.spark import changes, snapshot
+from tidelake.spark import changes, snapshot, updates
+from tidelake.spark.reading import frames
 from tidelake.spark.reading.native import readable, scan
 from tidelake.spark.tasks import task_bytes_max
 from tidelake.store.layers import BlobLayer
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("by_workers")]
 
 CONFIG = Config(part_target_bytes=4096, row_group_rows=64, inline_part_bytes=0, merge_budget_s=0.0)
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
@@ -67,6 +68,12 @@ TIMES: list[dt.datetime | None] = [
     for year, month in ((1, 1), (9999, 12), (1582, 10))
 ]
 TIMES.append(None)
+
+
+@pytest.fixture
+def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves few rows to the workers too."""
+    monkeypatch.setattr(frames, "_SMALL_ROWS", -1)
 
 
 def made(folder: Path, schema: pa.Schema = SCHEMA, config: Config = CONFIG) -> tidelake.Collection:
@@ -115,6 +122,40 @@ def test_all_plain_values_are_the_same_by_both_ways(spark: Any, tmp_path: Path) 
         assert lines(native) == lines(merged)
     finally:
         spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInRead")
+
+
+def test_few_rows_are_read_by_the_driver_and_are_the_same(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = made(tmp_path, PLAIN, replace(CONFIG, inline_part_bytes=1 << 16))
+    count = 60
+    held = [[VALUES[k % 5][i] for k in range(count)] for i in range(9)]
+    at = [TIMES[k % 4] for k in range(count)]
+    small = [(Decimal("-999.99"), None, Decimal("0.00"))[k % 3] for k in range(count)]
+    large = [(Decimal(10) ** 27, None, Decimal("-0.0000000001"))[k % 3] for k in range(count)]
+    columns = [list(range(count)), *held, at, at, small, large]
+    table = pa.table([pa.array(v, f.type) for v, f in zip(columns, PLAIN, strict=True)], schema=PLAIN)
+    for diff, part in ((1, table), (2, table.slice(30)), (-1, table.slice(10, 30))):
+        c.append(part.append_column("_diff", pa.array([diff] * len(part), pa.int64())))
+    reads = {
+        "snapshot": lambda: snapshot(spark, c),
+        "old": lambda: snapshot(spark, c, 1, columns=["f64", "k"]),
+        "condition": lambda: snapshot(spark, c, where="k > 20 AND s = 'a'"),
+        "changes": lambda: changes(spark, c, 0, 2),
+        "updates": lambda: updates(spark, c, 0, 3),
+        "nothing": lambda: updates(spark, c, 3, 3),
+    }
+    by_workers = {name: (lines(frame := read()), frame.schema) for name, read in reads.items()}
+    log = c.state().seqno
+    monkeypatch.setattr(frames, "_SMALL_ROWS", 4096)
+    for name, read in reads.items():
+        frame = read()
+        assert (lines(frame), frame.schema) == by_workers[name], name
+        assert shape(frame) == (False, False), name
+    assert c.state().seqno == log  # no hold is needed
+    monkeypatch.setattr(frames, "_SMALL_ROWS", c.state().spine.totals.rows - 1)
+    assert shape(snapshot(spark, c)) == (False, True)
+    assert shape(snapshot(spark, c, native=False)) == (False, True)
 
 
 def test_what_overlaps_is_merged_and_the_rest_is_scanned(spark: Any, tmp_path: Path) -> None:

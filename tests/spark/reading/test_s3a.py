@@ -24,6 +24,7 @@ import tidelake
 import tidelake.spark as ts
 from tidelake.config import Config
 from tidelake.errors import LeaseExpired
+from tidelake.spark.reading import frames
 from tests.spark import quick
 from tests.spark.s3a_options import options
 
@@ -43,6 +44,7 @@ spark = quick.session(**{
 })
 context = spark.sparkContext
 context.setLogLevel("INFO")
+frames._SMALL_ROWS = -1  # few rows go to the workers too
 config = Config(part_target_bytes=1024, row_group_rows=8, inline_part_bytes=0, merge_budget_s=0.0)
 lake = tidelake.open(url, config=config, store_options="tests.spark.s3a_options:options")
 c = lake.create("c", pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.float64())]), key=["k"])

@@ -5,8 +5,9 @@ fetch, merge and consolidate their key range and hand Arrow batches to Spark. No
 rows come sorted within a partition. The parts of a snapshot that need no merging are read by Spark's own
 Parquet scan (`tidelake.spark.reading.native`), which guarantees no order.
 
-The plan is part of the DataFrame: using it again later reads the same contents. A hold keeps the parts of the
-plan, by default for a day: see `tidelake.spark.reading.holds`.
+Few rows are read by the driver when the function is called, and the DataFrame has them. Otherwise the plan
+is part of the DataFrame: using it again later reads the same contents. A hold keeps the parts of the plan, by
+default for a day: see `tidelake.spark.reading.holds`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,11 +29,14 @@ from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
+from tidelake.spark.installed import VERSION
 from tidelake.spark.reading.holds import HOLD_FOR, Lasting, hold_plans, kept
 from tidelake.spark.reading.jvm import why_unreadable
 from tidelake.spark.reading.native import readable, scan
 from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
+from tidelake.spark.versions import frame_of
 
+_SMALL_ROWS, _SMALL_BYTES = 4096, 1 << 20
 _LAST_DATE = 2**31 - 1
 
 
@@ -88,8 +92,8 @@ def snapshot(
         native: let Spark itself read the parts that need no merging, as after a merge up to `as_of`: parts of
             one time and of the newest schema, whose keys no other run has. Not used with `where`, since our
             own scan skips more; nor if its JVM cannot read the store, which is tried at the first read of a
-            lake in a session: `explain()` says why. False: workers read all parts, and rows come sorted
-            within a partition.
+            lake in a session: `explain()` says why. False: workers read all parts, also of few rows, and rows
+            come sorted within a partition.
 
     Returns:
         Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity. The rows
@@ -112,6 +116,7 @@ def snapshot(
         hold_for=hold_for,
         times=times,
         native=native,
+        by_driver=native,
     )
 
 
@@ -243,6 +248,7 @@ def _frame(
     hold_for: DurationLike | None,
     times: TimesAs,
     native: bool = False,
+    by_driver: bool = True,
 ) -> DataFrame:
     if times == "timestamp":
         check_clock(collection.domain)
@@ -259,14 +265,30 @@ def _frame(
     stored = plan.as_stored
     if stored is not None and not readable(stored.schema):
         plan, stored, why = planned(as_stored=False), None, "Spark reads other values of these types"
-    held = hold_plans(collection, [plan], hold_for)
     schema = _nullable(plan.schema, collection) if native else plan.schema
+    if by_driver and parallelism is None and stored is None and _is_small(plan):
+        here = _here(spark, plan, schema)
+        return _with_timestamps(here, collection.domain) if times == "timestamp" else here
+    held = hold_plans(collection, [plan], hold_for)
     name = f"tidelake workers, as {why}" if why else "tidelake workers"
     merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema), held), frame_schema(schema), name=name)
     if stored is not None:
         found = scan(spark, stored, schema, collection.domain.columns)
         merged = found.union(merged) if plan.tasks else found
     return _with_timestamps(merged, collection.domain) if times == "timestamp" else merged
+
+
+def _is_small(plan: ReadPlan) -> bool:
+    """Whether this process reads the rows: that takes less time than to start a job with Python workers."""
+    # From 4.0 on no worker gets the rows of `frame_of`. Plain types come back from Spark as they are.
+    is_small = plan.rows <= _SMALL_ROWS and plan.size_bytes <= _SMALL_BYTES
+    return is_small and VERSION >= (4, 0) and readable(plan.schema)
+
+
+def _here(spark: SparkSession, plan: ReadPlan, schema: pa.Schema) -> DataFrame:
+    arrow = frame_arrow(schema)
+    found = [convert(batch, arrow) for task in plan.tasks for batch in run_task(task)]
+    return frame_of(spark, pa.Table.from_batches(found, arrow), frame_schema(schema))
 
 
 def _with_timestamps(frame: DataFrame, domain: TimeDomain) -> DataFrame:

@@ -58,7 +58,7 @@ class Matchable:
     Attributes:
         source: its rows.
         schema: its columns in Spark.
-        keys: the encoded key of each row of the source; null if a key column is null, which equals nothing.
+        keys: the encoded key of each row of the source.
         target: the rows of these keys: the columns of the collection, times and `_diff`.
         target_keys: their encoded keys.
     """
@@ -72,8 +72,7 @@ class Matchable:
     @property
     def once(self) -> bool:
         """Whether the source has each key once: then it matches no row of the target twice."""
-        known = self.keys.drop_null()
-        return len(known.unique()) == len(known)
+        return len(self.keys.unique()) == len(self.keys)
 
 
 def key_equality(parsed: Statement, target: str, source: str, key: Sequence[str]) -> KeyEquality | None:
@@ -124,13 +123,10 @@ def matchable(
         [_named(rows, name).cast(one.type) for name, one in zip(equality.columns, key, strict=True)],
         key.names,
     )
-    unequal = [asked.column(name).is_null() for name in asked.column_names]
-    keys = encode_key(asked, schema)
-    for mask in unequal:
-        keys = pc.if_else(mask.combine_chunks(), pa.nulls(1, keys.type)[0], keys)
     empty = collection.update_schema.empty_table()
+    # Null equals nothing, so no row with one is in the target's.
     target = empty if at is None else collection.lookup(asked.drop_null(), at)
-    return Matchable(rows, source.schema, keys, target, encode_key(target, schema))
+    return Matchable(rows, source.schema, encode_key(asked, schema), target, encode_key(target, schema))
 
 
 def replacements(
