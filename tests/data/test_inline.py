@@ -1,5 +1,6 @@
 """Inline parts and the counts of times: what is said of rows is true of them."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -200,6 +201,12 @@ def test_counts_of_long_streams_stay_true_and_even(order):
     check_counts(pairs, batches)
     assert len(pairs) == BUCKETS_MAX
     assert max(rows for _, rows in pairs) < 0.35 * len(times)
+
+
+@pytest.mark.parametrize("order", itertools.permutations([[7, 7, 7], [7, 7], [9], [3, 3]]))
+def test_batches_of_one_time_each_are_counted(order):
+    check_counts(counted(order), order)
+    assert counted([[7, 7, 7], [7, 7]]) == ((7, 5),)
 
 
 def test_folded_rows_at_the_least_time_are_counted_apart():

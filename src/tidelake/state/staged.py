@@ -75,6 +75,8 @@ class Staging:
 
     def __iter__(self) -> Iterator[Staged]:
         """The batches that are in, in the order of their names."""
+        if not self.batches:
+            return iter(())
         return (one for name in sorted(self.batches) if (one := self.batches[name]).awaits is None)
 
     def __len__(self) -> int:

@@ -321,7 +321,8 @@ class ShardState:
     @property
     def drained(self) -> Frontier:
         """Where the spine ends: at `upper`, or earlier if updates before `upper` are still staged."""
-        end = self.spine.end
+        levels = self.spine.batches
+        end = levels[-1].bounds.upper if levels else self.spine.end
         return self.minimum if end is None else end
 
     def batches(self) -> Iterator[HollowBatch]:

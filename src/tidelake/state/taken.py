@@ -77,6 +77,8 @@ def kept(taken: Taken, floor: int) -> Taken:
 
 def is_taken(taken: Taken, name: str) -> bool:
     """Whether an upload of that name was taken in."""
+    if not taken:
+        return False
     seqno, id_ = names.upload(name)
     return id_ in taken.get(seqno, ())
 
