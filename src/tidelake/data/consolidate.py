@@ -25,7 +25,7 @@ from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
 # So many rows are sorted at once: a row then takes some 32 bytes, most of which stay in the cache.
-_SORTED_ROWS = 512 * 1024
+_SORTED_ROWS = 1024 * 1024
 # Wide rows fill memory before they fill a slice, which is copied while it is sorted if it has several chunks.
 _SORTED_BYTES = 256 * 1024 * 1024
 # A slice of more chunks than this is copied until all of its rows are handed on.
@@ -124,8 +124,8 @@ def _in_order(
     batches: list[pa.RecordBatch], schema: Schema, domain: TimeDomain, sorted_rows: int
 ) -> Iterator[pa.RecordBatch]:
     slices = list(_slices(batches, sorted_rows))
-    if len(slices) == 1:
-        return _summed(_joined(slices[0]))
+    if [len(slice_) for slice_ in slices] == [1]:
+        return _summed(slices[0][0])
     everything = Updates(Frontier.of(domain.minimum), Frontier())
     merged_rows = min(sorted_rows, _MERGED_ROWS)
     rows = max(_TAKEN_ROWS, merged_rows // len(slices))
