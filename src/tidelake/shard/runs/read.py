@@ -42,6 +42,8 @@ _READERS_MAX = 2
 _RUNS_MAX = 64
 # Runs of at most this fraction of `fold_rows` are short.
 _SHORT_SHARE = 16
+# Runs of together at most this fraction of `fold_rows` are few rows.
+_SMALL_SHARE = 2
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 _ALL = Selection()
 
@@ -157,7 +159,8 @@ def _direct(
         decoded -= set(spec.domain.columns)
     untimed = [name for name in names if name in decoded]
     size = {"batch_rows": chunk_rows, "batch_bytes": chunk_bytes}
-    with closing(prefetch(seen(spec, blobs, runs[0], scope, {}, **size, columns=decoded), 1)) as ahead:
+    found = seen(spec, blobs, runs[0], scope, {}, **size, columns=decoded)
+    with closing(prefetch(found, 1) if _readers(spec, blobs, runs) else found) as ahead:
         for batch in ahead:
             kept = wanted(batch) if timing is None else timing(batch.select(untimed))
             if kept.num_rows:
@@ -181,7 +184,7 @@ def _merged(
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     several = partial(streams, spec, blobs, scope=scope, runs=runs)
     # Fetch and decode ahead of the merge, while the small runs are folded.
-    threads = readers(blobs, _READERS_MAX)
+    threads = _readers(spec, blobs, runs)
     with prefetch_all(several(large), threads) as ahead:
         folded = _folded(spec, blobs, small, query, scope)
         if folded is not None and not large:
@@ -194,8 +197,14 @@ def _merged(
             grown = chunk_bytes * max(1, min(len(runs_), _RUNS_MAX) // SHARES_MAX)
             cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=grown)
             # Cut and join the next chunk in a thread while this one is sorted and summed.
-            with closing(prefetch(cut, 1) if large else cut) as joined:
+            with closing(prefetch(cut, 1) if large and threads else cut) as joined:
                 yield from sums(joined, spec.domain, query, chunk_rows)
+
+
+def _readers(spec: ShardSpec, blobs: BlobStore, runs: list[Source]) -> int:
+    """How many threads read ahead. None do for few rows of a store that is near: threads cost more then."""
+    is_small = sum(source.run.rows for source in runs) * _SMALL_SHARE <= spec.config.fold_rows
+    return readers(blobs, 0 if is_small else _READERS_MAX)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
