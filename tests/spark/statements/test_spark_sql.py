@@ -256,7 +256,9 @@ def merged(spark: Any, lake: Any, rows: list[Any], text: str) -> tuple[Any, Any]
     columns = [*KEYED, pa.field("_diff", pa.int64())]
     arrays = [pa.array(a, f.type) for a, f in zip(zip(*values, strict=True), columns, strict=True)]
     made.append(pa.Table.from_arrays(arrays, schema=pa.schema(columns)))
-    spark.createDataFrame(rows, SOURCE).createOrReplaceTempView("source")
+    given = pa.Table.from_pylist([dict(zip(KEYED.names, row, strict=True)) for row in rows], KEYED)
+    # Of a table of Arrow Spark knows the size.
+    spark.createDataFrame(given, SOURCE).createOrReplaceTempView("source")
     try:
         told = tuple(ts.sql(spark, f"MERGE INTO t {text}", lake=lake).first())
     except UsageError as error:
