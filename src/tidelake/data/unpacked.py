@@ -10,8 +10,7 @@ from typing import IO
 import pyarrow as pa
 
 from tidelake.data.consolidate import pieces
-from tidelake.data.keyset import KeySet, searchable
-from tidelake.data.types import row_schema
+from tidelake.data.keyset import KeySet, are_numbers, searchable
 from tidelake.model.schema import Schema
 
 # Name of the column of keys, which comes after the part's own; one of these may have the same name.
@@ -27,10 +26,8 @@ def unpacked_bytes(size_bytes: int, rows: int, schema: Schema) -> int:
         rows: how many they are.
         schema: the one that they were written under.
     """
-    empty = pa.RecordBatch.from_pylist([], row_schema(schema))
-    numbers = pa.types.is_uint64(searchable(empty, schema).type)
     # Encoded keys are hardly larger than all columns together, of which two are numbers.
-    return size_bytes + (rows * _NUMBER_BYTES if numbers else size_bytes)
+    return size_bytes + (rows * _NUMBER_BYTES if are_numbers(schema) else size_bytes)
 
 
 def unpack(batches: Iterable[pa.RecordBatch], schema: Schema, sink: IO[bytes], bytes_max: int) -> bool:

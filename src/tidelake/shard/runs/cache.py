@@ -32,6 +32,8 @@ from tidelake.store.unnamed import spare_bytes, unnamed
 Decode: TypeAlias = Callable[..., Iterator[pa.RecordBatch]]
 """Decodes a part, with more arguments of `tidelake.data.scan.read_part`."""
 
+# Smaller parts of a far store are not unpacked: that fetches them again, and their bytes are kept.
+_FAR_ROW_GROUPS_MIN = 4
 # A file counts at least so many bytes, since a process may map only so many (65,530 on Linux).
 _FILE_BYTES_MIN = 64 * 1024
 # Larger batches are searched faster, but take more memory while they are written.
@@ -270,6 +272,6 @@ def lookup_cache(config: Config) -> LookupCache | None:
     return _CACHE.get() if config.lookup_cache_bytes else None
 
 
-def worth_keeping(part: Part) -> bool:
-    """Whether a part needs the store without the cache."""
-    return part.inline is None
+def worth_keeping(part: Part, config: Config, *, is_far: bool) -> bool:
+    """Whether look-ups may unpack a part of a store."""
+    return part.inline is None and not (is_far and part.rows < _FAR_ROW_GROUPS_MIN * config.row_group_rows)

@@ -7,6 +7,7 @@ for.
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
@@ -85,5 +86,6 @@ def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> Non
     """
     cache = cache_of(spec)
     if cache is not None:
-        parts = [part for source in needed for part in source.run.parts if worth_keeping(part)]
+        is_kept = partial(worth_keeping, config=spec.config, is_far=blobs.is_far)
+        parts = [part for source in needed for part in source.run.parts if is_kept(part)]
         cache.catch_up([whole(spec, blobs, part) for part in parts])

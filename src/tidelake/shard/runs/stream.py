@@ -159,7 +159,7 @@ def _decoded(
         columns=columns,
     )
     # Look-ups only: a merge writes what it reads, so it must read the stored part, which has checksums.
-    kept = scope.only_keys and columns is None and worth_keeping(part)
+    kept = scope.only_keys and columns is None and worth_keeping(part, spec.config, is_far=blobs.is_far)
     cache = cache_of(spec) if kept else None
     size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
     if cache is not None and scope.among is not None:
