@@ -1,8 +1,11 @@
 """Commands that arrive together: one commit, an answer for each, and what becomes of them when it fails."""
 
+import linecache
+import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -684,3 +687,76 @@ def test_the_steps_of_a_delta_lead_where_the_delta_does(bay):
         assert again == delta
         state = apply(state, delta)
     assert state == bay.c.state()
+
+
+LEAVING = ("leave", "_open", "<dictcomp>", "<listcomp>")
+
+
+def interrupting(at):
+    """A tracer that interrupts a thread when it comes to a line while it leaves the queue, once."""
+    left = [at]
+
+    def trace(frame, event, _):
+        inside = Path(frame.f_code.co_filename).name == "requestqueue.py" and frame.f_code.co_name in LEAVING
+        if not inside:
+            return None
+        # Where a lock is taken or given back no interrupt can come between.
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not text.startswith("with "):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_thread_that_is_interrupted_while_it_leaves_stops_no_other_one(answers):
+    """Wherever the interrupt comes."""
+    at = 0
+    while True:
+        at += 1
+        queue = RequestQueue()
+        first, others = Request(), [Request() for _ in range(3)]
+        rounds, stopped = [], []
+
+        def carry_out(requests, first=first, rounds=rounds):
+            rounds.append(list(requests))
+            for request in requests[: answers if first in requests else None]:
+                request.answered = True
+
+        def interrupted(at=at, queue=queue, first=first, carry_out=carry_out, stopped=stopped):
+            sys.settrace(interrupting(at))
+            try:
+                queue.run(first, carry_out)
+            except KeyboardInterrupt:
+                stopped.append(at)
+            finally:
+                sys.settrace(None)
+
+        queue._before = lambda queue=queue, first=first: until(lambda: first.gone or lined(queue) == 3)
+        threads = [threading.Thread(target=interrupted, daemon=True)]
+        threads[0].start()
+        until(lambda queue=queue: queue._lines.get()._leader is not None)
+        threads += [threading.Thread(target=queue.run, args=(o, carry_out), daemon=True) for o in others]
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive(), at
+        assert all(request.answered for request in others)
+        assert all(len(set(map(id, together))) == len(together) for together in rounds)
+        assert queue._lines.get()._leader is None and not lined(queue)
+        if not stopped:
+            break
+    assert at > 12
+
+
+def lined(queue):
+    return len(queue._lines.get()._waiting)
+
+
+def until(holds):
+    while not holds():
+        time.sleep(0.001)

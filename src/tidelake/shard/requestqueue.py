@@ -101,7 +101,12 @@ class RequestQueue:
                 taken = line.take(request, self._size_max)
                 self._timed(request, taken, carry_out)
         finally:
-            line.leave(request, taken)
+            try:
+                line.leave(request, taken)
+            except BaseException:
+                # An interrupt came while it left: then all others would wait for it for ever.
+                line.leave(request, taken)
+                raise
         request.check()
 
     def _gather(self, line: "_Line", leader: Request) -> None:
@@ -158,18 +163,22 @@ class _Line:
         return [leader, *taken]  # type: ignore[list-item] # all are of one kind
 
     def leave(self, request: Request, taken: Sequence[Request]) -> None:
-        """End a call: let the answered requests go on, and if this one led, let the next one lead."""
+        """End a call: let the answered requests go on, and if this one led, let the next one lead.
+
+        May be repeated, wherever it was interrupted: no request is lost, or twice in the line.
+        """
         with self._lock:
             request.gone = True
-            left = [one for one in (*taken, *self._waiting) if not one.answered and not one.gone]
             for one in taken:
                 if one.answered:
                     _open(one)
-            self._waiting = left
+            left = {id(one): one for one in (*taken, *self._waiting) if one is not self._leader}
+            self._waiting = [one for one in left.values() if not one.answered and not one.gone]
             if self._leader is request:
-                self._leader = self._waiting.pop(0) if self._waiting else None
-                if self._leader is not None:
-                    _open(self._leader)
+                self._leader = self._waiting[0] if self._waiting else None
+            if self._leader is not None:
+                self._waiting = [one for one in self._waiting if one is not self._leader]
+                _open(self._leader)
 
 
 def _copied(error: Exception) -> Exception:
@@ -184,5 +193,5 @@ def _copied(error: Exception) -> Exception:
 
 
 def _open(request: Request) -> None:
-    if request.guard is not None and not request.gone:
+    if request.guard is not None and not request.gone and request.guard.locked():
         request.guard.release()
