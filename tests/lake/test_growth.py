@@ -75,7 +75,8 @@ def test_an_append_costs_as_much_after_2000_commits_as_after_200(kind: str, tmp_
     early, late = costs[EARLY], costs[LATE]
     assert late.calls <= 1.2 * early.calls
     assert late.log_bytes <= 1.1 * early.log_bytes
-    assert late.python <= 1.1 * early.python
+    # Merges of more levels, and a rollup more or less.
+    assert late.python <= 1.2 * early.python
     # The entries since the last rollup, which are at most some 64 KiB.
     assert max(opened[EARLY].calls, opened[LATE].calls) <= 100
     # The rows in it, and the objects that are not old enough to go.

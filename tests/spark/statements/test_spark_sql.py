@@ -208,7 +208,7 @@ MERGES = [
 STARS = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 CHANGES = [
     f"MERGE INTO t USING (SELECT k, b AS a FROM s) s ON t.k = s.k {STARS}",
-    f"MERGE INTO t USING (SELECT b AS a, k FROM s) s ON s.k = t.k AND t.a > s.a {STARS}",
+    f"MERGE INTO t USING (SELECT k, b AS a FROM s) s ON s.k = t.k AND t.a > s.a {STARS}",
     "UPDATE t SET a = a + 1 WHERE k > 1",
     "UPDATE t SET a = (SELECT max(b) FROM s), k = k + 10 WHERE a IS NULL OR k IN (SELECT k FROM s)",
     "DELETE FROM t WHERE a > 0 OR NOT EXISTS (SELECT 1 FROM s WHERE s.k = t.k)",
@@ -236,6 +236,7 @@ MATCHES = [
     f"USING source s ON t.x <=> s.x AND t.y <=> s.y {STARS}",
     f"USING (SELECT x, y, cast(v AS int) v FROM source) s ON t.x = s.x AND t.y = s.y {STARS}",
     f"USING (SELECT cast(x AS float) x, y, v FROM source) s ON t.x = s.x AND t.y = s.y {STARS}",
+    f"USING (SELECT v, y, x FROM source) s ON t.x = s.x AND t.y = s.y {STARS}",
     f"USING (SELECT *, 1 AS other FROM source) s ON t.x = s.x AND t.y = s.y {STARS}",
     "USING source s ON t.x = s.x AND t.y = s.y WHEN MATCHED THEN UPDATE SET *",
     "USING source s ON t.x = s.x AND t.y = s.y WHEN NOT MATCHED THEN INSERT *",
