@@ -84,6 +84,17 @@ def rows(keys: range, **more: Any) -> pa.Table:
     return pa.table({"k": pa.array(keys, pa.int64()), "v": [f"value {k}" for k in keys], **more})
 
 
+def plain_rows() -> pa.Table:
+    """Rows of all plain types."""
+    count = 60
+    held = [[VALUES[k % 5][i] for k in range(count)] for i in range(9)]
+    at = [TIMES[k % 4] for k in range(count)]
+    small = [(Decimal("-999.99"), None, Decimal("0.00"))[k % 3] for k in range(count)]
+    large = [(Decimal(10) ** 27, None, Decimal("-0.0000000001"))[k % 3] for k in range(count)]
+    columns = [list(range(count)), *held, at, at, small, large]
+    return pa.table([pa.array(v, f.type) for v, f in zip(columns, PLAIN, strict=True)], schema=PLAIN)
+
+
 def plan_of(frame: Any) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
@@ -105,13 +116,7 @@ def stored_files(c: tidelake.Collection) -> list[Path]:
 
 def test_all_plain_values_are_the_same_by_both_ways(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path, PLAIN)
-    count = 60
-    held = [[VALUES[k % 5][i] for k in range(count)] for i in range(9)]
-    at = [TIMES[k % 4] for k in range(count)]
-    small = [(Decimal("-999.99"), None, Decimal("0.00"))[k % 3] for k in range(count)]
-    large = [(Decimal(10) ** 27, None, Decimal("-0.0000000001"))[k % 3] for k in range(count)]
-    columns = [list(range(count)), *held, at, at, small, large]
-    c.append(pa.table([pa.array(v, f.type) for v, f in zip(columns, PLAIN, strict=True)], schema=PLAIN))
+    c.append(plain_rows())
     # What the session says of files is not asked.
     spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY")
     try:
@@ -128,13 +133,7 @@ def test_few_rows_are_read_by_the_driver_and_are_the_same(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     c = made(tmp_path, PLAIN, replace(CONFIG, inline_part_bytes=1 << 16))
-    count = 60
-    held = [[VALUES[k % 5][i] for k in range(count)] for i in range(9)]
-    at = [TIMES[k % 4] for k in range(count)]
-    small = [(Decimal("-999.99"), None, Decimal("0.00"))[k % 3] for k in range(count)]
-    large = [(Decimal(10) ** 27, None, Decimal("-0.0000000001"))[k % 3] for k in range(count)]
-    columns = [list(range(count)), *held, at, at, small, large]
-    table = pa.table([pa.array(v, f.type) for v, f in zip(columns, PLAIN, strict=True)], schema=PLAIN)
+    table = plain_rows()
     for diff, part in ((1, table), (2, table.slice(30)), (-1, table.slice(10, 30))):
         c.append(part.append_column("_diff", pa.array([diff] * len(part), pa.int64())))
     reads = {
