@@ -88,7 +88,7 @@ class PartWriter:
         self._filter = PartFilterBuilder() if filtered else None
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
-        # For each row group its first and its last row's keys.
+        # For each row group the key of its first row, and that of its last row.
         self._keys: list[pa.RecordBatch] = []
         self._ends: list[int] = []
         self._crcs: list[int] = []
@@ -111,9 +111,10 @@ class PartWriter:
             self.digest(self.encode(_summary(batch, self._schema, self._domain, self._stats, filtered)))
 
     def digest(self, encoded: list[bytes]) -> None:
-        """Take what `encode` returned into the checksum, in the same order."""
+        """Take what `encode` returned into the checksums, in the same order."""
         for data in encoded:
             self._checksum.update(data)
+            self._crcs.append(zlib.crc32(data))
 
     def encode(self, piece: Summary) -> list[bytes]:
         """Take updates as `write` does, with their summary; not empty.
@@ -170,31 +171,35 @@ class PartWriter:
     def _flush(self, *, whole_groups: bool) -> list[bytes]:
         if not self._pending:
             return []
-        joined = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
-        end = joined.num_rows
+        # Batches that share a row group are not joined: that would copy all rows.
+        pending = pa.Table.from_batches(self._pending)
+        end = pending.num_rows
         if whole_groups:
             end -= end % self._row_group_rows
         cuts = range(0, end, self._row_group_rows)
-        encoded = [self._encoded(joined.slice(n, min(self._row_group_rows, end - n))) for n in cuts]
-        rest = joined.slice(end)
+        encoded = [self._encoded(pending.slice(n, min(self._row_group_rows, end - n))) for n in cuts]
+        rest = pending.slice(end)
         # A copy, because a slice would keep the whole batch in memory.
-        self._pending = [pa.concat_batches([rest])] if rest.num_rows else []
+        self._pending = [pa.concat_batches(rest.to_batches())] if rest.num_rows else []
         self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
         return encoded
 
-    def _encoded(self, group: pa.RecordBatch) -> bytes:
+    def _encoded(self, group: pa.Table) -> bytes:
+        batches = group.to_batches()
         if self._writer is None:
-            self._writer = self._opened(group)
+            self._writer = self._opened(pa.concat_batches(batches))
         start = self._ends[-1] if self._ends else len(MAGIC)
-        columns = [filled(column) for column in group.columns]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._arrow), group.num_rows)
+        for_parquet = [
+            pa.RecordBatch.from_arrays([filled(column) for column in batch.columns], schema=self._arrow)
+            for batch in batches
+        ]
+        self._writer.write_table(pa.Table.from_batches(for_parquet), group.num_rows)
         end = self._sink.tell()
-        self._keys.append(group.select(self._key_names).take(places(0, group.num_rows - 1)))
+        for batch, row in ((batches[0], 0), (batches[-1], batches[-1].num_rows - 1)):
+            self._keys.append(batch.select(self._key_names).take(places(row)))
         self._ends.append(end)
         # A copy, as a view would keep the buffer from growing.
-        written = bytes(self._sink.getbuffer()[start:end])
-        self._crcs.append(zlib.crc32(written))
-        return written
+        return bytes(self._sink.getbuffer()[start:end])
 
     def _opened(self, sample: pa.RecordBatch) -> pq.ParquetWriter:
         dictionaries, encodings = _encodings(sample)
