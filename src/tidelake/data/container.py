@@ -177,19 +177,16 @@ def read_footer(file: File, part: Part) -> Footer:
         raise CorruptionError(part.name, f"its footer cannot be read: {error}") from error
 
 
-def read_group_bytes(file: File, part: Part, footer: Footer, first: int, last: int) -> bytes:
-    """The checked bytes of the row groups first..last, inclusive: one read.
+def check_groups(data: bytes, part: Part, footer: Footer, groups: range) -> None:
+    """Check the bytes of adjacent row groups.
 
     Raises:
         CorruptionError: they are not what was written.
     """
-    origin = footer.start(first)
-    data = read_range(file, part, origin, footer.ends[last])
-    view = memoryview(data)
-    for group in range(first, last + 1):
+    origin, view = footer.start(groups[0]), memoryview(data)
+    for group in groups:
         if zlib.crc32(view[footer.start(group) - origin : footer.ends[group] - origin]) != footer.crcs[group]:
             raise CorruptionError(part.name, f"the checksum of row group {group} does not match")
-    return data
 
 
 def read_filter_bytes(file: File, part: Part, footer: Footer) -> bytes:

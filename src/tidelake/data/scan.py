@@ -10,15 +10,18 @@ those of a disk or a network.
 
 import io
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import nullcontext
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from itertools import chain, islice
+from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelake.data.container import File, Footer, read_filter_bytes, read_footer, read_group_bytes
+from tidelake.data.container import File, Footer, check_groups, read_filter_bytes, read_footer, read_range
 from tidelake.data.encode import encode_key
 from tidelake.data.keyset import KeySet, are_numbers, searchable
 from tidelake.data.partfilter import PartFilter
@@ -44,6 +47,21 @@ _PROBED_SHARE = 4
 _FILTER_SHARE = 4
 # What is done with the filter of a part once it was read.
 Keep: TypeAlias = Callable[[PartFilter], None]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Mapped(Protocol):
+    """As `map`, but several items may be worked on at once; it is closed at the end."""
+
+    def __call__(self, work: Callable[[S], T], items: Iterable[S], /) -> Generator[T]:
+        """The results, in the order of the items."""
+
+
+def one_by_one(work: Callable[[S], T], items: Iterable[S], /) -> Generator[T]:
+    """The `Mapped` that works on one item at a time, when its result is asked for."""
+    yield from map(work, items)
 
 
 @dataclass(frozen=True)
@@ -129,6 +147,7 @@ def read_part(
     footer: Footer | None = None,
     filtered: Keep | None = None,
     probed: bool = False,
+    mapped: Mapped = one_by_one,
 ) -> Iterator[pa.RecordBatch]:
     """Read the updates of a part: of all keys, or of a range or a set of them.
 
@@ -153,6 +172,7 @@ def read_part(
             with the filter. None: do not.
         probed: whether a set of few keys is looked for in the key columns alone first, since mostly a row
             group has none of them.
+        mapped: decodes what comes after the first row group, about one batch of rows for each item.
 
     Yields:
         Batches of `update_schema(schema, domain)`, or some of its columns, in the stored order, none empty.
@@ -169,23 +189,74 @@ def read_part(
         if among is not None and filtered is not None:
             groups, among = _undenied(opened, groups, among, footer, part, schema, filtered)
         size = _BatchSize(batch_rows, batch_bytes, footer.metadata.row_group(0))
-        at_once = 1
-        while groups:
-            window = _window(footer, groups[:at_once], size.rows)
-            # The bytes are in no variable here, which would hold them until the next ones have been read.
-            held = [read_group_bytes(opened, part, footer, window[0], window[-1])]
-            having: Sequence[int] = window
-            if probed and among is not None and _is_sparse(among, footer, part, schema, window):
-                having = _having(held[0], footer, part, window, schema, among)
-            if having:
-                decoded = _decoded(
-                    held.pop(), footer, part, having, fields, batch_rows=size.rows, begin=window[0]
-                )
+        windows = _windows(opened, part, footer, groups, size)
+        keys = among if probed else None
+        decode = partial(_begun, footer=footer, part=part, schema=schema, fields=fields, probed=keys)
+        # The size of the first batch says how many rows to decode at once.
+        with closing(mapped(decode, windows)) as others:
+            for decoded in chain(map(decode, islice(windows, 1)), others):
                 yield from _wanted(decoded, schema, key_from, key_below, among, size=size, watch=watch)
                 del decoded
-            del held
-            del groups[: len(window)]
-            at_once = len(groups)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """Row groups that were read, unchecked.
+
+    Attributes:
+        groups: their numbers.
+        data: their bytes.
+        batch_rows: how many rows to decode at once.
+    """
+
+    groups: range
+    data: bytes
+    batch_rows: int
+
+
+def _windows(
+    file: File, part: Part, footer: Footer, groups: list[int], size: "_BatchSize"
+) -> Iterator[_Encoded]:
+    """The wanted row groups, about one batch at a time; the first one alone."""
+    at_once = 1
+    while groups:
+        window = _window(footer, groups[:at_once], size.rows)
+        del groups[: len(window)]
+        at_once = len(groups)
+        start, end = footer.start(window[0]), footer.ends[window[-1]]
+        # In no variable, which would hold the bytes until the next ones have been read.
+        yield _Encoded(window, read_range(file, part, start, end), size.rows)
+
+
+def _begun(  # noqa: PLR0917 - as many as there are
+    encoded: _Encoded,
+    footer: Footer,
+    part: Part,
+    schema: Schema,
+    fields: pa.Schema,
+    probed: KeySet | None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some row groups. The first batch is decoded at once, others as they are asked for.
+
+    Of row groups without any of the keys `probed`, if these are few, only the keys are decoded.
+    """
+    window, data = encoded.groups, encoded.data
+    check_groups(data, part, footer, window)
+    having: Sequence[int] = window
+    if probed is not None and _is_sparse(probed, footer, part, schema, window):
+        having = _having(data, footer, part, window, schema, probed)
+    if not having:
+        return iter(())
+    rows = _decoded(data, footer, part, having, fields, batch_rows=encoded.batch_rows, begin=window[0])
+    # The bytes are freed with the last batch, so nothing but `rows` may hold them.
+    del data, encoded
+    return chain(_drained(deque(islice(rows, 1))), rows)
+
+
+def _drained(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the held batches, and hold none of them longer."""
+    while held:
+        yield held.popleft()
 
 
 def _wanted(
@@ -327,15 +398,15 @@ def _having(  # noqa: PLR0917 - as many as there are
 
 
 def _window(footer: Footer, groups: list[int], batch_rows: int) -> range:
-    """The row groups to read at once: the first and the wanted ones right after it, about one batch."""
+    """The row groups to read at once: the first and the wanted ones right after it, at most one batch."""
     first = last = groups[0]
     rows = footer.rows(first)
     for group in groups[1:]:
         size = footer.ends[group] - footer.start(first)
-        if group != last + 1 or rows >= batch_rows or size > _WINDOW_BYTES:
+        rows += footer.rows(group)
+        if group != last + 1 or rows > batch_rows or size > _WINDOW_BYTES:
             break
         last = group
-        rows += footer.rows(last)
     return range(first, last + 1)
 
 

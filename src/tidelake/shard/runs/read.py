@@ -24,7 +24,7 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
-from tidelake.shard.overlap import prefetch, prefetch_all
+from tidelake.shard.overlap import mapped, prefetch, prefetch_all
 from tidelake.shard.runs.far import readers
 from tidelake.shard.runs.gather import gathered
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
@@ -38,6 +38,8 @@ __all__ = ["KeyRange", "Source", "rows", "shown", "sources", "sources_of"]
 
 # Each thread keeps its own memory, so more threads cost more than they gain.
 _READERS_MAX = 2
+# Of a run that is read alone so many batches are decoded at once: a quarter of a merge's memory.
+_DECODERS_MAX = 8
 # Chunks grow with the number of runs, up to this many runs.
 _RUNS_MAX = 64
 # Runs of at most this fraction of `fold_rows` are short.
@@ -159,8 +161,10 @@ def _direct(
         decoded -= set(spec.domain.columns)
     untimed = [name for name in names if name in decoded]
     size = {"batch_rows": chunk_rows, "batch_bytes": chunk_bytes}
-    found = seen(spec, blobs, runs[0], scope, {}, **size, columns=decoded)
-    with closing(prefetch(found, 1) if _readers(spec, blobs, runs) else found) as ahead:
+    threads = _readers(spec, blobs, runs)
+    decode = partial(mapped, threads=min(pa.cpu_count(), _DECODERS_MAX) if threads else 1)
+    found = seen(spec, blobs, runs[0], scope, {}, **size, columns=decoded, mapped=decode)
+    with closing(prefetch(found, 1) if threads else found) as ahead:
         for batch in ahead:
             kept = wanted(batch) if timing is None else timing(batch.select(untimed))
             if kept.num_rows:

@@ -15,7 +15,7 @@ from tidelake.config import Config
 from tidelake.data.inline import decode_inline
 from tidelake.data.keyset import KeySet
 from tidelake.data.project import Projection, in_order
-from tidelake.data.scan import read_part, rows_among
+from tidelake.data.scan import Mapped, one_by_one, read_part, rows_among
 from tidelake.data.select import taken_away, view
 from tidelake.model.batch import Part
 from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
@@ -91,6 +91,7 @@ def seen(
     batch_bytes: int,
     runs: int = 1,
     columns: Collection[str] | None = None,
+    mapped: Mapped = one_by_one,
 ) -> Generator[pa.RecordBatch]:
     """The rows of one run of several in stored order: rewritten, truncated, with the columns to read.
 
@@ -98,12 +99,12 @@ def seen(
     """
     lookup = scope.only_keys and columns is None
     fetched = [part for part in source.run.parts if not is_here(spec, part, lookup=lookup)]
-    size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
+    decode = partial(_decoded, batch_rows=batch_rows, batch_bytes=batch_bytes, columns=columns, mapped=mapped)
     with opener(spec, blobs, fetched, scope, runs) as open_:
         for part in source.run.parts:
             lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
             # The only run mostly has the keys, so its filters would spare nothing.
-            decoded = _decoded(spec, blobs, part, scope, open_, **size, filtered=runs > 1, columns=columns)
+            decoded = decode(spec, blobs, part, scope, open_, filtered=runs > 1)
             # Not a loop: its variables would hold a batch of every run while the run waits to be read on.
             viewed = map(
                 partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded
@@ -137,6 +138,7 @@ def _decoded(
     batch_bytes: int,
     filtered: bool,
     columns: Collection[str] | None,
+    mapped: Mapped,
 ) -> Generator[pa.RecordBatch]:
     """The rows of a part as written, in the range of keys, without the row groups that the scope skips."""
     keys = scope.keys
@@ -157,6 +159,7 @@ def _decoded(
         filtered=filtered,
         row_groups=scope.row_groups(part),
         columns=columns,
+        mapped=mapped,
     )
     # Look-ups only: a merge writes what it reads, so it must read the stored part, which has checksums.
     kept = scope.only_keys and columns is None and worth_keeping(part, spec.config, is_far=blobs.is_far)
