@@ -3,8 +3,9 @@
     from bench.growth import run; run(10_000_000)
     python -m bench.growth collections 1000    (one curve)
 
-Each curve is measured in a process of its own. All times but *appends s* are processor time of all threads, a
-median where there are several. *Memory* is what the process has resident at that point.
+Each curve is measured in a process of its own, and each point is told on standard error once it is measured.
+All times but *appends s* are processor time of all threads, a median where there are several. *Memory* is
+what the process has resident at that point.
 
 - *commits*: each replaces five of `KEYS` rows; `since` follows every hundred. The lake is a directory, or an
   object store in memory with the log in it. *Append ms* is the median of the last thousand appends, *append
@@ -30,12 +31,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -71,7 +72,7 @@ SAMPLE, RESTING_S, ROUNDS = 20, 3_600.0, 60
 CHUNK_ROWS, HISTORY_ROWS = 1_000_000, 10_000
 RUNS, WRITERS, WRITERS_S, AT_ONCE = (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), 5.0, 2
 Row = dict[str, float | list[float]]
-T = TypeVar("T")
+Points = Iterator[tuple[str, Row]]
 
 
 def points(first: int, last: int) -> list[int]:
@@ -80,10 +81,20 @@ def points(first: int, last: int) -> list[int]:
     return [*itertools.takewhile(lambda point: point < last, steps), last]
 
 
-def apart(work: Callable[..., T], *args: object) -> T:
-    """Do some work in a process of its own."""
+def told(curve: Callable[..., Points], *args: object) -> dict[str, Row]:
+    """The points of a curve. Each is told as soon as it is measured: a curve may take hours."""
+    found: dict[str, Row] = {}
+    for point, row in curve(*args):
+        shown = {name: round(value, 3) for name, value in row.items() if not isinstance(value, list)}
+        print(point, shown, file=sys.stderr, flush=True)
+        found[point] = row
+    return found
+
+
+def apart(curve: Callable[..., Points], *args: object) -> dict[str, Row]:
+    """The points of a curve, measured in a process of its own."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
-        return fresh.submit(work, *args).result()
+        return fresh.submit(told, curve, *args).result()
 
 
 def memory_mib() -> float:
@@ -180,11 +191,10 @@ class ObjectStore:
         return self._counters.counts["log.compare_and_set.bytes"]
 
 
-def commits(kind: str, count: int) -> dict[str, Row]:
+def commits(kind: str, count: int) -> Points:
     """Appends to one collection, and reads amid them."""
     with tempfile.TemporaryDirectory() as name:
         place: Place = Directory(Path(name)) if kind == "directory" else ObjectStore()
-        found: dict[str, Row] = {}
         with place.open() as lake:
             collection = lake.create("c", SCHEMA, key=["key"])
             collection.append(base(KEYS))
@@ -206,15 +216,13 @@ def commits(kind: str, count: int) -> dict[str, Row]:
                 new = lake.create(f"after {point}", SCHEMA, key=["key"])
                 row["append_to_new"] = to_new(place, collection, new, tables)
                 state = collection.state()
-                found[f"{point:,} commits, {kind}"] = {
-                    **row,
-                    **fresh(place),
+                others: Row = {
                     "runs": state.spine.totals.runs,
                     "state_bytes": len(encode_state(state)),
                     "memory_mib": memory_mib(),
                     "append_ms_over_history": list(over_history),
                 }
-        return found
+                yield f"{point:,} commits, {kind}", {**row, **fresh(place), **others}
 
 
 def to_new(
@@ -265,11 +273,10 @@ def by_a_handle(place: Place) -> dict[str, float]:
         }
 
 
-def collections(count: int) -> dict[str, Row]:
+def collections(count: int) -> Points:
     """Create collections in one lake, without rows but for some; use it amid that by fresh handles."""
     with tempfile.TemporaryDirectory() as name:
         place = Directory(Path(name))
-        found: dict[str, Row] = {}
         made: list[float] = []
         with Directory(Path(name) / "first").open() as lake:
             create(lake, 0)  # what a process loads only once
@@ -282,8 +289,7 @@ def collections(count: int) -> dict[str, Row]:
                     "create_ms": statistics.median(made[max(had, point - SAMPLE) :]),
                     "create_calls": (place.calls() - before) / (point - had),
                 }
-            found[f"{point:,} collections"] = {**creations, **among(place, point), **idle(place)}
-        return found
+            yield f"{point:,} collections", {**creations, **among(place, point), **idle(place)}
 
 
 def create(lake: tidelake.Lake, number: int) -> tidelake.Collection:
@@ -383,7 +389,13 @@ def appending(
         done.put((count, place.tries() - before))
 
 
-def writers(count: int, seconds: float) -> Row:
+def writers(counts: Iterable[int], seconds: float) -> Points:
+    """More and more processes that append to one collection of a directory."""
+    for count in counts:
+        yield f"{count} writers", together(count, seconds)
+
+
+def together(count: int, seconds: float) -> Row:
     """Processes that append to one collection of a directory."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
@@ -406,21 +418,18 @@ def writers(count: int, seconds: float) -> Row:
     }
 
 
-def history(rows: int) -> dict[str, Row]:
+def history(rows: int) -> Points:
     """Reads of one collection from few to many updates kept: upserts by a zipfian law of 1,000 rows."""
-    found: dict[str, Row] = {}
     for point in points(HISTORY_ROWS, rows):
         with tempfile.TemporaryDirectory() as name:
             kept = filled(Path(name) / "lake", "upserts, zipfian", 1_000, point, CONFIG)
             times, _ = read_history(kept)
             append = {"append_us_row": 1e6 * kept.append_s / kept.updates}
-            found[f"{point:,} updates kept"] = {**append, **{f"{read}_ms": times[read] for read in READS}}
-    return found
+            yield f"{point:,} updates kept", {**append, **{f"{read}_ms": times[read] for read in READS}}
 
 
-def runs(rows: int) -> dict[str, Row]:
+def runs(rows: int) -> Points:
     """The same rows in more and more unmerged runs, whose keys lie among each other."""
-    found: dict[str, Row] = {}
     keys = np.random.default_rng(4).permutation(rows)
     asked = pa.table({"key": keys[:LOOKED_UP]})
     config = tidelake.Config(merge_budget_s=0.0, runs_max=1 << 20)
@@ -434,8 +443,7 @@ def runs(rows: int) -> dict[str, Row]:
                 "lookup": partial(collection.lookup, asked),
                 "one_key": partial(collection.lookup, asked[:1]),
             }
-            found[f"{count} runs"] = {f"{work}_ms": 1_000 * least(works[work]) for work in works}
-    return found
+            yield f"{count} runs", {f"{work}_ms": 1_000 * least(works[work]) for work in works}
 
 
 def newest(collection: tidelake.Collection) -> int:
@@ -443,9 +451,9 @@ def newest(collection: tidelake.Collection) -> int:
     return read(collection.snapshot())
 
 
-def rows(count: int) -> dict[str, Row]:
+def rows(count: int) -> Points:
     """Append rows in no order, a chunk at a time, and read the collection amid that."""
-    chunk, done, found = min(CHUNK_ROWS, count), 0, dict[str, Row]()
+    chunk, done = min(CHUNK_ROWS, count), 0
     keys = pa.table({"key": random_keys(0, chunk)[:LOOKED_UP]})
     with tempfile.TemporaryDirectory() as name, tidelake.open(Path(name) / "lake") as lake:
         collection = lake.create("c", workload.SCHEMA, key=["key"])
@@ -455,7 +463,7 @@ def rows(count: int) -> dict[str, Row]:
                 table = scattered(done, min(chunk, point - done))
                 seconds += busy(partial(collection.append, table))
                 done += table.num_rows
-            found[f"{point:,} rows"] = {
+            row: Row = {
                 "append_us_row": 1e6 * seconds / (done - before),
                 "append_peak_gib": peak_mib() / 1024,
                 "snapshot_us_row": 1_000 * ms(partial(newest, collection)) / done,
@@ -464,7 +472,7 @@ def rows(count: int) -> dict[str, Row]:
                 "bytes_row": stored(collection) / done,
                 "peak_gib": peak_mib() / 1024,
             }
-    return found
+            yield f"{point:,} rows", row
 
 
 def random_keys(first: int, count: int) -> np.ndarray:
@@ -484,7 +492,7 @@ def run(rows_asked: int = 10_000_000) -> dict[str, Row]:
 
     Two curves are measured at a time, and the processes that append together after all others.
     """
-    works: list[tuple[Callable[..., dict[str, Row]], *tuple[object, ...]]] = [
+    works: list[tuple[Callable[..., Points], *tuple[object, ...]]] = [
         (commits, "directory", max(10, rows_asked // 100)),
         (commits, "object store", max(10, rows_asked // 100)),
         (collections, max(10, rows_asked // 1_000)),
@@ -497,14 +505,13 @@ def run(rows_asked: int = 10_000_000) -> dict[str, Row]:
         for curve in lanes.map(lambda work: apart(*work), works):
             found |= curve
     seconds = min(WRITERS_S, rows_asked / 1_000_000)
-    return found | {f"{count} writers": writers(count, seconds) for count in WRITERS}
+    return found | told(writers, WRITERS, seconds)
 
 
-CURVES: dict[str, Callable[..., dict[str, Row]]] = {
+CURVES: dict[str, Callable[..., Points]] = {
     work.__name__: work for work in (commits, collections, history, runs, rows)
 }
 
 if __name__ == "__main__":
     name, *given = sys.argv[1:]
-    for point, row in CURVES[name](*(int(one) if one.isdigit() else one for one in given)).items():
-        print(point, {key: round(value, 3) for key, value in row.items() if not isinstance(value, list)})
+    told(CURVES[name], *(int(one) if one.isdigit() else one for one in given))
