@@ -22,6 +22,8 @@ MEASURED = (
     "kernels",
     "embedded",
     "appends",
+    "small",
+    "first_use",
     "bulk",
     "contention",
     "staging",
