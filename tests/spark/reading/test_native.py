@@ -157,6 +157,38 @@ def test_few_rows_are_read_by_the_driver_and_are_the_same(
     assert shape(snapshot(spark, c, native=False)) == (False, True)
 
 
+def test_the_driver_reads_no_more_than_few_rows_of_plain_types_that_may_be_in_one_piece(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "_SMALL_ROWS", 4096)
+    by_driver, by_workers = (False, False), (False, True)
+    c = made(tmp_path, SCHEMA, replace(CONFIG, inline_part_bytes=1 << 16))
+    c.append(rows(range(5)))
+    assert shape(snapshot(spark, c)) == by_driver
+    # Its caller asks for the order, or the number of pieces, that tasks give.
+    assert shape(snapshot(spark, c, native=False)) == by_workers
+    assert shape(snapshot(spark, c, parallelism=2)) == by_workers
+    with monkeypatch.context() as patched:
+        patched.setattr(frames, "_SMALL_BYTES", c.state().spine.totals.size_bytes - 1)
+        assert shape(snapshot(spark, c)) == by_workers
+    nested = pa.schema([*SCHEMA, ("l", pa.list_(pa.int64()))])
+    listed = made(tmp_path / "nested", nested, replace(CONFIG, inline_part_bytes=1 << 16))
+    listed.append(rows(range(5), l=pa.array([[1], [], None, [None], [2, 3]], pa.list_(pa.int64()))))
+    assert shape(snapshot(spark, listed)) == by_workers
+
+
+def test_few_rows_beside_those_that_spark_scans_are_not_taken_for_all(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = made(tmp_path)
+    c.append(rows(range(2000)))
+    c.append(rows(range(1990, 2010)))
+    monkeypatch.setattr(frames, "_SMALL_ROWS", 4096)
+    frame = snapshot(spark, c)
+    assert shape(frame)[0] and frame.count() == 2010
+    assert lines(frame) == lines(snapshot(spark, c, native=False))
+
+
 def test_what_overlaps_is_merged_and_the_rest_is_scanned(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path)
     c.append(rows(range(2000)))
