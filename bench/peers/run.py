@@ -212,11 +212,12 @@ class Turns:
         versions: Mapping[str, int] | None = None,
         **more: Any,
     ) -> None:
-        """One round: every peer in turn.
+        """One round: every peer in turn. Tells the seconds of each on the standard error stream.
 
         Raises:
             ValueError: an answer is wrong.
         """
+        told = []
         for worker in self.workers:
             one = self.found[worker.peer]
             if what in one.cannot:
@@ -229,6 +230,9 @@ class Turns:
                 raise ValueError(f"{worker.peer}, {what}: {answer['found']} instead of {expected}")
             elif what is not None:
                 one.record(what, answer)
+                told.append(f"{worker.peer} {one.seconds[what][-1]:.3f}")
+        if told:
+            print(f"{what}, s: {', '.join(told)}", file=sys.stderr, flush=True)
 
 
 class _Comparison:
