@@ -33,7 +33,7 @@ FIELDS = (
     pa.field(VERSION, pa.int64(), nullable=False),
     pa.field(TIMESTAMP, pa.timestamp("us", "UTC")),
 )
-_TYPES = pa.array(["delete", "insert", "update_preimage", "update_postimage"])
+_TYPES = ("delete", "insert", "update_preimage", "update_postimage")
 _MOST = 2**63 - 1
 
 Mask = npt.NDArray[np.bool_]
@@ -117,7 +117,7 @@ def _feed(batch: pa.RecordBatch, key: Sequence[str], domain: TimeDomain) -> Iter
     gone: Words = np.add.reduceat(np.where(came, np.uint64(0), sizes), starts)
     new: Words = np.add.reduceat(np.where(came, sizes, np.uint64(0)), starts)
     is_update = np.repeat(gone == new, np.diff(np.r_[starts, len(times)]))
-    kinds = _TYPES.take(pa.array(came.astype(np.int8) + 2 * is_update.astype(np.int8)))
+    kinds = pa.array(_TYPES).take(pa.array(came.astype(np.int8) + 2 * is_update.astype(np.int8)))
     names = batch.schema.names[: batch.schema.get_field_index(domain.columns[0])]
     rows = batch.select(names).take(pa.array(order))
     columns = [*rows.columns, kinds, pa.array(times), _timestamps(times, domain)]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelake.data.arrays import from_numpy, to_numpy
 from tidelake.errors import InvalidUpdates
 from tidelake.model.schema import DIFF
 
@@ -22,7 +23,7 @@ def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     Raises:
         InvalidUpdates: a multiplicity is negative, which a table cannot show. Shows the row.
     """
-    counts: Ints = batch.column(DIFF).to_numpy()
+    counts: Ints = to_numpy(batch.column(DIFF))
     negative = np.flatnonzero(counts < 0)
     if len(negative):
         row = batch.slice(int(negative[0]), 1).to_pylist()[0]
@@ -53,12 +54,12 @@ def repeated(batch: pa.RecordBatch, counts: Ints) -> Iterator[pa.RecordBatch]:
         if rows == 1:
             yield from _one(piece, int(times[0]))
         else:
-            yield piece.take(pa.array(np.repeat(np.arange(rows), times)))
+            yield piece.take(from_numpy(np.repeat(np.arange(rows), times)))
         start += rows
 
 
 def _one(row: pa.RecordBatch, count: int) -> Iterator[pa.RecordBatch]:
-    whole = row.take(pa.array(np.zeros(min(count, PIECE_ROWS), np.int64)))
+    whole = row.take(from_numpy(np.zeros(min(count, PIECE_ROWS), np.int64)))
     for _ in range(count // PIECE_ROWS):
         yield whole
     if count % PIECE_ROWS:

@@ -20,7 +20,6 @@ from tidelake.spark.tasks import ArrowMap, one_thread
 
 _COLUMNS = ("op", "ts_ms", "before", "after")
 _TIME = "ts_ms"
-_NULL = pa.scalar(None, pa.string())
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,10 @@ def _texts(batch: pa.RecordBatch) -> pa.Array:
     whole = pc.match_substring_regex(time, "^[0-9]{17}$")
     seconds = pc.match_substring_regex(time, "^[0-9]{14}$")
     number = pc.case_when(
-        pc.make_struct(whole, seconds), time, pc.binary_join_element_wise(time, "999", ""), _NULL
+        pc.make_struct(whole, seconds),
+        time,
+        pc.binary_join_element_wise(time, "999", ""),
+        pa.scalar(None, pa.string()),
     )
     kind = pc.if_else(pc.equal(op, "i"), "c", op)
     quoted = pc.replace_substring(pc.replace_substring(kind, "\\", "\\\\"), '"', '\\"')

@@ -1,8 +1,11 @@
 """The format `tidelake`: the entry point of Spark's data source interface.
 
 Owns which options lead to which reader or writer. Spark makes a source, asks for its `schema` and then for a
-reader or writer, in short-lived processes of the driver.
+reader or writer, in short-lived processes of the driver. Only a write loads what writes, since each of these
+processes, and each new worker, loads this module.
 """
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -17,10 +20,12 @@ from tidelake.spark.source.interface import LIMITS
 from tidelake.spark.source.options import shape
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import shown
-from tidelake.spark.source.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from tidelake.spark.source.stream import StreamReader, UnlimitedStreamReader
 from tidelake.spark.source.stream_read import stream_read
 from tidelake.spark.versions import needs
+
+if TYPE_CHECKING:
+    from tidelake.spark.source.sink import BatchWriter, StreamWriter
 
 
 class TidelakeSource(DataSource):
@@ -44,8 +49,10 @@ class TidelakeSource(DataSource):
         """A batch read of some of the columns."""
         return BatchReader(self.options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         """A batch write, or an INSERT."""
+        from tidelake.spark.source.sink import batch_writer
+
         return batch_writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> StreamReader:
@@ -62,6 +69,8 @@ class TidelakeSource(DataSource):
                 )
         return UnlimitedStreamReader(read, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
         """The sink of a streaming query."""
+        from tidelake.spark.source.sink import stream_writer
+
         return stream_writer(self.options, schema, overwrite)
