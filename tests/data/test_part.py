@@ -420,16 +420,17 @@ def test_summaries_made_elsewhere_give_the_same_parts():
     assert max(seen) <= 16
 
 
-def test_parts_are_the_same_however_far_threads_run_ahead():
+def test_parts_are_the_same_however_far_threads_run_ahead(monkeypatch):
     schema, table = sample(800)
     options = {"row_group_rows": 16, "stats": StatsSettings(10_000, 64), "target_bytes": 8_000}
 
-    def made(ahead):
+    def made(ahead, most):
         batches = table.to_batches(max_chunksize=50)
-        return list(
-            write_parts(batches, schema, INT, 3, name=lambda: "p", filtered=True, ahead=ahead, **options)
-        )
+        more = {"filtered": True, "rows_max": most, "ahead": ahead}
+        return list(write_parts(batches, schema, INT, 3, name=lambda: "p", **more, **options))
 
-    alone = made(iter)
-    assert len(alone) > 3
-    assert made(lambda items: iter(list(items))) == made(partial(prefetch, depth=3)) == alone
+    monkeypatch.setattr(part_module, "_PLANNED_GROUPS", 2)
+    for most in (None, 800, 2_000):
+        alone = made(iter, most)
+        assert len(alone) > 3
+        assert made(lambda items: iter(list(items)), most) == made(partial(prefetch, depth=3), most) == alone

@@ -9,10 +9,12 @@ from data_reference import updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelake.data import part as part_module
+from tidelake.data import partfilter
 from tidelake.data.container import read_footer
 from tidelake.data.encode import encode_key
 from tidelake.data.keyset import KeySet
-from tidelake.data.part import PartWriter
+from tidelake.data.part import PartWriter, write_parts
 from tidelake.data.partfilter import PartFilter, PartFilterBuilder, key_hashes
 from tidelake.data.scan import read_part
 from tidelake.data.stats import StatsSettings
@@ -25,14 +27,16 @@ STATS = StatsSettings(500, 32)
 
 
 @settings(max_examples=examples(60))
-@given(updates(columns=2), st.integers(0, 20))
-def test_no_key_that_is_there_is_denied(drawn, cut):
+@given(updates(columns=2), st.integers(0, 20), st.none() | st.integers(0, 200), st.booleans())
+def test_no_key_that_is_there_is_denied(drawn, cut, planned, late):
     schema, _, table = drawn
     if not table.num_rows:
         return
     rows = table.combine_chunks().to_batches()[0].take(pa.array(np.argsort(encode_key(table, schema))))
     builder = PartFilterBuilder()
-    for piece in (rows.slice(0, cut), rows.slice(cut)):
+    for number, piece in enumerate((rows.slice(0, cut), rows.slice(cut))):
+        if planned is not None and number == late:
+            builder.plan(planned)
         if piece.num_rows:
             builder.add(key_hashes(piece, schema))
     keys = KeySet.of(table, schema)
@@ -67,6 +71,62 @@ def test_a_filter_does_not_depend_on_how_rows_are_cut():
             builder.add(key_hashes(rows.slice(start, size), schema))
         made.append(builder.finish().to_bytes())
     assert len(made[0]) == 8 * -(-500 * 10 // 64) and made == made[:1] * 4
+
+
+def test_a_filter_of_planned_size_denies_no_key_and_few_others_pass(monkeypatch):
+    monkeypatch.setattr(partfilter, "_WAITING", 1_000)
+    there, others = np.arange(0, 80_000, 2), np.arange(1, 80_000, 2)
+    tables = [pa.table({"k": ids}) for ids in (there, others)]
+    schema = schema_from_arrow(tables[0].schema, ["k"])
+    held, passed, sizes = {}, {}, {}
+    for planned in (40_000, 60_000, 100_000, 400_000, 30_000, 4_000, 0):
+        builder = PartFilterBuilder()
+        for number, batch in enumerate(tables[0].to_batches(max_chunksize=1_500)):
+            if number == 2:
+                builder.plan(planned)
+            builder.add(key_hashes(batch, schema))
+            if number >= 2:
+                held[planned] = max(held.get(planned, 0), builder.waiting)
+        found = builder.finish()
+        sizes[planned] = found.size_bytes
+        own = KeySet.of(tables[0], schema)
+        assert found.among(own, schema) is own
+        passed[planned] = len(found.among(KeySet.of(tables[1], schema), schema)) / 40_000
+    assert max(held.values()) < 1_000
+    # With a plan that is far too small, one other key in four passes.
+    assert all(share < (1 / 40 if planned >= 40_000 else 1 / 3) for planned, share in passed.items())
+    assert passed[30_000] < 1 / 15
+    assert 50_000 <= sizes[40_000] <= 50_000 + 8 * 64
+    # Of ten bits a key, at least eight, and at most twice as many.
+    assert all(40_000 <= size < 101_000 for size in sizes.values())
+
+
+def test_parts_have_the_filter_of_their_keys_wherever_they_end(monkeypatch):
+    monkeypatch.setattr(partfilter, "_WAITING", 100)
+    monkeypatch.setattr(partfilter, "_UNIT", 2)
+    monkeypatch.setattr(part_module, "_PLANNED_GROUPS", 2)
+    ids = np.arange(0, 12_000, 2)
+    columns = {"k": ids, "v": ids, "_time": np.zeros(6_000, np.int64), "_diff": np.ones(6_000, np.int64)}
+    schema = schema_from_arrow(pa.table(columns).select(["k", "v"]).schema, ["k"])
+    table = pa.table(columns).cast(update_schema(schema, INT))
+    options = {"row_group_rows": 64, "stats": STATS, "filtered": True, "name": lambda: "p"}
+    batches = table.to_batches(max_chunksize=100)
+    for target in (2_500, 4_000, 5_500, 1_000_000):
+        for most in (None, 6_000, 9_000):
+            made = write_parts(batches, schema, INT, 0, target_bytes=target, rows_max=most, **options)
+            first = 0
+            for part, data in made:
+                footer = read_footer(io.BytesIO(data), part)
+                size = footer.filter_bytes
+                assert part.rows * 8 <= size * 8 <= part.rows * 21 + 2 * 64
+                found = PartFilter.from_bytes(data[footer.ends[-1] :][:size])
+                own = KeySet.of(pa.table({"k": ids[first : first + part.rows]}), schema)
+                assert found.among(own, schema) is own
+                first += part.rows
+                # The last part has all rows that are left.
+                if most == 6_000 == first:
+                    assert size * 8 <= part.rows * 10 + 2 * 64
+            assert first == 6_000
 
 
 def part_of(rows, *, filtered, group=16):

@@ -48,10 +48,25 @@ def made(hashes: Sequence[Hashes], bits_each: int) -> Hashes:
     count = sum(map(len, hashes))
     words: Hashes = np.zeros(max(1, -(-count * bits_each // WORD_BITS)), np.uint64)
     for several in hashes:
-        for start in range(0, len(several), _BLOCK):
-            some = several[start : start + _BLOCK]
-            np.bitwise_or.at(words, places(some, len(words)).view(np.int64), bits_of(some))
+        add(words, several)
     return words
+
+
+def add(words: Hashes, hashes: Hashes) -> None:
+    """Put hashes into a filter, in place."""
+    for start in range(0, len(hashes), _BLOCK):
+        some = hashes[start : start + _BLOCK]
+        np.bitwise_or.at(words, places(some, len(words)).view(np.int64), bits_of(some))
+
+
+def halved(words: Hashes) -> Hashes:
+    """A filter of the same hashes with half as many words; their number must be even."""
+    return words[0::2] | words[1::2]
+
+
+def doubled(words: Hashes) -> Hashes:
+    """A filter of the same hashes with twice as many words, which denies what the one before denied."""
+    return np.repeat(words, 2)
 
 
 def may_hold(words: Hashes, hashes: Hashes, bits: Hashes) -> npt.NDArray[np.bool_]:

@@ -8,6 +8,7 @@ fails. `tidelake.data.scan` reads parts, `tidelake.data.container` owns their la
 import io
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from tidelake.data.canonical import filled
 from tidelake.data.consolidate import pieces
 from tidelake.data.container import MAGIC, checksum, filter_metadata, hasher, index_metadata, sealed, verify
 from tidelake.data.encode import encode_key
+from tidelake.data.keyhash import Hashes
 from tidelake.data.partfilter import PartFilterBuilder
 from tidelake.data.scan import PartIndex, read_index, read_part
 from tidelake.data.stats import StatsSettings, Summary, Tally, summary
@@ -38,6 +40,10 @@ _DICTIONARY_SHARE = 4
 _GROUP_BYTES = 2 * 1024 * 1024
 # Of fewer rows, as a fraction of a row group, a filter would cost more than it spares.
 _FILTERED_SHARE = 8
+# After so many row groups the size of the filter is planned, if it is known how many rows come at most.
+_PLANNED_GROUPS = 32
+# More batches than this in one row group are joined: Parquet and Python look at each batch.
+_GROUP_BATCHES = 8
 T = TypeVar("T")
 
 
@@ -46,6 +52,21 @@ class Ahead(Protocol):
 
     def __call__(self, items: Iterator[T], /) -> Iterator[T]:
         """The same items."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What `PartWriter.encode` hands to `PartWriter.digest`.
+
+    Attributes:
+        groups: the bytes of row groups that are complete.
+        rows: how many were taken.
+        keys: as in the summary of these rows.
+    """
+
+    groups: list[bytes]
+    rows: int = 0
+    keys: Hashes | None = None
 
 
 class PartWriter:
@@ -64,6 +85,8 @@ class PartWriter:
         stats: StatsSettings,
         group_bytes: int | None = None,
         filtered: bool = False,
+        target_bytes: int | None = None,
+        rows_max: int | None = None,
     ) -> None:
         """Start a part.
 
@@ -75,6 +98,8 @@ class PartWriter:
             stats: what of the statistics is kept.
             group_bytes: size in memory at which a row group of wide rows ends.
             filtered: whether to store a filter of the keys, if there are enough rows.
+            target_bytes: about how many bytes the part gets, unless it ends before; None: not known.
+            rows_max: how many rows come at most; None: not known. With both, no hashes of all keys are held.
         """
         self._schema, self._domain, self._schema_id = schema, domain, schema_id
         self._row_group_rows = row_group_rows
@@ -86,6 +111,9 @@ class PartWriter:
         self._writer: pq.ParquetWriter | None = None
         self._tally = Tally(schema.columns, domain)
         self._filter = PartFilterBuilder() if filtered else None
+        self._target_bytes, self._rows_max = target_bytes, rows_max
+        # Of what was digested.
+        self._rows = self._bytes = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
         # For each row group the key of its first row, and that of its last row.
@@ -110,21 +138,32 @@ class PartWriter:
             filtered = self._filter is not None
             self.digest(self.encode(_summary(batch, self._schema, self._domain, self._stats, filtered)))
 
-    def digest(self, encoded: list[bytes]) -> None:
-        """Take what `encode` returned into the checksums, in the same order."""
-        for data in encoded:
+    def digest(self, encoded: Encoded) -> None:
+        """Take what `encode` returned into the checksums and the filter, in the same order."""
+        for data in encoded.groups:
             self._checksum.update(data)
             self._crcs.append(zlib.crc32(data))
+            self._bytes += len(data)
+        self._rows += encoded.rows
+        if self._filter is not None and encoded.keys is not None:
+            self._filter.add(encoded.keys)
+            self._plan(self._filter)
 
-    def encode(self, piece: Summary) -> list[bytes]:
+    def _plan(self, found: PartFilterBuilder) -> None:
+        """Plan the filter by the keys and the bytes of the first row groups."""
+        if self._rows_max is None or self._target_bytes is None or found.is_planned:
+            return
+        if self._bytes and self._rows >= _PLANNED_GROUPS * self._row_group_rows:
+            rows = min(self._rows_max, self._rows * self._target_bytes // self._bytes)
+            found.plan(-(-found.keys * rows // self._rows))
+
+    def encode(self, piece: Summary) -> Encoded:
         """Take updates as `write` does, with their summary; not empty.
 
         Returns:
-            The row groups that are full by that, encoded.
+            The row groups that are full by that, and what `digest` needs of the rows.
         """
         self._tally.add(piece)
-        if self._filter is not None and piece.keys is not None:
-            self._filter.add(piece.keys)
         batch = piece.rows
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
@@ -134,7 +173,7 @@ class PartWriter:
             encoded += self._flush(whole_groups=True)
         if self._pending_bytes >= self._group_bytes:
             encoded += self._flush(whole_groups=False)
-        return encoded
+        return Encoded(encoded, batch.num_rows, piece.keys)
 
     def finish(self, name: str) -> tuple[Part, bytes]:
         """Close the part.
@@ -148,7 +187,7 @@ class PartWriter:
         Raises:
             InternalError: nothing was written; an empty part is not allowed.
         """
-        self.digest(self._flush(whole_groups=False))
+        self.digest(Encoded(self._flush(whole_groups=False)))
         if self._writer is None:
             raise InternalError("a part needs a row")
         # All keys in one call, because a call costs far more than a key.
@@ -171,7 +210,7 @@ class PartWriter:
     def _flush(self, *, whole_groups: bool) -> list[bytes]:
         if not self._pending:
             return []
-        # Batches that share a row group are not joined: that would copy all rows.
+        # Few batches that share a row group are not joined: that would copy all rows.
         pending = pa.Table.from_batches(self._pending)
         end = pending.num_rows
         if whole_groups:
@@ -188,6 +227,8 @@ class PartWriter:
         batches = group.to_batches()
         if self._writer is None:
             self._writer = self._opened(pa.concat_batches(batches))
+        if len(batches) > _GROUP_BATCHES:
+            batches = [pa.concat_batches(batches)]
         start = self._ends[-1] if self._ends else len(MAGIC)
         for_parquet = [
             pa.RecordBatch.from_arrays([filled(column) for column in batch.columns], schema=self._arrow)
@@ -230,6 +271,7 @@ def write_parts(
     name: Callable[[], str],
     group_bytes: int | None = None,
     filtered: bool = False,
+    rows_max: int | None = None,
     ahead: Ahead = iter,
 ) -> Generator[tuple[Part, bytes]]:
     """Cut a sorted stream into parts.
@@ -245,6 +287,7 @@ def write_parts(
         name: gives a fresh name for each part.
         group_bytes: as for `PartWriter`.
         filtered: as for `PartWriter`.
+        rows_max: how many rows come at most; None: not known.
         ahead: batches are made and summarized in its first thread and encoded in its second one, if it has
             any; the caller's thread does the rest.
 
@@ -257,8 +300,9 @@ def write_parts(
         cut = pieces(batch, row_group_rows, size)
         return [_summary(piece, schema, domain, stats, filtered) for piece in cut]
 
-    def encoded() -> Iterator[tuple[PartWriter, list[bytes], bool]]:
+    def encoded() -> Iterator[tuple[PartWriter, Encoded, bool]]:
         writer: PartWriter | None = None
+        left = rows_max
         for piece in chain.from_iterable(ahead(map(summaries, batches))):
             if writer is None:
                 writer = PartWriter(
@@ -269,20 +313,24 @@ def write_parts(
                     stats=stats,
                     group_bytes=group_bytes,
                     filtered=filtered,
+                    target_bytes=target_bytes,
+                    rows_max=left,
                 )
-            groups = writer.encode(piece)
+            found = writer.encode(piece)
             del piece
             full = writer.size_bytes >= target_bytes
-            if groups:
-                yield writer, groups, full
-                del groups
+            if full and left is not None:
+                left -= writer.rows
+            yield writer, found, full
+            del found
             if full:
                 writer = None
         if writer is not None:
-            yield writer, [], True
+            yield writer, Encoded([]), True
 
-    for writer, groups, full in ahead(encoded()):
-        writer.digest(groups)
+    for writer, found, full in ahead(encoded()):
+        writer.digest(found)
+        del found
         if full:
             yield writer.finish(name())
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelake.data.arrays import null_mask
-from tidelake.data.bloom import bits_of, made, may_hold
+from tidelake.data.bloom import WORD_BITS, add, bits_of, doubled, halved, made, may_hold
 from tidelake.data.encode import encode_key, words
 from tidelake.data.keyhash import Hashes, hash_encoded, hash_words
 from tidelake.data.keyset import KeySet
@@ -22,6 +22,12 @@ from tidelake.model.schema import DataType, Schema
 # About one absent key in fifty passes. With 12 bits it is one in ninety, but a collection of inserts with a
 # base at the head takes more than 2.2 times the bytes of its updates.
 _BITS_PER_KEY = 10
+# With fewer bits for each key, a filter that was planned for too few keys is doubled.
+_BITS_LEAST = 8
+# A planned filter has a multiple of so many words, so that it can be halved a few times.
+_UNIT = 64
+# So many keys are added at once: with fewer, the filter is fetched into the cache again for each few.
+_WAITING = 512 * 1024
 
 
 @dataclass(frozen=True)
@@ -63,23 +69,67 @@ class PartFilter:
 
 
 class PartFilterBuilder:
-    """Makes the filter of keys that come in order."""
+    """Makes the filter of keys that come in order.
+
+    It holds the hash of every key, as the size of a filter depends on their number. Once it is told how many
+    to expect, it holds a filter instead, which is halved or doubled if there are far fewer or more.
+
+    Attributes:
+        keys: how many were added.
+    """
 
     def __init__(self) -> None:
         """Start with no keys."""
+        self.keys = 0
+        self._last: np.uint64 | None = None
         self._held: list[Hashes] = []
+        self._words: Hashes | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many hashes it holds."""
+        return sum(map(len, self._held))
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it was told how many keys to expect."""
+        return self._words is not None
+
+    def plan(self, keys: int) -> None:
+        """Expect about so many keys in all."""
+        count = -(-keys * _BITS_PER_KEY // WORD_BITS)
+        self._words = np.zeros(max(1, -(-count // _UNIT)) * _UNIT, np.uint64)
 
     def add(self, hashes: Hashes) -> None:
         """Add some keys, by what `key_hashes` makes of them; at least one."""
-        if self._held and self._held[-1][-1] == hashes[0]:
+        if self._last == hashes[0]:
             # The last key of those before goes on.
             hashes = hashes[1:]
-        if len(hashes):
-            self._held.append(hashes)
+        if not len(hashes):
+            return
+        self._last = hashes[-1]
+        self.keys += len(hashes)
+        self._held.append(hashes)
+        if self._words is not None and self.waiting >= _WAITING:
+            self._words = self._filled(self._words)
 
     def finish(self) -> PartFilter:
         """The filter of all keys that were added."""
-        return PartFilter(made(self._held, _BITS_PER_KEY))
+        if self._words is None:
+            return PartFilter(made(self._held, _BITS_PER_KEY))
+        found = self._filled(self._words)
+        while len(found) % 2 == 0 and len(found) // 2 * WORD_BITS >= self.keys * _BITS_PER_KEY:
+            found = halved(found)
+        return PartFilter(found)
+
+    def _filled(self, words_: Hashes) -> Hashes:
+        """The filter with the keys that wait."""
+        while self.keys * _BITS_LEAST > len(words_) * WORD_BITS:
+            words_ = doubled(words_)
+        for hashes in self._held:
+            add(words_, hashes)
+        self._held = []
+        return words_
 
 
 def key_hashes(rows: pa.RecordBatch, schema: Schema) -> Hashes:

@@ -19,7 +19,7 @@ from tidelake.arrangement.batch.batch import FilterPlan, Mask
 from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import NULL_KEY, Layout
-from tidelake.data.bloom import WORD_BITS, bits_of, may_hold, may_hold_one, places
+from tidelake.data.bloom import WORD_BITS, add, bits_of, halved, may_hold, may_hold_one
 from tidelake.data.encode import words
 from tidelake.data.keyhash import Hashes
 
@@ -121,13 +121,13 @@ class _BloomBuilder:
     def add(self, rows: pa.RecordBatch) -> None:
         hashes = hash_rows(rows, self._layout)
         self._keys += 1 + int(np.count_nonzero(hashes[1:] != hashes[:-1]))
-        np.bitwise_or.at(self._words, places(hashes, len(self._words)), bits_of(hashes))
+        add(self._words, hashes)
 
     def finish(self) -> Filter:
         words_ = self._words
         wanted = max(1, math.ceil(self._keys * _BITS_PER_KEY / WORD_BITS))
         while len(words_) % 2 == 0 and len(words_) // 2 >= wanted:
-            words_ = words_[0::2] | words_[1::2]
+            words_ = halved(words_)
         return Bloom(words_)
 
 

@@ -56,12 +56,13 @@ def write_run(
     batches: Iterable[pa.RecordBatch],
     *,
     part_bytes: int | None = None,
+    rows_max: int | None = None,
     ahead: Ahead = iter,
 ) -> Run | None:
     """Store sorted, consolidated batches as one run; None if there are no rows.
 
     Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` for each part. If it fails
-    half-way, the parts already stored are deleted. `ahead` is as for `write_parts`.
+    half-way, the parts already stored are deleted. `rows_max` and `ahead` are as for `write_parts`.
     """
     parts: list[Part] = []
     pieces = write_parts(
@@ -76,6 +77,7 @@ def write_run(
         group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
         filtered=True,
         name=lambda: names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
+        rows_max=rows_max,
         ahead=ahead,
     )
     try:
@@ -143,7 +145,8 @@ def write_rows(
         limit_bytes = min(limit_bytes, inline_bytes_max + 1)
     if rows.num_rows and (run := _inline(spec, env, rows, limit_bytes)):
         return run
-    return write_run(spec, blobs, env, rows.to_batches(max_chunksize=spec.config.row_group_rows * 4))
+    batches = rows.to_batches(max_chunksize=spec.config.row_group_rows * 4)
+    return write_run(spec, blobs, env, batches, rows_max=rows.num_rows)
 
 
 def _inline(spec: ShardSpec, env: Env, rows: pa.Table | pa.RecordBatch, limit_bytes: int) -> Run | None:
@@ -175,9 +178,11 @@ def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) ->
     if second is None:
         run = _inline(spec, env, first, spec.config.inline_part_bytes) or write_run(spec, blobs, env, [first])
     else:
-        # One thread sorts and computes statistics, one encodes, and this one hashes and stores the bytes.
+        # One thread sorts and computes statistics, one encodes, and this one fills the filter of keys, and
+        # hashes and stores the bytes.
         batches = chain((first, second), found)
-        run = write_run(spec, blobs, env, batches, ahead=partial(prefetch, depth=1))
+        ahead = partial(prefetch, depth=1)
+        run = write_run(spec, blobs, env, batches, rows_max=table.num_rows, ahead=ahead)
     return () if run is None else (run,)
 
 
