@@ -74,18 +74,21 @@ def test_as_many_row_groups_are_decoded_at_once_as_arrow_may_use_processors(
 
 
 @pytest.mark.usefixtures("cpus")
+@pytest.mark.parametrize(("cpus_", "ahead"), [(1, 1), (4, 4), (50, 8)])
 def test_a_reader_that_pauses_has_few_rows_ahead_and_leaves_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cpus_: int, ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     c = made(tmp_path)
-    pa.set_cpu_count(4)
+    pa.set_cpu_count(cpus_)
     watch = Watch(monkeypatch)
     with c.snapshot() as rows:
         next(rows)
-        while watch.begun < 5:
+        for _ in range(6_000):
+            if watch.begun > ahead:
+                break
             time.sleep(0.01)
-    # The reader had one, and four were begun after it.
-    assert (watch.begun, working()) == (5, 0)
+    # The reader had one, and the others were begun after it.
+    assert (watch.begun, working()) == (1 + ahead, 0)
 
 
 @pytest.mark.usefixtures("cpus")
