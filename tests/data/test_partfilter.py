@@ -159,6 +159,19 @@ def test_row_groups_are_read_for_keys_that_the_filter_does_not_deny():
     assert read_of(schema, part, data, [101]) == ([], 16, 0)
 
 
+def test_keys_that_were_decoded_in_vain_count_as_rows_if_they_are_all_of_a_part():
+    for rows, group, counted in ((9, 100, 9), (9, 9, 9), (9, 8, 0)):
+        values = [f"a wide value number {i:>50}" for i in range(rows)]
+        ids = pa.array(range(0, 4 * rows, 4))
+        columns = {"k": ids, "v": values, "_time": [0] * rows, "_diff": [1] * rows}
+        schema = schema_from_arrow(pa.table(columns).select(["k", "v"]).schema, ["k"])
+        writer = PartWriter(schema, INT, 0, row_group_rows=group, stats=STATS)
+        writer.write(pa.table(columns).cast(update_schema(schema, INT)).to_batches()[0])
+        part, data = writer.finish("p")
+        assert read_of(schema, part, data, [5]) == ([], counted, 0)
+        assert read_of(schema, part, data, [4]) == ([4], min(rows, group), 0)
+
+
 def test_a_part_without_a_filter_is_read_as_one_with_it():
     for made in (part_of(1_000, filtered=False), part_of(9, filtered=True, group=100)):
         assert read_footer(io.BytesIO(made[2]), made[1]).filter_bytes == 0

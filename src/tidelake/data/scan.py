@@ -165,8 +165,9 @@ def read_part(
         row_groups: tells for each row group whether to read it; default: all.
         columns: names of the columns to decode, including all key columns if a range or a set of keys is
             given; default: all.
-        watch: called with the number of rows that were decoded, wanted or not, and their size in bytes. Not
-            for row groups of which only the keys were decoded, since they have none of the set.
+        watch: called with the number of rows that were decoded, wanted or not, and their size in bytes. Row
+            groups of which only the keys were decoded, since they have none of the set, do not count, unless
+            that is all of the part: to open it costs more than its rows. Their size is then that of pages.
         footer: of the part; default: it is read.
         filtered: where a set of few keys is given, ask the part's filter which of them it may have; called
             with the filter. None: do not.
@@ -191,7 +192,9 @@ def read_part(
         size = _BatchSize(batch_rows, batch_bytes, footer.metadata.row_group(0))
         windows = _windows(opened, part, footer, groups, size)
         keys = among if probed else None
-        decode = partial(_begun, footer=footer, part=part, schema=schema, fields=fields, probed=keys)
+        decode = partial(
+            _begun, footer=footer, part=part, schema=schema, fields=fields, probed=keys, watch=watch
+        )
         # The size of the first batch says how many rows to decode at once.
         with closing(mapped(decode, windows)) as others:
             for decoded in chain(map(decode, islice(windows, 1)), others):
@@ -235,6 +238,7 @@ def _begun(  # noqa: PLR0917 - as many as there are
     schema: Schema,
     fields: pa.Schema,
     probed: KeySet | None,
+    watch: Callable[[int, int], None],
 ) -> Iterator[pa.RecordBatch]:
     """The rows of some row groups. The first batch is decoded at once, others as they are asked for.
 
@@ -246,6 +250,8 @@ def _begun(  # noqa: PLR0917 - as many as there are
     if probed is not None and _is_sparse(probed, footer, part, schema, window):
         having = _having(data, footer, part, window, schema, probed)
     if not having:
+        if len(footer.ends) == 1:
+            watch(part.rows, footer.metadata.row_group(0).total_byte_size)
         return iter(())
     rows = _decoded(data, footer, part, having, fields, batch_rows=encoded.batch_rows, begin=window[0])
     # The bytes are freed with the last batch, so nothing but `rows` may hold them.

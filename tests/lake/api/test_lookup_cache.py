@@ -367,6 +367,18 @@ def test_parts_of_few_rows_are_kept_as_well(tmp_path):
     assert expected[0].column("v")[0].as_py() == "new 0 of 0"
 
 
+def test_small_parts_that_have_none_of_the_keys_are_kept_as_well(tmp_path):
+    c, recorder = made(tmp_path, row_group_rows=ROWS, merge_inputs_min=100)
+    for n in range(5):
+        c.append(rows(range(n, ROWS, 50), "so wide a value that the keys are looked at first"))
+    absent = keys(2_025)
+    expected = c.lookup(absent)
+    # All that is opened is the large part, whose filter does not deny the key, and then nothing.
+    each = [opened(recorder, lambda: c.lookup(absent)) for _ in range(2)]
+    assert each[0] > 5 and each[1] == 0
+    assert c.lookup(absent) == expected and expected["v"].to_pylist() == ["0 of 2025"]
+
+
 def test_a_small_file_counts_more_than_it_has_since_a_process_maps_only_so_many(tmp_path):
     floor = 64 * 1024
     bound = MIB + 10 * floor
