@@ -283,6 +283,8 @@ def test_no_base_is_tried_where_most_rows_have_one_time_and_stay():
     shard.cut(4)
     assert len(shard.slices) > 1 and due(shard.state) is None
     # At least 80 of 100 rows are answered, or 52, or only 50.
+    # Not only the first batch of a slice has such rows.
+    assert due(shard_of(2, 100).state) is None
     assert due(loaded((0, 90), (7, 10)).state) is None
     assert due(loaded((0, 76), (7, 24)).state) is None
     assert due(loaded((0, 75), (7, 25)).state).rows == 100
