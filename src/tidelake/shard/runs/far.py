@@ -25,7 +25,7 @@ from tidelake.shard.overlap import Background, Job
 from tidelake.shard.runs.cache import identity
 from tidelake.shard.runs.filters import PART_FILTERS
 from tidelake.shard.runs.rangecache import range_cache
-from tidelake.shard.runs.scope import Scope
+from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -48,11 +48,21 @@ _AHEAD_SHARE = 8
 _REQUESTS = 8
 _PARTS_AHEAD = 32
 READERS_MAX = 32
+# Where nothing waits for a network. Each thread keeps its own memory, so more cost more than they gain.
+_NEAR_READERS = 2
+# Runs of together at most this fraction of `fold_rows` are few rows.
+_SMALL_SHARE = 2
 
 
 def readers(blobs: BlobStore, near: int) -> int:
     """How many threads read runs: `near`, or more where reading is waiting for a network."""
     return READERS_MAX if blobs.is_far else near
+
+
+def readers_of(spec: ShardSpec, blobs: BlobStore, runs: Sequence[Source]) -> int:
+    """How many threads read some runs ahead. None do for few rows of a store that is near: they cost more."""
+    is_small = sum(source.run.rows for source in runs) * _SMALL_SHARE <= spec.config.fold_rows
+    return readers(blobs, 0 if is_small else _NEAR_READERS)
 
 
 class FarPart:

@@ -19,13 +19,12 @@ from tidelake.data.types import update_schema
 from tidelake.model.query import Query
 from tidelake.shard.overlap import prefetch_all
 from tidelake.shard.runs.cache import cache_of, worth_keeping
-from tidelake.shard.runs.far import readers
+from tidelake.shard.runs.far import readers, readers_of
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.runs.stream import chunk_limits, is_here, streams, whole
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
-_READERS_MAX = 2
 _FEW_KEYS = 16
 # Up to this fraction of a merge's memory, rows are gathered and sorted once instead of merged.
 _GATHERED_SHARE = 8
@@ -44,11 +43,8 @@ def gathered(
         # Read ahead, except for runs that are inline or in the cache. To find a few keys in a store that is
         # near takes less time than threads do.
         is_small = scope.among is not None and len(scope.among) <= _FEW_KEYS
-        ahead = stack.enter_context(
-            prefetch_all(
-                streams(spec, blobs, others, scope, runs), readers(blobs, 0 if is_small else _READERS_MAX)
-            )
-        )
+        threads = readers(blobs, 0) if is_small else readers_of(spec, blobs, others)
+        ahead = stack.enter_context(prefetch_all(streams(spec, blobs, others, scope, runs), threads))
         found: list[Iterator[pa.RecordBatch]] = [
             stack.enter_context(closing(one)) for one in streams(spec, blobs, here, scope, runs)
         ]

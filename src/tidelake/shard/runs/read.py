@@ -25,7 +25,7 @@ from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
 from tidelake.shard.overlap import mapped, prefetch, prefetch_all
-from tidelake.shard.runs.far import readers
+from tidelake.shard.runs.far import readers, readers_of
 from tidelake.shard.runs.gather import gathered
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams
@@ -36,16 +36,12 @@ from tidelake.store.protocols import BlobStore
 
 __all__ = ["KeyRange", "Source", "rows", "shown", "sources", "sources_of"]
 
-# Each thread keeps its own memory, so more threads cost more than they gain.
-_READERS_MAX = 2
 # Of a run that is read alone so many batches are decoded at once: a quarter of a merge's memory.
 _DECODERS_MAX = 8
 # Chunks grow with the number of runs, up to this many runs.
 _RUNS_MAX = 64
 # Runs of at most this fraction of `fold_rows` are short.
 _SHORT_SHARE = 16
-# Runs of together at most this fraction of `fold_rows` are few rows.
-_SMALL_SHARE = 2
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 _ALL = Selection()
 
@@ -161,7 +157,7 @@ def _direct(
         decoded -= set(spec.domain.columns)
     untimed = [name for name in names if name in decoded]
     size = {"batch_rows": chunk_rows, "batch_bytes": chunk_bytes}
-    threads = _readers(spec, blobs, runs)
+    threads = readers_of(spec, blobs, runs)
     decode = partial(mapped, threads=min(pa.cpu_count(), _DECODERS_MAX) if threads else 1)
     found = seen(spec, blobs, runs[0], scope, {}, **size, columns=decoded, mapped=decode)
     with closing(prefetch(found, 1) if threads else found) as ahead:
@@ -188,7 +184,7 @@ def _merged(
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     several = partial(streams, spec, blobs, scope=scope, runs=runs)
     # Fetch and decode ahead of the merge, while the small runs are folded.
-    threads = _readers(spec, blobs, runs)
+    threads = readers_of(spec, blobs, runs)
     with prefetch_all(several(large), threads) as ahead:
         folded = _folded(spec, blobs, small, query, scope)
         if folded is not None and not large:
@@ -203,12 +199,6 @@ def _merged(
             # Cut and join the next chunk in a thread while this one is sorted and summed.
             with closing(prefetch(cut, 1) if large and threads else cut) as joined:
                 yield from sums(joined, spec.domain, query, chunk_rows)
-
-
-def _readers(spec: ShardSpec, blobs: BlobStore, runs: list[Source]) -> int:
-    """How many threads read ahead. None do for few rows of a store that is near: threads cost more then."""
-    is_small = sum(source.run.rows for source in runs) * _SMALL_SHARE <= spec.config.fold_rows
-    return readers(blobs, 0 if is_small else _READERS_MAX)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
