@@ -685,6 +685,17 @@ def test_keys_of_a_list_are_the_very_values():
         assert c.snapshot().read_all()["v"].to_pylist() == [0, 2], key
 
 
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_a_number_of_python_is_the_nearest_key_of_a_narrower_column(kind):
+    c = Site().lake().create("c", pa.schema([("id", kind), ("n", kind)]), key=["id", "n"])
+    tenth, half = pa.array([0.1, 0.1, 0.5], kind), pa.array([0.1, float("nan"), 0.5], kind)
+    c.append(pa.table({"id": tenth, "n": half}))
+    assert c.history((0.1, 0.1)).num_rows == c.history({"id": 0.1, "n": float("nan")}).num_rows == 1
+    assert c.history((0.5, 0.25)).num_rows == 0
+    c.erase([(0.1, 0.1), (0.1, float("nan"))], reason="x")
+    assert c.snapshot().read_all()["n"].to_pylist() == [0.5]
+
+
 def test_keys_of_a_list_may_be_of_several_types():
     c = Site().lake().create("c", pa.schema([("id", pa.uint64()), ("v", pa.int64())]), key=["id"])
     most = 2**64 - 1

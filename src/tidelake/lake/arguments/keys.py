@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from tidelake.data.types import UNFIT
+from tidelake.data.types import UNFIT, arrow_type
 from tidelake.errors import UsageError
-from tidelake.model.schema import Schema
+from tidelake.model.schema import Column, Schema
 
 _INT64_MAX = 2**63 - 1
 
@@ -37,20 +37,24 @@ def one_key(key: object, schema: Schema) -> pa.Table:
             f"key={key!r} does not fit the key columns {', '.join(map(repr, names))}: give one value for "
             "each, in this order or as a dict by name"
         )
-    return pa.table([_column(value, name) for value, name in zip(values, names, strict=True)], names)
+    return pa.table([_array(value, column) for value, column in zip(values, schema.key, strict=True)], names)
 
 
-def _column(value: object, name: str) -> pa.Array:
+def _array(value: object, column: Column) -> pa.Array:
+    # Without the type of the column: Arrow would cut a fraction off to make a whole number.
+    kind = pa.uint64() if isinstance(value, int) and value > _INT64_MAX else None
+    if isinstance(value, float) and column.type.name in {"float16", "float32"}:
+        # Python has no narrower numbers: the nearest one of the column is meant.
+        kind = arrow_type(column.type)
     try:
-        # Without the type of the column: Arrow would cut a fraction off to make a whole number.
-        found = pa.array([value], pa.uint64() if isinstance(value, int) and value > _INT64_MAX else None)
+        found = pa.array([value], kind)
         if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
             # Arrow takes the instants and spans of pandas for microseconds, which would be another key.
             kind = found.type
             exact = pa.duration("ns") if pa.types.is_duration(kind) else pa.timestamp("ns", kind.tz)
             found = pa.array([value], exact)
     except (*UNFIT, OverflowError) as error:
-        raise UsageError(f"key column {name!r} cannot have the value {value!r}: {error}") from error
+        raise UsageError(f"key column {column.name!r} cannot have the value {value!r}: {error}") from error
     return found
 
 
