@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tied_process import tied
+
 _SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32): take a file system away from under its files
 SHUTDOWN_FLAGS = (0, 1, 2)  # flush all; flush the journal only; flush nothing
 
@@ -57,8 +59,15 @@ class Disk:
             os.close(descriptor)
 
     def plug_in_again(self):
-        """Unmount, check and mount: the journal is played back, as after a power cut."""
+        """Unmount, check and mount what it holds: the journal is played back, as after a power cut.
+
+        A process with mounts of its own, such as another test's, may still hold the file system that was shut
+        down, and a mount of the same file would get that one back. So it is a copy that is mounted.
+        """
         subprocess.run(["umount", str(self.place)], check=True)
+        copy = self.image.with_suffix(".copy")
+        subprocess.run(["cp", "--sparse=always", str(self.image), str(copy)], check=True)
+        copy.replace(self.image)
         checked = subprocess.run(["fsck.ext4", "-f", "-p", str(self.image)], check=False, capture_output=True)
         assert checked.returncode in (0, 1), checked.stdout  # 1: it mended what the journal left
         assert self.mount()
@@ -72,3 +81,16 @@ def ext4(folder):
         yield disk
     finally:
         _done("umount", "-l", str(disk.place))
+
+
+@contextmanager
+def holding_all_mounts():
+    """While a process with a mount namespace of its own holds all that is mounted now."""
+    command = ["unshare", "--mount", "sh", "-c", "echo ready; exec sleep infinity"]
+    with subprocess.Popen(tied(*command), stdout=subprocess.PIPE) as holder:
+        try:
+            if holder.stdout.readline() != b"ready\n":
+                pytest.skip("mount namespaces are not permitted here")
+            yield
+        finally:
+            holder.kill()

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 from crew import PATIENCE_S, Crew
-from mounts import SHUTDOWN_FLAGS, ext4, tmpfs
+from mounts import SHUTDOWN_FLAGS, ext4, holding_all_mounts, tmpfs
 from test_kills import CREW
 
 from tidelake.errors import StoreUnavailable
@@ -88,6 +88,15 @@ def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng
         crew.check_at_rest()
     assert min(crew.acknowledged.values()) > 0
     record_property("figures", f"disk pulled out {number + 1} times; {crew.figures()}")
+
+
+def test_a_disk_comes_back_while_another_process_holds_what_was_shut_down(tmp_path):
+    with ext4(tmp_path) as disk, holding_all_mounts():
+        (disk.place / "file").write_text("kept")
+        os.sync()
+        disk.shut_down(SHUTDOWN_FLAGS[-1])
+        disk.plug_in_again()
+        assert (disk.place / "file").read_text() == "kept"
 
 
 @pytest.mark.parametrize("flag", SHUTDOWN_FLAGS)
