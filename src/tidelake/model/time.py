@@ -102,6 +102,11 @@ class TimeDomain:
         return (0,) * self.arity if self.unit == "tuple" else 0
 
     @property
+    def maximum(self) -> Time:
+        """The last time."""
+        return (TIME_MAX,) * self.arity if self.unit == "tuple" else TIME_MAX
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns that hold a time: `_time`, or `_time_0`, `_time_1`, ... for tuples."""
         if self.unit == "tuple":

@@ -10,6 +10,7 @@ import tempfile
 import threading
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import tidelake
@@ -194,17 +195,42 @@ def test_keys_that_are_not_there_are_not_found(tmp_path):
     assert size(c) > 0
 
 
-def test_merges_and_snapshots_read_the_store_and_a_merged_part_is_one_more(tmp_path):
+def test_merges_and_snapshots_read_the_store_and_a_merged_part_is_unpacked_at_once(tmp_path):
     c, recorder = made(tmp_path, parts=3, merge_inputs_min=100)
     for _ in range(3):
         c.lookup(ANYWHERE)
     assert opened(recorder, lambda: c.snapshot().read_all()) == 3
-    assert opened(recorder, c.merge) == 3
+    # Three parts are merged, and the result is unpacked.
+    assert opened(recorder, c.merge) == 3 + 1
     assert c.snapshot().read_all().num_rows == 3 * ROWS
-    for _ in range(3):
-        found = c.lookup(ANYWHERE)
-    assert found.num_rows == 3 * ANYWHERE.num_rows
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+    assert c.lookup(ANYWHERE).num_rows == 3 * ANYWHERE.num_rows
+
+
+def test_maintenance_unpacks_what_it_merged_only_for_look_ups_that_go_on(tmp_path):
+    c, recorder = made(tmp_path, merge_inputs_min=100)
+    for lookups, unpacked in (3, 1), (1, 1), (0, 0), (0, 0):
+        for _ in range(lookups):
+            c.lookup(ANYWHERE)
+        c.append(rows(range(100), "more"))
+        assert opened(recorder, c.merge) == 2 + unpacked
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    c.append(rows(range(100), "last"))
+    assert opened(recorder, c.maintain) == 2 + 1
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+    assert pc.sum(c.lookup(keys(*range(100)))["_diff"]).as_py() == 6 * 100
+
+
+def test_a_merged_part_takes_the_room_of_what_it_replaced(tmp_path):
+    one = size_of_one(tmp_path)
+    c, recorder = made(tmp_path, parts=2, lookup_cache_bytes=3 * one + MIB, merge_inputs_min=100)
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    assert size(c) == 2 * one
+    c.merge()
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+    assert size(c) == pytest.approx(2 * one, rel=0.1)
 
 
 def test_upserts_find_old_rows_in_unpacked_parts(tmp_path):

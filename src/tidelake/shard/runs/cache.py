@@ -90,8 +90,17 @@ class _Missed:
 
 @dataclass
 class _Kept:
+    """A part in the cache.
+
+    Attributes:
+        unpacked: its rows.
+        asked: the number of the last question for it.
+        ahead: whether it was unpacked ahead of look-ups, and none has asked for it yet.
+    """
+
     unpacked: Unpacked
     asked: int
+    ahead: bool
 
     @property
     def charged_bytes(self) -> int:
@@ -144,25 +153,32 @@ class LookupCache:
             return asked(watch=watch, batch_rows=batch_rows, batch_bytes=batch_bytes)
         return unpacked.rows(among, batch_rows, batch_bytes)
 
-    def catch_up(self, parts: Sequence[Whole]) -> None:
-        """Unpack new parts of a collection, if most of it is in the cache.
+    def catch_up(self, parts: Sequence[Whole], before: Sequence[Whole] | None = None) -> None:
+        """Unpack new parts of a collection, if look-ups have asked for most of it in the cache.
 
         Args:
             parts: all parts of the collection that are large enough for the cache.
+            before: the same before a merge, if there was one. What it replaced is the first to be evicted.
         """
+        asked = parts if before is None else before
+        new = {whole.id for whole in parts}
         with self._lock:
-            here = [(whole.part, self._kept[whole.id]) for whole in parts if whole.id in self._kept]
-        rows, total = sum(part.rows for part, _ in here), sum(whole.part.rows for whole in parts)
-        if 2 * rows <= total or rows == total:
-            return
+            kept = [(whole, self._kept[whole.id]) for whole in asked if whole.id in self._kept]
+            here = [(whole.part, one) for whole, one in kept if not one.ahead]
+            rows, total = sum(part.rows for part, _ in here), sum(whole.part.rows for whole in asked)
+            if 2 * rows <= total:
+                return
+            oldest = min(one.asked for _, one in here)
+            for whole, one in kept:
+                if whole.id not in new:
+                    one.asked = 0
         stored = sum(part.size_bytes for part, _ in here)
-        size = sum(kept.unpacked.size_bytes for _, kept in here)
-        oldest = min(kept.asked for _, kept in here)
+        size = sum(one.unpacked.size_bytes for _, one in here)
         for whole in parts:
             # Estimate the size by rows and by stored bytes: rows may be wider, or compress less, than others.
             part = whole.part
             about = max(size * part.rows // rows, size * part.size_bytes // stored)
-            self._unpacked(whole, _promised(about), oldest)
+            self._unpacked(whole, _promised(about), oldest, ahead=True)
 
     def _found(self, whole: Whole, among: KeySet) -> Unpacked | None:
         """The unpacked part, if it is in the cache or is due and gets unpacked now; None: decode it."""
@@ -171,7 +187,7 @@ class LookupCache:
             kept = self._kept.get(whole.id)
             if kept is not None:
                 self.hits += 1
-                kept.asked = now
+                kept.asked, kept.ahead = now, False
                 self._kept.move_to_end(whole.id)
                 return kept.unpacked
             self.misses += 1
@@ -192,7 +208,7 @@ class LookupCache:
             return None
         return self._unpacked(whole, size, missed.before)
 
-    def _unpacked(self, whole: Whole, size: int, since: int) -> Unpacked | None:
+    def _unpacked(self, whole: Whole, size: int, since: int, *, ahead: bool = False) -> Unpacked | None:
         """Unpack a part of at most this size, if that evicts only parts that were not used `since`."""
         with self._lock:
             if whole.id in self._kept or whole.id in self._begun or not self._makes_room(whole, size, since):
@@ -205,7 +221,7 @@ class LookupCache:
             with self._lock:
                 del self._begun[whole.id]
                 if unpacked is not None:
-                    self._kept[whole.id] = _Kept(unpacked, next(self._questions))
+                    self._kept[whole.id] = _Kept(unpacked, next(self._questions), ahead)
                     self._missed.pop(whole.id, None)
         return unpacked
 

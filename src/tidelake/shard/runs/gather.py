@@ -7,7 +7,6 @@ for.
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
-from functools import partial
 from itertools import chain
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from tidelake.data.select import Selector
 from tidelake.data.types import update_schema
 from tidelake.model.query import Query
 from tidelake.shard.overlap import prefetch_all
-from tidelake.shard.runs.cache import cache_of, worth_keeping
+from tidelake.shard.runs.cache import Whole, cache_of, worth_keeping
 from tidelake.shard.runs.far import readers, readers_of
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.runs.stream import chunk_limits, is_here, streams, whole
@@ -75,13 +74,26 @@ def _drain(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield held.popleft()
 
 
-def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> None:
-    """Unpack new parts of a shard, if most of it is in the look-up cache of this process.
+def catch_up(
+    spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source], before: Iterable[Source] | None = None
+) -> None:
+    """Unpack new parts of a shard, if most of it is in the look-up cache of this process, and in use.
 
     Otherwise the next look-ups unpack them. Costs an `open` and some reads for each new part.
+
+    Args:
+        spec: the shard.
+        blobs: its store.
+        needed: the runs that look-ups read.
+        before: those that they read before a merge, if there was one.
     """
     cache = cache_of(spec)
-    if cache is not None:
-        is_kept = partial(worth_keeping, config=spec.config, is_far=blobs.is_far)
-        parts = [part for source in needed for part in source.run.parts if is_kept(part)]
-        cache.catch_up([whole(spec, blobs, part) for part in parts])
+    if cache is None:
+        return
+
+    def kept(sources: Iterable[Source]) -> list[Whole]:
+        parts = chain.from_iterable(source.run.parts for source in sources)
+        is_far = blobs.is_far
+        return [whole(spec, blobs, p) for p in parts if worth_keeping(p, spec.config, is_far=is_far)]
+
+    cache.catch_up(kept(needed), None if before is None else kept(before))

@@ -13,6 +13,10 @@ from itertools import chain
 from tidelake.errors import ErasureWaits, TidelakeError
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf
+from tidelake.shard.runs.gather import catch_up
+from tidelake.shard.runs.read import sources_of
+from tidelake.shard.runs.scope import Source
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, SET_ASIDE, Compactor, MergeReport, Workers
@@ -139,6 +143,7 @@ class Maintainer:
         if self._shard.state().dropped:
             return MaintenanceReport()
         self._apply_decided()
+        looked_up = self._newest()
         drained, failed = 0, list[TidelakeError]()
         try:
             Eraser(self._shard).run()
@@ -178,9 +183,20 @@ class Maintainer:
             self._compactor.end_expired()
         collector = Collector(self._shard)
         collected = collector.run() if thorough else collector.run_if_due()
+        self._catch_up(report, looked_up)
         if failed:
             raise failed[0]
         return replace(report, collected=collected, drained=drained)
+
+    def _newest(self) -> list[Source]:
+        """The runs that look-ups of the newest rows read."""
+        found, _ = sources_of(self._shard.known(), AsOf(self._shard.spec.domain.maximum))
+        return found
+
+    def _catch_up(self, report: MaintenanceReport, before: list[Source]) -> None:
+        """Unpack the results of merges for look-ups of this process, if it had unpacked the inputs."""
+        if report.merges:
+            catch_up(self._shard.spec, self._shard.stores.blobs, self._newest(), before)
 
     def _apply_decided(self) -> None:
         """Commit to the shard what transactions have decided for it."""
@@ -194,6 +210,7 @@ class Maintainer:
         if self._shard.state().dropped:
             return MaintenanceReport()
         self._apply_decided()
+        looked_up = self._newest()
         Drainer(self._shard).run()
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
@@ -221,7 +238,9 @@ class Maintainer:
             if spine.next_id == end and (head := basing.due_at_head(state)):
                 yield Due(head)
 
-        return self._merge(find, None)
+        report = self._merge(find, None)
+        self._catch_up(report, looked_up)
+        return report
 
     def bring_out_inline(self) -> MaintenanceReport:
         """Merge inline parts into stored ones, to make room in the state."""
