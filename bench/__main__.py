@@ -33,6 +33,7 @@ MEASURED = (
     "arrangement_reads",
     "arrangement_spine",
     "spark",
+    "spark_first",
     "spark_writes",
     "spark_ingest",
     "spark_tables",

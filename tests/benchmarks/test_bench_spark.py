@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bench import spark as reads
+from bench import spark_first as first
 from bench import spark_history as history
 from bench import spark_writes as writes
 from bench.__main__ import titled
@@ -20,6 +21,15 @@ def test_a_compacted_shard_is_read_by_every_way_in(spark: Any, tmp_path: Path) -
     found = reads.compacted(spark, tmp_path, 5_000)
     ways = {"helper_to_plain", "by_workers_to_plain", "format_to_plain"}
     assert ways <= found.keys() and all(found[way] > 0 for way in ways)
+
+
+@pytest.mark.soak
+def test_the_first_work_of_a_session_is_compared_with_later_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first, "ROUNDS", 1)
+    found = first.run(10_000)
+    assert [*found] == [*first.KINDS]
+    for row in found.values():
+        assert 0 < row["later_s"] and row["first_to_later"] == row["first_cpu_s"] / row["later_cpu_s"]
 
 
 @pytest.mark.soak
