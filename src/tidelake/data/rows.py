@@ -2,7 +2,8 @@
 
 Owns which rows are printed and what becomes of them; must not know where they come from.
 
-INVARIANT: each row is given once, in order, whether it was printed before or not.
+INVARIANT: each row is given once, in order, whether it was printed before or not, in columns that polars and
+DuckDB can import.
 """
 
 from collections import deque
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake import tabletext
+from tidelake.data.importable import hard_columns, importable
 from tidelake.data.timecells import texts
 from tidelake.data.types import UNFIT
 from tidelake.errors import UsageError
@@ -51,6 +53,7 @@ class Rows:
             domain: unit of the times in a column `_time`, if there is one, for printing.
         """
         self._schema, self._batches, self._domain = schema, iter(batches), domain
+        self._hard = hard_columns(schema)
         self._ahead: deque[pa.RecordBatch] = deque()  # read for printing
         self._failure: Exception | None = None  # met while printing
         self._taken = False
@@ -80,7 +83,7 @@ class Rows:
         if self._over:
             raise UsageError(self._over)
         try:
-            return next(self._batches)
+            return importable(next(self._batches), self._hard)
         except StopIteration:
             raise
         except BaseException as error:

@@ -63,6 +63,34 @@ def test_columns_rows_and_times_may_be_chosen(collection):
     assert list(collection.to_pandas(0, **how)["f"]) == [float("inf"), -1.0]
 
 
+def test_parts_of_nested_columns_are_read_by_polars_and_duckdb(lake):
+    pair = pa.list_(pa.int64(), 2)
+    deep = pa.struct([("a", pa.struct([("b", pair)]))])
+    made = lake.create("nested", pa.schema([("id", pa.int64()), ("p", pair), ("d", deep)]), key=["id"])
+    rows = [
+        {"id": i, "p": None if i % 3 == 0 else [i, None], "d": None if i % 5 == 0 else {"a": {"b": [1, i]}}}
+        for i in range(300)
+    ]
+    for some in (rows[:200], rows[200:]):
+        made.append(pa.Table.from_pylist(some, made.schema))
+    kept = "id >= 3 AND id < 190"
+    expected = [(row["p"], row["d"]) for row in rows[3:190]]
+    answers = [
+        made.snapshot(where=kept).to_polars(),
+        made.to_polars(where=kept).collect(),
+        made.to_polars().filter((col("id") >= 3) & (col("id") < 190)).collect(),
+    ]
+    for answer in answers:
+        assert answer.select("p", "d").rows() == expected
+    text = "SELECT p::BIGINT[] AS p, d.a.b::BIGINT[] AS d FROM {} WHERE id >= 3 AND id < 190 ORDER BY id"
+    with duckdb.connect() as connection:
+        made.snapshot(where=kept).to_duckdb(connection).create_view("read")
+        made.to_duckdb(connection, where=kept).create_view("scanned")
+        found = [connection.execute(text.format(name)).fetchall() for name in ("read", "scanned")]
+    found.append(lake.sql(text.format("nested")).to_polars().rows())
+    assert found == [[(p, d and d["a"]["b"]) for p, d in expected]] * 3
+
+
 def test_a_lazy_frame_stays_at_its_time(collection):
     lazy, relation = collection.to_polars(), collection.to_duckdb()
     collection.append(pa.Table.from_pylist([{**ROWS[0], "id": 9}], collection.schema))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelake.data.importable import hard_columns, importable
 from tidelake.data.rows import Rows, optional
 from tidelake.errors import TidelakeError, UsageError
 
@@ -47,8 +48,10 @@ class Scan:
         return reader.__arrow_c_stream__(requested_schema)
 
     def _watched(self) -> Iterator[pa.RecordBatch]:
+        hard = hard_columns(self.schema)
         try:
-            yield from self._batches()
+            for batch in self._batches():
+                yield importable(batch, hard)
         except Exception as error:
             self.failure = error
             raise
