@@ -29,7 +29,7 @@ def test_the_first_work_of_a_session_is_compared_with_later_work(monkeypatch: py
     found = first.run(10_000)
     assert [*found] == [*first.KINDS]
     for row in found.values():
-        assert 0 < row["later_s"] and row["first_to_later"] == row["first_cpu_s"] / row["later_cpu_s"]
+        assert row["later_s"] > 0 and row["first_to_later"] == row["first_cpu_s"] / row["later_cpu_s"]
 
 
 @pytest.mark.soak
