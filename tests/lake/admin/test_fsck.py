@@ -778,6 +778,7 @@ def test_a_missing_catalog_is_found_and_no_data_is_removed(world, c):
     world.clock.ms += 3 * DAY_MS
     kinds = {f.kind for f in world.fsck(repair=True).left}
     assert {"catalog-missing", "unnamed-shard"} <= kinds
+    assert [f.kind for f in world.fsck(["c"], repair=True).left] == ["catalog-missing"]
     assert kept == set(world.blobs._blobs) and c.id in world.log._entries
     # No call makes a new one, in which there would be no name at all.
     lake = world.lake()
@@ -793,21 +794,24 @@ def test_a_damaged_catalog_is_found(world, c):
     [part] = [name for name in world.blobs._blobs if name.startswith("catalog/")]
     world.overwrite(part, flip)
     assert {"part-damaged", "catalog-unreadable"} <= world.kinds()
+    assert {"part-damaged", "catalog-unreadable"} <= {f.kind for f in world.fsck(["c"]).left}
 
 
 def test_a_damaged_log_of_the_catalog_is_found(world, c):
     entries = world.log._entries["catalog"]
     entries[1] = replace(entries[1], data=b"nothing")
     assert {"log-damaged", "catalog-unreadable"} <= world.kinds()
+    assert {"log-damaged", "catalog-unreadable"} <= {f.kind for f in world.fsck(["c"]).left}
 
 
-def test_a_damaged_rollup_of_the_catalog_is_made_again(world, c):
+@pytest.mark.parametrize("names", [None, ["c"]], ids=["all", "one"])
+def test_a_damaged_rollup_of_the_catalog_is_made_again(world, c, names):
     lake = world.lake()
     lake._catalog._shard.write_rollup()
     [name] = world.blobs.list("catalog/rollups/")
     world.overwrite(name.name, flip)
-    assert world.kinds() == {"rollup-damaged", "catalog-unreadable"}
-    assert "catalog-unreadable" not in {f.kind for f in world.fsck(repair=True).left}
+    assert {f.kind for f in world.fsck(names).left} == {"rollup-damaged", "catalog-unreadable"}
+    assert "catalog-unreadable" not in {f.kind for f in world.fsck(names, repair=True).left}
     assert world.fsck().findings == () and world.lake().list() == ["c"]
 
 

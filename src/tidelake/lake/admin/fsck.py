@@ -122,9 +122,15 @@ class LakeCheck:
     _checked: list[Checked] = field(default_factory=list)
 
     def some(self, names: Iterable[str]) -> FsckReport:
-        """Check the collections of these names."""
+        """Check the collections of these names; if the catalog cannot be read, check the catalog instead."""
         self._mend_logs([SHARD_ID])
-        shards = self.catalog.read().shards
+        try:
+            listing: Listing | None = self.catalog.read()
+        except _UNREADABLE:
+            listing = self._listing(set(self.stores.log.keys()))
+        if listing is None:
+            return self._report()
+        shards = listing.shards
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if shards.get(name) is None:
@@ -140,7 +146,7 @@ class LakeCheck:
         stored = self._stored()
         shards = set(self.stores.log.keys())
         self._mend_logs(sorted(shards))
-        listing = self._listing(shards)
+        listing = self._listing(shards) or Listing(0, {})
         for name, shard_id in sorted(listing.shards.items()):
             if shard_id is not None:
                 self._collection(name, shard_id)
@@ -176,19 +182,19 @@ class LakeCheck:
             one.newest_ms = max(one.newest_ms, info.modified_ms)
         return found
 
-    def _listing(self, shards: set[str]) -> Listing:
-        """The catalog; an empty one if it cannot be read."""
+    def _listing(self, shards: set[str]) -> Listing | None:
+        """Check the catalog, and read it; None, with a finding, if it cannot be read."""
         if SHARD_ID not in shards:
             if shards:
                 message = f"there is no catalog, and {len(shards)} shards that it should name"
                 self._tell("catalog-missing", SHARD_ID, message)
-            return Listing(0, {})
+            return None
         self._shard(SHARD_ID, "")
         try:
             return self.catalog.read()
         except _UNREADABLE as error:
             self._tell("catalog-unreadable", SHARD_ID, f"no collection can be found by its name: {error}")
-            return Listing(0, {})
+            return None
 
     def _mend_logs(self, shards: Iterable[str]) -> None:
         """Repair the logs first (with `repair`), because everything else is read through them."""

@@ -119,6 +119,7 @@ class Administering(LakeHandle):
 
         Args:
             names: the collections to check; default: all, the catalog, and the other objects in the stores.
+                The catalog is checked too if it cannot be read.
             repair: repair what can be repaired. A collection that breaks rules, lacks parts, or has unusable
                 log entries is restored with all that can be kept; the rest is set aside: named in the report
                 and stored where it can be inspected. Nothing that holds data is removed.
