@@ -301,13 +301,22 @@ class HistoryCompacted(TimedError, TidelakeError):
 
 
 class NotYetClosed(TimedError, TidelakeError):
-    """The time asked for is still open; the message names the last closed time."""
+    """The time asked for is still open; the message names the last closed time.
 
-    def __init__(self, asked: object, upper: object, timeout_s: float) -> None:
-        super().__init__(asked, upper, timeout_s)
-        self.asked, self.upper, self.timeout_s = asked, upper, timeout_s
+    Attributes:
+        collection: the collection whose last closed time was asked for, if it has none; else "".
+    """
+
+    def __init__(self, asked: object, upper: object, timeout_s: float, collection: str = "") -> None:
+        super().__init__(asked, upper, timeout_s, collection)
+        self.asked, self.upper, self.timeout_s, self.collection = asked, upper, timeout_s, collection
 
     def __str__(self) -> str:
+        if self.collection:
+            return (
+                f"collection {self.collection!r} has no closed time yet, so it has no contents to read: "
+                "append rows to it first, or an empty table, which closes a time too"
+            )
         waited = f" after waiting {self.timeout_s:g} s" if self.timeout_s else ""
         return (
             f"time {self._text(self.asked)} is not closed{waited}: {self._behind()}; ask for an earlier "

@@ -205,7 +205,7 @@ def test_errors_of_reads_are_those_of_reads(shop):
     with pytest.raises(HistoryCompacted):
         shop.sql("SELECT count(*) FROM customers", as_of=0).to_arrow()
     shop.create("empty", CUSTOMERS, key=["id"])
-    with pytest.raises(NotYetClosed):
+    with pytest.raises(NotYetClosed, match="collection 'empty' has no closed time yet"):
         shop.sql("FROM empty")
     shop.close()
     with pytest.raises(Closed):

@@ -169,6 +169,26 @@ def test_a_merge_into_an_empty_collection_inserts(spark: Any, lake: Any) -> None
         assert contents(new) == {(1, "Ann"): 1}
 
 
+def test_a_collection_without_a_closed_time_is_no_source_and_the_error_says_what_to_do(
+    spark: Any, lake: Any
+) -> None:
+    new = lake.create("new", CUSTOMERS, key=["id"])
+    merge = """
+        MERGE INTO new t USING (SELECT s.* FROM (SELECT 1 AS id, 'Ann' AS name) s ANTI JOIN new USING (id)) s
+        ON t.id = s.id WHEN NOT MATCHED THEN INSERT *
+    """
+    remedy = "collection 'new' has no closed time yet.*append rows to it first, or an empty table"
+    for text in ("SELECT * FROM new", "INSERT INTO new SELECT * FROM new", merge):
+        with pytest.raises(NotYetClosed, match=remedy):
+            ts.sql(spark, text, lake=lake)
+    with pytest.raises(Exception, match=remedy):
+        spark.read.format("tidelake").option("path", lake.url).option("collection", "new").load().collect()
+    new.append(new.schema.empty_table())
+    for _ in range(2):
+        ts.sql(spark, merge, lake=lake)
+        assert contents(new) == {(1, "Ann"): 1}
+
+
 def test_a_source_with_several_rows_for_one_is_refused(spark: Any, shop: Any) -> None:
     source = "(SELECT 2 AS id UNION ALL SELECT 2) s ON t.id = s.id"
     with pytest.raises(UsageError, match="several rows of the source"):

@@ -140,7 +140,7 @@ class CollectionHandle:
             )
         if upper.less_equal(self.domain.minimum):
             # Do not wait: a caller that gives no time wants what is there now, and nothing is.
-            raise NotYetClosed(self.domain.minimum, upper.elements[0], 0).of(self.domain.unit)
+            raise NotYetClosed(self.domain.minimum, upper.elements[0], 0, self.name).of(self.domain.unit)
         last: Time = upper.just_before().elements[0]
         return last
 
