@@ -17,6 +17,8 @@ from small_frames import rows
 import tidelake
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark import ingest, write
+from tidelake.spark.envelopes.changes import Parsed
+from tidelake.spark.envelopes.hudi import _COLUMNS, Hudi, _texts
 from tidelake.testing import tables
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -137,9 +139,9 @@ def test_the_cdc_of_hudi_is_told(spark: Any, tmp_path: Path, old_rows: str) -> N
 def test_the_cdc_of_hudi_is_checked(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     for row, reason in (
-        (hudi("x", str(FIRST), None, A), "op 'x' is unknown"),
+        (hudi("x", str(FIRST), None, A), "op 'x' is unknown: known are i, u and d; "),
         (hudi('"\\', str(FIRST), None, A), "is unknown"),
-        (hudi("i", "2026-01-31", None, A), "no time at 'ts_ms'"),
+        (hudi("i", "2026-01-31", None, A), "'ts_ms' is no instant of Hudi, such as"),
         (hudi("u", str(FIRST), None, A), "op 'u' without 'before'"),
         (("i", str(FIRST), None, "{"), "not JSON"),
     ):
@@ -149,6 +151,52 @@ def test_the_cdc_of_hudi_is_checked(spark: Any, tmp_path: Path) -> None:
         write(c, rows(spark, ("i", 1, "", ""), schema=CDC.replace("ts_ms string", "ts_ms bigint")), "hudi")
     with pytest.raises(UsageError, match="instants of Hudi are texts without a zone"):
         write(make(tmp_path / "clock", "ms"), rows(spark, hudi("i", str(FIRST), None, A), schema=CDC), "hudi")
+
+
+def of_hudi(c: tidelake.Collection, *told: tuple[Any, ...], **options: Any) -> Parsed:
+    """What the parser of the envelope makes of rows."""
+    batch = pa.record_batch(
+        [pa.array(column, pa.string()) for column in zip(*told, strict=True)], list(_COLUMNS)
+    )
+    return Hudi(**options).parser(c).parse(_texts(batch), lambda row: f"row={row}")
+
+
+@pytest.mark.parametrize("old_rows", ["events", "stored"])
+@pytest.mark.parametrize("op", ["c", "r", "h", "m", "t", "I", "x", "", None])
+def test_an_op_that_hudi_does_not_have_is_refused_though_debezium_has_it(
+    tmp_path: Path, op: Any, old_rows: str
+) -> None:
+    c = make(tmp_path)
+    shown = op or ""
+    for sides in ((None, A), (A, None), (None, None)):
+        with pytest.raises(InvalidUpdates) as caught:
+            of_hudi(c, hudi(op, str(FIRST), *sides), old_rows=old_rows)
+        told = str(caught.value)
+        assert f"op {shown!r} is unknown: known are i, u and d; row=0" in told
+        assert f'line={{"op":"{shown}",' in told
+    good, bad = hudi("i", str(FIRST), None, A), hudi(op, str(FIRST), None, A)
+    parsed = of_hudi(c, good, bad, old_rows=old_rows, rejects="aside")
+    assert (parsed.events, parsed.heartbeats) == (1, 0)
+    assert [reject.line for reject in parsed.rejects] == [1]
+
+
+def test_an_error_about_a_row_of_hudi_has_hudis_words(tmp_path: Path) -> None:
+    c = make(tmp_path)
+    whole = "set hoodie.table.cdc.supplemental.logging.mode=DATA_BEFORE_AFTER at the table"
+    for row, options, reason in (
+        (hudi("i", str(FIRST)), {}, "op 'i' without 'after'"),
+        (hudi("i", str(FIRST), A, B), {}, "op 'i' must not have a row in 'before'"),
+        (hudi("u", str(FIRST), None, A), {}, f"op 'u' without 'before': {whole}"),
+        (hudi("d", str(FIRST), {"id": 1}), {}, f"column 'v' of 'before': is missing; {whole}"),
+        (hudi("d", str(FIRST)), {"old_rows": "stored"}, "op 'd' without 'before'; row=0"),
+        (hudi("i", "2026", None, A), {}, "'ts_ms' is no instant of Hudi, such as 20260131120000123; row=0"),
+        (("i", str(FIRST), None, '{},"op":"d"'), {}, "not a row of Hudi's CDC"),
+    ):
+        with pytest.raises(InvalidUpdates) as caught:
+            of_hudi(c, row, **options)
+        told = str(caught.value)
+        assert reason in told and f'line={{"op":"{row[0]}",' in told
+        assert "REPLICA" not in told and "set time" not in told
 
 
 @pytest.mark.full

@@ -18,9 +18,11 @@ import tidelake
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.envelopes.canal import Canal
 from tidelake.spark.envelopes.changes import Parsed
+from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.maxwell import Maxwell
 from tidelake.spark.envelopes.messages import place
+from tidelake.spark.envelopes.named import named
 from tidelake.spark.envelopes.tool import ToolMessages
 
 SCHEMA = pa.schema(
@@ -272,9 +274,9 @@ def of_maxwell(**changed: Any) -> dict[str, Any]:
         (of_maxwell(position=None), "no time at 'position': set time"),
         (of_maxwell(position="here"), "the time at 'position' is 'here', and not a whole number"),
         (of_maxwell(position=-1), "from 0 to"),
-        (of_maxwell(data={"id": 1}), "column 'name' of 'after': is missing"),
-        (of_maxwell(data=ROW | {"id": "x"}), "column 'id' of 'after': \"x\" is a string"),
-        (of_maxwell(data=ROW | {"at": "0000-00-00 00:00:00"}), "column 'at' of 'after'"),
+        (of_maxwell(data={"id": 1}), "column 'name' of 'data': is missing"),
+        (of_maxwell(data=ROW | {"id": "x"}), "column 'id' of 'data': \"x\" is a string"),
+        (of_maxwell(data=ROW | {"at": "0000-00-00 00:00:00"}), "column 'at' of 'data'"),
         (maxwell(UPDATE, old=None), "a row is missing"),
         (of_maxwell(type="bootstrap-insert"), "use old_rows='stored'"),
         (of_maxwell(type="database-drop", table=None), "'database-drop' removes rows"),
@@ -302,7 +304,7 @@ def test_messages_of_maxwell_that_cannot_be_read(message: Any, reason: str, tmp_
         (canal(STEP, es=None), "no time at 'es'"),
         (canal(UPDATE, old=None), "as many rows in 'old' as in 'data'"),
         (canal(UPDATE, old=[]), "as many rows in 'old' as in 'data'"),
-        (canal(STEP, data=[ROW | {"id": "1.5"}]), "column 'id' of 'after'"),
+        (canal(STEP, data=[ROW | {"id": "1.5"}]), "column 'id' of 'data'"),
         (canal(STEP, isDdl=True, type="TRUNCATE", data=None), "'TRUNCATE' removes rows"),
         (canal(STEP, isDdl=True, type="ERASE", data=None), "'ERASE' removes rows"),
         (
@@ -341,10 +343,15 @@ def test_a_message_is_rejected_with_all_of_its_rows(tmp_path: Path) -> None:
         (dms(STEP, **{"commit-timestamp": None}), "no time at 'metadata.commit-timestamp'"),
         (dms(STEP, **{"commit-timestamp": "soon"}), "the time at 'metadata.commit-timestamp' is 'soon'"),
         (dms(STEP, **{"commit-timestamp": "2026-09-21T14:00:00"}), "which says no zone"),
-        (dms(STEP) | {"data": {"id": 2}}, "column 'name' of 'after': is missing"),
+        (dms(STEP) | {"data": {"id": 2}}, "column 'name' of 'data': is missing"),
         (dms(STEP, **{"record-type": "control", "operation": "truncate-table"}), "removes rows"),
         (dms(STEP, operation="load"), "use old_rows='stored'"),
-        (dms(UPDATE) | {"before-image": {"id": 1}}, "column 'name' of 'before': is missing"),
+        (dms(STEP) | {"data": None}, "a row is missing"),
+        (
+            dms(UPDATE) | {"before-image": {"id": 1}},
+            "column 'name' of the old row: is missing; let BeforeImageSettings keep all columns",
+        ),
+        (dms(UPDATE) | {"before-image": None}, "operation 'update' without the old row: let BeforeImage"),
     ],
 )
 def test_messages_of_dms_that_cannot_be_read(message: Any, reason: str, tmp_path: Path) -> None:
@@ -414,7 +421,7 @@ def test_rows_of_a_first_copy_need_no_time_and_come_first(tmp_path: Path) -> Non
 def test_columns_that_dms_leaves_out_are_null_on_request(tmp_path: Path) -> None:
     c = collection(tmp_path, "ms")
     message = dms(STEP) | {"data": {"id": 1, "name": "x"}}
-    with pytest.raises(InvalidUpdates, match="column 'price' of 'after': is missing"):
+    with pytest.raises(InvalidUpdates, match="column 'price' of 'data': is missing"):
         parse(c, Dms(), message)
     (row,) = parse(c, Dms(missing="null"), message).rows.to_pylist()
     assert (row["id"], row["name"], row["price"]) == (1, "x", None)
@@ -472,3 +479,37 @@ def test_counts_in_texts_are_read_as_encodings_say(tmp_path: Path) -> None:
     message["data"][0]["at"] = "1790000000123"
     (row,) = parse(collection(tmp_path, "ms"), Canal(encodings="at=ms"), message).rows.to_pylist()
     assert row["at"] == pa.scalar(1_790_000_000_123_000, pa.timestamp("us")).as_py()
+
+
+@pytest.mark.parametrize(
+    ("envelope", "good", "bad", "reason"),
+    [
+        (Maxwell(), maxwell, {"data": {"id": 1}, "type": "delete"}, "set binlog_row_image=FULL at MySQL"),
+        (Canal(), canal, {"data": [{"id": 1}], "type": "DELETE"}, "set binlog_row_image=FULL at MySQL"),
+        (Dms(old_rows="events"), dms, {"data": {"id": 1}}, "column 'name' of 'data': is missing; line"),
+    ],
+)
+def test_an_error_has_the_words_of_the_tool_and_its_message(
+    envelope: ToolMessages, good: Any, bad: Any, reason: str, tmp_path: Path
+) -> None:
+    message = good(STEP) | bad
+    with pytest.raises(InvalidUpdates) as caught:
+        parse(collection(tmp_path, "ms"), envelope, message)
+    told = str(caught.value)
+    assert reason.removesuffix("; line") in told
+    assert json.dumps(message)[:150] in told
+    for word in ("REPLICA IDENTITY", "'before'", "'after'", '"op"', "op '"):
+        assert word not in told
+
+
+def test_options_that_an_envelope_refuses_are_not_offered() -> None:
+    for name in ("maxwell", "canal", "dms", "hudi"):
+        with pytest.raises(UsageError, match=f"'{name}' takes no idle: it takes ") as caught:
+            named(name, {"idle": "1m"})
+        assert ("takes time" in str(caught.value)) == (name != "hudi")
+    with pytest.raises(UsageError, match="'hudi' takes no time: it takes late, old_rows, order_by"):
+        named("hudi", {"time": "ts_ms"})
+    with pytest.raises(UsageError, match="is for the times of transactions: leave it out"):
+        Maxwell(idle="1m")
+    with pytest.raises(UsageError, match="is for the times of transactions: give no time"):
+        Debezium(time="ts_ms", idle="1m")

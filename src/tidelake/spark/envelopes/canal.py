@@ -30,8 +30,8 @@ from tidelake.spark.envelopes.dialect import (
     as_number,
     member,
 )
-from tidelake.spark.envelopes.event import Unfit
-from tidelake.spark.envelopes.maxwell import removes
+from tidelake.spark.envelopes.event import Terms, Unfit
+from tidelake.spark.envelopes.maxwell import BINLOG, removes
 from tidelake.spark.envelopes.tool import ToolMessages
 
 _DROPS = ("ERASE", "TRUNCATE", "RENAME", "DELETE", "UPDATE")
@@ -46,6 +46,14 @@ class CanalDialect(Dialect):
     """How Canal writes."""
 
     tool: ClassVar[str] = "Canal"
+    terms: ClassVar[Terms] = Terms(
+        event="message of Canal",
+        op="type",
+        ops={"c": "INSERT", "u": "UPDATE", "d": "DELETE"},
+        known="INSERT, UPDATE and DELETE",
+        sides={"before": "the old row", "after": "'data'", "key": "the key"},
+        whole=BINLOG,
+    )
     members: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {
             **dict.fromkeys(("type", "database", "table"), str | None),
@@ -78,7 +86,7 @@ class CanalDialect(Dialect):
         if kind in ("QUERY", "TIDB_WATERMARK"):
             return None
         if kind not in _OPS:
-            raise Unfit(f"type {kind!r} is unknown: known are INSERT, UPDATE and DELETE")
+            raise Unfit(f"type {kind!r} is unknown: known are {self.terms.known}")
         if data is None:
             raise Unfit(f"type {kind!r} without 'data'")
         if kind != "UPDATE":

@@ -46,7 +46,7 @@ from tidelake.data.order import differ
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.blocks import BlockReader, EventLayout, Events, EventSide
-from tidelake.spark.envelopes.event import MARKS, TRUNCATE, Event, Unfit, parse
+from tidelake.spark.envelopes.event import DEBEZIUM, MARKS, TRUNCATE, Event, Terms, Unfit, parse
 from tidelake.spark.envelopes.messages import as_bytes, cut, late_reason, shown, unreadable
 from tidelake.spark.envelopes.positions import (
     NONE,
@@ -184,6 +184,15 @@ class ChangeParser:
             raise UsageError(f"encodings name {unknown[0]!r}, which is no column of the collection")
 
     @property
+    def terms(self) -> Terms:
+        """How errors call what an event has."""
+        return DEBEZIUM
+
+    def origin(self, line: bytes | None) -> bytes | None:
+        """A line as its source wrote it, for messages and rejects."""
+        return line
+
+    @property
     def schema_of_rows(self) -> pa.Schema:
         """The schema of `Parsed.rows`.
 
@@ -243,6 +252,8 @@ class ChangeParser:
         keys: pa.Array | None = None,
         times: Ints | None = None,
         found: Events | None = None,
+        *,
+        origin: Callable[[int], bytes | None] | None = None,
     ) -> Parsed:
         """Parse lines.
 
@@ -252,6 +263,7 @@ class ChangeParser:
             keys: the key of each message, as JSON, if the source has keys.
             times: with a timeline, the time of each line; `NONE` for a line that has none.
             found: the events, if the lines are read already; see `timed`.
+            origin: returns what a line was made of by its number, for messages; default: as the method.
 
         Raises:
             InvalidUpdates: a line cannot be read, or is late; gives its place, its beginning and the reason.
@@ -266,7 +278,8 @@ class ChangeParser:
             )
 
         def fail(at: Reject) -> None:
-            raise unreadable(at.reason, f"{where(at.line)} line={shown(lines[at.line].as_py())}")
+            line = self.origin(lines[at.line].as_py()) if origin is None else origin(at.line)
+            raise unreadable(at.reason, f"{where(at.line)} line={shown(line)}")
 
         if found is None:
             found = self._joined(self._spans(lines, 0, bad))
@@ -356,7 +369,7 @@ class ChangeParser:
         for number, line in enumerate(lines.to_pylist(), start):
             try:
                 time = None if self.timeline is not None else self.time
-                event = parse(line, time, self.order_by, self.old_rows == "stored")
+                event = parse(line, time, self.order_by, self.old_rows == "stored", self.terms)
             except Unfit as unfit:
                 bad.append(Reject(number, cut(str(unfit))))
                 continue
@@ -400,7 +413,8 @@ class ChangeParser:
                 if event.encoding == encoding and getattr(event, name) is not None
             }
             given = encoding if encoding != PLAIN else self.layout.encodings
-            sides.append(rows_of(rows, name, schema, given, self.optional, keeps=self.layout.keeps(name)))
+            keeps, terms = self.layout.keeps(name), self.terms
+            sides.append(rows_of(rows, name, schema, given, self.optional, keeps=keeps, terms=terms))
         return joined_sides(sides, schema)
 
     def _joined(self, parts: list[Events]) -> Events:
@@ -483,7 +497,7 @@ class ChangeParser:
         sides: list[EventSide] = []
         for line, text in zip(lines, texts, strict=True):
             try:
-                row, encoding = message_key(text)
+                row, encoding = message_key(text, self.terms)
                 given = encoding if encoding != PLAIN else self.layout.encodings
                 sides.append(rows_of({line: row}, "key", self.layout.before, given))
             except (Unfit, BadRow) as error:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidelake.data.json.raw import fields
 from tidelake.spark.envelopes.blocks import EventLayout, Events, EventSide
 from tidelake.spark.envelopes.changes import Reject
-from tidelake.spark.envelopes.event import FULL, MARKS, NEEDS_STORED, OPS, TRUNCATE
+from tidelake.spark.envelopes.event import DEBEZIUM, MARKS, NEEDS_STORED, OPS, TRUNCATE
 from tidelake.spark.envelopes.unavailable import unavailable
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -53,7 +53,7 @@ def events(
             if not needed:
                 reasons.add(this & there, f"op {name!r} must not have a row in {side!r}")
             elif not (layout.stored and side == "before"):
-                remedy = f": {FULL}" if side == "before" else ""
+                remedy = f": {DEBEZIUM.whole}" if side == "before" else ""
                 reasons.add(this & ~there, f"op {name!r} without {side!r}{remedy}")
     ignored = marks | truncates
     for side, of_side, schema in (("before", before, layout.before), ("after", after, layout.after)):
@@ -106,14 +106,14 @@ def _check_values(
         values = rows.field(wanted.name)
         where = f"column {wanted.name!r} of {side!r}"
         if not wanted.nullable:
-            remedy = f"; {FULL}" if side == "before" else ""
+            remedy = f"; {DEBEZIUM.whole}" if side == "before" else ""
             reasons.add(_null(values) & there, f"{where}: is null, but the column is not nullable{remedy}")
         inner = _null_inside(values, wanted.type)
         if inner is not None:
             reasons.add(inner & there, f"{where}: holds a null where none is allowed")
         left_out = unavailable(values)
         if left_out is not None and wanted.name not in keeps:
-            reasons.add(left_out & there, f"{where}: the source left the value out: {FULL}")
+            reasons.add(left_out & there, f"{where}: the source left the value out: {DEBEZIUM.whole}")
 
 
 def _null_inside(values: pa.Array, kind: pa.DataType) -> Mask | None:

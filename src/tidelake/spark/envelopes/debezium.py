@@ -19,7 +19,7 @@ Events come as text or as columns:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -84,11 +84,16 @@ class Debezium:
     timeline: Timeline | None = field(default=None, init=False, repr=False)
     idle: DurationLike | None = field(default=None, kw_only=True)
 
+    # The class of the parser, and the options that are for other envelopes of this family.
+    parses: ClassVar[type[ChangeParser]] = ChangeParser
+    refuses: ClassVar[frozenset[str]] = frozenset()
+
     def __post_init__(self) -> None:
         if self.idle is not None:
             duration_s(self.idle, "idle")
             if not self.by_transaction:
-                raise UsageError(f"idle={self.idle!r} is for the times of transactions: give no time")
+                remedy = "leave it out" if self.time is None else "give no time"
+                raise UsageError(f"idle={self.idle!r} is for the times of transactions: {remedy}")
         if self.order_by is not None and self.old_rows != "stored":
             raise UsageError(
                 f"order_by={self.order_by!r} is for old_rows='stored': with whole old rows in the events "
@@ -148,7 +153,7 @@ class Debezium:
         Raises:
             UsageError: the collection has a column that cannot be read from JSON.
         """
-        return ChangeParser(
+        return self.parses(
             collection.schema,
             tuple(collection.key),
             self.time_of(collection),

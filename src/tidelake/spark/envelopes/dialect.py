@@ -34,7 +34,7 @@ from tidelake.errors import UsageError
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.blocks import Events
 from tidelake.spark.envelopes.changes import LINE, TIME, ChangeParser, Parsed, Reject
-from tidelake.spark.envelopes.event import Unfit
+from tidelake.spark.envelopes.event import Terms, Unfit
 from tidelake.spark.envelopes.messages import as_bytes, cut, shown, unreadable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -96,8 +96,9 @@ class Dialect(ABC):
     stored: bool = False
     counted: frozenset[str] = frozenset()
 
-    # The tool's name, the fields that `changes` reads, and the units of fields with times.
+    # The tool's name and terms, the fields that `changes` reads, and the units of fields with times.
     tool: ClassVar[str]
+    terms: ClassVar[Terms]
     members: ClassVar[Mapping[str, Any]]
     clocks: ClassVar[Mapping[str, str]]
 
@@ -159,8 +160,10 @@ class Dialect(ABC):
         """A row as it is to be read.
 
         Raises:
-            Unfit: it is no object.
+            Unfit: it is missing, or no object.
         """
+        if row is None:
+            raise Unfit("a row is missing")
         if not self._repairs:
             return bytes(row)
         return self._repaired(_object(row))
@@ -329,6 +332,11 @@ def _place(where: Callable[[int], str], numbers: Ints, text: int) -> str:
     return where(int(numbers[text]))
 
 
+def _origin(lines: pa.Array, numbers: Ints, text: int) -> bytes | None:
+    line: bytes | None = lines[int(numbers[text])].as_py()
+    return line
+
+
 @dataclass(frozen=True)
 class DialectParser(ChangeParser):
     """Reads the messages of a tool.
@@ -338,6 +346,11 @@ class DialectParser(ChangeParser):
     """
 
     dialect: Dialect | None = field(default=None)
+
+    @property
+    def terms(self) -> Terms:
+        """Those of the tool."""
+        return super().terms if self.dialect is None else self.dialect.terms
 
     @staticmethod
     def of(parser: ChangeParser, dialect: Dialect, **changed: Any) -> "DialectParser":
@@ -355,6 +368,8 @@ class DialectParser(ChangeParser):
         keys: pa.Array | None = None,  # noqa: ARG002 - other tools' keys have other forms
         times: Ints | None = None,  # noqa: ARG002 - messages have times of their own
         found: Events | None = None,  # noqa: ARG002 - which only a timeline reads before
+        *,
+        origin: Callable[[int], bytes | None] | None = None,  # noqa: ARG002 - the lines are as they came
     ) -> Parsed:
         """As `ChangeParser.parse`. Neither keys of messages nor other times are read.
 
@@ -371,7 +386,7 @@ class DialectParser(ChangeParser):
         if made.bad and not self.rejects:
             first = made.bad[0]
             raise unreadable(first.reason, f"{where(first.line)} line={shown(lines[first.line].as_py())}")
-        parsed, numbers, bad = self._whole(made, where)
+        parsed, numbers, bad = self._whole(made, lines, where)
         return replace(
             parsed,
             rows=self._numbered(parsed.rows, numbers),
@@ -379,12 +394,16 @@ class DialectParser(ChangeParser):
             rejects=tuple(sorted((*made.bad, *bad), key=lambda reject: reject.line)),
         )
 
-    def _whole(self, made: Rewritten, where: Callable[[int], str]) -> tuple[Parsed, Ints, list[Reject]]:
+    def _whole(
+        self, made: Rewritten, lines: pa.Array, where: Callable[[int], str]
+    ) -> tuple[Parsed, Ints, list[Reject]]:
         """Parse the texts of the messages of which all rows can be read."""
         texts, numbers = made.texts, made.lines
         bad: dict[int, Reject] = {}
         while True:
-            parsed = super().parse(texts, partial(_place, where, numbers))
+            parsed = super().parse(
+                texts, partial(_place, where, numbers), origin=partial(_origin, lines, numbers)
+            )
             for reject in parsed.rejects:
                 line = int(numbers[reject.line])
                 bad.setdefault(line, Reject(line, reject.reason))

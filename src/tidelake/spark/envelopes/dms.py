@@ -27,7 +27,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.changes import OldRows
 from tidelake.spark.envelopes.dialect import Change, Dialect, Repair, as_boolean, member
-from tidelake.spark.envelopes.event import Unfit
+from tidelake.spark.envelopes.event import Terms, Unfit
 from tidelake.spark.envelopes.kinds import KindUpsert, Words
 from tidelake.spark.envelopes.maxwell import BOOTSTRAP, removes
 from tidelake.spark.envelopes.tool import ToolMessages
@@ -51,6 +51,14 @@ class DmsDialect(Dialect):
     image: str = "before-image"
 
     tool: ClassVar[str] = "AWS DMS"
+    terms: ClassVar[Terms] = Terms(
+        event="message of AWS DMS",
+        op="operation",
+        ops={"c": "insert", "u": "update", "d": "delete", "r": "load"},
+        known="load, insert, update and delete",
+        sides={"before": "the old row", "after": "'data'", "key": "the key"},
+        whole="let BeforeImageSettings keep all columns (column-filter 'all'), or set old_rows='stored'",
+    )
     members: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"metadata": dict[str, Any] | None, "data": msgspec.Raw}
     )
@@ -94,7 +102,7 @@ class DmsDialect(Dialect):
             return iter([(b"d", self.row(data), None)])
         if kind == "update":
             return iter([(b"u", self._before(message, data), self.row(data))])
-        raise Unfit(f"operation {kind!r} is unknown: known are load, insert, update and delete")
+        raise Unfit(f"operation {kind!r} is unknown: known are {self.terms.known}")
 
     def _before(self, message: Any, data: Any) -> bytes | None:
         image = member(message, self.image)

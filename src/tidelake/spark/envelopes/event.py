@@ -4,7 +4,9 @@ Owns the parsed JSON of one event and the meaning of its fields. It is the refer
 (`tidelake.spark.envelopes.blocks`) must agree with it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tidelake.data.json.encoding import PLAIN, Encoding
@@ -12,7 +14,6 @@ from tidelake.data.json.values import loads, not_json
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.connect import row_encoding
 
-FULL = "set REPLICA IDENTITY FULL (or its like) at the source, or old_rows='stored'"
 # op: (has an old row, has a new row)
 OPS = {"c": (False, True), "r": (False, True), "u": (True, True), "d": (True, False)}
 # Events on no row, which only move time: heartbeats, and messages of the source's log.
@@ -25,8 +26,43 @@ NEEDS_STORED = (
 )
 
 
+# Begins an op that the source does not know, in texts that are made of the source's rows.
+UNKNOWN = "unknown op "
+_SIDES = MappingProxyType({"before": "'before'", "after": "'after'", "key": "'key'"})
+
+
 class Unfit(Exception):
     """The line at hand cannot be read."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How errors call what an event has, where the events are made of rows or messages of another tool.
+
+    Attributes:
+        event: what one of them is.
+        op: the field with the operation.
+        ops: the tool's word for an op.
+        known: the words that the tool has.
+        sides: what `before`, `after` and the key are.
+        whole: what to do so that old rows are whole.
+        no_time: why an event has no time, or what to do then; None: the caller names the field.
+    """
+
+    event: str = "Debezium change event"
+    op: str = "op"
+    ops: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    known: str = "c, r, u, d, t, h and m"
+    sides: Mapping[str, str] = field(default_factory=lambda: _SIDES)
+    whole: str = "set REPLICA IDENTITY FULL (or its like) at the source, or old_rows='stored'"
+    no_time: str | None = None
+
+    def of(self, op: str) -> str:
+        """The field and the tool's word for an op."""
+        return f"{self.op} {self.ops.get(op, op.removeprefix(UNKNOWN))!r}"
+
+
+DEBEZIUM = Terms()
 
 
 @dataclass(frozen=True)
@@ -50,7 +86,13 @@ class Event:
     encoding: Encoding
 
 
-def parse(line: bytes | None, time_path: str | None, order_path: str | None, stored: bool) -> Event | None:
+def parse(
+    line: bytes | None,
+    time_path: str | None,
+    order_path: str | None,
+    stored: bool,
+    terms: Terms = DEBEZIUM,
+) -> Event | None:
     """Parse a line; None if it is a tombstone: empty, `null`, or with a payload of null.
 
     Args:
@@ -58,6 +100,7 @@ def parse(line: bytes | None, time_path: str | None, order_path: str | None, sto
         time_path: names, separated by dots; None: the time is not in the event, and is 0 here.
         order_path: names, separated by dots, or None.
         stored: old rows are looked up, and need not be in `before`.
+        terms: for the reason.
 
     Raises:
         Unfit: the line cannot be read; has the reason.
@@ -68,19 +111,21 @@ def parse(line: bytes | None, time_path: str | None, order_path: str | None, sto
     event, encoding = found
     if _is_mark(event):
         there = time_path is not None and _value(event, time_path) is not None
-        return Event("h", _time(event, time_path) if there else None, None, None, None, PLAIN)
+        return Event("h", _time(event, time_path, terms) if there else None, None, None, None, PLAIN)
     op = event.get("op")
     if not isinstance(op, str):
-        raise Unfit("no 'op': not a Debezium change event")
-    time = _time(event, time_path)
+        raise Unfit(f"no 'op': not a {terms.event}")
+    time = _time(event, time_path, terms)
     if op in MARKS:
         return Event(op, time, None, None, None, PLAIN)
     order = None if order_path is None else number(event, order_path, "order")
-    before, after = _rows(event, op, stored)
+    before, after = _rows(event, op, stored, terms)
     return Event(op, time, order, before, after, encoding)
 
 
-def _time(event: dict[str, Any], path: str | None) -> int:
+def _time(event: dict[str, Any], path: str | None, terms: Terms) -> int:
+    if path is not None and terms.no_time is not None and _value(event, path) is None:
+        raise Unfit(terms.no_time)
     return 0 if path is None else number(event, path, "time")
 
 
@@ -139,21 +184,22 @@ def number(event: dict[str, Any], path: str, what: str) -> int:
     return value
 
 
-def _rows(event: dict[str, Any], op: str, stored: bool) -> tuple[Any, Any]:
+def _rows(event: dict[str, Any], op: str, stored: bool, terms: Terms) -> tuple[Any, Any]:
     if op == TRUNCATE and stored:
         return None, None
     if op == TRUNCATE:
         raise Unfit(NEEDS_STORED)
     if op not in OPS:
-        raise Unfit(f"op {op!r} is unknown: known are c, r, u, d, t, h and m")
+        raise Unfit(f"{terms.of(op)} is unknown: known are {terms.known}")
     found = []
     for side, needed in zip(("before", "after"), OPS[op], strict=True):
         row = event.get(side)
         if row is not None and not needed:
-            raise Unfit(f"op {op!r} must not have a row in {side!r}")
+            raise Unfit(f"{terms.of(op)} must not have a row in {terms.sides[side]}")
         if row is None and needed and not (stored and side == "before"):
-            raise Unfit(f"op {op!r} without {side!r}" + (f": {FULL}" if side == "before" else ""))
+            remedy = f": {terms.whole}" if side == "before" else ""
+            raise Unfit(f"{terms.of(op)} without {terms.sides[side]}{remedy}")
         if row is not None and not isinstance(row, dict):
-            raise Unfit(f"{side!r} is not an object")
+            raise Unfit(f"{terms.sides[side]} is not an object")
         found.append(row)
     return found[0], found[1]

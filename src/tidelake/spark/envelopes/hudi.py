@@ -6,6 +6,7 @@ Owns its columns, which all are texts: `op` (i, u, d), `ts_ms` (the instant of t
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +16,37 @@ from pyspark.sql import types as t
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
+from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.event import UNKNOWN, Terms
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 _COLUMNS = ("op", "ts_ms", "before", "after")
 _TIME = "ts_ms"
+_TERMS = Terms(
+    event="row of Hudi's CDC",
+    ops={"c": "i"},
+    known="i, u and d",
+    whole="set hoodie.table.cdc.supplemental.logging.mode=DATA_BEFORE_AFTER at the table, or "
+    "old_rows='stored'",
+    no_time=f"{_TIME!r} is no instant of Hudi, such as 20260131120000123",
+)
+
+
+class HudiParser(ChangeParser):
+    """Reads the texts that `_texts` makes."""
+
+    @property
+    def terms(self) -> Terms:
+        """Those of Hudi."""
+        return _TERMS
+
+    def origin(self, line: bytes | None) -> bytes | None:
+        """A text with the `op` that the row has."""
+        for made, given in ((b'{"op":"c"', b'{"op":"i"'), (b'{"op":"' + UNKNOWN.encode(), b'{"op":"')):
+            if line is not None and line.startswith(made):
+                return given + line.removeprefix(made)
+        return line
 
 
 @dataclass(frozen=True)
@@ -33,6 +60,9 @@ class Hudi(Debezium):
         time: must not be given.
         encodings: encodings of columns in the rows, such as `at=us`; see `tidelake.data.json.encoding`.
     """
+
+    parses: ClassVar[type[ChangeParser]] = HudiParser
+    refuses: ClassVar[frozenset[str]] = frozenset({"time", "idle"})
 
     def time_of(self, collection: Collection) -> str:
         """The field of the time.
@@ -101,7 +131,10 @@ class _Texts:
 
 
 def _texts(batch: pa.RecordBatch) -> pa.Array:
-    """One text for each row; what is not as it should be stays as it is, for the parser to refuse."""
+    """One text for each row; what is not as it should be stays as it is, for the parser to refuse.
+
+    Other words than Hudi's are marked as unknown, because some of them are Debezium's.
+    """
     op, time, before, after = (batch.column(name).cast(pa.string()) for name in _COLUMNS)
     # Older versions of Hudi write seconds only, and take these for the last millisecond.
     whole = pc.match_substring_regex(time, "^[0-9]{17}$")
@@ -112,11 +145,14 @@ def _texts(batch: pa.RecordBatch) -> pa.Array:
         pc.binary_join_element_wise(time, "999", ""),
         pa.scalar(None, pa.string()),
     )
-    kind = pc.if_else(pc.equal(op, "i"), "c", op)
+    op = pc.fill_null(op, "")
+    unknown = pc.binary_join_element_wise(UNKNOWN, op, "")
+    kind = pc.if_else(pc.is_in(op, value_set=pa.array(["u", "d"])), op, unknown)
+    kind = pc.if_else(pc.equal(op, "i"), "c", kind)
     quoted = pc.replace_substring(pc.replace_substring(kind, "\\", "\\\\"), '"', '\\"')
     null = pa.scalar("null")
     return pc.binary_join_element_wise(
-        *('{"op":"', pc.fill_null(quoted, "")),
+        *('{"op":"', quoted),
         *('","before":', pc.coalesce(before, null), ',"after":', pc.coalesce(after, null)),
         *(',"ts_ms":', pc.coalesce(number, null), "}", ""),
     )

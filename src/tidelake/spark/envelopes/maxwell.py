@@ -20,12 +20,13 @@ import msgspec
 import pyarrow as pa
 
 from tidelake.spark.envelopes.dialect import Change, Dialect, Repair, as_boolean, member
-from tidelake.spark.envelopes.event import Unfit
+from tidelake.spark.envelopes.event import Terms, Unfit
 from tidelake.spark.envelopes.tool import ToolMessages
 
 BOOTSTRAP = (
     "a row of a bootstrap may repeat one that is there already: use old_rows='stored', which replaces it"
 )
+BINLOG = "set binlog_row_image=FULL at MySQL, or old_rows='stored'"
 _DROPS = ("table-drop", "database-drop", "table-truncate")
 _NO_ROWS = (
     *("bootstrap-start", "bootstrap-complete", "table-create", "table-alter"),
@@ -47,6 +48,14 @@ class MaxwellDialect(Dialect):
     """How Maxwell writes."""
 
     tool: ClassVar[str] = "Maxwell"
+    terms: ClassVar[Terms] = Terms(
+        event="message of Maxwell",
+        op="type",
+        ops={"c": "insert", "u": "update", "d": "delete", "r": "bootstrap-insert"},
+        known="insert, update, delete and bootstrap-insert",
+        sides={"before": "the old row", "after": "'data'", "key": "the key"},
+        whole=BINLOG,
+    )
     members: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {
             **dict.fromkeys(("type", "database", "table"), str | None),
@@ -93,7 +102,7 @@ class MaxwellDialect(Dialect):
             raise Unfit(removes(kind))
         if kind is None:
             raise Unfit("no 'type': not a message of Maxwell")
-        raise Unfit(f"type {kind!r} is unknown: known are insert, update, delete and bootstrap-insert")
+        raise Unfit(f"type {kind!r} is unknown: known are {self.terms.known}")
 
     def repairs(self) -> Mapping[str, Repair]:
         """MySQL has no booleans: it has numbers."""

@@ -63,7 +63,8 @@ def named(envelope: EnvelopeLike, options: Mapping[str, object] | None = None) -
         hint = f": did you mean {near[0]!r}?" if near else f": known are {', '.join(sorted(ENVELOPES))}"
         raise UsageError(f"there is no envelope {envelope!r}{hint}")
     kind: Any = ENVELOPES[envelope]
-    takes = [field.name for field in fields(kind) if field.init]
+    refuses: frozenset[str] = getattr(kind, "refuses", frozenset())
+    takes = [field.name for field in fields(kind) if field.init and field.name not in refuses]
     strange = sorted(given.keys() - set(takes))
     if strange:
         raise UsageError(

@@ -197,7 +197,8 @@ class EventReader:
         for reject in parsed.rejects:
             told: dict[str, object] = places.told(reject.line) | {"reason": reject.reason}
             if "value" in batch.schema.names:
-                told |= _line(as_bytes(batch.column("value").slice(reject.line, 1))[0].as_py())
+                line = as_bytes(batch.column("value").slice(reject.line, 1))[0].as_py()
+                told |= _line(self.parser.origin(line))
             else:
                 told["line"] = str(batch.slice(reject.line, 1).to_pylist()[0])
             texts.append(json.dumps(told, ensure_ascii=False))

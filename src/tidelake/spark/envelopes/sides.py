@@ -15,7 +15,7 @@ from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import UnfitValue, column, loads
 from tidelake.spark.envelopes.blocks import Events, EventSide
 from tidelake.spark.envelopes.connect import struct_encoding
-from tidelake.spark.envelopes.event import FULL, Unfit
+from tidelake.spark.envelopes.event import DEBEZIUM, Terms, Unfit
 from tidelake.spark.envelopes.unavailable import is_unavailable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -30,7 +30,7 @@ class BadRow(Exception):
         self.line, self.reason = line, reason
 
 
-def message_key(text: bytes | None) -> tuple[dict[str, Any], Encoding]:
+def message_key(text: bytes | None, terms: Terms) -> tuple[dict[str, Any], Encoding]:
     """The key columns in the key of a message, and how they are encoded.
 
     Raises:
@@ -44,7 +44,8 @@ def message_key(text: bytes | None) -> tuple[dict[str, Any], Encoding]:
     except (ValueError, RecursionError) as error:
         raise Unfit(f"the key of the message is not JSON: {error}") from None
     if not isinstance(key, dict):
-        raise Unfit("op 'd' without 'before', and the message has no key that is an object")
+        there = f"{terms.of('d')} without {terms.sides['before']}"
+        raise Unfit(f"{there}, and the message has no key that is an object" if terms is DEBEZIUM else there)
     return key, encoding
 
 
@@ -56,6 +57,7 @@ def rows_of(
     optional: frozenset[str] = frozenset(),
     *,
     keeps: frozenset[str] = frozenset(),
+    terms: Terms = DEBEZIUM,
 ) -> EventSide:
     """Columns of the rows of lines; those that `keeps` names may leave values out."""
     lines, values = list(rows), list(rows.values())
@@ -69,19 +71,19 @@ def rows_of(
             gone = [is_unavailable(row.get(wanted.name)) for row in found] if wanted.name in keeps else []
             if any(gone):
                 left_out[wanted.name] = np.array(gone, np.bool_)
-            columns.append(_column(found, wanted, encoding.of(wanted.name), name, gone))
+            # By default, sources write only the key of an old row.
+            remedy = f"; {terms.whole}" if name == "before" else ""
+            columns.append(_column(found, wanted, encoding.of(wanted.name), remedy, gone))
         except UnfitValue as unfit:
             line = lines[max(unfit.index, 0)]
-            raise BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None
+            raise BadRow(line, f"column {wanted.name!r} of {terms.sides[name]}: {unfit.reason}") from None
     at = np.array(lines, np.int64)
     return EventSide(at, pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
 
 
 def _column(
-    rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding, side: str, gone: list[bool]
+    rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding, remedy: str, gone: list[bool]
 ) -> pa.Array:
-    # By default, sources write only the key of an old row.
-    remedy = f"; {FULL}" if side == "before" else ""
     values = []
     for index, row in enumerate(rows):
         if wanted.name not in row:
@@ -92,7 +94,7 @@ def _column(
         elif value is None and not wanted.nullable:
             raise UnfitValue(index, f"is null, but the column is not nullable{remedy}")
         elif is_unavailable(value):
-            raise UnfitValue(index, f"the source left the value out: {FULL}")
+            raise UnfitValue(index, f"the source left the value out: {DEBEZIUM.whole}")
         values.append(value)
     return column(values, wanted.type, encoding)
 

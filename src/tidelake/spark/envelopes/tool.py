@@ -32,6 +32,7 @@ class ToolMessages(Debezium):
 
     table: str | None = None
 
+    refuses: ClassVar[frozenset[str]] = frozenset({"idle"})
     # The dialect, the field of the time by unit, and fields that are positions and no times.
     dialect: ClassVar[type[Dialect]]
     defaults: ClassVar[Mapping[str, str]]
