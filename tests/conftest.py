@@ -1,6 +1,7 @@
 """What all tests share: the seed, the tiers, where time goes, and real data."""
 
 import os
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,14 @@ def _show_figures(terminalreporter: pytest.TerminalReporter) -> None:
 def rng() -> Random:
     """Random choices that the seed of the run decides."""
     return Random(int(os.environ[SEED]))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """An interrupt raises KeyboardInterrupt: a run of tests in the background ignores it otherwise."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -426,6 +426,34 @@ def test_a_follower_whose_hold_is_gone_is_told_at_its_next_step():
         next(steps)
 
 
+def test_a_follower_whose_worker_came_too_late_to_pin_a_step_goes_on_and_leaves_no_hold():
+    place = Kept()
+    _, writer = place.made()
+    lake = place.process()
+    c = lake.collection("c")
+    steps = c.listen(3, timeout_s=0)
+    writer.append(rows(1000))
+    next(steps).updates.read_all()
+    place.pass_s(LEASE_S / 3 + 60, lake)
+    writer.append(rows(*range(2000, 2120)))
+    step = next(steps)
+    assert step.updates.read_next_batch().num_rows < 120
+    assert writer.merge().applied
+    place.pass_s(AGE_S + 1)
+    assert place.collect(writer)
+    lake._renewer.look()
+    before = commits(lake)
+    place.pass_s(LEASE_S / 3 - 60, lake)
+    assert commits(lake) == before
+    with pytest.raises(LeaseExpired):
+        rest_of(step.updates)
+    place.pass_s(2 * LEASE_S, lake)
+    writer.append(rows(3000))
+    assert next(steps).updates.read_all()["id"].to_pylist() == [3000]
+    steps.close()
+    assert not holds_of(c) and not lake._renewer._kept
+
+
 def test_what_a_follower_left_behind_is_free():
     place = Kept()
     _, writer = place.made()

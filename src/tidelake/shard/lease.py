@@ -283,6 +283,8 @@ class Lease:
         def command(state: ShardState, now_ms: int) -> Outcome[tuple[Hold, ShardState]]:
             pins = (*wanted, state.seqno) if newest else wanted
             if self.id in state.holds or (self._opened and not self._reopens):
+                # A read that was looked at too late cannot be kept; the others can.
+                pins = holds.intact(state, self.id, pins)
                 outcome = holds.renew_hold(
                     state, now_ms, self.id, since=since, pins=pins, lease_ms=self._lease_ms
                 )
@@ -295,6 +297,9 @@ class Lease:
         # With `newest`, the state that it is decided on is read.
         hold, state = shard.run(command, alone=newest)
         self._opened, self._pins = True, hold.pins
+        for number, read in self._reads.copy().items():
+            if read.seqno in wanted and read.seqno not in hold.pins:
+                self._reads.pop(number, None)
         self._renewed_s, self._renewed_ms = now_s, renewed_ms
         self.since = hold.since
         if newest:

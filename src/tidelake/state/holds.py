@@ -127,6 +127,13 @@ def _start(state: ShardState, since: Frontier | None) -> Frontier | Refused:
     return wanted if state.since <= wanted else Refused(HistoryCompacted(wanted, state.since))
 
 
+def intact(state: ShardState, hold_id: str, pins: Iterable[int]) -> tuple[int, ...]:
+    """Of some seqnos those that a hold can pin: no part that their states name has been doomed."""
+    hold = state.holds.get(hold_id)
+    held = () if hold is None else hold.pins
+    return tuple(pin for pin in pins if pin in held or _intact(state, (pin,)))
+
+
 def _intact(state: ShardState, pins: Iterable[int]) -> bool:
     """Whether no part that the states of these seqnos name has been doomed."""
     return all(state.collected_to <= pin <= state.seqno for pin in pins)

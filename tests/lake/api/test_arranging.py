@@ -132,14 +132,6 @@ def test_a_wait_that_is_interrupted_loses_and_doubles_nothing(collection, arrang
     assert counted(arrangement.range()) == snapshot(collection)
 
 
-@pytest.fixture
-def interruptible():
-    """Tests that run in the background ignore SIGINT by default."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_an_interrupt_right_after_updates_came_in_doubles_none(collection, arrange, interruptible):
     arrangement = arrange(collection)
     collection.append(at(0, 1), upper=1)
