@@ -12,6 +12,7 @@ import threading
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from shards import Place
 
 import tidelake
 from tidelake.config import MIB, Config
@@ -19,7 +20,7 @@ from tidelake.data.keyset import KeySet
 from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.data.unpacked import unpack
 from tidelake.env import Counters, Env
-from tidelake.errors import UsageError
+from tidelake.errors import StoreUnavailable, UsageError
 from tidelake.lake.api.lake import open_lake
 from tidelake.model.query import Changes
 from tidelake.model.time import TimeDomain
@@ -220,6 +221,87 @@ def test_maintenance_unpacks_what_it_merged_only_for_look_ups_that_go_on(tmp_pat
     assert opened(recorder, c.maintain) == 2 + 1
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
     assert pc.sum(c.lookup(keys(*range(100)))["_diff"]).as_py() == 6 * 100
+
+
+def test_maintenance_unpacks_nothing_for_look_ups_of_a_few_rows(tmp_path):
+    c, recorder = made(tmp_path, merge_inputs_min=100)
+    for lookups, unpacked in (3, 1), (0, 0):
+        for _ in range(lookups):
+            c.lookup(ANYWHERE)
+        c.append(rows(range(100), "more"))
+        assert opened(recorder, c.merge) == 2 + unpacked
+        for n in range(10):
+            c.lookup(keys(n))
+
+
+def test_maintenance_does_not_read_what_it_did_not_make(tmp_path):
+    slices = {"merge_inputs_min": 3, "slice_rows": 1_000, "merge_rows_min": 100_000, "merge_whole_rows": 0}
+    c, recorder = made(tmp_path, **slices)
+    c.maintain()
+    c.append(rows(range(10_000, 11_500), "cold"))
+    c.maintain()
+    (cold,) = [p.name for m in c.state().spine for p in m.batch.parts() if p.rows == 1_500]
+    for _ in range(4):
+        c.lookup(ANYWHERE)
+    for _ in range(5):
+        c.append(rows(range(3_900, ROWS), "more"))
+    (tmp_path / "lake" / "blobs" / cold).unlink()
+    assert c.maintain().merges and not recorder.counts["lookup.unpack.failed"]
+
+
+def test_what_cannot_be_unpacked_does_not_fail_the_maintenance(tmp_path):
+    faults = OpensFail()
+    lake = Place().lake(faults, config(merge_inputs_min=100, retry_deadline_s=0.0))
+    c = lake.create("c", SCHEMA, key=["id"])
+    for maintained in c.maintain, c.merge:
+        c.append(rows(range(ROWS), "some"))
+        for _ in range(4):
+            c.lookup(ANYWHERE)
+        c.append(rows(range(100), "more"))
+        faults.left = sum(len(list(member.batch.parts())) for member in c.state().spine)
+        before = lake.counts["lookup.unpack.failed"]
+        maintained()
+        assert lake.counts["lookup.unpack.failed"] == before + 1
+        assert c.state().spine.totals.runs == 1
+        faults.left = None
+    assert pc.sum(c.lookup(ANYWHERE)["_diff"]).as_py() == 2 * (ANYWHERE.num_rows + 2)
+
+
+class OpensFail:
+    """Faults of a store that opens so many parts more; None: all."""
+
+    def __init__(self):
+        self.left = None
+
+    def run(self, operation, call):
+        if operation == "blob.open" and self.left is not None:
+            if not self.left:
+                raise StoreUnavailable("no more parts are opened")
+            self.left -= 1
+        return call()
+
+
+def test_a_merged_part_takes_the_room_of_its_own_collection(tmp_path):
+    one = size_of_one(tmp_path)
+    limited = config(merge_inputs_min=100, lookup_cache_bytes=2 * one + one // 4 + MIB)
+    with tidelake.open(tmp_path / "lake", config=limited) as lake:
+        a, b = (lake.create(name, SCHEMA, key=["id"]) for name in "ab")
+        # The one that is merged was asked for last.
+        for c in b, a:
+            c.append(rows(range(ROWS), c.name))
+            for _ in range(4):
+                c.lookup(ANYWHERE)
+        assert is_kept(a) and is_kept(b)
+        a.append(rows(range(100), "more"))
+        a.merge()
+        assert is_kept(a) and is_kept(b)
+
+
+def is_kept(c):
+    """Whether all parts of a collection are in the cache."""
+    spec = c._shard.spec
+    parts = [part for member in c.state().spine for part in member.batch.parts()]
+    return all(cache_of(spec).has(cache.identity(spec, part)) for part in parts)
 
 
 def test_a_merged_part_takes_the_room_of_what_it_replaced(tmp_path):

@@ -60,6 +60,7 @@ class Whole:
         schema: the schema that it was written under.
         decode: decodes all its rows.
         rows_among: the number of rows in the row groups that may hold one of some keys.
+        group_rows: rows of a row group.
         bytes_max: the most bytes that all files together may have.
     """
 
@@ -68,6 +69,7 @@ class Whole:
     schema: Schema
     decode: Decode
     rows_among: Callable[[KeySet], int]
+    group_rows: int
     bytes_max: int
 
 
@@ -95,12 +97,12 @@ class _Kept:
     Attributes:
         unpacked: its rows.
         asked: the number of the last question for it.
-        ahead: whether it was unpacked ahead of look-ups, and none has asked for it yet.
+        spared: about how many rows look-ups would have decoded without it.
     """
 
     unpacked: Unpacked
     asked: int
-    ahead: bool
+    spared: int
 
     @property
     def charged_bytes(self) -> int:
@@ -153,32 +155,54 @@ class LookupCache:
             return asked(watch=watch, batch_rows=batch_rows, batch_bytes=batch_bytes)
         return unpacked.rows(among, batch_rows, batch_bytes)
 
-    def catch_up(self, parts: Sequence[Whole], before: Sequence[Whole] | None = None) -> None:
-        """Unpack new parts of a collection, if look-ups have asked for most of it in the cache.
+    def catch_up(self, parts: Sequence[Whole]) -> None:
+        """Unpack new parts of a collection, if most of it is in the cache.
 
         Args:
             parts: all parts of the collection that are large enough for the cache.
-            before: the same before a merge, if there was one. What it replaced is the first to be evicted.
         """
-        asked = parts if before is None else before
-        new = {whole.id for whole in parts}
         with self._lock:
-            kept = [(whole, self._kept[whole.id]) for whole in asked if whole.id in self._kept]
-            here = [(whole.part, one) for whole, one in kept if not one.ahead]
-            rows, total = sum(part.rows for part, _ in here), sum(whole.part.rows for whole in asked)
-            if 2 * rows <= total:
+            here = self._here(parts)
+            oldest = min((kept.asked for _, kept in here), default=0)
+        if _is_most(here, parts):
+            self._unpack_like(here, parts, oldest)
+
+    def follow_merges(self, before: Sequence[Whole], after: Sequence[Whole]) -> None:
+        """Unpack what merges have made, if most of what there was before is in the cache, and pays for it.
+
+        A part pays once look-ups would have decoded about as many rows as it has, had it not been in the
+        cache. What was replaced is the first to be evicted.
+
+        Args:
+            before: all parts of the collection before the merges that are large enough for the cache.
+            after: the same after them.
+        """
+        old, new = {whole.id for whole in before}, {whole.id for whole in after}
+        with self._lock:
+            here = [(whole, kept) for whole, kept in self._here(before) if kept.spared >= whole.part.rows]
+            if not _is_most(here, before):
                 return
-            oldest = min(one.asked for _, one in here)
-            for whole, one in kept:
+            oldest = min(kept.asked for _, kept in here)
+            for whole, kept in self._here(before):
                 if whole.id not in new:
-                    one.asked = 0
-        stored = sum(part.size_bytes for part, _ in here)
-        size = sum(one.unpacked.size_bytes for _, one in here)
+                    kept.asked = 0
+                    self._kept.move_to_end(whole.id, last=False)
+        self._unpack_like(here, [whole for whole in after if whole.id not in old], oldest)
+
+    def _here(self, parts: Sequence[Whole]) -> list[tuple[Whole, _Kept]]:
+        """Those of some parts that are in the cache. The caller holds the lock."""
+        return [(whole, self._kept[whole.id]) for whole in parts if whole.id in self._kept]
+
+    def _unpack_like(self, here: Sequence[tuple[Whole, _Kept]], parts: Sequence[Whole], since: int) -> None:
+        """Unpack parts whose rows are about as large as those here, evicting what was not used `since`."""
+        rows = sum(whole.part.rows for whole, _ in here)
+        stored = sum(whole.part.size_bytes for whole, _ in here)
+        size = sum(kept.unpacked.size_bytes for _, kept in here)
         for whole in parts:
             # Estimate the size by rows and by stored bytes: rows may be wider, or compress less, than others.
             part = whole.part
             about = max(size * part.rows // rows, size * part.size_bytes // stored)
-            self._unpacked(whole, _promised(about), oldest, ahead=True)
+            self._unpacked(whole, _promised(about), since, spared=0)
 
     def _found(self, whole: Whole, among: KeySet) -> Unpacked | None:
         """The unpacked part, if it is in the cache or is due and gets unpacked now; None: decode it."""
@@ -187,7 +211,8 @@ class LookupCache:
             kept = self._kept.get(whole.id)
             if kept is not None:
                 self.hits += 1
-                kept.asked, kept.ahead = now, False
+                kept.asked = now
+                kept.spared += min(whole.part.rows, len(among) * whole.group_rows)
                 self._kept.move_to_end(whole.id)
                 return kept.unpacked
             self.misses += 1
@@ -206,9 +231,9 @@ class LookupCache:
         if 2 * whole.rows_among(among) <= whole.part.rows:
             # Not worth it: the keys are close together, so this look-up reads few row groups.
             return None
-        return self._unpacked(whole, size, missed.before)
+        return self._unpacked(whole, size, missed.before, spared=whole.part.rows)
 
-    def _unpacked(self, whole: Whole, size: int, since: int, *, ahead: bool = False) -> Unpacked | None:
+    def _unpacked(self, whole: Whole, size: int, since: int, *, spared: int) -> Unpacked | None:
         """Unpack a part of at most this size, if that evicts only parts that were not used `since`."""
         with self._lock:
             if whole.id in self._kept or whole.id in self._begun or not self._makes_room(whole, size, since):
@@ -221,7 +246,7 @@ class LookupCache:
             with self._lock:
                 del self._begun[whole.id]
                 if unpacked is not None:
-                    self._kept[whole.id] = _Kept(unpacked, next(self._questions), ahead)
+                    self._kept[whole.id] = _Kept(unpacked, next(self._questions), spared)
                     self._missed.pop(whole.id, None)
         return unpacked
 
@@ -255,6 +280,11 @@ class LookupCache:
             if missed is not None:
                 missed.rows += rows
                 missed.size_bytes += size_bytes
+
+
+def _is_most(here: Sequence[tuple[Whole, _Kept]], parts: Sequence[Whole]) -> bool:
+    """Whether what is here has more than half of the rows of some parts."""
+    return 2 * sum(whole.part.rows for whole, _ in here) > sum(whole.part.rows for whole in parts)
 
 
 def _promised(size: int) -> int:

@@ -74,26 +74,36 @@ def _drain(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield held.popleft()
 
 
-def catch_up(
-    spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source], before: Iterable[Source] | None = None
-) -> None:
-    """Unpack new parts of a shard, if most of it is in the look-up cache of this process, and in use.
+def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> None:
+    """Unpack new parts of a shard, if most of it is in the look-up cache of this process.
 
     Otherwise the next look-ups unpack them. Costs an `open` and some reads for each new part.
+    """
+    cache = cache_of(spec)
+    if cache is not None:
+        cache.catch_up(_kept(spec, blobs, needed))
+
+
+def follow_merges(
+    spec: ShardSpec, blobs: BlobStore, before: Iterable[Source], after: Iterable[Source]
+) -> None:
+    """Unpack what merges have made of a shard, if look-ups of this process keep it in the cache.
+
+    Otherwise the next look-ups unpack it. Costs as `catch_up`.
 
     Args:
         spec: the shard.
         blobs: its store.
-        needed: the runs that look-ups read.
-        before: those that they read before a merge, if there was one.
+        before: the runs that look-ups read before the merges.
+        after: the runs that they read now.
     """
     cache = cache_of(spec)
-    if cache is None:
-        return
+    if cache is not None:
+        cache.follow_merges(_kept(spec, blobs, before), _kept(spec, blobs, after))
 
-    def kept(sources: Iterable[Source]) -> list[Whole]:
-        parts = chain.from_iterable(source.run.parts for source in sources)
-        is_far = blobs.is_far
-        return [whole(spec, blobs, p) for p in parts if worth_keeping(p, spec.config, is_far=is_far)]
 
-    cache.catch_up(kept(needed), None if before is None else kept(before))
+def _kept(spec: ShardSpec, blobs: BlobStore, sources: Iterable[Source]) -> list[Whole]:
+    """The parts of some runs that are large enough for the cache."""
+    parts = chain.from_iterable(source.run.parts for source in sources)
+    is_far = blobs.is_far
+    return [whole(spec, blobs, p) for p in parts if worth_keeping(p, spec.config, is_far=is_far)]

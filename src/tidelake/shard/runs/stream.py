@@ -224,5 +224,6 @@ def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
         schema,
         partial(_read_whole, spec, blobs, part),
         among_rows,
+        config.row_group_rows,
         rest_bytes(config) if blobs.is_far else config.lookup_cache_bytes,
     )

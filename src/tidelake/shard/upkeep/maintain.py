@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import chain
 
-from tidelake.errors import ErasureWaits, TidelakeError
+from tidelake.errors import BlobNotFound, ErasureWaits, StoreUnavailable, TidelakeError
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
-from tidelake.shard.runs.gather import catch_up
+from tidelake.shard.runs.gather import follow_merges
 from tidelake.shard.runs.read import sources_of
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.shard import Shard
@@ -183,7 +183,7 @@ class Maintainer:
             self._compactor.end_expired()
         collector = Collector(self._shard)
         collected = collector.run() if thorough else collector.run_if_due()
-        self._catch_up(report, looked_up)
+        self._follow(report, looked_up)
         if failed:
             raise failed[0]
         return replace(report, collected=collected, drained=drained)
@@ -193,10 +193,14 @@ class Maintainer:
         found, _ = sources_of(self._shard.known(), AsOf(self._shard.spec.domain.maximum))
         return found
 
-    def _catch_up(self, report: MaintenanceReport, before: list[Source]) -> None:
+    def _follow(self, report: MaintenanceReport, before: list[Source]) -> None:
         """Unpack the results of merges for look-ups of this process, if it had unpacked the inputs."""
         if report.merges:
-            catch_up(self._shard.spec, self._shard.stores.blobs, self._newest(), before)
+            try:
+                follow_merges(self._shard.spec, self._shard.stores.blobs, before, self._newest())
+            except (BlobNotFound, StoreUnavailable):
+                # The merges are done. Look-ups need no unpacked parts, and say what they cannot read.
+                self._shard.env.failed("lookup.unpack.failed")
 
     def _apply_decided(self) -> None:
         """Commit to the shard what transactions have decided for it."""
@@ -239,7 +243,7 @@ class Maintainer:
                 yield Due(head)
 
         report = self._merge(find, None)
-        self._catch_up(report, looked_up)
+        self._follow(report, looked_up)
         return report
 
     def bring_out_inline(self) -> MaintenanceReport:
