@@ -125,7 +125,7 @@ CATALOGUE: tuple[Metric, ...] = (
             "group.left": "collections that left their group",
             "group.tidy.failed": "failed tries to tidy a group; the next one goes on",
             "lease.close.failed": "holds that could not be ended; they expire",
-            "lookup.unpack.failed": "maintenance that could not unpack what it merged; look-ups read the store",
+            "lookup.unpack.failed": "maintenance that could not unpack what it made; look-ups read the store",
             "renewer.failed": "renewals of holds that failed; the next one tries again",
         },
     ),
