@@ -120,7 +120,7 @@ def test_messages_of_other_tools_are_taken(spark: Any, run: Any, landing: Path) 
     (landing / "2.json").write_text(json.dumps(message))
     options = ("--envelope", "dms", "--time", "metadata.number", "--late", "advance", "--writer", "other")
     done = run("ingest", landing.parent / "lake", "c", landing, *options)
-    assert done.code == 2 and "column 'v' of 'after': is missing" in done.err
+    assert done.code == 2 and "column 'v' of 'data': is missing" in done.err
     assert run("ingest", landing.parent / "lake", "c", landing, *options, "--missing", "null").code == 0
     assert contents(landing) == [(1, "c"), (2, None)]
 
