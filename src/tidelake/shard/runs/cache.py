@@ -97,7 +97,7 @@ class _Kept:
     Attributes:
         unpacked: its rows.
         asked: the number of the last question for it.
-        spared: about how many rows look-ups would have decoded without it.
+        spared: about how many rows look-ups would have decoded without it, since it last paid.
     """
 
     unpacked: Unpacked
@@ -171,23 +171,26 @@ class LookupCache:
         """Unpack what merges have made, if most of what there was before is in the cache, and pays for it.
 
         A part pays once look-ups would have decoded about as many rows as it has, had it not been in the
-        cache. What was replaced is the first to be evicted.
+        cache, and has to pay again after that. What was replaced is the first to be evicted.
 
         Args:
             before: all parts of the collection before the merges that are large enough for the cache.
             after: the same after them.
         """
         old, new = {whole.id for whole in before}, {whole.id for whole in after}
+        made = [whole for whole in after if whole.id not in old]
         with self._lock:
             here = [(whole, kept) for whole, kept in self._here(before) if kept.spared >= whole.part.rows]
-            if not _is_most(here, before):
+            if not made or not _is_most(here, before):
                 return
             oldest = min(kept.asked for _, kept in here)
+            for _, kept in here:
+                kept.spared = 0
             for whole, kept in self._here(before):
                 if whole.id not in new:
                     kept.asked = 0
                     self._kept.move_to_end(whole.id, last=False)
-        self._unpack_like(here, [whole for whole in after if whole.id not in old], oldest)
+        self._unpack_like(here, made, oldest)
 
     def _here(self, parts: Sequence[Whole]) -> list[tuple[Whole, _Kept]]:
         """Those of some parts that are in the cache. The caller holds the lock."""
