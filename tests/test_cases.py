@@ -1,0 +1,41 @@
+"""Users' calls that once came out wrong: each script asserts what is right, and runs in a process of its own.
+
+The scripts lie in the folder `cases` beside the real data.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+_CASES = (
+    Path(os.environ.get("TIDELAKE_SHARED_DATA") or REPOSITORY.parent / "shared" / "data").parent / "cases"
+)
+_SCRIPTS = sorted(_CASES.glob("[a-z]*.py")) or [None]
+
+
+def _marks(script: Path | None) -> list[pytest.MarkDecorator]:
+    if script is None:
+        return [pytest.mark.skip(f"no scripts in {_CASES}, beside TIDELAKE_SHARED_DATA")]
+    return [pytest.mark.spark] if "local_session" in script.read_text(encoding="utf-8") else []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "script", [pytest.param(s, id=s.stem if s else "none", marks=_marks(s)) for s in _SCRIPTS]
+)
+def test_a_call_that_once_came_out_wrong_is_right(script: Path, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-I", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-1000:] + ran.stderr[-3000:]
