@@ -15,7 +15,7 @@ from tests.conftest import REPOSITORY
 _CASES = (
     Path(os.environ.get("TIDELAKE_SHARED_DATA") or REPOSITORY.parent / "shared" / "data").parent / "cases"
 )
-_SCRIPTS = sorted(_CASES.glob("[a-z]*.py")) or [None]
+_SCRIPTS: list[Path | None] = [*sorted(_CASES.glob("[a-z]*.py"))] or [None]
 
 
 def _marks(script: Path | None) -> list[pytest.MarkDecorator]:
