@@ -336,13 +336,18 @@ class NotYetClosed(TimedError, TidelakeError):
 
 
 class UploadExpired(TidelakeError):
-    """A part was uploaded so long ago that it has been given up. Nothing was written."""
+    """A part was uploaded too long ago, or before rows were erased. Nothing was written."""
 
-    def __init__(self, name: str, seqno: int, floor: int) -> None:
-        super().__init__(name, seqno, floor)
-        self.name, self.seqno, self.floor = name, seqno, floor
+    def __init__(self, name: str, seqno: int, floor: int, erased: bool = False) -> None:
+        super().__init__(name, seqno, floor, erased)
+        self.name, self.seqno, self.floor, self.erased = name, seqno, floor, erased
 
     def __str__(self) -> str:
+        if self.erased:
+            return (
+                f"part {self.name!r} was uploaded under version {self.seqno} of the collection, and version "
+                f"{self.floor} erased rows, which it might bring back: make the upload again"
+            )
         return (
             f"part {self.name!r} was uploaded under version {self.seqno} of the collection, and uploads from "
             f"before version {self.floor} are given up: upload again, or raise the setting upload_age_s"

@@ -30,7 +30,6 @@ from tidelake.model.time import Time, TimeDomain
 from tidelake.state.ahead import too_far
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move
-from tidelake.state.garbage import expired
 from tidelake.state.idempotency import IdempotencyKey, answer_of_state, recorded
 from tidelake.state.staged import Staged
 from tidelake.state.staging import Seen, closing, place, room, unseen
@@ -387,11 +386,22 @@ def unfitting(
 
 
 def too_late(state: ShardState, parts: Iterable[Part]) -> UploadExpired | None:
-    """The error for the first part that was uploaded too long ago to come into the state."""
-    floor = state.sweep.floor
-    for part in parts:
-        if expired(part, floor):
-            return UploadExpired(part.name, uploaded_at(part.name) or 0, floor)
+    """The error for the first part whose upload began too early to come into the state; see `given_up`."""
+    return given_up(state, (part.name for part in parts))
+
+
+def given_up(state: ShardState, uploads: Iterable[str]) -> UploadExpired | None:
+    """The error for the first upload, by its name, that the state takes in no more.
+
+    It was made too long ago, or before rows were erased: it may have them, or updates that were worked out
+    from them.
+    """
+    floor, erased = state.sweep.floor, state.erased
+    for name in uploads:
+        seqno = uploaded_at(name)
+        if seqno is not None and seqno < max(floor, erased):
+            old = seqno < floor
+            return UploadExpired(name, seqno, floor if old else erased, not old)
     return None
 
 

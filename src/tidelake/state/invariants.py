@@ -426,6 +426,7 @@ def _check_arrivals(before: ShardState, edits: Edits) -> None:
     parts = list(arriving(edits))
     _check_named_once([part.name for part in parts])
     moved = {part.name for part, _ in going(before, edits)}
+    floor = max(before.sweep.floor, before.erased)
     for part in parts:
         gone = part.name in before.garbage or part.name in before.doomed
         _require(not gone, "garbage-stays", part.name)
@@ -433,7 +434,7 @@ def _check_arrivals(before: ShardState, edits: Edits) -> None:
             _require(part.name in moved, "part-named-once", part.name)
             continue
         _require(not is_taken(before.taken, part.name), "uploads-taken-once", part.name)
-        _require(not expired(part, before.sweep.floor), "uploads-young", part.name)
+        _require(not expired(part, floor), "uploads-young", part.name)
         # A fork begins with all the borrowed parts that it ever has.
         _require(not is_borrowed(part.name, before.shard_id), "borrowed-from-origin", part.name)
     for seqno, ids in edits.taken.items():

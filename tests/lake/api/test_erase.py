@@ -25,12 +25,14 @@ from tidelake.errors import (
     InvalidUpdates,
     LeaseExpired,
     TidelakeError,
-    UpperMismatch,
+    UploadExpired,
     UsageError,
 )
 from tidelake.lake.api.lake import Lake
 from tidelake.model import names
 from tidelake.shard.upkeep.eraser import ask
+from tidelake.shard.writing.shufflespill import ShuffleSpill
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.agreed import AS_MADE, NEW, Agreed
 from tidelake.state.erased import Erasure
 from tidelake.state.forking import borrowed_parts, fork_pins, lender
@@ -568,9 +570,81 @@ def test_uploads_that_depend_on_contents_from_before_are_refused_in_a_group():
     assert c.distributed.newest_state()
     upload = c.distributed.uploader().upload(at(int(c.upper.elements[0]), 3, v="v3", diff=-1).to_batches())
     c.erase([3], reason="x")
-    with pytest.raises(UpperMismatch):
+    with pytest.raises(UploadExpired, match="erased rows"):
         writer.write({"c": [upload]}, sequence=0, read_at=read_at)
     assert 3 not in {key for key, _ in contents(c)}
+
+
+def upserted_elsewhere(c):
+    sent = c.distributed.upserter(time=100).to_bytes()
+    return [Upserter.from_bytes(sent).upload(rows(3, v="new").to_batches())]
+
+
+def uploaded_elsewhere(c):
+    return [c.distributed.uploader().upload(at(100, 3, v="v3", diff=-1).to_batches())]
+
+
+def replaced_elsewhere(c):
+    new = c.distributed.uploader().upload(at(0, 1, v="new").to_batches())
+    return [task.upload()[0] for task in c.distributed.replacements([new], time=100, parallelism=2)]
+
+
+def staged_together(lake, given):
+    with lake.transaction() as together:
+        together.stage("c", given[0])
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("made", [upserted_elsewhere, uploaded_elsewhere, replaced_elsewhere])
+def test_no_upload_from_before_an_erasure_comes_in(made, inline):
+    """Whatever worked it out, and by whichever call it is offered."""
+    lake = tidelake.open(
+        f"memory://{uuid.uuid4().hex}", config=Config() if inline else Config(inline_part_bytes=0)
+    )
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(1, 2, 3, v="v3"))
+    lower, seqno = c.upper, c.state().seqno
+    ways = [
+        lambda given: c.distributed.append_uploaded(given, lower=lower, upper=101),
+        lambda given: c.distributed.append_uploaded(given, lower=lower, upper=101, read_at=seqno),
+        c.distributed.stage_uploaded,
+        lambda given: c.writer("w").append_uploaded(given, lower=lower, upper=101, sequence=0),
+        lambda given: c.writer("w").stage_uploaded(given, sequence=0),
+        lambda given: c.append(c.distributed.batch_from_bytes(given[0])),
+        lambda given: lake.write({"c": given[0]}),
+        partial(staged_together, lake),
+        lambda given: lake.group_writer("c", "g").write({"c": given}, sequence=0),
+        lambda given: c.distributed.replacements(given, time=100, parallelism=1),
+    ]
+    offered = [made(c) for _ in ways]
+    c.erase([3], reason="x")
+    for way, uploads in zip(ways, offered, strict=True):
+        with pytest.raises(UploadExpired, match="erased rows, which it might bring back"):
+            way(uploads)
+    c.seal(200)
+    assert {(key, n) for (key, _), n in contents(c).items()} == {(1, 1), (2, 1)}
+
+
+def test_a_batch_and_a_spill_from_before_an_erasure_are_refused():
+    url = f"memory://{uuid.uuid4().hex}"
+    c, stale = tidelake.open(url).create("c", SCHEMA, key=["id"]), tidelake.open(url)
+    c.append(rows(1, 3, v="v3"))
+    stale = stale.collection("c")
+    builder = c.builder()
+    builder.add(at(100, 3, v="v3", diff=-1))
+    batch = builder.finish(tidelake.Frontier.of(101))
+    spill = ShuffleSpill(c.distributed.uploader().spec)
+    names = spill.put(rows(3, v="v3").to_batches(), lambda one: one.select([0]))
+    c.erase([3], reason="x")
+    with pytest.raises(UploadExpired, match="erased rows"):
+        c.append(batch)
+    batch.delete()
+    with pytest.raises(UploadExpired, match="erased rows"):
+        next(spill.rows(names, c.state()))
+    # A table is the caller's: its rows are new ones, also by a handle that has not seen the erasure.
+    stale.append(rows(3, v="new"))
+    stale.stage(at(500, 3, v="newer"))
+    assert {key for key, _ in contents(c)} == {1, 3}
 
 
 def test_an_erasure_that_waits_is_carried_out_in_a_group():

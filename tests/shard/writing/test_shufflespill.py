@@ -64,7 +64,7 @@ def test_all_rows_come_back_in_the_order_of_their_keys(c, seed):
         task = list(batches(rng, 20))
         given += task
         stored += spill.put(task, keys)
-    found = list(spill.rows(stored))
+    found = list(spill.rows(stored, c.state()))
     assert texts(found) == texts(given)
     ordered = pa.Table.from_batches(found)
     # 0.0 and -0.0 are one key, and so are all NaN.
@@ -84,7 +84,7 @@ def test_a_task_with_more_than_fits_into_memory_makes_several_runs(c):
     spill = spill_of(c)
     stored = spill.put([wide] * 10, lambda batch: batch)
     assert len(stored) > 2
-    assert sum(batch.num_rows for batch in spill.rows(stored)) == 20_000
+    assert sum(batch.num_rows for batch in spill.rows(stored, c.state())) == 20_000
 
 
 def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
@@ -110,7 +110,7 @@ def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
         stored += spill.put([task], keys)
     assert len(stored) == 20
     for _ in range(2):
-        found = [text[:6] for batch in spill.rows(stored) for text in batch.column(1).to_pylist()]
+        found = [text[:6] for batch in spill.rows(stored, c.state()) for text in batch.column(1).to_pylist()]
         assert found == [f"{k:06}" for k in range(len(order))]
         assert all(file.closed for file in opened)
     listed = {entry.name for entry in stores_of(c.distributed.uploader().spec).blobs.list(names.parts(c.id))}
@@ -120,7 +120,7 @@ def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
 def test_without_rows_nothing_is_stored(c):
     spill = spill_of(c)
     assert spill.put([next(batches(Random(1), 1)).slice(0, 0)], keys) == ()
-    assert spill.put([], keys) == () and list(spill.rows([])) == []
+    assert spill.put([], keys) == () and list(spill.rows([], c.state())) == []
 
 
 def test_runs_are_uploads_that_nobody_names(c):
@@ -131,7 +131,7 @@ def test_runs_are_uploads_that_nobody_names(c):
     spill.discard(stored)
     assert not [*stores_of(spill.spec).blobs.list(names.parts(c.id))]
     with pytest.raises(UploadExpired):
-        next(spill.rows(stored))
+        next(spill.rows(stored, c.state()))
 
 
 def test_a_run_that_is_far_is_read_in_large_pieces(c, monkeypatch):
@@ -141,6 +141,6 @@ def test_a_run_that_is_far_is_read_in_large_pieces(c, monkeypatch):
     trips = RoundTrips(SystemClock(), 0)
     far = Stores(FarBlobStore(near.blobs, trips), near.log)
     monkeypatch.setattr(spill_module, "stores_of", lambda _: far)
-    assert texts(spill.rows([stored])) == texts(given)
+    assert texts(spill.rows([stored], c.state())) == texts(given)
     # Its bytes, and its end.
     assert trips.calls["blob.read"] <= 1 + len(near.blobs.get(stored)) // spill_module._AHEAD_BYTES + 1

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from small_frames import close, rows
 
 import tidelake
-from tables import SCHEMA
+from tables import SCHEMA, contents
 from tidelake.errors import InvalidUpdates, UpdateBeforeLower, UpperMismatch, UsageError, WriterFenced
 from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
@@ -48,6 +48,26 @@ def meddler(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Distributed, "append_uploaded", append_uploaded)
     return uppers
+
+
+@pytest.mark.parametrize("envelope", ["updates", "upsert", "snapshot"])
+def test_rows_that_are_erased_while_a_write_runs_stay_away(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envelope: str
+) -> None:
+    """What was stored before the erasure is made again."""
+    c = make(tmp_path)
+    c.append(pa.table({"id": [1, 2], "v": ["old", "b"]}, schema=SCHEMA))
+    original, erased = Distributed.append_uploaded, list[str]()
+
+    def append_uploaded(self: Distributed, *args: Any, **kwargs: Any) -> Any:
+        if not erased:
+            erased.append(tidelake.open(self.lake_url)["c"].erase([1], reason="r").id)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Distributed, "append_uploaded", append_uploaded)
+    write(c, rows(spark, (1, "new"), (2, "b")), envelope=envelope)
+    twice = 2 if envelope == "updates" else 1
+    assert contents(c) == {(1, "new"): 1, (2, "b"): twice}
 
 
 def counted(spark: Any, frame: Any) -> tuple[Any, Any]:

@@ -128,7 +128,7 @@ class Distributed(SplitReads):
 
         Raises:
             AlreadyTaken: an upload is committed already; says where. Each upload can be committed once.
-            UploadExpired: an upload is older than `upload_age_s`.
+            UploadExpired: an upload is older than `upload_age_s`, or than an erasure.
             UpperMismatch: the upper does not equal `lower`.
         """
         start, end = self._reads._frontier(lower, "lower"), self._reads._frontier(upper, "upper")
@@ -140,7 +140,7 @@ class Distributed(SplitReads):
 
         Raises:
             AlreadyTaken: an upload is committed already.
-            UploadExpired: an upload is older than `upload_age_s`.
+            UploadExpired: an upload is older than `upload_age_s`, or than an erasure.
         """
         return stage.stage_uploaded(self._shard, uploads)
 

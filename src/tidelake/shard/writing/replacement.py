@@ -22,6 +22,7 @@ from tidelake.shard.spec import ShardSpec, env_here, stores_of
 from tidelake.shard.version import Version
 from tidelake.shard.writing.batch import decode_batch
 from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.state.append import too_late
 from tidelake.state.codec import encode_record
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
@@ -96,6 +97,7 @@ def plan_replacement(
 
     Raises:
         UpdateBeforeLower: the time is closed.
+        UploadExpired: the rows were uploaded too long ago, or before rows were erased.
         UsageError: times are tuples.
     """
     state, spec = version.state, version.spec
@@ -103,7 +105,11 @@ def plan_replacement(
     check_open(state, at)
     everything = Frontier.of(spec.domain.minimum), Frontier()
     old, _ = sources_of(state, AsOf(at))
-    new = [Source(run, *everything) for data in uploads if data for run in decode_batch(spec, data).runs]
+    runs = [run for data in uploads if data for run in decode_batch(spec, data).runs]
+    late = too_late(state, (part for run in runs for part in run.parts))
+    if late is not None:
+        raise late
+    new = [Source(run, *everything) for run in runs]
     cuts = cut_keys(spec, blobs, [*old, *new], parallelism)
     pairs = zip(between(spec, old, AsOf(at), cuts), between(spec, new, AsOf(at), cuts), strict=True)
     return [Replacement(before, after, state.upper, at) for before, after in pairs]

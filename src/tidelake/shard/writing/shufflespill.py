@@ -18,7 +18,9 @@ from tidelake.errors import BlobNotFound, OutcomeUnknown, StoreUnavailable, Uplo
 from tidelake.model import names
 from tidelake.shard.records import decoded
 from tidelake.shard.spec import ShardSpec, env_here, stores_of
+from tidelake.state.append import given_up
 from tidelake.state.codec import encode_record
+from tidelake.state.state import ShardState
 
 # A run is this fraction of the memory: to sort it takes the rows, a sorted copy, and the encoding.
 _RUN_SHARE = 8
@@ -85,15 +87,22 @@ class ShuffleSpill:
         if any(batch.num_rows for batch in held):
             yield held
 
-    def rows(self, stored: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def rows(self, stored: Sequence[str], at: ShardState) -> Iterator[pa.RecordBatch]:
         """The rows of runs, in ascending order of keys. One `open` for each run.
 
         Holds a few thousand rows of each run. More than 64 runs are merged in several steps, each of which
         stores all rows once more until this iterator ends.
 
+        Args:
+            stored: the names of the runs.
+            at: the state of the shard that the rows are to be written to.
+
         Raises:
-            UploadExpired: a run was put so long ago that it was collected.
+            UploadExpired: a run was put so long ago that it was collected, or before rows were erased.
         """
+        late = given_up(at, stored)
+        if late is not None:
+            raise late
         runs: list[tuple[str, ...]] = [(name,) for name in stored]
         made: list[str] = []
         try:

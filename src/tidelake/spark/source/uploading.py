@@ -163,12 +163,13 @@ class Upload:
         spill = ShuffleSpill(collection.distributed.uploader().spec)
         while True:
             rebases = self.envelope.rebases
-            read_at = None if rebases else collection.distributed.newest_state().seqno
+            state = None if rebases else collection.distributed.newest_state()
+            read_at = None if state is None else state.seqno
             lower = open_upper(collection)
             answer = given
-            if self.hands_over:
+            if self.hands_over and state is not None:
                 work = self.envelope.work(collection, self.names, lower)
-                answer = total(answers_from_bytes([answers_to_bytes(work(spill.rows(handed)))]))
+                answer = total(answers_from_bytes([answers_to_bytes(work(spill.rows(handed, state)))]))
             elif isinstance(self.envelope, Compared):
                 answer = self.envelope.difference(collection, given, lower, None)
             if commit(collection, answer, lower, read_at=read_at, numbered=numbered) is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidelake.errors import UpdateBeforeLower, UpperMismatch, UsageError
+from tidelake.errors import UpdateBeforeLower, UploadExpired, UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.lake.api.writer import Writer
 from tidelake.model import time as times
@@ -129,39 +129,57 @@ def write(
     rows: PreparedRows | None = None
     stored: Answer | None = None
     while True:
-        read_at = None if envelope.rebases else collection.distributed.newest_state().seqno
-        start = _start(collection, lower, rebases=envelope.rebases)
-        with described(frame.sparkSession, title):
-            if stored is None:
-                if rows is None:
-                    rows = rows_of(
-                        frame, envelope, collection, by_tasks=by_tasks, expected_bytes=expected_bytes, few=few
-                    )
-                answer = rows.answer(envelope.work(collection, rows.names, start))
-                answer.repeated += 0 if taken is None else taken.repeated
-            if isinstance(envelope, Compared):
-                stored = answer if stored is None else stored
-                # Others may have committed while the rows were stored.
-                read_at = collection.distributed.newest_state().seqno
-                start = open_upper(collection) if lower is None else lower
-                answer = envelope.difference(collection, stored, start, frame.sparkSession)
-        if taken is not None and numbered is not None and lower is None and taken.stages(envelope.rebases):
+        try:
+            read_at = None if envelope.rebases else collection.distributed.newest_state().seqno
+            start = _start(collection, lower, rebases=envelope.rebases)
+            with described(frame.sparkSession, title):
+                if stored is None:
+                    if rows is None:
+                        rows = rows_of(
+                            frame,
+                            envelope,
+                            collection,
+                            by_tasks=by_tasks,
+                            expected_bytes=expected_bytes,
+                            few=few,
+                        )
+                    answer = rows.answer(envelope.work(collection, rows.names, start))
+                    answer.repeated += 0 if taken is None else taken.repeated
+                if isinstance(envelope, Compared):
+                    stored = answer if stored is None else stored
+                    # Others may have committed while the rows were stored.
+                    read_at = collection.distributed.newest_state().seqno
+                    start = open_upper(collection) if lower is None else lower
+                    answer = envelope.difference(collection, stored, start, frame.sparkSession)
+            if (
+                taken is not None
+                and numbered is not None
+                and lower is None
+                and taken.stages(envelope.rebases)
+            ):
+                with signed(frame.sparkSession):
+                    return WriteReport(_staged(collection, answer, numbered, taken.timeline.upper), answer)
+            end = upper
+            if upper is None and taken is not None and taken.timeline.upper is not None:
+                told = Frontier.of(taken.timeline.upper)
+                end = told if start <= told else None
             with signed(frame.sparkSession):
-                return WriteReport(_staged(collection, answer, numbered, taken.timeline.upper), answer)
-        end = upper
-        if upper is None and taken is not None and taken.timeline.upper is not None:
-            told = Frontier.of(taken.timeline.upper)
-            end = told if start <= told else None
-        with signed(frame.sparkSession):
-            appended = (
-                commit(collection, answer, start, end, read_at=read_at, numbered=numbered)
-                if lower is None
-                else _append(collection, answer, start, _end(start, end, answer), numbered, read_at=read_at)
-            )
-        if appended is not None:
-            if stored is not None and isinstance(envelope, Compared):
-                envelope.discard(collection, stored)
-            return WriteReport(appended, answer)
+                appended = (
+                    commit(collection, answer, start, end, read_at=read_at, numbered=numbered)
+                    if lower is None
+                    else _append(
+                        collection, answer, start, _end(start, end, answer), numbered, read_at=read_at
+                    )
+                )
+            if appended is not None:
+                if stored is not None and isinstance(envelope, Compared):
+                    envelope.discard(collection, stored)
+                return WriteReport(appended, answer)
+        except UploadExpired as error:
+            if not error.erased:
+                raise
+            # Rows were erased meanwhile: all is stored again.
+            stored = None
 
 
 def _staged(collection: LakeCollection, answer: Answer, numbered: Numbered, seal: int | None) -> Appended:

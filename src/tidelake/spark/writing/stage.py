@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from tidelake.errors import UpdateBeforeLower, UsageError
+from tidelake.errors import UpdateBeforeLower, UploadExpired, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
@@ -144,6 +144,10 @@ def stage_batch(
         except UpdateBeforeLower:
             # Late rows were left out, so another process has sealed meanwhile: try again at the new upper.
             if half is None or open_upper(collection) == upper:
+                raise
+            continue
+        except UploadExpired as error:
+            if not error.erased:
                 raise
             continue
         late = _finish(rows, envelope, mark, writer, content)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidelake.errors import UpdateBeforeLower, UpperMismatch, UsageError
+from tidelake.errors import UpdateBeforeLower, UploadExpired, UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.lake.arguments.spans import DurationLike
@@ -285,6 +285,10 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             if isinstance(error, UpperMismatch) and register.upper.closed:
                 raise
             register.state()
+            return None
+        except UploadExpired as error:
+            if not error.erased:
+                raise
             return None
         self.targets.add(work.changed)
         return done.upper
