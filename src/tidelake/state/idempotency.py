@@ -22,12 +22,22 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """A writer's statement that this is its append number `sequence`, with data that `content` identifies."""
+    """A writer's statement that this is its append number `sequence`.
+
+    Attributes:
+        writer: its name.
+        epoch: of the handle.
+        sequence: the number.
+        content: identifies the data; may be empty.
+        fresh: the handle chose the number, as the next one: no earlier call had it. If it is in, another
+            handle of the same epoch took it, and these rows are not in.
+    """
 
     writer: str
     epoch: int
     sequence: int
     content: str = ""
+    fresh: bool = False
 
 
 def answer_of_state(
@@ -51,12 +61,22 @@ def answer_of_record(
         return Refused(UsageError(f"writer {key.writer!r} is not open: call collection.writer(...)"))
     if record.epoch > key.epoch:
         return Refused(WriterFenced(key.writer, key.epoch, record.epoch))
+    if key.fresh and record.sequence is not None and key.sequence <= record.sequence:
+        return Refused(UsageError(_number_taken(key, record.sequence)))
     if record.sequence == key.sequence and record.content != key.content and record.content:
         said = other_content(key.writer, key.sequence)
         return Refused(UsageError(f"{said}; the upper after it was {record.upper}"))
     if record.sequence is not None and key.sequence <= record.sequence:
         return NoOp(answer(record.upper))
     return None
+
+
+def _number_taken(key: IdempotencyKey, last: int) -> str:
+    return (
+        f"another handle of writer {key.writer!r} with the same epoch has written number {last} (a fork, or "
+        "one that was opened with resume=True), so these rows are not in: give sequence=, or open the writer "
+        "again"
+    )
 
 
 def other_content(writer: str, sequence: int) -> str:

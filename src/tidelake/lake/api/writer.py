@@ -12,13 +12,13 @@ from tidelake.errors import UsageError
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.notes import noted
+from tidelake.lake.arguments.numbers import WriterNumbers
 from tidelake.lake.arguments.times import Times
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import Time
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing import append, batches, stage, upsert
-from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.single import open_writer
 from tidelake.state.append import Appended
@@ -29,15 +29,12 @@ R = TypeVar("R")
 
 
 class Writer:
-    """One epoch of a named writer. Not thread-safe: sequence numbers need one order.
+    """One epoch of a named writer. Threads may share it: its calls are carried out one after the other.
 
     Attributes:
         name: name of the writer.
         owner: the owner of the sequence numbers, such as a streaming query's id; may be empty.
         epoch: epoch of this handle; a later `Writer` of the same name has a higher one, unless it resumes.
-        last_sequence: number of the last committed append of this name; None before the first, -1 if this
-            owner took the name over and has not written yet.
-        last_content: the `content` of that append.
     """
 
     def __init__(
@@ -50,9 +47,20 @@ class Writer:
         self.owner = owner
         record = open_writer(shard, name, owner, take_over=take_over, resume=resume)
         self.epoch = record.epoch
-        self.last_sequence = record.sequence
-        self.last_content = record.content
-        self._unsure: int | None = None
+        self._numbers = WriterNumbers(name, record.sequence, record.content, alone=not resume)
+
+    @property
+    def last_sequence(self) -> int | None:
+        """Number of the last committed append of this name.
+
+        None before the first, -1 if this owner took the name over and has not written yet.
+        """
+        return self._numbers.last
+
+    @property
+    def last_content(self) -> str:
+        """The `content` of that append."""
+        return self._numbers.content
 
     def append(
         self,
@@ -69,7 +77,9 @@ class Writer:
 
         Raises:
             WriterFenced: a later epoch of this name is open.
-            UsageError: the outcome of an earlier number is unknown, and no number is given now.
+            UsageError: no number is given, and the outcome of an earlier one is unknown, or another handle of
+                this epoch has taken the next one. Or other rows were written under the number: rows of a
+                table are compared by a short digest, those of batches and uploads by `content` only.
         """
         with noted(author, message, self._shard.known().format):
             if isinstance(updates, Batch):
@@ -209,27 +219,5 @@ class Writer:
         return self._times.bound(value, name)
 
     def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
-        number = self._next() if sequence is None else sequence
-        if number < 0:
-            raise UsageError(f"sequence={number} must not be negative")
-        try:
-            answer = attempt(IdempotencyKey(self.name, self.epoch, number, content))
-        except (*REFUSALS, UsageError):
-            raise
-        except BaseException:
-            # It may be committed. Other rows under this number would then count as committed too.
-            self._unsure = number if self._unsure is None else max(number, self._unsure)
-            raise
-        if self._unsure is not None and self._unsure <= number:
-            self._unsure = None
-        if self.last_sequence is None or self.last_sequence < number:
-            self.last_sequence, self.last_content = number, content
-        return answer
-
-    def _next(self) -> int:
-        if self._unsure is not None:
-            raise UsageError(
-                f"the outcome of append {self._unsure} of writer {self.name!r} is unknown: give the same "
-                f"rows again with sequence={self._unsure}, or open the writer again to learn it"
-            )
-        return 0 if self.last_sequence is None else self.last_sequence + 1
+        with self._numbers.take(sequence, content) as number:
+            return attempt(IdempotencyKey(self.name, self.epoch, number, content, fresh=sequence is None))

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tidelake.errors import TidelakeError, UsageError
 from tidelake.lake.arguments.names import check_name
+from tidelake.lake.arguments.numbers import WriterNumbers
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.model.frontier import Frontier
@@ -23,7 +24,7 @@ from tidelake.state.single import member_key
 
 
 class GroupWriter:
-    """One epoch of a named writer of a group. Not thread-safe: sequence numbers need one order.
+    """One epoch of a named writer of a group. Threads may share it: its writes follow each other.
 
     It is a writer of the collection that it was opened for, its register: `register.writers` shows it, and
     `register.writer` with its name fences it.
@@ -32,9 +33,6 @@ class GroupWriter:
         name: name of the writer.
         owner: the owner of the sequence numbers, such as a streaming query's id.
         epoch: a later `GroupWriter` of the same name has a higher one.
-        last_sequence: number of the last committed write of this name; None before the first, -1 if this
-            owner took the name over and has not written yet.
-        last_content: the `content` of that write.
     """
 
     def __init__(
@@ -58,7 +56,21 @@ class GroupWriter:
         # In the group first: the group must have the record that its decisions number.
         self._group, _ = groups.of(self._members)
         record = open_writer(self._members[register], name, owner, take_over=take_over)
-        self.epoch, self.last_sequence, self.last_content = record.epoch, record.sequence, record.content
+        self.epoch = record.epoch
+        self._numbers = WriterNumbers(name, record.sequence, record.content, alone=True)
+
+    @property
+    def last_sequence(self) -> int | None:
+        """Number of the last committed write of this name.
+
+        None before the first, -1 if this owner took the name over and has not written yet.
+        """
+        return self._numbers.last
+
+    @property
+    def last_content(self) -> str:
+        """The `content` of that write."""
+        return self._numbers.content
 
     def join(self, names: Sequence[str]) -> int:
         """Let collections be in the group, and tell how far the group is.
@@ -103,25 +115,24 @@ class GroupWriter:
             UpperMismatch, UpdateBeforeLower: others wrote meanwhile. Nothing is committed: make the uploads
                 again.
             WriterFenced: a later epoch of this name is open.
+            UsageError: the number is one that earlier writes left out.
             OutcomeUnknown: it may be committed. Open the writer again to learn it.
         """
-        if sequence < 0:
-            raise UsageError(f"sequence={sequence} must not be negative")
         register = self._members[self._register].spec.shard_id
         key = IdempotencyKey(member_key(register, self.name), self.epoch, sequence, content)
-        transaction = _Numbered(self._groups, self._member, self._new_id, key, upper)
-        transaction.take_part(self._register)
-        for name, given in uploads.items():
-            transaction.offer(name, given, read_at)
-        try:
-            done = transaction.commit()
-        except (*REFUSALS, UsageError):
-            # The caller must learn of the refusal. Rows that cannot be removed now are collected later.
-            with suppress(TidelakeError):
-                transaction.abort()
-            raise
-        self.last_sequence, self.last_content = sequence, content
-        return done
+        with self._numbers.take(sequence, content):
+            transaction = _Numbered(self._groups, self._member, self._new_id, key, upper)
+            transaction.take_part(self._register)
+            for name, given in uploads.items():
+                transaction.offer(name, given, read_at)
+            try:
+                done = transaction.commit()
+            except (*REFUSALS, UsageError):
+                # The caller must learn of the refusal. Rows that cannot be removed now are collected later.
+                with suppress(TidelakeError):
+                    transaction.abort()
+                raise
+            return done
 
     def _member(self, name: str) -> Shard:
         """A collection that a name led to when this writer first met it."""

@@ -130,7 +130,7 @@ def _append_timed(
     shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, idempotency: IdempotencyKey | None
 ) -> Appended:
     table = normalized(spec, given)
-    idempotency = _with_fingerprint(idempotency, table)
+    idempotency = with_fingerprint(idempotency, table)
     lower = shard.version_to_write().upper
     # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
     known = (
@@ -225,7 +225,7 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     return times.join(state.upper.elements[0], domain.now(shard.env.clock.now_ms()))
 
 
-def _with_fingerprint(
+def with_fingerprint(
     idempotency: IdempotencyKey | None, table: pa.Table, without: tuple[str, ...] = ()
 ) -> IdempotencyKey | None:
     """The claim with a fingerprint of the rows as its content, if it has no content yet."""
@@ -238,7 +238,7 @@ def _append(
     shard: Shard, spec: ShardSpec, table: pa.Table, when: When, idempotency: IdempotencyKey | None
 ) -> Appended:
     # Leave a time that is picked at the commit out of the fingerprint: a retry picks another one.
-    idempotency = _with_fingerprint(
+    idempotency = with_fingerprint(
         idempotency, table, spec.domain.columns if isinstance(when, AtCommit) else ()
     )
     # Preview before the upload, so that a writer that is late or fenced uploads nothing.

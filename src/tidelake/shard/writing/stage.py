@@ -21,7 +21,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import make_room, tend_if_due
 from tidelake.shard.writing import single
-from tidelake.shard.writing.append import REFUSALS, UPLOADS_MAX, under_newest_schema
+from tidelake.shard.writing.append import REFUSALS, UPLOADS_MAX, under_newest_schema, with_fingerprint
 from tidelake.shard.writing.batches import uploaded
 from tidelake.state import append as commands
 from tidelake.state.append import Appended
@@ -46,6 +46,8 @@ def stage(shard: Shard, updates: object, idempotency: IdempotencyKey | None = No
 
 
 def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: IdempotencyKey | None) -> bool:
+    table = normalized(spec, given)
+    idempotency = with_fingerprint(idempotency, table)
     known = (
         single.preview(shard, partial(commands.already_in, idempotency=idempotency), idempotency)
         if idempotency
@@ -53,7 +55,6 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: Idempote
     )
     if known is not None:
         return False
-    table = normalized(spec, given)
     # With a claim and outside a group, the preview has just read the newest state.
     checked = (shard.known() if idempotency and not shard.known().group else shard.version()).upper
     if checked.closed:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
-from tidelake.data.events import EventColumns
+from tidelake.data.events import EventColumns, read_events
 from tidelake.data.ingest import as_table
 from tidelake.errors import UploadExpired, UpperMismatch
 from tidelake.model import time as times
@@ -29,7 +29,13 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
 from tidelake.shard.writing import single
-from tidelake.shard.writing.append import REFUSALS, commit_floor, past_last, under_newest_schema
+from tidelake.shard.writing.append import (
+    REFUSALS,
+    commit_floor,
+    past_last,
+    under_newest_schema,
+    with_fingerprint,
+)
 from tidelake.shard.writing.batches import append_batches
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import check_open, check_total
@@ -81,7 +87,22 @@ def upsert(
     Raises:
         InvalidUpdates, UpdateBeforeLower: an event cannot be taken. Nothing was written.
     """
-    return _written(shard, upserting(shard, as_table(data), columns, time, old_rows=old_rows), idempotency)
+    given = as_table(data)
+
+    # The time of the call is no part of the rows: a retry at `now` has another one.
+    def fitted(spec: ShardSpec) -> pa.Table:
+        return read_events(
+            given,
+            spec.schema,
+            spec.domain,
+            columns,
+            time=time if _has_times(spec, given) else spec.domain.minimum,
+            optional=spec.optional,
+            dropped=spec.dropped,
+        )
+
+    attempt = upserting(shard, given, columns, time, old_rows=old_rows)
+    return _written(shard, attempt, idempotency, fitted)
 
 
 def upserting(
@@ -93,7 +114,7 @@ def upserting(
     old_rows: OldRows | None = None,
 ) -> Attempt:
     """A function that computes an upsert on a version; arguments and errors as `upsert`."""
-    timed = any(name in given.column_names for name in shard.spec.domain.columns)
+    timed = _has_times(shard.spec, given)
 
     def difference(version: Version) -> Difference:
         state, spec = version.state, version.spec
@@ -149,7 +170,12 @@ def replace(
     Raises:
         InvalidUpdates, UpdateBeforeLower: the table or the time cannot be taken. Nothing was written.
     """
-    return _written(shard, replacing(shard, as_table(data), time), idempotency)
+    given = as_table(data)
+
+    def fitted(spec: ShardSpec) -> pa.Table:
+        return normalized(spec, given, spec.domain.minimum)
+
+    return _written(shard, replacing(shard, given, time), idempotency, fitted)
 
 
 def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attempt:
@@ -169,8 +195,20 @@ def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attemp
     return difference
 
 
-def _written(shard: Shard, attempt: Attempt, idempotency: IdempotencyKey | None) -> Appended:
-    def under_newest(_spec: ShardSpec) -> Appended:
+def _has_times(spec: ShardSpec, given: pa.Table) -> bool:
+    return any(name in given.column_names for name in spec.domain.columns)
+
+
+def _written(
+    shard: Shard,
+    attempt: Attempt,
+    claimed: IdempotencyKey | None,
+    fitted: Callable[[ShardSpec], pa.Table],
+) -> Appended:
+    """Commit what an attempt computes, under a claim whose content is the fingerprint of the fitted rows."""
+
+    def under_newest(spec: ShardSpec) -> Appended:
+        idempotency = None if claimed is None else with_fingerprint(claimed, fitted(spec))
         while True:
             version = shard.apply_decided()
             known = (

@@ -1,0 +1,86 @@
+"""The numbers of one handle of a named writer: its calls follow each other, also those of several threads.
+
+Owns which number a call gets, and which numbers a call may name; `tidelake.state.idempotency` decides on the
+state. A state keeps the last number only, and takes each one before it for committed. So a number is given
+out when the one before is decided, and a number that this handle left out is refused.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidelake.errors import UsageError
+from tidelake.process import PerProcess
+from tidelake.shard.writing.append import REFUSALS
+
+
+class WriterNumbers:
+    """The numbers of one epoch of a writer. Thread-safe; a fork has its own lock.
+
+    Attributes:
+        last: the last committed number of the writer, as far as this handle knows; None before the first, -1
+            after a take-over.
+        content: of that append.
+    """
+
+    def __init__(self, writer: str, last: int | None, content: str, *, alone: bool) -> None:
+        """Begin after a record.
+
+        Args:
+            writer: its name.
+            last: as the attribute.
+            content: as the attribute.
+            alone: whether no other handle writes under this epoch.
+        """
+        self._writer, self._alone = writer, alone
+        self.last, self.content = last, content
+        self._skipped: list[range] = []
+        self._unsure: int | None = None
+        self._one_by_one = PerProcess(threading.RLock)
+
+    @contextmanager
+    def take(self, sequence: int | None, content: str) -> Iterator[int]:
+        """Carry out one append inside the block, under a number (None: the next). Other threads wait.
+
+        Raises:
+            UsageError: the number cannot be given; says why.
+        """
+        with self._one_by_one.get():
+            number = self._after_last() if sequence is None else self._given(sequence)
+            try:
+                yield number
+            except (*REFUSALS, UsageError):
+                raise
+            except BaseException:
+                # It may be committed. Other rows under this number would then count as committed too.
+                self._unsure = number if self._unsure is None else max(number, self._unsure)
+                raise
+            if self._unsure is not None and self._unsure <= number:
+                self._unsure = None
+            if self.last is None or self.last < number:
+                if self._first < number:
+                    self._skipped.append(range(self._first, number))
+                self.last, self.content = number, content
+
+    @property
+    def _first(self) -> int:
+        """The first number that may come."""
+        return 0 if self.last is None else self.last + 1
+
+    def _after_last(self) -> int:
+        if self._unsure is not None:
+            raise UsageError(
+                f"the outcome of append {self._unsure} of writer {self._writer!r} is unknown: give the same "
+                f"rows again with sequence={self._unsure}, or open the writer again to learn it"
+            )
+        return self._first
+
+    def _given(self, sequence: int) -> int:
+        if sequence < 0:
+            raise UsageError(f"sequence={sequence} must not be negative")
+        if self._alone and any(sequence in skipped for skipped in self._skipped):
+            raise UsageError(
+                f"sequence={sequence} comes after number {self.last} of writer {self._writer!r}, which left "
+                "it out: nothing was written. Numbers go up: give these rows a later one"
+            )
+        return sequence

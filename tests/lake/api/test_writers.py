@@ -1,0 +1,127 @@
+"""What numbers the calls of named writers: threads, forks, other processes; and other rows under a number."""
+
+import threading
+import uuid
+
+import pytest
+
+import tidelake
+from tables import SCHEMA, at, contents, rows
+from tidelake.errors import UsageError, WriterFenced
+
+
+@pytest.fixture
+def lake():
+    with tidelake.open(f"memory://{uuid.uuid4().hex}") as opened:
+        yield opened
+
+
+def in_threads(calls):
+    """Run all calls at once; what each of them returned or raised."""
+    found = [None] * len(calls)
+
+    def run(i):
+        try:
+            found[i] = calls[i]()
+        except Exception as error:
+            found[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_threads_that_share_a_writer_get_all_their_rows_in(lake, grouped):
+    c = lake.create("c", SCHEMA, key=["id"])
+    lake.create("d", SCHEMA, key=["id"])
+    if grouped:
+        lake.write({"c": rows(1), "d": rows(1)})
+    writer = c.writer("w")
+    before = 1 if grouped else 0
+    calls = [lambda: writer.append(rows(1))] * 12 + [lambda: writer.upsert(rows(2))]
+    found = in_threads(calls)
+    assert not any(isinstance(one, Exception) or one.already for one in found), found
+    assert contents(c) == {(1, "x"): before + 12, (2, "x"): 1}
+    assert writer.last_sequence == 12
+
+
+def test_threads_that_share_a_group_writer_write_each_number_once(lake):
+    lake.create("c", SCHEMA, key=["id"])
+    writer = lake.group_writer("c", "w")
+    writer.join(["c"])
+
+    def call(number):
+        upload = lake.collection("c").distributed.uploader(0, tidelake.Frontier.of(1 << 40)).upload
+        return lambda: writer.write({"c": [upload(at(1000 + number, number).to_batches())]}, sequence=number)
+
+    found = in_threads([call(number) for number in range(4)])
+    wrote = {number for number, one in enumerate(found) if not isinstance(one, Exception)}
+    # Who came after a later number, or after later times, is told so: nothing is `already`.
+    assert all(isinstance(one, Exception) or not one.already for one in found), found
+    assert {id_ for id_, _ in contents(lake.collection("c"))} == wrote
+
+
+def test_of_two_processes_with_one_name_the_later_one_fences_the_earlier(tmp_path):
+    url = str(tmp_path / "lake")
+    with tidelake.open(url) as mine, tidelake.open(url) as theirs:
+        first = mine.create("c", SCHEMA, key=["id"]).writer("w")
+        second = theirs.collection("c").writer("w")
+        found = in_threads([lambda: first.append(rows(1)), lambda: second.append(rows(2))])
+        assert isinstance(found[0], WriterFenced) and not found[1].already
+        assert contents(mine.collection("c")) == {(2, "x"): 1}
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_number_that_another_handle_of_the_epoch_took_is_not_taken_for_these_rows(lake, grouped):
+    """So it is for a fork, whose copy of the writer counts on from the same number."""
+    c = lake.create("c", SCHEMA, key=["id"])
+    lake.create("d", SCHEMA, key=["id"])
+    if grouped:
+        lake.write({"c": rows(0), "d": rows(0)})
+    mine = c.writer("w", owner="job")
+    theirs = c.writer("w", owner="job", resume=True)
+    assert not mine.append(rows(1)).already
+    for call in (theirs.append, theirs.upsert, theirs.replace, lambda t: theirs.stage(at(1 << 50, 1))):
+        with pytest.raises(UsageError, match="with the same epoch has written number 0"):
+            call(rows(1))
+    assert theirs.append(rows(1), sequence=0).already
+    assert not theirs.append(rows(2)).already
+    mine.append(rows(3), sequence=5)
+    assert not theirs.append(rows(4), sequence=6).already and theirs.append(rows(3), sequence=5).already
+    assert {id_ for id_, _ in contents(c) if id_} == {1, 2, 3, 4}
+
+
+def test_other_rows_under_the_last_number_are_refused_by_every_call(lake):
+    c = lake.create("c", SCHEMA, key=["id"])
+    writer, far = c.writer("w"), 1 << 40
+    calls = {
+        "append": lambda v: writer.append(rows(1, v=v), sequence=0),
+        "upsert": lambda v: writer.upsert(rows(1, v=v), sequence=1),
+        "upsert at a time": lambda v: writer.upsert(rows(1, v=v), time=c.upper.elements[0] + 5, sequence=2),
+        "replace": lambda v: writer.replace(rows(1, v=v), sequence=3),
+        "stage": lambda v: writer.stage(at(far, 1, v=v), sequence=4),
+    }
+    for name, call in calls.items():
+        call("a")
+        again = call("a")
+        assert again is False or again.already, name
+        with pytest.raises(UsageError, match="made of something else"):
+            call("b")
+    assert contents(c) == {(1, "a"): 1}
+
+
+def test_a_number_that_was_left_out_is_refused_later(lake):
+    c = lake.create("c", SCHEMA, key=["id"])
+    writer = c.writer("w")
+    writer.append(rows(1), sequence=3)
+    for sequence in (0, 2):
+        with pytest.raises(UsageError, match="which left it out"):
+            writer.append(rows(2), sequence=sequence)
+    assert writer.append(rows(1), sequence=3).already
+    assert not writer.append(rows(2)).already
+    # A process that starts again gives what the one before gave, and learns that it is in.
+    assert c.writer("w").append(rows(1), sequence=3).already
