@@ -656,6 +656,15 @@ def test_files_may_hold_the_new_rows_of_their_keys_or_all_that_there_is(run, use
     assert contents() == [(3, "cid"), (4, "dan")]
 
 
+def test_an_upsert_removes_only_what_is_marked(run, users, tmp_path):
+    (tmp_path / "null.csv").write_text("id,name\n2,\n9,\n")
+    (tmp_path / "gone.csv").write_text("id,gone\n3,true\n")
+    run("upsert", "cl", "users", "null.csv")
+    run("append", "cl", "users", "gone.csv", "--envelope", "upsert", "--delete-column", "gone")
+    found = [(row["id"], row["name"]) for row in run("snapshot", "cl", "users", "--json").lines]
+    assert found == [(2, None), (9, None)]
+
+
 def test_several_files_are_one_commit_and_must_have_the_same_columns(run, users, tmp_path):
     (tmp_path / "c.csv").write_text("name,id\nc,7\n")
     (tmp_path / "d.jsonl").write_text('{"id": 8, "name": null}\n')

@@ -132,27 +132,13 @@ def decided(data, old=NOTHING, columns=EventColumns(), rules=UpsertRules(), time
     )
 
 
-def test_a_row_without_values_removes_its_key():
+def test_a_row_whose_values_are_null_is_a_row():
     old = table([((1, "a", 1), 0, 2), ((2, "b", 2), 0, 1)], DOMAIN, SMALL)
-    assert decided(small([(1, None, None)]), old) == {((1, "a", 1), 5): -2}
-
-
-def test_the_ordering_column_alone_is_no_value():
-    old = table([((1, "a", 1), 0, 1)], DOMAIN, SMALL)
-    found = decided(small([(1, None, 7)]), old, EventColumns(order_by="w"), UpsertRules("w"))
-    assert found == {((1, "a", 1), 5): -1}
-
-
-def test_with_a_delete_column_a_row_without_values_is_a_row():
-    found = decided(small([(1, None, None)], gone=[False]), columns=EventColumns(delete_column="gone"))
-    assert found == {((1, None, None), 5): 1}
-
-
-def test_rows_of_a_collection_without_values_are_never_removed_by_nulls():
-    schema = schema_from_arrow(SMALL.remove(2).remove(1), ["id"], None)
-    events = read_events(pa.table({"id": [1]}), schema, DOMAIN, EventColumns(), time=1)
-    old = table([], DOMAIN, pa.schema([SMALL.field("id")]))
-    assert resolve(events, old, schema, DOMAIN).num_rows == 1
+    assert decided(small([(1, None, None)]), old) == {((1, "a", 1), 5): -2, ((1, None, None), 5): 1}
+    marked = EventColumns(delete_column="gone")
+    assert decided(small([(1, None, None)], gone=[False]), columns=marked) == {((1, None, None), 5): 1}
+    ordered = decided(small([(1, None, 7)]), columns=EventColumns(order_by="w"), rules=UpsertRules("w"))
+    assert ordered == {((1, None, 7), 5): 1}
 
 
 def test_an_event_equal_to_the_stored_row_gives_nothing():
@@ -163,8 +149,8 @@ def test_an_event_equal_to_the_stored_row_gives_nothing():
 @pytest.mark.parametrize("further", [[], [((4, "d", 1), 0, 1)]])
 def test_each_event_meets_the_old_row_of_its_own_key(further):
     old = table([((k, v, 1), 0, 1) for k, v in ((1, "a"), (2, "b"), (3, "c"))] + further, DOMAIN, SMALL)
-    events = small([(3, "z", 1), (1, None, None), (2, "b", 1)], _time=[7, 8, 9])
-    found = decided(events, old, time=None)
+    events = small([(3, "z", 1), (1, None, None), (2, "b", 1)], _time=[7, 8, 9], gone=[False, True, False])
+    found = decided(events, old, columns=EventColumns(delete_column="gone"), time=None)
     assert found == {((1, "a", 1), 8): -1, ((3, "c", 1), 7): -1, ((3, "z", 1), 7): 1}
 
 
@@ -188,6 +174,24 @@ def test_values_of_removals_need_not_be_there_where_rows_need_them():
     assert read_events(data, schema, DOMAIN, columns, time=1).num_rows == 2
     with pytest.raises(InvalidUpdates, match=r"'v' must not be null, but is in row 0"):
         read_events(data.set_column(2, "gone", pa.array([False, False])), schema, DOMAIN, columns, time=1)
+
+
+def test_a_table_of_removals_needs_no_values():
+    old = table([((1, "a", 1), 0, 1), ((2, "b", 2), 0, 1)], DOMAIN, SMALL)
+    columns = EventColumns(delete_column="gone")
+    assert decided(pa.table({"id": [1, 3], "gone": [True, True]}), old, columns) == {((1, "a", 1), 5): -1}
+    # The column that orders events, or marks removals, is none that removals do without.
+    for needed in (EventColumns("w", "gone"), EventColumns(delete_column="w")):
+        with pytest.raises(InvalidUpdates, match="missing column 'w'"):
+            decided(pa.table({"id": [1], "v": ["a"], "gone": [True]}).select(["id", "gone"]), columns=needed)
+
+
+@pytest.mark.parametrize(
+    "table_", [{"id": [1, 2], "gone": [True, False]}, {"id": [1, 2], "gone": [True, False], "w": [1, 1]}]
+)
+def test_a_row_that_is_no_removal_needs_all_values_and_is_named(table_):
+    with pytest.raises(InvalidUpdates, match=r"missing column 'v'.*: row 1 \(the key id=2\) is no removal"):
+        decided(pa.table(table_), columns=EventColumns(delete_column="gone"))
 
 
 BAD = {

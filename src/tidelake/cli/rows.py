@@ -256,7 +256,7 @@ def upsert(
 ) -> None:
     """Replace the rows of the keys in some files by the rows there; - is standard input.
 
-    Rows of other keys stay. A row removes its key if all its other columns are null, or by --delete-column.
+    Rows of other keys stay. A row removes its key only where --delete-column says so.
     """
     import tidelake
     from tidelake.cli import files

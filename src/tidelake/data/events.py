@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.canonical import canonical
+from tidelake.data.encode import encode_key
 from tidelake.data.ingest import as_table, normalize
-from tidelake.data.types import UNFIT, arrow_type, data_type
+from tidelake.data.keytext import key_text
+from tidelake.data.types import UNFIT, arrow_type, data_type, listed
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, Schema
 from tidelake.model.time import Time, TimeDomain, parts
@@ -34,8 +36,7 @@ class EventColumns:
     Attributes:
         order_by: of several events of one key and time, the one with the greatest value wins; None: the last
             row wins.
-        delete_column: true where the key is removed; None: a key is removed where all value columns except
-            `order_by` are null.
+        delete_column: true where the key is removed; None: no key is removed.
         left_out: the names of the value columns that the event does not tell, as a JSON list of texts, or
             null: these values are those of the key's row before it. None: events tell all values.
     """
@@ -70,6 +71,13 @@ class EventColumns:
         names = (self.order_by, self.delete_column, self.left_out)
         return tuple(dict.fromkeys(name for name in names if name is not None and name not in own))
 
+    def needless(self, schema: Schema) -> tuple[str, ...]:
+        """Names of the value columns that a table of removals does without."""
+        if self.delete_column is None:
+            return ()
+        own = (self.order_by, self.delete_column)
+        return tuple(column.name for column in schema.value if column.name not in own)
+
 
 def with_nullable_values(schema: Schema) -> Schema:
     """The schema of events: a removal has no values."""
@@ -90,6 +98,7 @@ def read_events(
 
     Args:
         data: as for `tidelake.data.ingest.normalize`, with the key and value columns and those of `columns`.
+            If all rows are removals, value columns may be missing.
         schema: the collection's.
         domain: of its times, which are ints.
         columns: which columns order events and mark removals.
@@ -118,15 +127,28 @@ def read_events(
         with_nullable_values(schema),
         domain,
         time=time,
-        optional=optional,
+        optional={*optional, *columns.needless(schema)},
         dropped=dropped,
     ).drop_columns([DIFF])
-    removed = _removed(rows, schema, columns, extra)
+    removed = _removed(rows, columns, extra)
+    lacking = [
+        column.name
+        for column in schema.value
+        if column.name not in table.column_names and column.name not in optional
+    ]
+    if lacking and not removed.all():
+        row = int(np.argmin(removed))
+        key = encode_key(rows.slice(row, 1), schema)[0].as_py()
+        raise InvalidUpdates(
+            f"missing column {listed(lacking)}: row {row} (the key {key_text(key, schema)}) is no removal, "
+            "so it needs values; only a table of nothing but removals does without"
+        )
     untold = {} if columns.left_out is None else left_out_rows(extra[columns.left_out])
     for column in schema.value:
         if not column.nullable:
             told = ~removed & ~untold[column.name] if column.name in untold else ~removed
-            _refuse(rows.column(column.name).is_null(), told, column.name, "give it a value")
+            remedy = "give it a value, or mark the removal of a key by delete_column"
+            _refuse(rows.column(column.name).is_null(), told, column.name, remedy)
     result = rows.append_column(REMOVED, pa.array(removed))
     if columns.left_out is not None:
         result = result.append_column(LEFT_OUT, extra[columns.left_out].cast(pa.string()))
@@ -202,17 +224,11 @@ def _only(table: pa.Table, name: str) -> pa.ChunkedArray:
     return table.column(found[0])
 
 
-def _removed(
-    rows: pa.Table, schema: Schema, columns: EventColumns, extra: dict[str, pa.ChunkedArray]
-) -> Mask:
+def _removed(rows: pa.Table, columns: EventColumns, extra: dict[str, pa.ChunkedArray]) -> Mask:
     name = columns.delete_column
     if name is None:
-        values = [column.name for column in schema.value if column.name != columns.order_by]
-        # A collection without value columns has no nulls that could mark a removal.
-        removed: Mask = np.full(rows.num_rows, bool(values))
-        for value in values:
-            removed &= _numpy(rows.column(value).is_null())
-        return removed
+        none: Mask = np.zeros(rows.num_rows, np.bool_)
+        return none
     flags = extra[name] if name in extra else rows.column(name)
     if pa.types.is_null(flags.type):
         flags = flags.cast(pa.bool_())

@@ -254,6 +254,8 @@ def test_an_upsert_takes_every_copy_of_a_row_away(collection):
     collection.upsert(rows(1, v="new"))
     assert contents(collection) == {(1, "new"): 1, (2, "old"): 1}
     collection.upsert(pa.table({"id": [2], "v": pa.array([None], pa.string())}))
+    assert contents(collection) == {(1, "new"): 1, (2, None): 1}
+    collection.upsert(pa.table({"id": [2], "gone": [True]}), delete_column="gone")
     assert contents(collection) == {(1, "new"): 1}
 
 

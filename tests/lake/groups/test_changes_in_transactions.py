@@ -93,9 +93,11 @@ def test_at_a_time_at_own_times_with_order_and_removals(lake):
         10
     )
     assert (held(lake, "a"), held(lake, "b")) == ({1: 8, 2: 5}, {})
-    events = pa.table({"k": [1, 1, 2], "v": [3, 4, None], "_time": [12, 11, 13]})
+    events = pa.table(
+        {"k": [1, 1, 2], "v": [3, 4, None], "_time": [12, 11, 13], "gone": [False, False, True]}
+    )
     txn = changed(lake, ("write", "b", at([12], [1])))
-    txn.upsert("a", events)
+    txn.upsert("a", events, delete_column="gone")
     assert txn.commit().upper == F(14)
     assert (held(lake, "a", 11), held(lake, "a", 12), held(lake, "a")) == ({1: 4, 2: 5}, {1: 3, 2: 5}, {1: 3})
     txn = lake.transaction()

@@ -123,13 +123,19 @@ def history(c: tidelake.Collection) -> Counter[Any]:
     return tables.by_time(c.updates(0, c.upper).read_all(), c.domain)
 
 
-def test_a_row_without_values_removes_and_equal_rows_write_nothing(spark: Any, tmp_path: Path) -> None:
+def test_a_row_of_nulls_is_a_row_and_equal_rows_write_nothing(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     upsert(c, rows(spark, (1, "a"), (2, "b"), (2, "b")))
     assert upsert(c, rows(spark, (1, "a"))).already
     assert c.upper == Frontier.of(1)
     upsert(c, rows(spark, (1, None), (3, "c")))
-    assert history(c) == {((1, "a"), 0): 1, ((2, "b"), 0): 1, ((1, "a"), 1): -1, ((3, "c"), 1): 1}
+    first = {((1, "a"), 0): 1, ((2, "b"), 0): 1, ((1, "a"), 1): -1, ((1, None), 1): 1, ((3, "c"), 1): 1}
+    assert history(c) == first
+    # Removals need no values, and a row that is none does.
+    upsert(c, rows(spark, (1, True), (2, True), schema="id bigint, gone boolean"), delete_column="gone")
+    assert history(c) == first | {((1, None), 2): -1, ((2, "b"), 2): -1}
+    with pytest.raises(InvalidUpdates, match=r"missing column 'v'.*the key id=4"):
+        upsert(c, rows(spark, (3, True), (4, False), schema="id bigint, gone boolean"), delete_column="gone")
     assert upsert(c, rows(spark)).already
     assert upsert(c, rows(spark, (3, "c")), time=7).upper == Frontier.of(8)
 

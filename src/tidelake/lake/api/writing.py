@@ -176,8 +176,8 @@ class Writing(CollectionHandle):
             order_by: a column of the collection, or only of the table. Of the events of one key and time, the
                 one with the greatest value wins; among equals the later row. If it is a column of the
                 collection, an event older than the stored row is late and changes nothing.
-            delete_column: a bool column that is true where the key is removed; default: a row removes its key
-                if all its value columns except `order_by` are null.
+            delete_column: a bool column that is true where the key is removed; default: no row removes its
+                key, also if its values are all null. If all rows are removals, value columns may be missing.
             state: an arrangement of the collection, with all rows and columns: old rows are looked up in it,
                 and no stored part is opened. It catches up first.
             author: as for `append`.

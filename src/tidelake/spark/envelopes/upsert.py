@@ -1,4 +1,4 @@
-"""The envelope `upsert`: each row is the new row of its key, or removes the key.
+"""The envelope `upsert`: each row is the new row of its key or, if it says so, removes the key.
 
 Owns the meaning of such a frame, and how equal keys get into one task; `tidelake.data.upsert` turns events
 into updates. The tasks look up the old rows of their keys.
@@ -42,8 +42,8 @@ class Upsert:
         order_by: a column of the collection, or only of the frame: of the events of one key and time, the one
             with the greatest value wins. If it is a column of the collection, events older than the stored
             row are late and change nothing.
-        delete_column: a boolean column that is true where the key is removed; None: a row removes its key if
-            all its value columns except `order_by` are null.
+        delete_column: a boolean column that is true where the key is removed; None: no row removes its key.
+            If all rows are removals, value columns may be missing.
         time: the column with the time of each event, as for `Updates`, or one time for all events. None:
             `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` moves them to
@@ -79,7 +79,7 @@ class Upsert:
                 )
         extra = {*columns.besides(spec.schema), *(() if time is None else (time,))} - {*own}
         rest = t.StructType([field for field in frame if field.name not in extra])
-        check_frame(rest, collection.schema, optional=spec.optional)
+        check_frame(rest, collection.schema, optional={*spec.optional, *columns.needless(spec.schema)})
         flag = [field for field in frame if field.name == self.delete_column]
         if flag and not isinstance(flag[0].dataType, t.BooleanType):
             kind = flag[0].dataType.simpleString()

@@ -38,8 +38,8 @@ def upsert(
         order_by: a column: of the events of one key and time, the one with the greatest value wins; without
             it such events must be equal. If it is a column of the collection, events older than the stored
             row are late and change nothing.
-        delete_column: a boolean column that is true where the key is removed; default: a row removes its key
-            if all its value columns except `order_by` are null.
+        delete_column: a boolean column that is true where the key is removed; default: no row removes its
+            key, also if its values are all null. If all rows are removals, value columns may be missing.
         time: the time of all events, or (a text) the column with the time of each; events of one key apply in
             the order of times. Default: `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` moves them to
