@@ -12,6 +12,7 @@ from functools import cached_property
 
 from tidelake.model import time as times
 from tidelake.model.bounds import Bounds
+from tidelake.model.names import ObjectName
 from tidelake.model.time import Time
 
 ROW_HASHES = 1 << 64
@@ -60,7 +61,7 @@ class Part:
             the rows are in the blob.
     """
 
-    name: str
+    name: ObjectName
     size_bytes: int
     checksum: str
     rows: int

@@ -1,16 +1,77 @@
-"""The names of a shard's objects in the blob store. No name is used twice.
+"""The names of a shard's objects in the blob store, and which texts may be names. No name is used twice.
 
 The name of a part holds the seqno of the newest state that its uploader knew, so a listing shows which
 uploads are too old for a state to take in (`tidelake.state.garbage`).
+
+INVARIANT: a name that was read from stored bytes is plain before it is used: it leads to no other folder. The
+types `PlainName` and `ObjectName` say which texts of a record are names; `tidelake.state.codec` checks them
+where it decodes a record, and other readers of bytes call `checked`.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated, TypeAlias
 
-_PART = re.compile(r"([^/]+)/parts/([0-9a-f]{16})-([0-9a-f]+)\.parquet")
-_ASIDE = re.compile(r"[^/]+/aside/[0-9]{19}-[0-9a-f]+/[^/]+")
-_MARK = re.compile(r"copies/[^/]+/[0-9a-f]+/([^/]+)")
-_ROLLUP = re.compile(r"[^/]+/rollups/([0-9]{19})-[0-9a-f]+")
+from tidelake.errors import CorruptionError
+
+NAME_CHARS_MAX = 240
+
+# One segment of a path, and no folder above it.
+_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.=-]+"
+_PLAIN = re.compile(_SEGMENT, re.ASCII)
+_PART = re.compile(rf"({_SEGMENT})/parts/([0-9a-f]{{16}})-([0-9a-f]+)\.parquet", re.ASCII)
+_ASIDE = re.compile(rf"{_SEGMENT}/aside/[0-9]{{19}}-[0-9a-f]+/{_SEGMENT}", re.ASCII)
+_MARK = re.compile(rf"copies/{_SEGMENT}/[0-9a-f]+/({_SEGMENT})", re.ASCII)
+_ROLLUP = re.compile(rf"{_SEGMENT}/rollups/([0-9]{{19}})-[0-9a-f]+", re.ASCII)
+
+
+@lru_cache(4096)
+def is_plain(name: str) -> bool:
+    """Whether a text is one segment of a path, of A-Z a-z 0-9 _ . = -, and neither `.` nor `..`."""
+    return len(name) <= NAME_CHARS_MAX and _PLAIN.fullmatch(name) is not None
+
+
+def is_object(name: str) -> bool:
+    """Whether a text is a path of such segments: as the path of a file, it stays below its directory."""
+    return len(name) <= NAME_CHARS_MAX and all(map(is_plain, name.split("/")))
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """What a text of a record has to be.
+
+    Attributes:
+        what: for messages.
+        fits: whether a text is one.
+    """
+
+    what: str
+    fits: Callable[[str], bool]
+
+
+PlainName: TypeAlias = Annotated[str, NameRule("a plain name", is_plain)]
+"""The id of a shard, of a rollup or of a lake, or the name of a file: one segment of a path."""
+NoOrPlainName: TypeAlias = Annotated[str, NameRule("a plain name", lambda name: not name or is_plain(name))]
+"""The same, or empty."""
+ObjectName: TypeAlias = Annotated[str, NameRule("the name of an object", is_object)]
+"""The name of an object of a store, such as a part: a path of plain names."""
+
+
+def checked(name: str, source: str) -> str:
+    """Return a plain name that was read from stored bytes.
+
+    Args:
+        name: the name.
+        source: what it was read from, for the error.
+
+    Raises:
+        CorruptionError: it is not plain, so it may lead anywhere.
+    """
+    if not is_plain(name):
+        raise CorruptionError(source, f"it names {name[:NAME_CHARS_MAX]!r}, which is not a plain name")
+    return name
 
 
 def part(shard_id: str, seqno: int, id_: str) -> str:

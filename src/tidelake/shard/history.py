@@ -18,6 +18,7 @@ from functools import partial
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CollectionDropped, CorruptionError, OutcomeUnknown, TidelakeError
 from tidelake.model import names
+from tidelake.model.names import checked
 from tidelake.shard.overlap import beside
 from tidelake.state import codec
 from tidelake.state.dropping import vanished
@@ -49,7 +50,7 @@ class History:
     """Reads and extends the log of one shard. Holds no state of its own."""
 
     def __init__(self, shard_id: str, stores: Stores, env: Env) -> None:
-        self.shard_id = shard_id
+        self.shard_id = checked(shard_id, "catalog")
         self._stores = stores
         self._env = env
 

@@ -11,6 +11,7 @@ from tidelake.env import Env
 from tidelake.errors import IncompatibleSchema, InternalError, UsageError
 from tidelake.model.evolution import dropped, may_be_missing, why_not_readable_as
 from tidelake.model.frozen import with_fields
+from tidelake.model.names import PlainName
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.process import PerProcess
@@ -35,7 +36,7 @@ class ShardSpec:
     """
 
     url: str
-    shard_id: str
+    shard_id: PlainName
     domain: TimeDomain
     schema_id: int
     schemas: dict[int, Schema]

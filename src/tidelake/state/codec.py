@@ -3,8 +3,9 @@
 A record is one header line `tidelake-<kind> <format> <checksum>` and a JSON body. The checksum covers
 kind, format and body. Decoding is strict: a newer format is refused before anything is read, damage
 is found by the checksum, and a body that does not encode to the very same bytes again is refused, so
-that no field is silently ignored. JSON (by msgspec) keeps exact integers of any size and can be read
-by people.
+that no field is silently ignored. A checksum does not say who wrote a record, so the names of objects and
+files in it are checked (`tidelake.state.namechecks`). JSON (by msgspec) keeps exact integers of any size and
+can be read by people.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from pyrsistent import pmap, pset
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
+from tidelake.model.names import NoOrPlainName, ObjectName, PlainName
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.agreed import AS_MADE, DATES, ERASING, HASHED, LINEAGE, NEWEST, RENAMING, Agreed
@@ -28,6 +30,7 @@ from tidelake.state.erased import Erasure
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state
+from tidelake.state.namechecks import check_names, name_check
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
 from tidelake.state.staged import Staged, Staging
 from tidelake.state.state import (
@@ -53,7 +56,7 @@ T = TypeVar("T")
 class _Image:
     """A whole state, with plain containers in the order of their keys."""
 
-    shard_id: str
+    shard_id: PlainName
     domain: TimeDomain
     seqno: int
     committed_ms: int
@@ -71,25 +74,25 @@ class _Image:
     critical: dict[str, CriticalHold]
     retention: Retention
     dropped: bool
-    garbage: dict[str, Garbage]
-    doomed: dict[str, Garbage]
+    garbage: dict[ObjectName, Garbage]
+    doomed: dict[ObjectName, Garbage]
     collected_to: int
     sweep: Sweep
     rollup: Rollup
     claims: dict[str, MergeClaim]
     chunks: dict[str, tuple[Part, ...]]
     written: Written
-    staged: dict[str, Staged] = field(default_factory=dict)
-    group: str = ""
+    staged: dict[ObjectName, Staged] = field(default_factory=dict)
+    group: NoOrPlainName = ""
     joined: int = 0
-    memberships: dict[str, Membership] = field(default_factory=dict)
+    memberships: dict[PlainName, Membership] = field(default_factory=dict)
     decisions: dict[str, Decision] = field(default_factory=dict)
     expired: int = 0
-    forks: dict[str, Fork] = field(default_factory=dict)
+    forks: dict[PlainName, Fork] = field(default_factory=dict)
     origin: Origin | None = None
     taken: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    let_in: dict[str, int] = field(default_factory=dict)
-    latest: dict[str, int] = field(default_factory=dict)
+    let_in: dict[ObjectName, int] = field(default_factory=dict)
+    latest: dict[PlainName, int] = field(default_factory=dict)
     agreed: Agreed | None = None
     tokens: dict[int, tuple[str, ...]] = field(default_factory=dict)
     sliced: int = 0
@@ -146,6 +149,7 @@ def learn(type_: type) -> None:
     holds for two different types as well.
     """
     msgspec.json.Decoder(type_)
+    name_check(type_)
 
 
 # No other thread is in this module while it is imported.
@@ -164,7 +168,8 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
 
     Raises:
         FormatTooNew: written by a newer version.
-        CorruptionError: not a record of this kind, damaged, or with fields that this version ignores.
+        CorruptionError: not a record of this kind, damaged, with fields that this version ignores, or with
+            a name that is none.
     """
     head, newline, body = data.partition(b"\n")
     words = head.split(b" ")
@@ -176,6 +181,7 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
         raise CorruptionError(name, "checksum mismatch")
     try:
         value = msgspec.json.decode(body, type=type_)
+        check_names(value)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
         raise CorruptionError(name, f"not a valid {kind}: {error}") from error
     if not any(_record(value, whole=whole) == (int(words[1]), body) for whole in (False, True)):

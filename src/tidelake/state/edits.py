@@ -16,6 +16,7 @@ from tidelake.model import names
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.frozen import with_fields
+from tidelake.model.names import NoOrPlainName, ObjectName, PlainName
 from tidelake.model.schema import SchemaVersion
 from tidelake.state import taken, tokens
 from tidelake.state.agreed import Agreed
@@ -118,20 +119,20 @@ class Edits:
     critical: dict[str, CriticalHold | None] = field(default_factory=dict)
     retention: Retention | None = None
     dropped: bool = False
-    doomed: tuple[str, ...] = ()
-    buried: tuple[str, ...] = ()
+    doomed: tuple[ObjectName, ...] = ()
+    buried: tuple[ObjectName, ...] = ()
     sweep: Sweep | None = None
     rollup: Rollup | None = None
     claims: dict[str, MergeClaim | None] = field(default_factory=dict)
     chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
     written: Written | None = None
-    staged: dict[str, Staged | None] = field(default_factory=dict)
-    group: str | None = None
+    staged: dict[ObjectName, Staged | None] = field(default_factory=dict)
+    group: NoOrPlainName | None = None
     joined: int | None = None
-    memberships: dict[str, Membership | None] = field(default_factory=dict)
+    memberships: dict[PlainName, Membership | None] = field(default_factory=dict)
     decisions: dict[str, Decision | None] = field(default_factory=dict)
     expired: int | None = None
-    forks: dict[str, Fork | None] = field(default_factory=dict)
+    forks: dict[PlainName, Fork | None] = field(default_factory=dict)
     let_go: bool = False
     taken: dict[int, tuple[str, ...]] = field(default_factory=dict)
     mended: bool = False
@@ -163,7 +164,7 @@ class Delta:
         more: the steps after it.
     """
 
-    shard_id: str
+    shard_id: PlainName
     seqno: int
     committed_ms: int
     nonce: str

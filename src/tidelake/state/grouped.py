@@ -8,6 +8,7 @@ A group is a shard without rows. Its log decides: a transaction is in from the c
 from dataclasses import dataclass, field
 
 from tidelake.model.frontier import Frontier
+from tidelake.model.names import PlainName
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Decision:
         time: the time that all its rows are advanced to; None: they keep their own times.
     """
 
-    members: tuple[str, ...]
+    members: tuple[PlainName, ...]
     time: int | None
 
 

@@ -10,6 +10,7 @@ from pyrsistent import PMap, PSet, pmap, pset
 
 from tidelake.model.batch import HollowBatch, Part
 from tidelake.model.frontier import Frontier
+from tidelake.model.names import PlainName
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.agreed import AS_MADE, SLICES, Agreed
@@ -149,7 +150,7 @@ class Origin:
         freed: the fork has parts of its own only.
     """
 
-    shard_id: str
+    shard_id: PlainName
     seqno: int
     freed: bool = False
 
@@ -176,7 +177,7 @@ class Rollup:
     """
 
     seqno: int
-    id: str
+    id: PlainName
     size_bytes: int
     batches: int
 

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from tidelake.errors import BlobExists, BlobNotFound, UsageError
+from tidelake.model.names import is_object
 from tidelake.store.disk import Folders, unavailable, unknown
 from tidelake.store.files import SYSTEM_FILES, Files, exists, refuse_links, refused
-from tidelake.store.names import check_name, check_prefix, check_range, is_name
+from tidelake.store.names import check_name, check_prefix, check_range
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.reader import read_through
 from tidelake.store.scratch import Scratch
@@ -205,7 +206,7 @@ class LocalBlobStore:
         except OSError as error:
             raise unavailable("list objects", prefix, error) from error
         # A folder sorts as its name followed by "/": "a-b" < "a/b" < "a0".
-        for sort_name in sorted(name + "/" * is_folder for name, is_folder in entries if is_name(name)):
+        for sort_name in sorted(name + "/" * is_folder for name, is_folder in entries if is_object(name)):
             name = f"{folder}/{sort_name}" if folder else sort_name
             if name.endswith("/"):
                 if name.startswith(prefix) or prefix.startswith(name):

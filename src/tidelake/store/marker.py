@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tidelake.errors import CorruptionError, FormatTooNew, NotALake
+from tidelake.model.names import checked
 
 FORMAT = 2
 MARKER = "tidelake.json"
@@ -72,6 +73,7 @@ def decode_marker(path: str, data: bytes) -> Marker:
     lake = fields.get("lake")
     if not isinstance(lake, str) or not lake:
         raise CorruptionError(path, "it names no lake")
+    checked(lake, path)
     if found == 1:
         return Marker(lake)
     log, place, grace_s = fields.get("log"), fields.get("place", ""), fields.get("grace_s", 0)

@@ -9,22 +9,13 @@ name contains `~`, so stores may use `~` for files of their own.
 import re
 
 from tidelake.errors import UsageError
+from tidelake.model.names import NAME_CHARS_MAX, is_object, is_plain
 
-NAME_CHARS_MAX = 240
-
-_SEGMENT = re.compile(r"[A-Za-z0-9_.=-]+", re.ASCII)
 _PARTIAL = re.compile(r"[A-Za-z0-9_.=-]*", re.ASCII)
 _RULE = (
     "use segments of A-Z a-z 0-9 _ . = - separated by single '/', none of them '.' or '..', "
     f"and at most {NAME_CHARS_MAX} characters in all"
 )
-
-
-def is_name(name: str) -> bool:
-    """Whether a store accepts `name`."""
-    if len(name) > NAME_CHARS_MAX:
-        return False
-    return all(_is_segment(segment) for segment in name.split("/"))
 
 
 def check_name(name: str) -> str:
@@ -33,7 +24,7 @@ def check_name(name: str) -> str:
     Raises:
         UsageError: it is not allowed.
     """
-    if not is_name(name):
+    if not is_object(name):
         raise UsageError(f"bad name {name!r}: {_RULE}")
     return name
 
@@ -46,7 +37,7 @@ def check_prefix(prefix: str) -> str:
     """
     if len(prefix) <= NAME_CHARS_MAX:
         *folders, last = prefix.split("/")
-        if all(map(_is_segment, folders)) and _PARTIAL.fullmatch(last):
+        if all(map(is_plain, folders)) and _PARTIAL.fullmatch(last):
             return prefix
     raise UsageError(f"bad prefix {prefix!r}: {_RULE}")
 
@@ -77,7 +68,3 @@ def check_truncation(key: str, head: int | None, seqno: int) -> None:
         raise UsageError(f"cannot truncate {key!r}: there is no such key")
     if seqno > head:
         raise UsageError(f"cannot truncate {key!r}: seqno={seqno} is greater than the newest entry {head}")
-
-
-def _is_segment(segment: str) -> bool:
-    return _SEGMENT.fullmatch(segment) is not None and segment not in (".", "..")

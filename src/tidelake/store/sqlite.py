@@ -30,6 +30,7 @@ from typing import TypeVar
 
 from tidelake.env import IdSource, RandomIds
 from tidelake.errors import CorruptionError, InternalError, SymbolicLink, TidelakeError
+from tidelake.model.names import is_object
 from tidelake.store.disk import Folders, unavailable, unknown
 from tidelake.store.files import Flush, SystemFiles, is_file_at, refuse_links
 from tidelake.store.names import (
@@ -38,7 +39,6 @@ from tidelake.store.names import (
     check_name,
     check_prefix,
     check_truncation,
-    is_name,
 )
 from tidelake.store.protocols import Entry, Ghost, MendedLog, following
 from tidelake.store.salvage import salvage
@@ -193,7 +193,7 @@ class SqliteVersionLog:
         except OSError as error:
             raise unavailable("list keys", prefix, error) from error
         for key in sorted(names):
-            if is_name(key) and key.startswith(prefix) and self._is_there(key):
+            if is_object(key) and key.startswith(prefix) and self._is_there(key):
                 yield key
 
     def close(self) -> None:

@@ -154,5 +154,5 @@ def _set_entry(entries: dict[str, Inode], name: str, inode: Inode | None) -> Non
 
 def _status(kind: int, number: int, size: int, modified_ms: int) -> os.stat_result:
     seconds = modified_ms // 1000
-    fields = (kind, number, 0, 1, 0, 0, size, seconds, seconds, seconds)
+    fields = (kind, number, 0, 1, os.geteuid(), os.getegid(), size, seconds, seconds, seconds)
     return os.stat_result(fields, {"st_mtime_ns": modified_ms * 1_000_000})

@@ -19,6 +19,7 @@ from tidelake.errors import (
     IncompatibleSchema,
     OutcomeUnknown,
     StoreUnavailable,
+    SymbolicLink,
     UsageError,
 )
 from tidelake.model.frontier import Frontier
@@ -135,6 +136,76 @@ def test_the_last_two_are_kept(live):
     assert live.restored(2) == ("two", files_of("b", "c"))
     with pytest.raises(UsageError, match=r"no checkpoint 1 in .* \(there: 2, 3\)"):
         live.restored(1)
+
+
+@pytest.mark.parametrize("name", ["../../planted/cron", "..", "/absolute", "a/b", "lock\0", "~tmp/x", ""])
+def test_a_list_with_a_forged_name_creates_no_file(live, tmp_path, name):
+    live.save("one", "a")
+    (tmp_path / "planted").mkdir()
+    inside = {path for path in tmp_path.rglob("*") if path.name != "live-restored"}
+    forged = replace(wanted("one", ["a"]), number=1, batches=(SavedBatch(name, 1, 0, 50),))
+    listed = tmp_path / "saved" / "checkpoint-00000001.list"
+    listed.write_bytes(forged.to_bytes())
+
+    into = tmp_path / "into"
+    into.mkdir()
+    for ask in (live.directory.checkpoints, lambda: live.directory.restore(str(into))):
+        with pytest.raises(CorruptionError, match="is not a plain name"):
+            ask()
+    with pytest.raises(CorruptionError, match="is not a plain name"):
+        live.save("two", "b")
+    assert {path for path in tmp_path.rglob("*") if path != into} >= inside
+    assert not list(into.iterdir()) and not list((tmp_path / "planted").iterdir())
+
+
+LINKED = ["batches", "batches/a", "checkpoint-00000001.list", "lock"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_no_symbolic_link_in_a_directory_of_checkpoints_is_followed(live, tmp_path, name):
+    live.save("one", "a")
+    outside, link = tmp_path / "outside", tmp_path / "saved" / name
+    link.rename(outside)
+    if outside.is_dir():
+        (outside / "precious").write_bytes(b"of somebody else")
+    link.symlink_to(outside)
+    into = tmp_path / "into"
+    into.mkdir()
+
+    if name != "lock":
+        with pytest.raises(SymbolicLink, match=name.split("/")[0]):
+            live.directory.restore(str(into))
+    # A save takes what is listed as it is: it removes and adds names, and reads no file.
+    if name != "batches/a":
+        with pytest.raises(SymbolicLink, match=name):
+            live.save("two", "b")
+        with pytest.raises(SymbolicLink, match=name):
+            live.directory.discard(lambda _: True)
+    assert not list(into.iterdir())
+    assert outside.is_file() or (outside / "precious").exists()
+
+
+def test_what_is_no_file_is_no_batch(live, tmp_path):
+    live.save("one", "a")
+    os.unlink(f"{live.path}/batches/a")
+    os.mkfifo(f"{live.path}/batches/a")
+    with pytest.raises(CorruptionError, match="it is not a file"):
+        live.restored()
+
+
+def test_files_of_another_user_are_copied(tmp_path):
+    class OthersFiles(SystemFiles):
+        def lstat(self, path):
+            found = super().lstat(path)
+            return os.stat_result([*found[:4], os.geteuid() + 1, *found[5:10]])
+
+    live = Live(str(tmp_path), OthersFiles())
+    live.save("one", "a")
+    (tmp_path / "again").mkdir()
+    _, paths = live.directory.restore(str(tmp_path / "again"))
+
+    assert read(SYSTEM_FILES, paths["a"]) == bytes_of("a")
+    assert os.stat(paths["a"]).st_ino != os.stat(f"{live.path}/batches/a").st_ino
 
 
 def test_equal_contents_are_not_saved_again(live):

@@ -182,6 +182,15 @@ def test_bytes_are_a_checked_record_of_one_shard():
     assert stored(place, c) == {part.name for part in hollow.parts()}
 
 
+def test_a_batch_that_names_a_part_of_another_shard_is_refused():
+    place, c = made()
+    other = place.lake(config=SMALL).create("d", SCHEMA, key=["id"])
+    theirs = built(other, many(0))
+    with pytest.raises(CorruptionError, match="a part of another shard"):
+        c.distributed.batch_from_bytes(encode_record("batch", SentBatch(c.id, theirs.hollow)))
+    theirs.delete()
+
+
 def test_a_spec_is_enough_to_take_a_batch():
     lake = tidelake.open("memory://spec-is-enough")
     c = lake.create("c", SCHEMA, key=["id"])

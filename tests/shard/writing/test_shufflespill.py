@@ -11,7 +11,7 @@ import tidelake
 from tidelake.config import Config
 from tidelake.data.encode import encode_key
 from tidelake.env import SystemClock
-from tidelake.errors import UploadExpired
+from tidelake.errors import CorruptionError, UploadExpired
 from tidelake.model import names
 from tidelake.shard.spec import stores_of
 from tidelake.shard.writing import shufflespill as spill_module
@@ -144,3 +144,12 @@ def test_a_run_that_is_far_is_read_in_large_pieces(c, monkeypatch):
     assert texts(spill.rows([stored], c.state())) == texts(given)
     # Its bytes, and its end.
     assert trips.calls["blob.read"] <= 1 + len(near.blobs.get(stored)) // spill_module._AHEAD_BYTES + 1
+
+
+@pytest.mark.parametrize("name", ["../../planted", "catalog/parts/0000000000000001-00.parquet"])
+def test_only_runs_of_the_shard_are_read_or_deleted(c, name):
+    spill = spill_of(c)
+    with pytest.raises(CorruptionError, match="no run of this shard"):
+        list(spill.rows([name], c.state()))
+    with pytest.raises(CorruptionError, match="no run of this shard"):
+        spill.discard([name])

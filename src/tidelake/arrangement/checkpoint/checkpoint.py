@@ -15,12 +15,17 @@ one arrangement: a save of another arrangement is refused and changes nothing.
 
 SUBTLE: a save or a restore makes a hard link to each file, or a copy where the file system has no links. So
 each checkpoint, fork and arrangement has its own names, and removing a name never takes the bytes from
-another user: no count of users is needed.
+another user: no count of users is needed. A file of another user of the machine is copied, since its owner
+could go on writing to it.
+
+INVARIANT: no symbolic link in the directory is followed, and the name of a batch file is plain (`PlainName`).
+Other users of the machine may write there, and lead no reader to another file.
 """
 
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -96,8 +101,8 @@ class CheckpointDirectory:
             IncompatibleSchema: the directory has checkpoints of another schema.
             UsageError: it has checkpoints of another arrangement. Nothing was changed.
         """
-        refuse_links(self._files, self.path, self._batches)
         try:
+            self._refuse_links(self._batches)
             self._folders.ensure(self._batches)
             with self._locked():
                 return self._save(wanted, listed, source)
@@ -256,12 +261,16 @@ class CheckpointDirectory:
 
     def _taken(self, batch: SavedBatch, folder: str) -> str:
         source, target = os.path.join(self._batches, batch.name), os.path.join(folder, batch.name)
+        self._refuse_links(source)
         try:
-            size = self._files.lstat(source).st_size
-            if size != batch.size_bytes:
-                raise CorruptionError(source, f"it has {size} bytes and not {batch.size_bytes}")
+            status = self._files.lstat(source)
+            if not stat.S_ISREG(status.st_mode):
+                raise CorruptionError(source, "it is not a file")
+            if status.st_size != batch.size_bytes:
+                raise CorruptionError(source, f"it has {status.st_size} bytes and not {batch.size_bytes}")
             if not exists(self._files, target):
-                self._shared(source, target)
+                share = self._shared if status.st_uid == os.geteuid() else self._copied
+                share(source, target)
         except FileNotFoundError as error:
             if not self._files.isdir(folder):
                 raise
@@ -313,6 +322,7 @@ class CheckpointDirectory:
     def _read(self, number: int) -> Checkpoint | None:
         """A list; None if it was removed meanwhile."""
         path = self._list_path(number)
+        self._refuse_links(path)
         try:
             descriptor = self._files.open(path)
         except FileNotFoundError:
@@ -326,10 +336,15 @@ class CheckpointDirectory:
     def _list_path(self, number: int) -> str:
         return os.path.join(self.path, f"checkpoint-{number:08d}.list")
 
+    def _refuse_links(self, path: str) -> None:
+        """Refuse a path of the directory with a symbolic link in it, below the directory."""
+        refuse_links(self._files, self.path, path)
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         lock = os.path.join(self.path, _LOCK)
-        refuse_links(self._files, self.path, lock)
+        self._refuse_links(lock)
+        self._refuse_links(self._batches)
         with locked(self._files, lock) as is_ours:
             if not is_ours:
                 raise StoreUnavailable(

@@ -6,6 +6,7 @@ Owns the fields and their encoding; must not know directories. docs/formats.md d
 from dataclasses import dataclass
 
 from tidelake.model.frontier import Frontier
+from tidelake.model.names import PlainName
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state.codec import decode_record, encode_record, learn
@@ -26,7 +27,7 @@ class SavedBatch:
         size_bytes: size of the file.
     """
 
-    name: str
+    name: PlainName
     rows: int
     negative_rows: int
     size_bytes: int
@@ -50,7 +51,7 @@ class Followed:
     """
 
     lake_url: str
-    collection_id: str
+    collection_id: PlainName
     name: str
     schema_id: int
     columns: tuple[str, ...] | None

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tidelake.env import Env
-from tidelake.errors import BatchConsumed, InvalidRewrite, UsageError
+from tidelake.errors import BatchConsumed, CorruptionError, InvalidRewrite, UsageError
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.names import PlainName, owner
 from tidelake.model.time import Time
 from tidelake.process import ProcessOrigin
 from tidelake.shard.records import decoded
@@ -46,7 +47,7 @@ class SentBatch:
         batch: its description.
     """
 
-    shard_id: str
+    shard_id: PlainName
     batch: HollowBatch
 
 
@@ -227,6 +228,9 @@ def decode_batch(spec: ShardSpec, data: bytes) -> HollowBatch:
             f"a batch for shard {found.shard_id} cannot be used with {spec.shard_id}: "
             "append it to the collection that it was written for"
         )
+    for part in found.batch.parts():
+        if owner(part.name) != spec.shard_id:
+            raise CorruptionError("batch", f"it names {part.name!r}, a part of another shard")
     return found.batch
 
 

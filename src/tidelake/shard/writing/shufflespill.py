@@ -14,7 +14,7 @@ from typing import cast
 import pyarrow as pa
 
 from tidelake.data.keyruns import merged, plain, sorted_run
-from tidelake.errors import BlobNotFound, OutcomeUnknown, StoreUnavailable, UploadExpired
+from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, StoreUnavailable, UploadExpired
 from tidelake.model import names
 from tidelake.shard.records import decoded
 from tidelake.shard.spec import ShardSpec, env_here, stores_of
@@ -100,10 +100,10 @@ class ShuffleSpill:
         Raises:
             UploadExpired: a run was put so long ago that it was collected, or before rows were erased.
         """
+        runs: list[tuple[str, ...]] = [(self._own(name),) for name in stored]
         late = given_up(at, stored)
         if late is not None:
             raise late
-        runs: list[tuple[str, ...]] = [(name,) for name in stored]
         made: list[str] = []
         try:
             while len(runs) > _RUNS_MAX:
@@ -139,10 +139,16 @@ class ShuffleSpill:
             except BlobNotFound as error:
                 raise UploadExpired(name, names.uploaded_at(name) or 0, self.spec.seqno) from error
 
+    def _own(self, name: str) -> str:
+        """Check that the name of a run, which came in a message, is one of `put`; return it."""
+        if names.owner(name) != self.spec.shard_id:
+            raise CorruptionError("spill", f"it names {name!r}, which is no run of this shard")
+        return name
+
     def discard(self, stored: Sequence[str]) -> None:
         """Delete runs that are no longer needed. Collection deletes those that the store does not."""
         blobs = stores_of(self.spec).blobs
-        for name in stored:
+        for name in map(self._own, stored):
             try:
                 blobs.delete(name)
             except (StoreUnavailable, OutcomeUnknown):

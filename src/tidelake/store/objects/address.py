@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tidelake.errors import UsageError
-from tidelake.store.names import NAME_CHARS_MAX
+from tidelake.model.names import NAME_CHARS_MAX
 
 Service: TypeAlias = Literal["s3", "gs", "az", "abfss"]
 

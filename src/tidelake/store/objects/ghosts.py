@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain, groupby
 
 from tidelake.errors import CorruptionError
-from tidelake.store.names import is_name
+from tidelake.model.names import is_object
 from tidelake.store.objects.bucket import Bucket, ObjectInfo
 from tidelake.store.objects.entrynames import FLOORS, GONE, LOGS, parsed
 from tidelake.store.protocols import Ghost
@@ -24,7 +24,7 @@ def ghosts_in(bucket: Bucket) -> list[Ghost]:
     found: list[Ghost] = []
     for folder, infos in groupby(listed, key=lambda info: info.key.removeprefix(LOGS).partition("/")[0]):
         key = folder.replace("~", "/")
-        if is_name(key):
+        if is_object(key):
             found += _of(key, infos, is_gone=folder in gone)
     return found
 

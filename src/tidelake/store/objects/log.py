@@ -25,13 +25,13 @@ from typing import TypeVar
 
 from tidelake.env import Clock
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
+from tidelake.model.names import is_object
 from tidelake.store.names import (
     check_expected,
     check_limit,
     check_name,
     check_prefix,
     check_truncation,
-    is_name,
 )
 from tidelake.store.objects import entrynames
 from tidelake.store.objects.bucket import Bucket, ObjectInfo
@@ -277,7 +277,7 @@ class ObjectVersionLog:
         gone = {info.key.removeprefix(GONE) for page in self._bucket.list(GONE) for info in page}
         folders = (folder for folder in self._bucket.folders(LOGS) if folder not in gone)
         keys = sorted(folder.replace("~", "/") for folder in folders)
-        return iter([key for key in keys if is_name(key) and key.startswith(prefix)])
+        return iter([key for key in keys if is_object(key) and key.startswith(prefix)])
 
     def close(self) -> None:
         """Close the bucket."""
