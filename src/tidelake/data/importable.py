@@ -2,19 +2,55 @@
 
 A part of a column shares the buffers of the whole one, and both libraries import columns in place. Polars 2.1
 refuses a part of a fixed-size list with nulls; DuckDB 2.0 refuses a part of a struct in a struct, and a list
-of a part of a struct. Owns which columns are copied; must not know where batches come from. Invariant: the
-values are the same, and other columns are not touched.
+of a part of a struct. DuckDB takes names that differ only in the case of ASCII
+letters for one, and reads the first. Owns which columns are copied and which are refused; must not know where
+batches come from. Invariant: the values are the same, and other columns are not touched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
+
+from tidelake.errors import UsageError
 
 
 def hard_columns(schema: pa.Schema) -> tuple[int, ...]:
     """The places of columns with a fixed-size list in them, or with a struct within another type."""
     kinds = enumerate(schema.types)
     return tuple(i for i, kind in kinds if kind.num_fields and _is_hard(kind, inside=False))
+
+
+def check_names(schema: pa.Schema) -> None:
+    """Refuse names of columns, or of fields of a struct, of which DuckDB would read another.
+
+    Raises:
+        UsageError: two names differ only in case; has both.
+    """
+    _check_alike("columns", schema, "choose one of them by columns=[...], or rename one by evolve")
+    for field in schema:
+        _check_fields(f"fields in column {field.name!r},", field.type)
+
+
+def _check_fields(what: str, kind: pa.DataType) -> None:
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    _check_alike(what, fields, "read the column by to_arrow")
+    for field in fields:
+        _check_fields(what, field.type)
+
+
+def _check_alike(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
+    seen: dict[str, str] = {}
+    for field in fields:
+        other = seen.setdefault(_lowered(field.name), field.name)
+        if other != field.name:
+            raise UsageError(
+                f"DuckDB takes {what} {other!r} and {field.name!r} for one, as only their case differs: "
+                f"{remedy}"
+            )
+
+
+def _lowered(name: str) -> str:
+    return "".join(one.lower() if one.isascii() else one for one in name)
 
 
 def importable(batch: pa.RecordBatch, hard: Sequence[int]) -> pa.RecordBatch:

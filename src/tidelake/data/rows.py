@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake import tabletext
-from tidelake.data.importable import hard_columns, importable
+from tidelake.data.importable import check_names, hard_columns, importable
 from tidelake.data.timecells import texts
 from tidelake.data.types import UNFIT
 from tidelake.errors import UsageError
@@ -145,9 +145,10 @@ class Rows:
             connection: a connection of DuckDB; default: its default one.
 
         Raises:
-            UsageError: DuckDB is not installed, or some rows were read before.
+            UsageError: DuckDB is not installed, names differ only in case, or some rows were read before.
         """
         duckdb = optional("duckdb", "tidelake[sql]")
+        check_names(self._schema)
         self._check_whole("to_duckdb")
         rows = self.read_all()
         return duckdb.from_arrow(rows) if connection is None else connection.from_arrow(rows)

@@ -36,7 +36,7 @@ def where(condition, engine="spark", rest="FROM orders o"):
     ("condition", "taken"),
     [
         ("id = 5", '("id" = 5)'),
-        ("5 < o.ID", '(5 < "id")'),
+        ("5 < o.id", '(5 < "id")'),
         ("-5 <= id AND name = 'a b'", '(-5 <= "id") AND ("name" = \'a b\')'),
         ("(id = 1 AND name LIKE 'a%')", '("id" = 1) AND ("name" LIKE \'a%\')'),
         ("id IN (1, 2) OR NOT (name IS NULL)", '(("id" IN (1, 2)) OR (NOT ("name" IS NULL)))'),
@@ -77,6 +77,8 @@ def test_what_only_one_engine_means_so():
     assert where('name = "id"') is None  # Spark can be told that this is a column
     assert where("name = 'x' AND \"user\" = 'y'") is None
     assert where("name = 'x' AND \"user\" = 'y'", "duckdb") == "(\"name\" = 'x') AND (\"user\" = 'y')"
+    assert where("ID = 5") is None  # Spark can be told that this is another column
+    assert where("ID = 5", "duckdb") == '("id" = 5)'
     assert where("seen = TIMESTAMP '2026-01-31 00:00:00'") is None  # of the session's zone
     assert where("seen = TIMESTAMP '2026-01-31 00:00:00'", "duckdb") is not None
     zoned = "at > {} '2026-01-31 12:00:00.5+02:00'"
@@ -151,7 +153,12 @@ def test_columns_that_are_not_named_are_left_out(text, columns, engine):
 
 
 @pytest.mark.parametrize(
-    "text", ["SELECT `(id)?+.+` FROM orders", "FROM orders |> WHERE id = 1 |> SELECT name"]
+    "text",
+    [
+        "SELECT `(id)?+.+` FROM orders",
+        "FROM orders |> WHERE id = 1 |> SELECT name",
+        "SELECT name FROM orders WHERE ${more} AND id = 1",
+    ],
 )
 def test_a_table_stays_whole_where_spark_may_mean_more_than_the_parser(text):
     found = needs(text)[0]
@@ -160,7 +167,49 @@ def test_a_table_stays_whole_where_spark_may_mean_more_than_the_parser(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["SELECT COLUMNS('n.*') FROM orders", "SELECT * FROM orders PIVOT (sum(price) FOR name IN ('a', 'b'))"],
+    [
+        "SELECT COLUMNS('n.*') FROM orders",
+        "SELECT orders.COLUMNS('n.*') FROM orders",
+        "SELECT name FROM orders WHERE COLUMNS('p.*') > 1",
+        "SELECT * FROM orders PIVOT (sum(price) FOR name IN ('a', 'b'))",
+        "SELECT #1 FROM orders",
+        "SELECT x FROM (orders o JOIN customers c ON true) AS j(x, y)",
+        "SELECT * EXCLUDE (id) FROM orders",
+        "SELECT count(* EXCLUDE (id)) FROM orders",
+        "SELECT max(x) FROM orders, query_table('tidelake_table_0')",
+        "SELECT name FROM orders o POSITIONAL JOIN customers c",
+        "SELECT made_by_a_user(id) FROM orders",
+    ],
 )
-def test_a_table_stays_whole_where_columns_are_chosen_by_pattern(text):
-    assert needs(text, "duckdb")[0].columns is None
+def test_a_table_stays_whole_where_columns_are_not_chosen_by_name(text):
+    assert {one.columns for one in needs(text, "duckdb").values()} == {None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT id FROM orders WHERE IDENTIFIER(:c) = 10",
+        "SELECT orders.IDENTIFIER('na' || 'me') FROM orders",
+        "SELECT 1 FROM orders o WHERE EXISTS (SELECT 1 FROM customers c WHERE identifier('city') = 'x')",
+        "SELECT id FROM orders WHERE id IN (SELECT id FROM IDENTIFIER(:t))",
+        "SELECT struct(*) FROM orders",
+        "SELECT * EXCEPT (id) FROM orders",
+        "SELECT transform(xs, x -> IDENTIFIER('id')) FROM orders",
+        "SELECT made_by_a_user(id) FROM orders",
+        "SELECT max(x) FROM made_by_a_user(TABLE(orders)), orders",
+    ],
+)
+def test_a_table_stays_whole_where_spark_chooses_columns_otherwise(text):
+    assert {one.columns for one in needs(text).values()} == {None}
+
+
+def test_names_are_found_whatever_their_case_and_characters():
+    schema = schema_from_arrow(
+        pa.schema([("id", pa.int64()), ("a b", pa.int64()), ("größe", pa.int64()), ("x", pa.int64())]), ["id"]
+    )
+    for text in ("SELECT 1 FROM orders WHERE `\u0131d` = 1", "SELECT 1 FROM orders WHERE \u0130D = 1"):
+        found = needs_of(statement(text, "spark"), {0: schema})
+        assert found[0].columns in (("id", "a b", "größe"), None)
+        # In double quotes, which Spark can be told to take for those of names.
+    found = needs_of(statement('SELECT "a b", "x" FROM orders', "spark"), {0: schema})
+    assert found[0].columns == ("a b", "größe", "x")

@@ -1,8 +1,15 @@
 """`Lake.sql`: collections as tables of DuckDB, at one instant, behind walls."""
 
+import datetime
+import os
 import random
+import stat
+import subprocess
+import sys
+import tempfile
 import threading
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -182,7 +189,10 @@ def test_parameters(shop):
         ("SELECT nope FROM orders", UsageError, "DuckDB.*nope"),
         ("DELETE FROM orders", UsageError, "reads only.*collection.upsert"),
         ("INSERT INTO orders VALUES (1, 2, 3)", UsageError, "reads only.*collection.append"),
-        ("CREATE TABLE x AS SELECT 1", UsageError, "reads only"),
+        ("CREATE TABLE x AS SELECT 1", UsageError, "reads only: take SELECT.*SHOW TABLES"),
+        ("SHOW orders", UsageError, "take SELECT.*DESCRIBE"),
+        ("EXPLAIN DELETE FROM orders", UsageError, "reads only"),
+        ("DESCRIBE nope", CollectionNotFound, "orders"),
         ("SELECT 1; DROP TABLE orders", UsageError, "2 statements"),
         ("SELECT * FROM orders FOR VERSION AS OF 7", NotYetClosed, "7"),
         ("SELECT * FROM orders FOR VERSION AS OF 'x'", UsageError, "not a number"),
@@ -265,6 +275,80 @@ def test_an_answer_is_a_stream_and_may_be_left_early(lake):
 def test_a_table_may_be_read_twice(shop):
     text = "WITH o AS (SELECT id FROM orders) SELECT count(*) FROM o a, o b, orders c"
     assert rows(shop.sql(text)) == [(64,)]
+
+
+def test_names_that_differ_only_in_case_are_refused_with_both(lake):
+    schema = pa.schema([("id", pa.int64()), ("Code", pa.string()), ("code", pa.string()), ("Ö", pa.int64())])
+    items = lake.create("items", schema.append(pa.field("ö", pa.int64())), key=["id"])
+    items.append(pa.table({"id": [1], "Code": ["UPPER"], "code": ["lower"], "Ö": [5], "ö": [6]}))
+    both = "DuckDB takes columns 'Code' and 'code' for one.*rename one by evolve"
+    for text in ('SELECT "code" FROM items', "SELECT id FROM items WHERE CODE = 'lower'", "FROM items"):
+        with pytest.raises(UsageError, match=both):
+            lake.sql(text)
+    for made in (items, items.snapshot()):
+        with pytest.raises(UsageError, match=both):
+            made.to_duckdb()
+    assert rows(lake.sql('SELECT id, "ö" FROM items WHERE "Ö" = 5')) == [(1, 6)]
+    assert items.to_duckdb(columns=["code"]).fetchall() == [("lower",)]
+    nested = pa.struct([("A", pa.int64()), ("a", pa.int64())])
+    made = lake.create("nested", pa.schema([("id", pa.int64()), ("s", pa.list_(nested))]), key=["id"])
+    made.append(pa.table({"id": [1], "s": pa.array([[{"A": 1, "a": 2}]], pa.list_(nested))}))
+    with pytest.raises(UsageError, match="fields in column 's', 'A' and 'a'"):
+        lake.sql("SELECT s FROM nested")
+
+
+def test_no_setting_of_the_machine_is_in_an_answer(tmp_path):
+    seen = pa.array([datetime.datetime(2024, 1, 1, 23, 30, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC"))
+    with tidelake.open(tmp_path / "lake") as lake:
+        visits = lake.create("visits", pa.schema([("id", pa.int64()), ("seen", seen.type)]), key=["id"])
+        visits.append(pa.table({"id": [1], "seen": seen}))
+    code = """if True:
+        import sys, tidelake
+        with tidelake.open(sys.argv[1]) as lake:
+            print(lake.sql(
+                "SELECT seen, seen::DATE::VARCHAR, hour(seen), "
+                "current_setting('Calendar'), current_setting('TimeZone') FROM visits"
+            ).to_arrow())"""
+    env = {**os.environ, "TZ": "Asia/Kolkata", "LC_ALL": "th_TH.UTF-8", "LANG": "th_TH.UTF-8"}
+    there = subprocess.check_output(
+        [sys.executable, "-c", code, str(tmp_path / "lake")], env=env, text=True, timeout=600
+    )
+    for said in ("timestamp[us, tz=UTC]", '"2024-01-01"', "23", "gregorian", "UTC"):
+        assert said in there
+
+
+def test_what_is_spilled_is_in_a_private_directory_that_goes(shop, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = os.umask(0)
+    try:
+        answer = shop.sql("SELECT id FROM orders")
+        (private,) = Path(tmp_path).iterdir()
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        where = rows(shop.sql("SELECT current_setting('temp_directory')"))[0][0]
+        assert Path(where).parent.parent == tmp_path
+        rows(answer)
+        assert list(tmp_path.iterdir()) == []
+        shop.sql("SELECT id FROM orders").close()
+        shop.sql("SELECT id FROM orders")  # forgotten before anything was read
+        with pytest.raises(UsageError):
+            shop.sql("SELECT nope FROM orders")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        os.umask(before)
+
+
+def test_what_tells_of_tables_is_a_query_too(shop):
+    shop.create("a b", CUSTOMERS, key=["id"]).append(pa.table({"id": [1], "name": ["x"]}))
+    assert rows(shop.sql("show tables;")) == [("a b",), ("customers",), ("orders",)]
+    for text in ("DESCRIBE orders", "/* x */ desc SELECT * FROM orders", "SELECT * FROM (DESCRIBE orders)"):
+        assert [row[0] for row in rows(shop.sql(text))] == ["id", "customer", "price"]
+    (name,) = [row for row in rows(shop.sql('SUMMARIZE "a b"')) if row[0] == "name"]
+    assert name[2:4] == ("x", "x")
+    assert "ARROW_SCAN" in rows(shop.sql("EXPLAIN SELECT id FROM orders WHERE id > ?", args=[1]))[0][1]
+    assert "2 rows" in rows(shop.sql("EXPLAIN ANALYZE SELECT name FROM customers"))[0][1]
+    tables = "TABLE customers UNION ALL SELECT * FROM (TABLE customers) ORDER BY 1"
+    assert rows(shop.sql(tables)) == [(1, "Ann"), (1, "Ann"), (2, "Bob"), (2, "Bob")]
+    assert len(rows(shop.sql("WITH c AS (TABLE customers) FROM c"))) == 2
 
 
 # What a text needs of its tables: the same answer as DuckDB gives on whole ones.

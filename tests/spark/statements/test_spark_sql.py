@@ -105,6 +105,15 @@ def test_what_is_not_named_is_not_read(spark: Any, shop: Any) -> None:
     assert rows(ts.sql(spark, outer, lake=shop)) == {(None,): 3}
 
 
+def test_a_column_that_a_parameter_names_is_that_of_the_table_inside(spark: Any, lake: Any) -> None:
+    for name, value in (("t", 10), ("d", 20)):
+        lake.create(name, {"k": "int64", "c": "int64"}, key=["k"]).append(pa.table({"k": [1], "c": [value]}))
+    inside = "(SELECT 1 FROM d WHERE IDENTIFIER(:c) = 10)"
+    ts.sql(spark, f"DELETE FROM t WHERE EXISTS {inside}", lake=lake, args={"c": "c"})
+    assert contents(lake["t"]) == {(1, 10): 1}
+    assert rows(ts.sql(spark, f"SELECT k FROM t WHERE EXISTS {inside}", lake=lake, args={"c": "c"})) == {}
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "match"),
     [

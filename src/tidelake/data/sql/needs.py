@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tidelake.data.sql.statement import Engine, Statement, TableReference
+from tidelake.data.sql.statement import Engine, Statement, TableReference, is_changes
 from tidelake.data.where import predicate
 from tidelake.errors import UsageError
 from tidelake.model.schema import Column, Schema
@@ -37,7 +37,20 @@ _COMPARISONS: dict[type[exp.Expression], str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
+# Pieces of a statement that use the columns that stand in them, and no others.
+_KNOWN = (
+    *(exp.Select, exp.SetOperation, exp.Subquery, exp.With, exp.CTE, exp.Values, exp.From, exp.Lateral),
+    *(exp.Where, exp.Group, exp.Cube, exp.Rollup, exp.GroupingSets, exp.Having, exp.Qualify, exp.Distinct),
+    *(exp.Order, exp.Ordered, exp.Sort, exp.Cluster, exp.Limit, exp.Offset, exp.Window, exp.WindowSpec),
+    *(exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls, exp.Hint, exp.JoinHint, exp.Version),
+    *(exp.Column, exp.Identifier, exp.Alias, exp.Aliases, exp.Dot, exp.Bracket, exp.Slice, exp.Tuple),
+    *(exp.Literal, exp.Boolean, exp.Null, exp.Placeholder, exp.Parameter, exp.Var, exp.Interval),
+    *(exp.IntervalSpan, exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.Paren, exp.Binary, exp.Unary),
+    *(exp.Between, exp.In, exp.Any, exp.Escape, exp.AtTimeZone, exp.Func, exp.Lambda, exp.JSONPath),
+    *(exp.JSONPathPart, exp.Merge, exp.Whens, exp.When, exp.Insert, exp.Update, exp.Delete, exp.Schema),
+)
 _WORD = re.compile(r"\w+")
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _WHOLE = re.compile(r"\d{1,18}")
 _NUMBER = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -69,8 +82,9 @@ def needs_of(statement: Statement, schemas: Mapping[int, Schema]) -> dict[int, N
         statement: any.
         schemas: by position in `statement.tables`.
     """
-    if "|>" in statement.text:
-        # In a pipe the order of clauses matters, and the tree does not show it.
+    if "|>" in statement.text or (statement.engine == "spark" and "${" in statement.text):
+        # In a pipe the order of clauses matters, and the tree does not show it. For `${name}` Spark puts a
+        # setting into the text, which may be anything.
         return dict.fromkeys(schemas, WHOLE)
     used = _Used(statement)
     found = {}
@@ -87,21 +101,20 @@ def needs_of(statement: Statement, schemas: Mapping[int, Schema]) -> dict[int, N
 
 
 class _Used:
-    """The columns that a statement names, wherever it does: a name stands for the columns of all tables."""
+    """The columns that a statement may use: those whose names stand in its text.
+
+    A name stands for the columns of all tables, since a column that is not read would be taken from a table
+    outside. So a text is narrowed only if every piece of it is known to name the columns that it uses.
+    """
 
     def __init__(self, statement: Statement) -> None:
-        tree = statement.tree
-        # The words of the text as well: what is a function to the parser, such as `user`, may be a column.
-        self._names = {word.casefold() for word in _WORD.findall(statement.text)}
-        self._names |= {node.name.casefold() for node in tree.find_all(exp.Identifier)}
-        self._is_all = any(map(_takes_all, tree.walk()))
-        self._whole = {
-            node.table.casefold()
-            for node in tree.find_all(exp.Column)
-            if isinstance(node.this, exp.Star) and node.table
-        }
-        # `SELECT o FROM orders o` is a row with all columns.
-        self._whole |= {n.name.casefold() for n in tree.find_all(exp.Column) if not n.table}
+        tree, text = statement.tree, statement.text
+        self._is_all = not all(map(_names_its_columns, tree.walk()))
+        # The words of the text: what is a function to the parser, such as `user`, may be a column.
+        self._names = {_folded(word) for word in _WORD.findall(text)}
+        # `SELECT o FROM orders o` is a row with all columns, as `o.*` is.
+        columns = tree.find_all(exp.Column)
+        self._whole = {_folded(n.table if isinstance(n.this, exp.Star) else n.name) for n in columns}
         # Spark can be told to take names in quotes for patterns.
         self._patterns = [
             node.name
@@ -112,14 +125,20 @@ class _Used:
 
     def columns(self, table: TableReference, schema: Schema) -> tuple[str, ...] | None:
         names = [column.name for column in schema.columns]
-        if self._is_all or table.alias.casefold() in self._whole or not _is_plain(table.node):
+        if self._is_all or _folded(table.alias) in self._whole or not _is_plain(table.node):
             return None
         if self._engine == "spark" and any(name not in names for name in self._patterns):
             return None
-        found = [name for name in names if name.casefold() in self._names]
+        # Names of other characters may be written in many ways.
+        found = [name for name in names if _folded(name) in self._names or not _PLAIN.fullmatch(name)]
         if table.changes is not None:
             found = [c.name for c in schema.columns if c in schema.key or c.name in found]
         return tuple(found or names[:1])
+
+
+def _folded(name: str) -> str:
+    """A name without its case, for every engine: names that any of them takes for one are equal."""
+    return name.upper().replace("\u0130", "I").casefold()
 
 
 def _is_plain(node: exp.Table) -> bool:
@@ -130,14 +149,24 @@ def _is_plain(node: exp.Table) -> bool:
     return all(name in _TABLE or not value for name, value in node.args.items())
 
 
-def _takes_all(node: exp.Expression) -> bool:
-    """Whether a piece of a statement uses columns that it does not name."""
+def _names_its_columns(node: exp.Expression) -> bool:
+    """Whether a piece of a statement is known to use no columns but those that it names."""
+    parent = node.parent
     if isinstance(node, exp.Star):
-        parent = node.parent
-        return not (isinstance(parent, exp.Count) or (isinstance(parent, exp.Column) and parent.table))
+        is_of_one = isinstance(parent, exp.Column) and bool(parent.table)
+        return is_of_one or (isinstance(parent, exp.Count) and not any(node.args.values()))
+    if isinstance(node, exp.Table):
+        return isinstance(node.this, exp.Identifier) or is_changes(node)
+    if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
+        # A function that may choose columns, such as IDENTIFIER('name'), or that is not known.
+        return (isinstance(parent, exp.Table) and is_changes(parent)) or bool(node.find_ancestor(exp.Hint))
     if isinstance(node, exp.Join):
-        return (node.method or "").upper() == "NATURAL"
-    return isinstance(node, exp.Columns | exp.Pivot | exp.Command | exp.QueryTransform)
+        return (node.method or "").upper() in ("", "ASOF")
+    if isinstance(node, exp.TableAlias):
+        # Other names for columns that a sub-query does not name.
+        is_query = isinstance(parent, exp.Subquery) and isinstance(parent.this, exp.Query | exp.Values)
+        return not node.args.get("columns") or is_query or isinstance(parent, exp.CTE | exp.UDTF)
+    return isinstance(node, _KNOWN) and not isinstance(node, exp.Columns | exp.DynamicIdentifier)
 
 
 def _conjuncts(table: TableReference) -> Iterator[exp.Expression]:
@@ -197,11 +226,11 @@ class _Writer:
     def __init__(
         self, table: TableReference, schema: Schema, statement: Statement, select: exp.Select
     ) -> None:
-        self._alias, self._columns = table.alias.casefold(), schema.columns
+        self._alias, self._columns = _folded(table.alias), schema.columns
         self._engine, self._text = statement.engine, statement.text
         self._is_alone = not select.args.get("joins") and not select.args.get("laterals")
         # DuckDB also takes a name of the SELECT list.
-        self._given = {node.alias.casefold() for node in select.expressions if node.alias}
+        self._given = {_folded(node.alias) for node in select.expressions if node.alias}
 
     def condition(self, node: exp.Expression) -> str:
         kind = type(node)
@@ -244,11 +273,12 @@ class _Writer:
     def _column(self, node: exp.Expression) -> Column:
         if type(node) is not exp.Column or type(node.this) is not exp.Identifier or node.args.get("db"):
             raise _Uncertain
-        name, of = node.name.casefold(), node.table.casefold()
+        name, of = _folded(node.name), _folded(node.table)
         if of != self._alias and not (not of and self._is_alone and name not in self._given):
             raise _Uncertain
-        found = [column for column in self._columns if column.name.casefold() == name]
-        if len(found) != 1:
+        found = [column for column in self._columns if _folded(column.name) == name]
+        # Spark can be told that case matters, and then this may be a column of another table.
+        if len(found) != 1 or (self._engine == "spark" and found[0].name != node.name):
             raise _Uncertain
         return found[0]
 

@@ -19,7 +19,7 @@ from sqlglot.errors import SqlglotError
 from tidelake.errors import UsageError
 
 Engine: TypeAlias = Literal["spark", "duckdb"]
-Kind: TypeAlias = Literal["query", "insert", "update", "delete", "merge", "other"]
+Kind: TypeAlias = Literal["query", "insert", "update", "delete", "merge", "show tables", "other"]
 
 CHANGES = "table_changes"
 _CHARACTERS_MAX = 1_000_000
@@ -41,6 +41,14 @@ _CHANGES = re.compile(
     re.I,
 )
 _SAMPLE = re.compile(r"\s+(TABLESAMPLE|USING\s+SAMPLE)\b", re.I)
+# What sqlglot reads of other words is a guess, and it warns of it.
+_SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*+\*/)*+"
+_FIRST = re.compile(rf"(?:{_SPACE}\()*{_SPACE}(\w+)", re.S)
+_READ = re.compile(r"SELECT|WITH|FROM|VALUES|TABLE|INSERT|UPDATE|DELETE|MERGE|DESC(RIBE)?|SUMMARIZE", re.I)
+_EXPLAIN = re.compile(rf"{_SPACE}EXPLAIN(?:\s+ANALYZE)?\b", re.I | re.S)
+_SHOW_TABLES = re.compile(rf"{_SPACE}SHOW\s+TABLES{_SPACE};?{_SPACE}", re.I | re.S)
+# Behind these a name stands alone, without an alias.
+_ALONE = re.compile(r"\b(?:TABLE\s*\(?|DESCRIBE|DESC|SUMMARIZE)\s*$", re.I)
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,7 @@ class TableReference:
         name: as it was written, without quotes; parts are joined by dots.
         quoted: whether it was written in quotes.
         alias: the name by which the statement refers to its columns.
+        is_alone: whether it stands where no alias may be, as in `TABLE orders`.
         start, end: the characters of the text to be replaced.
         version: the version asked for; None: none.
         changes: the first and the last time of `table_changes(...)`; the last is None if it is open.
@@ -73,6 +82,7 @@ class TableReference:
     name: str
     quoted: bool
     alias: str
+    is_alone: bool
     start: int
     end: int
     version: VersionClause | None
@@ -92,7 +102,7 @@ class Statement:
     Attributes:
         text: as it was written.
         engine: the engine that carries it out.
-        kind: what it does.
+        kind: what it does; DESCRIBE, SUMMARIZE and EXPLAIN of DuckDB are queries.
         tables: the tables that it names, in the order of the text.
         tree: sqlglot's tree.
     """
@@ -114,7 +124,7 @@ class Statement:
         pieces, at, end = [], start, len(self.text) if end is None else end
         for index, table in enumerate(self.tables):
             if index in names and start <= table.start and table.end <= end:
-                alias = "" if table.has_alias else f" AS {quoted(table.alias, self.engine)}"
+                alias = "" if table.has_alias or table.is_alone else f" AS {quoted(table.alias, self.engine)}"
                 pieces += [self.text[at : table.start], names[index], alias]
                 at = table.end
         return "".join([*pieces, self.text[at:end]])
@@ -141,9 +151,17 @@ def statement(text: str, engine: Engine) -> Statement:
         raise UsageError(f"{text!r} is not the text of a statement")
     if len(text) > _CHARACTERS_MAX:
         raise UsageError(f"the statement has {len(text):,} characters, more than {_CHARACTERS_MAX:,}")
+    first = _FIRST.match(text)
+    if engine == "duckdb" and _SHOW_TABLES.fullmatch(text):
+        return Statement(text, engine, "show tables", (), None)
+    explained = _EXPLAIN.match(text) if engine == "duckdb" else None
+    if first is not None and _READ.fullmatch(first[1]) is None and explained is None:
+        return Statement(text, engine, "other", (), None)
+    # In the place of EXPLAIN stand as many spaces, so that all places are those of the text.
+    read = text if explained is None else " " * explained.end() + text[explained.end() :]
     try:
         text.encode()
-        found = [tree for tree in parse(text, dialect=engine) if tree is not None]
+        found = [tree for tree in parse(read, dialect=engine) if tree is not None]
     except UnicodeEncodeError as error:
         raise UsageError(f"the statement is not valid text: {error.reason}") from error
     except SqlglotError as error:
@@ -158,6 +176,8 @@ def statement(text: str, engine: Engine) -> Statement:
         raise UsageError(f"{shown(text)} has {len(found)} statements: give one")
     tree: Any = found[0]
     kinds: list[Kind] = [kind for type_, kind in _KINDS if isinstance(tree, type_)]
+    if engine == "duckdb" and isinstance(tree, exp.Describe | exp.Summarize):
+        kinds = ["query"]
     nodes = sorted(_tables(tree), key=_start)
     return Statement(
         text,
@@ -175,12 +195,13 @@ def shown(text: str) -> str:
 
 def _tables(tree: exp.Expression) -> Iterator[exp.Table]:
     for node in tree.find_all(exp.Table):
-        named = isinstance(node.this, exp.Identifier) or _is_changes(node)
+        named = isinstance(node.this, exp.Identifier) or is_changes(node)
         if named and node.find_ancestor(exp.Hint) is None and not _is_defined(node):
             yield node
 
 
-def _is_changes(node: exp.Table) -> bool:
+def is_changes(node: exp.Table) -> bool:
+    """Whether it is a call of `table_changes`."""
     return isinstance(node.this, exp.Anonymous) and str(node.this.this).casefold() == CHANGES
 
 
@@ -227,7 +248,7 @@ def _reference(text: str, node: exp.Table, engine: Engine) -> TableReference:
         first = call[3] if call[2] is None else call[2]
         last = call[5] if call[4] is None else call[4]
         alias = node.alias or CHANGES
-        return TableReference(call[1], True, alias, start, call.end(), None, (first, last), node)
+        return TableReference(call[1], True, alias, False, start, call.end(), None, (first, last), node)
     parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
     name, end = ".".join(part.name for part in parts), int(parts[-1].meta["end"]) + 1
     version = None
@@ -246,4 +267,7 @@ def _reference(text: str, node: exp.Table, engine: Engine) -> TableReference:
     if node.args.get("alias") is None and _SAMPLE.match(text, end) and engine == "spark":
         raise UsageError(f"table {name!r}: give it an alias behind TABLESAMPLE (...)")
     is_quoted = any(part.args.get("quoted") for part in parts)
-    return TableReference(name, is_quoted, node.alias or parts[-1].name, start, end, version, None, node)
+    is_alone = _ALONE.search(text, 0, start) is not None
+    return TableReference(
+        name, is_quoted, node.alias or parts[-1].name, is_alone, start, end, version, None, node
+    )

@@ -3,16 +3,20 @@
 Owns the walls around DuckDB. Each statement has a database of its own, in memory, that sees the tables given
 and nothing else: no files, no network, no extensions, no variables of Python, no settings. Must not know
 lakes.
+
+INVARIANT: no setting of the machine is in an answer.
 """
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.importable import hard_columns, importable
+from tidelake.data.importable import check_names, hard_columns, importable
 from tidelake.data.rows import Rows, optional
 from tidelake.errors import TidelakeError, UsageError
 
@@ -23,6 +27,8 @@ _CONFIG = {
     "allow_community_extensions": "false",
     "python_enable_replacements": "false",
 }
+# What DuckDB takes from the machine: its time zone, and the calendar of its language.
+_HERE = ("SET TimeZone = 'UTC'", "SET Calendar = 'gregorian'")
 _WALLS = ("SET enable_external_access = false", "SET lock_configuration = true")
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
@@ -37,6 +43,7 @@ class Scan:
     """
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
+        check_names(schema)
         self.schema, self._batches = schema, batches
         self.failure: Exception | None = None
 
@@ -57,53 +64,67 @@ class Scan:
             raise
 
 
-def run(
-    text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[str, object] | None, id_: str
-) -> Rows:
+def run(text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[str, object] | None) -> Rows:
     """Carry a query out.
 
     Args:
-        text: the query; tables have the names in `scans`.
+        text: the query, or EXPLAIN of one; tables have the names in `scans`.
         scans: the tables.
         args: values of the parameters in the text: a list for `?`, a dict for `$name`.
-        id_: an id that no other call has.
 
     Returns:
-        The answer as a stream. What is spilled is in the directory for temporary files.
+        The answer as a stream. What is spilled is in a directory that only this user can read.
 
     Raises:
         UsageError: DuckDB is not installed or refuses the statement, or it is no query; has DuckDB's reason.
         TidelakeError: a table could not be read.
     """
     duckdb = optional("duckdb", "tidelake[sql]")
-    # A text may reach the directory that DuckDB spills to: one of its own, which DuckDB makes and removes.
-    spill = Path(tempfile.gettempdir()) / f"tidelake-sql-{id_}"
-    connection = duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": str(spill)})
+    kinds = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+    database = _Database(duckdb)
+    connection = database.connection
     try:
         for name, scan in scans.items():
             connection.register(name, scan)
-        for wall in _WALLS:
-            connection.execute(wall)
+        for setting in (*_HERE, *_WALLS):
+            connection.execute(setting)
         parsed = connection.extract_statements(text)
-        if len(parsed) != 1 or parsed[0].type != duckdb.StatementType.SELECT:
+        if len(parsed) != 1 or parsed[0].type not in kinds:
             raise UsageError(f"DuckDB reads {text[:200]!r} as something else than one query")
         reader = connection.sql(text, params=args).to_arrow_reader(_BATCH_ROWS)
     except duckdb.Error as error:
-        connection.close()
+        database.close()
         raise _told(error, scans) from error
     except BaseException:
-        connection.close()
+        database.close()
         raise
-    return Rows(reader.schema, _batches(reader, connection, scans))
+    return Rows(reader.schema, _batches(reader, database, scans))
 
 
-def _batches(reader: Any, connection: Any, scans: Mapping[str, Scan]) -> Iterator[pa.RecordBatch]:
+class _Database:
+    """A database in memory, and a directory of its own to spill to.
+
+    A text may reach that directory. It goes when the database is closed or forgotten.
+    """
+
+    def __init__(self, duckdb: Any) -> None:
+        private = tempfile.mkdtemp(prefix="tidelake-sql-")
+        self._remove = weakref.finalize(self, shutil.rmtree, private, ignore_errors=True)
+        spill = str(Path(private) / "spill")
+        self.connection = duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": spill})
+
+    def close(self) -> None:
+        self.connection.close()
+        self._remove()
+
+
+def _batches(reader: Any, database: _Database, scans: Mapping[str, Scan]) -> Iterator[pa.RecordBatch]:
     try:
         yield from reader
     except (pa.ArrowException, OSError, RuntimeError) as error:
         raise _told(error, scans) from error
     finally:
-        connection.close()
+        database.close()
 
 
 def _told(error: Exception, scans: Mapping[str, Scan]) -> TidelakeError:

@@ -94,8 +94,8 @@ class Framing(Reading):
 
         The time is fixed by this call, as for `to_polars`. Columns that a query on the relation does not use
         are not read, nor parts without rows that those of its filters let through that DuckDB hands on:
-        comparisons of a column with a constant. Arguments and errors as for `to_arrow`; needs the extra
-        `sql`.
+        comparisons of a column with a constant. The settings of the connection decide what its time zone is,
+        for one. Arguments and errors as for `to_arrow`; needs the extra `sql`.
 
         Args:
             connection: a connection of DuckDB; default: its default one.
@@ -103,11 +103,16 @@ class Framing(Reading):
             columns: as for `to_arrow`.
             where: as for `to_arrow`.
             timeout_s: as for `to_arrow`.
+
+        Raises:
+            UsageError: names of columns, or of fields of a struct, differ only in case.
         """
         duckdb = optional("duckdb", "tidelake[sql]")
+        from tidelake.data.importable import check_names
         from tidelake.lake.api.duckdbframe import ContentsDataset
 
         dataset = ContentsDataset(self._contents(as_of, columns, where, timeout_s))
+        check_names(dataset.schema)
         return (duckdb if connection is None else connection).from_arrow(dataset)
 
     def _contents(

@@ -33,6 +33,7 @@ class Querying(Naming):
         (`orders FOR VERSION AS OF 3`, `orders FOR TIMESTAMP AS OF '2026-11-01 12:00Z'`), and
         `table_changes('orders', 3, 5)` is its change feed, of both times and those between.
         Columns that are not named, and parts without rows that the WHERE clause lets through, are not read.
+        `TABLE`, `DESCRIBE`, `SUMMARIZE`, `EXPLAIN` and `SHOW TABLES` are queries too. The time zone is UTC.
 
         Args:
             text: one query. It can reach the collections and nothing else: no files, network, or settings.
@@ -45,25 +46,34 @@ class Querying(Naming):
             reading the tables costs.
 
         Raises:
-            UsageError: the text is not a query, or DuckDB refuses it; or DuckDB is not installed.
+            UsageError: the text is not a query, or DuckDB refuses it; or names of columns differ only in
+                case; or DuckDB is not installed.
             CollectionNotFound: a table is neither a collection nor defined in the text.
             HistoryCompacted, NotYetClosed: as for `Collection.snapshot`.
             InvalidUpdates: a row of a table has a negative multiplicity.
         """
         self._guard.check()
+        import pyarrow as pa
+
         from tidelake.data.sql.statement import quoted, shown, statement
         from tidelake.lake.api.embedded import Scan, run
         from tidelake.lake.api.tablereads import table_reads
 
         parsed = statement(text, "duckdb")
+        if parsed.kind == "show tables":
+            named = pa.record_batch({"name": pa.array(sorted(self.list()), pa.string())})
+            return Rows(named.schema, iter([named]))
         if parsed.kind != "query":
             instead = _INSTEAD.get(parsed.kind)
-            remedy = f"; write with {instead}" if instead else ""
-            raise UsageError(f"{shown(text)} is not a query, and this reads only{remedy}")
+            remedy = (
+                f"write with {instead}" if instead else "take SELECT, TABLE, DESCRIBE, SUMMARIZE, EXPLAIN"
+            )
+            remedy += "" if instead else " or SHOW TABLES"
+            raise UsageError(f"{shown(text)} is not a query, and this reads only: {remedy}")
         found = table_reads(self, parsed, as_of, timeout_s)
         for index, table in enumerate(parsed.tables):
             if index not in found:
                 raise self._shards.not_found(table.name)
         scans = {f"tidelake_table_{i}": Scan(read.schema, read.batches) for i, read in found.items()}
         names = {i: quoted(f"tidelake_table_{i}", "duckdb") for i in found}
-        return run(parsed.replaced(names), scans, args, self.env.ids.fresh())
+        return run(parsed.replaced(names), scans, args)
