@@ -42,6 +42,7 @@ SETTINGS = {
     "topic.prefix": "bank",
     "snapshot.mode": "when_needed",
     "provide.transaction.metadata": "true",
+    "skipped.operations": "none",
     "decimal.handling.mode": "precise",
     "heartbeat.interval.ms": "1000",
     "heartbeat.action.query": "SELECT pg_logical_emit_message(false, 'heartbeat', '')",

@@ -182,7 +182,7 @@ class Work:
         self._touched: set[object] = set()
         self._kinds = {
             **{self._open: 3, self._move: 3, self._close: 1, self._renumber: 2},
-            **{self._write: 3, self._touch: 4, self._drop: 1},
+            **{self._write: 3, self._touch: 4, self._drop: 1, self._clear: 0.3},
             **{self._note: 3, self._annotate: 4, self._rename: 2, self._tear: 1},
         }
 
@@ -317,6 +317,15 @@ class Work:
         if one:
             done = self.connection.execute("DELETE FROM documents WHERE id = %s", one).rowcount
             self._count("documents", 0, done, "deletes")
+
+    def _clear(self) -> None:
+        if self.added["documents"] or self.removed["documents"]:
+            return
+        # No row of another connection comes between.
+        self.connection.execute("LOCK TABLE documents IN ACCESS EXCLUSIVE MODE")
+        removed = self._one("SELECT count(*) FROM documents")
+        self.connection.execute("TRUNCATE documents")
+        self._count("documents", 0, removed, "truncations")
 
     def _note(self) -> None:
         place, name = self.random.randint(0, 9), self._text(1, 3)

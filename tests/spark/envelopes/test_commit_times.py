@@ -25,12 +25,12 @@ import tidelake
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark import ingest, write
 from tidelake.spark.envelopes import held as held_back
-from tidelake.spark.envelopes.changes import ChangeParser
+from tidelake.spark.envelopes.changes import ChangeParser, OldRows
 from tidelake.spark.envelopes.held import BYTES_MAX, Held, merged, packed, split, with_held
 from tidelake.spark.envelopes.positions import COPY, COPY_END, MARK, NONE, NOTHING, ROWS, positions
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
 from tidelake.spark.envelopes.surveys import SURVEY, merged_surveys, survey, twice
-from tidelake.spark.envelopes.timeline import Progress, timeline
+from tidelake.spark.envelopes.timeline import Progress, copies_again, timeline
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.running import BYTES_MAX as driver_bytes
 
@@ -56,8 +56,10 @@ class Lines(list[bytes]):
 class Stream:
     """A stream of micro-batches without Spark: what its driver and its tasks do, one after the other."""
 
-    def __init__(self, clock: str | None = None, schema: pa.Schema = SCHEMA) -> None:
-        self.clock, self.schema = clock, schema
+    def __init__(
+        self, clock: str | None = None, schema: pa.Schema = SCHEMA, old_rows: OldRows = "events"
+    ) -> None:
+        self.clock, self.schema, self.old_rows = clock, schema, old_rows
         self.updates: list[Update] = []
         self.closed = 0
         self.record: str | None = None
@@ -83,9 +85,10 @@ class Stream:
         total = Answer()
         for batch in batches:
             answer = Answer()
-            reader = EventReader(
-                ChangeParser(self.schema, ("id",), lower=self.closed, timeline=line), AS_TEXT, answer
+            parser = ChangeParser(
+                self.schema, ("id",), lower=self.closed, timeline=line, old_rows=self.old_rows
             )
+            reader = EventReader(parser, AS_TEXT, answer)
             self.updates += [_update(row) for row in reader.read(batch)[0].to_pylist()]
             reader.finish()
             total.add(answer)
@@ -117,7 +120,7 @@ def _batch(lines: Sequence[bytes], file: str) -> pa.RecordBatch:
 
 
 def _update(row: dict[str, Any]) -> Update:
-    time, diff = row.pop("_time"), row.pop("_diff")
+    time, diff = row.pop("_time"), row.pop("_diff", 1)
     return time, tuple(row.values()), diff
 
 
@@ -452,6 +455,53 @@ def test_a_first_copy_is_before_what_follows_it() -> None:
         assert len(stream.updates) == 1 and stream.updates[0][0] == stream.closed - 1 and stream.held == 1
         stream.take([[line("postgresql", "c", 3, sequence='["70","80"]', lsn=80, ts_ms=1_800_000_000_000)]])
         assert stream.updates[0][0] < stream.updates[1][0] < stream.closed
+
+
+def test_rows_that_are_copied_among_others_have_the_times_of_these() -> None:
+    def copied(id_: int) -> bytes:
+        return line("postgresql", "r", id_, sequence='["60","70"]', lsn=70, snapshot="incremental")
+
+    streamed = [
+        line("postgresql", "c", n, sequence=f'["{at}","{at + 5}"]', lsn=at + 5)
+        for n, at in ((1, 50), (2, 60), (3, 80))
+    ]
+    assert placed(copied(9)) == [(60, ROWS)]
+    of_mysql = line("mysql", "r", file="b.1", pos=7, gtid="a:5", snapshot="incremental")
+    assert placed(of_mysql) == [((1 << 32) + 7, ROWS)]
+    for cut in range(6):
+        lines = [*streamed[:2], copied(9), copied(8), streamed[2]]
+        stream = Stream(old_rows="stored")
+        stream.take([lines[:cut], lines[cut:]])
+        stream.take([[line("postgresql", "c", 4, sequence='["95","99"]', lsn=99)]])
+        times = {row[0]: time for time, row, _ in stream.updates}
+        assert times == {1: 59, 2: 79, 9: 79, 8: 79, 3: 94}
+    roles = {"first": COPY, "streamed": ROWS, "incremental": ROWS}
+    for progress, again in (
+        (Progress("mysql", copying=True), False),
+        (Progress("mysql"), False),
+        (Progress("mysql", last=7), True),
+        (Progress("mysql", floor=7), True),
+    ):
+        for kind, role in roles.items():
+            found = pa.table({"roles": pa.array([ROWS, role], pa.int8())})
+            assert copies_again(found, progress) == (again and kind == "first")
+
+
+def test_statements_have_positions_but_for_those_of_a_first_copy() -> None:
+    def statement(connector: str, **source: Any) -> bytes:
+        event = json.loads(line(connector, **source))
+        return json.dumps({"source": event["source"], "ddl": None, "tableChanges": []}).encode()
+
+    assert placed(
+        statement("mysql", file="b.1", pos=7), statement("mysql", file="b.1", pos=8, snapshot="true")
+    ) == [
+        ((1 << 32) + 7, ROWS),
+        (NONE, NOTHING),
+    ]
+    lines = [statement("mysql", file="b.1", pos=at) for at in (7, 9)]
+    groups = positions(pa.array([*lines, line("mysql", file="b.1", pos=9, gtid="a:1")])).groups
+    assert groups is not None and len(groups.unique()) == 3
+    assert placed(statement("sqlserver", commit_lsn="00000027:00000ac0:0002"))[0][1] == ROWS
 
 
 @pytest.mark.parametrize("clock", [None, "ts_ms", "ts_us"])

@@ -21,13 +21,14 @@ from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.raw import Texts, finished, member, seen_texts
 from tidelake.data.json.values import loads
 from tidelake.spark.envelopes.connect import row_encoding
-from tidelake.spark.envelopes.event import MARKS, OPS
+from tidelake.spark.envelopes.event import INCREMENTAL, MARKS, OPS
 from tidelake.spark.envelopes.unavailable import unavailable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _SAMPLE = 50
 _SCHEMA = '{"schema":'
+_INCREMENTAL = rf'"snapshot":\s*"{INCREMENTAL}"'
 # An explicit end of slices: without one, Arrow computes negative lengths.
 _END = 2**31 - 1
 
@@ -146,6 +147,10 @@ class BlockReader:
                 there, found = there[kept], payload.drop_null()
             else:
                 found = payload
+        if not self.layout.stored and _is(found.field("op"), ("r",)).any():
+            again = pc.match_substring_regex(bare, _INCREMENTAL)
+            if pc.any(again).as_py():
+                raise Unsure
         events = self._events(found, there.astype(np.int64), tombstones, encoding)
         names = self.layout.fields.names
         if not names:

@@ -13,7 +13,7 @@ removes rows without naming them is refused.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -58,15 +58,20 @@ class CanalDialect(Dialect):
         {
             **dict.fromkeys(("type", "database", "table"), str | None),
             **dict.fromkeys(("data", "old"), _Rows),
-            **{"isDdl": bool | None, "sql": str | None},
+            **{"isDdl": bool | None, "sql": str | None, "pkNames": list[str] | None},
         }
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({"es": "ms", "ts": "ms"})
 
-    def table_of(self, message: Any) -> str:
+    def table_of(self, message: Any) -> tuple[str, ...]:
         """As `Dialect`."""
         names = (member(message, "database"), member(message, "table"))
-        return ".".join(name for name in names if name) if names[1] else ""
+        return tuple(name for name in names if name) if names[1] else ()
+
+    def key_of(self, message: Any) -> Sequence[str] | None:
+        """As `Dialect`."""
+        found: Sequence[str] | None = member(message, "pkNames")
+        return found
 
     def on_rows(self, message: Any) -> bool:
         """As `Dialect`."""
@@ -74,8 +79,7 @@ class CanalDialect(Dialect):
 
     def changes(self, message: Any) -> Iterator[Change] | None:
         """As `Dialect`."""
-        database, dot, _ = (self.table or "").partition(".")
-        if dot and member(message, "database") not in (database, None, ""):
+        if self.of_another_database(member(message, "database")):
             return None
         kind, data, old = (member(message, name) for name in ("type", "data", "old"))
         if member(message, "isDdl"):

@@ -38,6 +38,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.data.json.block import Unsure
 from tidelake.data.json.encoding import PLAIN, Encoding
@@ -46,14 +47,17 @@ from tidelake.data.order import differ
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.blocks import BlockReader, EventLayout, Events, EventSide
-from tidelake.spark.envelopes.event import DEBEZIUM, MARKS, TRUNCATE, Event, Terms, Unfit, parse
+from tidelake.spark.envelopes.event import DEBEZIUM, MARKS, TRUNCATE, Event, Terms, Unfit, old_row, parse
+from tidelake.spark.envelopes.messagekeys import changed, fits, key_names
 from tidelake.spark.envelopes.messages import as_bytes, cut, late_reason, shown, unreadable
 from tidelake.spark.envelopes.positions import (
     NONE,
     REMEDY,
+    ROWS,
     Positions,
     named_connector,
     position_fields,
+    positions,
     read_positions,
 )
 from tidelake.spark.envelopes.sides import (
@@ -69,6 +73,7 @@ from tidelake.spark.envelopes.sides import (
 from tidelake.spark.envelopes.timeline import Timeline
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 Late: TypeAlias = Literal["refuse", "advance"]
 OldRows: TypeAlias = Literal["events", "stored"]
 # Columns of events for an upsert, beside the collection's own.
@@ -154,6 +159,7 @@ class ChangeParser:
         earliest: an event before this time is an error: its time must be in another unit.
         timeline: the times of the events' transactions; None: events have their times.
         untimed: refuse events whose times are those of their transactions: they are not known here.
+        routed: all lines are of one table, as `routes` finds it, and the keys of their messages are checked.
     """
 
     schema: pa.Schema
@@ -169,6 +175,7 @@ class ChangeParser:
     earliest: int = 0
     timeline: Timeline | None = None
     untimed: bool = False
+    routed: bool = False
 
     def __post_init__(self) -> None:
         check_readable(self.schema)
@@ -270,22 +277,32 @@ class ChangeParser:
         """
         bad: list[Reject] = []
         lines = as_bytes(lines)
-        if self.untimed and named_connector(lines):
-            raise InvalidUpdates(
-                f"the times of change events of {named_connector(lines)!r} are those of their transactions, "
-                "which one task does not know: use tidelake.spark.ingest, or foreachBatch with "
-                "tidelake.spark.sink; or name the time that events have: time='source.lsn'"
-            )
 
         def fail(at: Reject) -> None:
             line = self.origin(lines[at.line].as_py()) if origin is None else origin(at.line)
             raise unreadable(at.reason, f"{where(at.line)} line={shown(line)}")
 
+        if self.untimed:
+            self._check_untimed(lines, fail)
         if found is None:
             found = self._joined(self._spans(lines, 0, bad))
         if times is not None:
             found = self._timed(found, times, bad)
-        return self._parsed(found, bad, keys, fail)
+        return self._parsed(found, bad, keys, fail, lines)
+
+    def _check_untimed(self, lines: pa.Array, fail: Callable[[Reject], None]) -> None:
+        """Refuse events whose times are those of their transactions, and say what there is to do."""
+        connector = named_connector(lines)
+        if not connector:
+            return
+        rows = (positions(lines).roles & ROWS) > 0
+        if rows.any() and (positions(lines).starts[rows] < 0).all():
+            fail(Reject(int(np.flatnonzero(rows)[0]), REMEDY[connector]))
+        raise InvalidUpdates(
+            f"the times of change events of {connector!r} are those of their transactions, "
+            "which one task does not know: use tidelake.spark.ingest, or foreachBatch with "
+            "tidelake.spark.sink; or name the time that events have: time='source.lsn'"
+        )
 
     def _timed(self, found: Events, times: Ints, bad: list[Reject]) -> Events:
         """The events at given times; those without one are bad."""
@@ -310,7 +327,12 @@ class ChangeParser:
         return self._parsed(found, bad, keys, fail)
 
     def _parsed(
-        self, found: Events, bad: list[Reject], keys: pa.Array | None, fail: Callable[[Reject], None]
+        self,
+        found: Events,
+        bad: list[Reject],
+        keys: pa.Array | None,
+        fail: Callable[[Reject], None],
+        lines: pa.Array | None = None,
     ) -> Parsed:
         early = found.times < self.earliest
         if early.any():
@@ -324,7 +346,9 @@ class ChangeParser:
             time = int(found.times[found.times < self.lower][0])
             fail(Reject(int(late[0]), late_reason(time, self.lower)))
         stored = self.old_rows == "stored"
-        rows = self._events(found, keys, bad) if stored else self._updates(found)
+        if stored and keys is not None and not self.routed:
+            self._check_keys(found, keys, fail)
+        rows = self._events(found, keys, bad, lines) if stored else self._updates(found)
         bad.sort(key=operator.attrgetter("line"))
         if bad and not self.rejects:
             fail(bad[0])
@@ -341,6 +365,22 @@ class ChangeParser:
             tuple(bad),
             _truncates(found),
         )
+
+    def _check_keys(self, found: Events, keys: pa.Array, fail: Callable[[Reject], None]) -> None:
+        """Refuse events whose messages have another key than the collection: rows would get lost.
+
+        It is no fault of one line, so it is no reject either.
+        """
+        # A delete without key and old row is a line that cannot be read, and a truncation has neither.
+        keyed = found.lines[keys.is_valid().to_numpy(zero_copy_only=False)[found.lines]]
+        lines = np.unique(np.concatenate([found.before.lines, found.after.lines, keyed]))
+        codes, told = key_names(keys.take(pa.array(lines)))
+        names = [told[code] for code in np.unique(codes).tolist()]
+        for one in names:
+            lost = one is None and len(names) > 1
+            if lost or (one and not fits(one, self.key)):
+                at = next(i for i, code in enumerate(codes.tolist()) if told[code] == one)
+                fail(Reject(int(lines[at]), changed(one, self.key)))
 
     def _implausible(self, time: int) -> str:
         return (
@@ -369,7 +409,8 @@ class ChangeParser:
         for number, line in enumerate(lines.to_pylist(), start):
             try:
                 time = None if self.timeline is not None else self.time
-                event = parse(line, time, self.order_by, self.old_rows == "stored", self.terms)
+                stored = self.old_rows == "stored"
+                event = parse(line, time, self.order_by, stored, self.terms, routed=self.routed)
             except Unfit as unfit:
                 bad.append(Reject(number, cut(str(unfit))))
                 continue
@@ -448,8 +489,12 @@ class ChangeParser:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema_of_rows)
 
-    def _events(self, found: Events, keys: pa.Array | None, bad: list[Reject]) -> pa.RecordBatch:
+    def _events(
+        self, found: Events, keys: pa.Array | None, bad: list[Reject], texts: pa.Array | None
+    ) -> pa.RecordBatch:
         removed = self._removed(found, keys, bad)
+        if texts is not None and self.terms is DEBEZIUM:
+            removed = replace(removed, left_out=self._without_key(removed, found.after.lines, texts))
         schema = self.schema_of_rows
         whole = pa.schema([schema.field(name) for name in self.schema.names])
         gone = [
@@ -470,7 +515,7 @@ class ChangeParser:
             pa.array(is_removal),
             pa.array(orders),
             pa.array(lines),
-            _left_out_names(found.after, len(removed.lines)).take(pa.array(order)),
+            pa.concat_arrays([_left_out_names(removed), _left_out_names(found.after)]).take(pa.array(order)),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -491,13 +536,31 @@ class ChangeParser:
             return there
         return joined_sides([there, self._keys(missing.tolist(), keys, bad)], self.layout.before)
 
+    def _without_key(self, removed: EventSide, new: Ints, texts: pa.Array) -> dict[str, Mask]:
+        """The key columns that deletions may leave out, because of a replica identity of other columns.
+
+        They have 0 or an empty text, which Debezium writes for what the log does not have of a column that
+        may not be null; and another column has a value. Whether it is so, the stored rows tell.
+        """
+        found: dict[str, Mask] = {}
+        for name in self.layout.before.names:
+            at = np.flatnonzero(_is_zero(removed.rows.column(name)) & ~np.isin(removed.lines, new))
+            if not len(at):
+                continue
+            found[name] = np.zeros(len(removed.lines), np.bool_)
+            for one in at.tolist():
+                row = old_row(texts[int(removed.lines[one])].as_py())
+                others = [value for other, value in row.items() if other not in self.key]
+                found[name][one] = any(value not in (None, 0, "") for value in others)
+        return found
+
     def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> EventSide:
         """The keys of deletes without an old row, from the keys of their messages."""
         texts = [None] * len(lines) if keys is None else as_bytes(keys.take(pa.array(lines))).to_pylist()
         sides: list[EventSide] = []
         for line, text in zip(lines, texts, strict=True):
             try:
-                row, encoding = message_key(text, self.terms)
+                row, encoding = message_key(text, self.layout.before.names, self.terms)
                 given = encoding if encoding != PLAIN else self.layout.encodings
                 sides.append(rows_of({line: row}, "key", self.layout.before, given))
             except (Unfit, BadRow) as error:
@@ -514,11 +577,23 @@ def _truncates(found: Events) -> Truncates | None:
     return Truncates(found.truncates, found.times[at], orders)
 
 
-def _left_out_names(side: EventSide, before: int) -> pa.Array:
-    """JSON lists of the columns that rows leave out, null for none; after `before` nulls."""
-    count = before + len(side.lines)
-    if not side.left_out:
-        return pa.nulls(count, pa.string())
+def _is_zero(values: pa.Array) -> Mask:
+    """Which values are 0 or empty."""
+    kind = values.type
+    if pa.types.is_temporal(kind):
+        values = values.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    elif not pa.types.is_integer(kind) and not pa.types.is_floating(kind) and not pa.types.is_decimal(kind):
+        if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
+            return np.zeros(len(values), np.bool_)
+        values = pc.binary_length(values)
+    found: Mask = pc.fill_null(pc.equal(values, 0), False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _left_out_names(side: EventSide) -> pa.Array:
+    """For each row a JSON list of the columns that it leaves out, null for none."""
+    if not any(rows.any() for rows in side.left_out.values()):
+        return pa.nulls(len(side.lines), pa.string())
     names = sorted(side.left_out)
     # The rows of one combination of columns have one text.
     rows = np.stack([side.left_out[name] for name in names], axis=1)
@@ -527,5 +602,4 @@ def _left_out_names(side: EventSide, before: int) -> pa.Array:
         json.dumps([name for name, there in zip(names, row, strict=True) if there]) if any(row) else None
         for row in combinations.tolist()
     ]
-    found = pa.array(texts, pa.string()).take(pa.array(codes.reshape(-1)))
-    return pa.concat_arrays([pa.nulls(before, pa.string()), found])
+    return pa.array(texts, pa.string()).take(pa.array(codes.reshape(-1)))

@@ -13,7 +13,15 @@ import pyarrow.compute as pc
 from tidelake.data.json.raw import fields
 from tidelake.spark.envelopes.blocks import EventLayout, Events, EventSide
 from tidelake.spark.envelopes.changes import Reject
-from tidelake.spark.envelopes.event import DEBEZIUM, MARKS, NEEDS_STORED, OPS, TRUNCATE
+from tidelake.spark.envelopes.event import (
+    DEBEZIUM,
+    MARKS,
+    NEEDS_STORED,
+    OPS,
+    REPEATED,
+    REPEATS,
+    TRUNCATE,
+)
 from tidelake.spark.envelopes.unavailable import unavailable
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -44,7 +52,9 @@ def events(
     truncates = _is(op, (TRUNCATE,))
     if not layout.stored:
         reasons.add(truncates, NEEDS_STORED)
-    known = _is(op, (*OPS, *MARKS, TRUNCATE))
+    again = _is(op, (REPEATED,))
+    reasons.add(again, REPEATS)
+    known = again | _is(op, (*OPS, *MARKS, TRUNCATE))
     reasons.add(~known & ~tombstones, "its op is none of c, r, u, d, t, h and m")
     for name, needs in OPS.items():
         this = _is(op, (name,))

@@ -81,17 +81,10 @@ def row_fields(schema: Any) -> list[dict[str, Any]] | None:
         return None
     rows = dict(_fields(schema))
     row = rows.get("after", rows.get("before"))
-    return None if row is None else [dict(_object(of)) for _, of in _fields(row)]
-
-
-def key_fields(schema: Any) -> list[str] | None:
-    """The names of the columns of a message's key, by its schema; None if it does not tell any.
-
-    Raises:
-        ValueError: it is not a schema.
-    """
-    names = [] if schema is None else [name for name, _ in _fields(schema)]
-    return names or None
+    if row is None or _object(row).get("type", "struct") != "struct":
+        # MongoDB's are texts.
+        return None
+    return [dict(_object(of)) for _, of in _fields(row)]
 
 
 def columns_of(fields: list[dict[str, Any]]) -> pa.Schema:

@@ -16,7 +16,7 @@ Events come as text or as columns:
 | the first name of `time`, of `order_by` | | a number, or a struct with it inside |
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Self
@@ -33,10 +33,12 @@ from tidelake.lake.arguments.spans import DurationLike, duration_s
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows
+from tidelake.spark.envelopes.event import INCREMENTAL, REPEATED
 from tidelake.spark.envelopes.messages import place
 from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, NOTE, PLACES, ReadEvents, StoreChanges, is_text
 from tidelake.spark.envelopes.storing import StoreEvents, event_schema
 from tidelake.spark.envelopes.timeline import Timeline
+from tidelake.spark.envelopes.unmade import Target, Unmade
 from tidelake.spark.envelopes.upsert import Upsert, by_key
 from tidelake.spark.tasks import ArrowMap, one_thread
 
@@ -103,7 +105,7 @@ class Debezium:
         path = _DEFAULT["counter"] if self.time is None else self.time
         ChangeParser(pa.schema([]), (), path, 0, self.late, self.old_rows, self.order_by)
 
-    def time_of(self, collection: Collection) -> str:
+    def time_of(self, collection: Target) -> str:
         """The path of the time in events of a collection.
 
         Raises:
@@ -147,12 +149,15 @@ class Debezium:
         """False if old rows are looked up: they may differ at a later upper."""
         return self.old_rows == "events"
 
-    def parser(self, collection: Collection, lower: int = 0) -> ChangeParser:
+    def parser(self, collection: Target, lower: int = 0) -> ChangeParser:
         """The parser for events of a collection.
 
         Raises:
             UsageError: the collection has a column that cannot be read from JSON.
         """
+        optional: Iterable[str] = ()
+        if not isinstance(collection, Unmade):
+            optional = collection.distributed.uploader().spec.optional
         return self.parses(
             collection.schema,
             tuple(collection.key),
@@ -163,7 +168,7 @@ class Debezium:
             self.order_by,
             self._encodings(),
             self.rejects is not None,
-            frozenset(collection.distributed.uploader().spec.optional),
+            frozenset(optional),
             # A user who names the field knows what it holds, so check only the default.
             _FIRST.get(collection.domain.unit, 0) if self.time is None else 0,
             self.timeline,
@@ -249,7 +254,7 @@ class Debezium:
         layout = parser.layout
         order = f.lit(None).cast("bigint") if layout.order is None else _path(layout.order).cast("bigint")
         selected = {
-            "op": f.col("op"),
+            "op": _op(frame) if self.old_rows == "events" else f.col("op"),
             "before": _struct(frame, "before", layout.before),
             "after": _struct(frame, "after", layout.after),
             "time": _path(tuple(parser.time.split("."))).cast("bigint"),
@@ -302,6 +307,20 @@ def of_kafka(frame: t.StructType) -> bool:
 
 def _path(path: tuple[str, ...]) -> Column:
     return f.col(".".join(map(quoted, path)))
+
+
+def _op(frame: DataFrame) -> Column:
+    """The op of each event, where the old rows of incremental snapshots are not looked up."""
+    source = frame.schema["source"].dataType if "source" in frame.columns else None
+    there = (
+        source["snapshot"].dataType
+        if isinstance(source, t.StructType) and "snapshot" in source.names
+        else None
+    )
+    if not isinstance(there, t.StringType):
+        return f.col("op")
+    again = (f.col("op") == "r") & (f.col("source.snapshot") == INCREMENTAL)
+    return f.when(again, f.lit(REPEATED)).otherwise(f.col("op"))
 
 
 def _struct(frame: DataFrame, name: str, schema: pa.Schema) -> Column:

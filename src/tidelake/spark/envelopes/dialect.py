@@ -17,7 +17,7 @@ INVARIANT: a message is rejected as a whole: none of its rows is kept if one of 
 import base64
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache, partial
@@ -35,7 +35,9 @@ from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.blocks import Events
 from tidelake.spark.envelopes.changes import LINE, TIME, ChangeParser, Parsed, Reject
 from tidelake.spark.envelopes.event import Terms, Unfit
+from tidelake.spark.envelopes.messagekeys import changed
 from tidelake.spark.envelopes.messages import as_bytes, cut, shown, unreadable
+from tidelake.spark.envelopes.tablename import quoted_name
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 # A row, or a value, as JSON.
@@ -65,13 +67,15 @@ class Rewritten:
         skipped: number of lines that became nothing.
         bad: the lines that cannot be read, ascending.
         tables: the tables whose rows changed, at most two of them.
+        another_key: the first line whose table has another key than the collection; None: there is none.
     """
 
     texts: pa.Array
     lines: Ints
     skipped: int
     bad: tuple[Reject, ...]
-    tables: tuple[str, ...]
+    tables: tuple[tuple[str, ...], ...]
+    another_key: Reject | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class Dialect(ABC):
         order: path of the value that orders events of one key and time; None: there is none.
         unit: the unit of the collection's times.
         schema: the columns of the collection; decides how texts are repaired.
-        table: only events of this table change rows; None: all events are of one table.
+        table: the parts of the name of a table: only its events change rows; None: all are of one table.
+        key: the key columns of the collection.
         stored: old rows are looked up.
         counted: columns whose times are written as numbers, see `tidelake.data.json.encoding`.
     """
@@ -92,7 +97,8 @@ class Dialect(ABC):
     order: str | None
     unit: str
     schema: pa.Schema
-    table: str | None = None
+    table: tuple[str, ...] | None = None
+    key: tuple[str, ...] = ()
     stored: bool = False
     counted: frozenset[str] = frozenset()
 
@@ -103,8 +109,12 @@ class Dialect(ABC):
     clocks: ClassVar[Mapping[str, str]]
 
     @abstractmethod
-    def table_of(self, message: Any) -> str:
-        """The table that a message is about, with its database or schema; "" if it is about none."""
+    def table_of(self, message: Any) -> tuple[str, ...]:
+        """The table that a message is about, with its database or schema; empty if it is about none."""
+
+    def key_of(self, message: Any) -> Sequence[str] | None:  # noqa: ARG002 - for those that override it
+        """The key columns that a message tells of its table; None, or none, if it does not."""
+        return None
 
     @abstractmethod
     def changes(self, message: Any) -> Iterator[Change] | None:
@@ -135,7 +145,8 @@ class Dialect(ABC):
         texts: list[bytes | None] = []
         numbers: list[int] = []
         bad: list[Reject] = []
-        tables: list[str] = []
+        tables: list[tuple[str, ...]] = []
+        another: Reject | None = None
         skipped = 0
         decoder = self._decoder()
         for number, line in enumerate(lines.to_pylist()):
@@ -144,17 +155,26 @@ class Dialect(ABC):
                 numbers.append(number)
                 continue
             try:
-                made, table = self._made(decoder, line)
+                made, table, key = self._made(decoder, line)
             except Unfit as unfit:
                 bad.append(Reject(number, cut(str(unfit))))
                 continue
+            # Without a table named, what changes no rows may be about another one.
+            ours = bool(made) or self.table is not None
+            if key and ours and another is None and self.stored and set(key) != set(self.key):
+                another = Reject(number, changed(tuple(key), self.key))
             skipped += not made
             texts += made
             numbers += [number] * len(made)
             if table is not None and table not in tables and len(tables) < 2:
                 tables.append(table)
         found = pa.array(texts, pa.binary())
-        return Rewritten(found, np.array(numbers, np.int64), skipped, tuple(bad), tuple(tables))
+        return Rewritten(found, np.array(numbers, np.int64), skipped, tuple(bad), tuple(tables), another)
+
+    def of_another_database(self, database: str | None) -> bool:
+        """Whether a statement on a database is on another one than that of the table, if that names one."""
+        ours = (self.table or ())[:-1]
+        return bool(ours and database) and ours != (database,)
 
     def row(self, row: Any) -> Json:
         """A row as it is to be read.
@@ -191,27 +211,29 @@ class Dialect(ABC):
         others = dict.fromkeys((path.partition(".")[0] for path in paths), Any)
         return _decoder(tuple((others | dict(self.members) | dict(self.extra())).items()))
 
-    def _made(self, decoder: msgspec.json.Decoder[Any], line: bytes) -> tuple[list[bytes], str | None]:
-        """The texts of a message, and the table of its rows if it has some."""
+    def _made(
+        self, decoder: msgspec.json.Decoder[Any], line: bytes
+    ) -> tuple[list[bytes], tuple[str, ...] | None, Sequence[str] | None]:
+        """The texts of a message, the table of its rows if it has some, and the key that it tells."""
         message = self._decoded(decoder, line)
         table = self.table_of(message)
         if not self._is_ours(table):
             time = self._number(message, self.time, "time") if self.on_rows(message) else None
-            return ([b'{"op":"h","time":%d}' % (time - 1)] if time else []), None
+            return ([b'{"op":"h","time":%d}' % (time - 1)] if time else []), None, None
         changes = self.changes(message)
         if changes is None:
-            return [], None
+            return [], None, self.key_of(message)
         ends = self._ends(message)
         made = [
             b'{"op":"%b","before":%b,"after":%b%b' % (op, before or b"null", after or b"null", ends)
             for op, before, after in changes
         ]
-        return made, table
+        return made, table, self.key_of(message)
 
-    def _is_ours(self, table: str) -> bool:
+    def _is_ours(self, table: tuple[str, ...]) -> bool:
         if self.table is None or not table:
             return True
-        return table == self.table or ("." not in self.table and table.rpartition(".")[2] == self.table)
+        return table == self.table or self.table == table[-1:]
 
     def _ends(self, message: Any) -> bytes:
         time = self._number(message, self.time, "time")
@@ -381,11 +403,12 @@ class DialectParser(ChangeParser):
         lines = as_bytes(lines)
         made = self.dialect.rewritten(lines)
         if len(made.tables) > 1:
-            reason = f"the messages are of several tables: choose one, such as table={made.tables[0]!r}"
+            first = quoted_name(made.tables[0])
+            reason = f"the messages are of several tables: choose one, such as table={first!r}"
             raise unreadable(reason, where(int(made.lines[0])))
-        if made.bad and not self.rejects:
-            first = made.bad[0]
-            raise unreadable(first.reason, f"{where(first.line)} line={shown(lines[first.line].as_py())}")
+        worst = made.another_key or (made.bad[0] if made.bad and not self.rejects else None)
+        if worst is not None:
+            raise unreadable(worst.reason, f"{where(worst.line)} line={shown(lines[worst.line].as_py())}")
         parsed, numbers, bad = self._whole(made, lines, where)
         return replace(
             parsed,

@@ -60,7 +60,7 @@ class DmsDialect(Dialect):
         whole="let BeforeImageSettings keep all columns (column-filter 'all'), or set old_rows='stored'",
     )
     members: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"metadata": dict[str, Any] | None, "data": msgspec.Raw}
+        {"metadata": dict[str, Any] | None, "data": msgspec.Raw, "control": dict[str, Any] | None}
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({_COMMIT: "iso", _WRITTEN: "iso"})
 
@@ -68,11 +68,17 @@ class DmsDialect(Dialect):
         """As `Dialect`."""
         return {self.image: msgspec.Raw}
 
-    def table_of(self, message: Any) -> str:
+    def table_of(self, message: Any) -> tuple[str, ...]:
         """As `Dialect`."""
         told = member(message, "metadata") or {}
         names = (told.get("schema-name"), told.get("table-name"))
-        return ".".join(name for name in names if isinstance(name, str) and name)
+        return tuple(name for name in names if isinstance(name, str) and name)
+
+    def key_of(self, message: Any) -> Sequence[str] | None:
+        """As `Dialect`: the control record of a table has it."""
+        control = member(message, "control") or {}
+        told = control.get("table-def")
+        return told.get("primary-key") if isinstance(told, dict) else None
 
     def first_copy(self, message: Any) -> bool:
         """As `Dialect`."""

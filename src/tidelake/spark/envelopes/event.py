@@ -13,6 +13,8 @@ from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import loads, not_json
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.connect import row_encoding
+from tidelake.spark.envelopes.mongodb import document
+from tidelake.spark.envelopes.statements import empties, is_statement, unfit
 
 # op: (has an old row, has a new row)
 OPS = {"c": (False, True), "r": (False, True), "u": (True, True), "d": (True, False)}
@@ -21,11 +23,22 @@ MARKS = ("h", "m")
 # An event on all rows: the table is empty from its time on.
 TRUNCATE = "t"
 NEEDS_STORED = (
-    "op 't' (truncate) names no rows: take old_rows='stored', which looks up the rows that it removes, or "
-    "let the connector skip it (skipped.operations=t)"
+    "op 't' (truncate) names no rows: take old_rows='stored', which looks up the rows that it removes"
+)
+# What `source.snapshot` is in rows that are copied while events go on.
+INCREMENTAL = "incremental"
+# The op of such a row where events are columns, and old rows are not looked up.
+REPEATED = "r of an incremental snapshot"
+REPEATS = (
+    "a row of an incremental snapshot, or of a later one, may repeat one that is there already: use "
+    "old_rows='stored', which replaces it"
 )
 
 
+_NO_DOCUMENT = (
+    "let the connector send whole documents (capture.mode=change_streams_update_full); it leaves one out "
+    "that was removed meanwhile, which a later event tells: set such lines aside with rejects=FOLDER"
+)
 # Begins an op that the source does not know, in texts that are made of the source's rows.
 UNKNOWN = "unknown op "
 _SIDES = MappingProxyType({"before": "'before'", "after": "'after'", "key": "'key'"})
@@ -92,6 +105,8 @@ def parse(
     order_path: str | None,
     stored: bool,
     terms: Terms = DEBEZIUM,
+    *,
+    routed: bool = False,
 ) -> Event | None:
     """Parse a line; None if it is a tombstone: empty, `null`, or with a payload of null.
 
@@ -101,6 +116,7 @@ def parse(
         order_path: names, separated by dots, or None.
         stored: old rows are looked up, and need not be in `before`.
         terms: for the reason.
+        routed: it is an event on the table that it names, also if it is one on a statement.
 
     Raises:
         Unfit: the line cannot be read; has the reason.
@@ -112,7 +128,9 @@ def parse(
     if _is_mark(event):
         there = time_path is not None and _value(event, time_path) is not None
         return Event("h", _time(event, time_path, terms) if there else None, None, None, None, PLAIN)
-    op = event.get("op")
+    op = _of_statement(event, routed) if is_statement(event) else event.get("op")
+    if op == MARKS[0] and event.get("op") is None:
+        return Event(op, None, None, None, None, PLAIN)
     if not isinstance(op, str):
         raise Unfit(f"no 'op': not a {terms.event}")
     time = _time(event, time_path, terms)
@@ -121,6 +139,33 @@ def parse(
     order = None if order_path is None else number(event, order_path, "order")
     before, after = _rows(event, op, stored, terms)
     return Event(op, time, order, before, after, encoding)
+
+
+def old_row(line: bytes | None) -> dict[str, Any]:
+    """The old row of an event that was read; empty if it has none."""
+    found = _unwrapped(line)
+    row = None if found is None else _document(found[0].get("before"))
+    return row if isinstance(row, dict) else {}
+
+
+def _of_statement(event: dict[str, Any], routed: bool) -> str:
+    """What a statement does to the rows of its table: nothing, or it removes them.
+
+    Raises:
+        Unfit: no event names the rows that it changes.
+    """
+    reason = unfit(event)
+    if reason:
+        raise Unfit(reason)
+    if not empties(event):
+        return MARKS[0]
+    if not routed:
+        raise Unfit(
+            f"{event['ddl']!r} removes all rows of a table: take tidelake.spark.ingest_tables or "
+            "tables_sink, which know of which table, or let the connector leave statements out "
+            "(include.schema.changes=false) and tell truncations (skipped.operations=none)"
+        )
+    return TRUNCATE
 
 
 def _time(event: dict[str, Any], path: str | None, terms: Terms) -> int:
@@ -184,6 +229,16 @@ def number(event: dict[str, Any], path: str, what: str) -> int:
     return value
 
 
+def _document(row: Any) -> Any:
+    """A row; MongoDB's is the text of a document."""
+    if not isinstance(row, str):
+        return row
+    try:
+        return document(row)
+    except ValueError:
+        return row
+
+
 def _rows(event: dict[str, Any], op: str, stored: bool, terms: Terms) -> tuple[Any, Any]:
     if op == TRUNCATE and stored:
         return None, None
@@ -191,15 +246,19 @@ def _rows(event: dict[str, Any], op: str, stored: bool, terms: Terms) -> tuple[A
         raise Unfit(NEEDS_STORED)
     if op not in OPS:
         raise Unfit(f"{terms.of(op)} is unknown: known are {terms.known}")
+    if op == "r" and not stored and _value(event, "source.snapshot") == INCREMENTAL:
+        raise Unfit(REPEATS)
     found = []
     for side, needed in zip(("before", "after"), OPS[op], strict=True):
-        row = event.get(side)
+        row = _document(event.get(side))
         if row is not None and not needed:
             raise Unfit(f"{terms.of(op)} must not have a row in {terms.sides[side]}")
         if row is None and needed and not (stored and side == "before"):
             remedy = f": {terms.whole}" if side == "before" else ""
+            if side == "after" and _value(event, "source.connector") == "mongodb":
+                remedy = f": {_NO_DOCUMENT}"
             raise Unfit(f"{terms.of(op)} without {terms.sides[side]}{remedy}")
         if row is not None and not isinstance(row, dict):
-            raise Unfit(f"{terms.sides[side]} is not an object")
+            raise Unfit(f"{terms.sides[side]} is not an object, nor the text of one")
         found.append(row)
     return found[0], found[1]

@@ -19,6 +19,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.event import UNKNOWN, Terms
+from tidelake.spark.envelopes.unmade import Target
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 _COLUMNS = ("op", "ts_ms", "before", "after")
@@ -64,7 +65,7 @@ class Hudi(Debezium):
     parses: ClassVar[type[ChangeParser]] = HudiParser
     refuses: ClassVar[frozenset[str]] = frozenset({"time", "idle"})
 
-    def time_of(self, collection: Collection) -> str:
+    def time_of(self, collection: Target) -> str:
         """The field of the time.
 
         Raises:

@@ -11,7 +11,7 @@ Owns the meaning of their fields:
 `old` has the columns that changed, `data` all. A statement that removes rows without naming them is refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -60,15 +60,21 @@ class MaxwellDialect(Dialect):
         {
             **dict.fromkeys(("type", "database", "table"), str | None),
             **dict.fromkeys(("data", "old", "def"), msgspec.Raw),
+            **{"primary_key_columns": list[str] | None},
         }
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({"ts": "s"})
 
-    def table_of(self, message: Any) -> str:
+    def table_of(self, message: Any) -> tuple[str, ...]:
         """As `Dialect`."""
         names = (member(message, "database"), member(message, "table"))
         # A statement on a database is about all of its tables.
-        return ".".join(name for name in names if name) if names[1] else ""
+        return tuple(name for name in names if name) if names[1] else ()
+
+    def key_of(self, message: Any) -> Sequence[str] | None:
+        """As `Dialect` (`output_primary_key_columns`)."""
+        found: Sequence[str] | None = member(message, "primary_key_columns")
+        return found
 
     def first_copy(self, message: Any) -> bool:
         """As `Dialect`."""
@@ -95,8 +101,7 @@ class MaxwellDialect(Dialect):
             _check_name(member(message, "table"), member(message, "def"))
         if kind in _NO_ROWS:
             return None
-        database, dot, _ = (self.table or "").partition(".")
-        if kind == "database-drop" and dot and database != member(message, "database"):
+        if kind == "database-drop" and self.of_another_database(member(message, "database")):
             return None
         if kind in _DROPS:
             raise Unfit(removes(kind))

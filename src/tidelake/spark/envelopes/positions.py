@@ -29,7 +29,7 @@ from tidelake.data.json.block import JsonMember, Unsure, joined, objects, trimme
 from tidelake.data.json.values import loads
 from tidelake.errors import InvalidUpdates
 from tidelake.spark.envelopes.blocks import spread
-from tidelake.spark.envelopes.event import MARKS
+from tidelake.spark.envelopes.event import INCREMENTAL, MARKS
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -43,7 +43,8 @@ _MYSQL = ("mysql", "mariadb")
 REMEDY = {
     "postgresql": "no commit position in 'source.sequence': Debezium has it since 1.4",
     "mysql": "no 'source.gtid' and no 'transaction.id': set gtid_mode=ON at the source, or "
-    "provide.transaction.metadata=true of the connector",
+    "provide.transaction.metadata=true of the connector; or name the time that events have, such as "
+    "time='source.ts_ms'",
     "sqlserver": "no 'source.commit_lsn'",
     "oracle": "no 'source.commit_scn'",
     "mongodb": "no 'source.ts_ms' and 'source.ord'",
@@ -251,12 +252,16 @@ def _positions(fields: pa.StructArray, connector: str, clock: str) -> Positions:
     if not connector:
         return Positions("", closed, np.where(closed >= 0, MARK, NOTHING).astype(np.int8), none, closed)
     here = _true(pc.equal(_inside(source, "connector"), connector))
-    copies = here & _true(pc.equal(op, "r"))
+    snapshot = _inside(source, "snapshot")
+    # Rows of an incremental snapshot come among other events, and have their positions.
+    copies = here & _true(pc.equal(op, "r")) & ~_true(pc.equal(snapshot, INCREMENTAL))
+    # Statements that the connector made up for a first copy have no position.
+    here &= ~(_true(op.is_null()) & ~_true(pc.is_in(snapshot, value_set=pa.array([None, "false"], _TEXT))))
     starts, ends, groups = _of_connector(fields, source, connector, copies)
     on_rows = here & ~_true(pc.is_in(op, value_set=pa.array(MARKS)))
     starts = np.where(here, starts, NONE)
     roles = np.where(copies, COPY, np.where(on_rows, ROWS, np.where(starts >= 0, MARK, NOTHING)))
-    last = copies & _true(pc.equal(_inside(source, "snapshot"), "last"))
+    last = copies & _true(pc.equal(snapshot, "last"))
     roles = np.where(last, COPY | COPY_END, roles)
     if connector in BEFORE:
         fresh = copies & (_sequence(_inside(source, "sequence")) == 0)
@@ -279,6 +284,9 @@ def _of_connector(
         number = _digits(_inside(source, "file"), r"\.(?P<n>[0-9]{1,9})$")
         at = _numbers(_inside(source, "pos"))
         names = pc.coalesce(_inside(source, "gtid"), _inside(fields.field("transaction"), "id"))
+        # A statement is a transaction of its own.
+        place = pc.binary_join_element_wise(_inside(source, "file"), _inside(source, "pos").cast(_TEXT), ":")
+        names = pc.coalesce(names, pc.if_else(fields.field("op").is_null(), place, None))
         named = names.is_valid().to_numpy(zero_copy_only=False) | copies
         known = (number >= 0) & (number < 2**31) & (at >= 0) & (at < 2**32) & named
         starts = np.where(known, (number << 32) | (at & (2**32 - 1)), NONE)

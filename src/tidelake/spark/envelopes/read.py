@@ -27,6 +27,7 @@ from tidelake.spark.envelopes.changes import (
     Parsed,
     Truncates,
 )
+from tidelake.spark.envelopes.event import INCREMENTAL, REPEATED
 from tidelake.spark.envelopes.held import packed
 from tidelake.spark.envelopes.messages import as_bytes, place
 from tidelake.spark.envelopes.positions import MARK, positions
@@ -285,8 +286,20 @@ def _as_columns(batch: pa.RecordBatch, parser: ChangeParser) -> pa.RecordBatch:
     layout, time = parser.layout, tuple(parser.time.split("."))
     order = pa.nulls(batch.num_rows, pa.int64()) if layout.order is None else _inside(batch, layout.order)
     sides = [_chosen(batch.column(n), s) for n, s in (("before", layout.before), ("after", layout.after))]
-    columns = [batch.column("op"), *sides, _inside(batch, time), order]
+    columns = [_op(batch, parser), *sides, _inside(batch, time), order]
     return pa.RecordBatch.from_arrays(columns, names=list(AS_COLUMNS))
+
+
+def _op(batch: pa.RecordBatch, parser: ChangeParser) -> pa.Array:
+    """The op of each event; of an incremental snapshot's another one, unless old rows are looked up."""
+    op = batch.column("op")
+    source = batch.column("source") if "source" in batch.schema.names else None
+    if parser.old_rows == "stored" or source is None or not pa.types.is_struct(source.type):
+        return op
+    if source.type.get_field_index("snapshot") < 0 or not pa.types.is_string(source.field("snapshot").type):
+        return op
+    again = pc.and_(pc.equal(op, "r"), pc.equal(pc.struct_field(source, "snapshot"), INCREMENTAL))
+    return pc.if_else(pc.fill_null(again, False), REPEATED, op)
 
 
 def _inside(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:

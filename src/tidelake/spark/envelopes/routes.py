@@ -2,14 +2,13 @@
 
 Owns where Debezium's events name their table: `source.db`, `source.schema` and `source.table` (MongoDB:
 `source.collection`). It must not know what an event means. An event whose table cannot be read has none; the
-parser finds the reason.
+parser finds the reason. Nor has an event on a statement that changes no rows.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,45 +18,20 @@ import pyarrow.compute as pc
 
 from tidelake.data.json.block import JsonMember, Unsure, objects, struct_shape, trimmed
 from tidelake.data.json.values import loads
+from tidelake.spark.envelopes.event import TRUNCATE
+from tidelake.spark.envelopes.messagekeys import as_text, key_names
 from tidelake.spark.envelopes.messages import as_bytes
 from tidelake.spark.envelopes.read import LineNumbers
+from tidelake.spark.envelopes.statements import empties, is_statement, unfit
+from tidelake.spark.envelopes.tablename import ESCAPE, SEPARATOR, Table
+from tidelake.spark.envelopes.wrapped import SCHEMA, by_schema
 from tidelake.spark.tasks import one_thread
 
+Mask: TypeAlias = npt.NDArray[np.bool_]
 TABLE = "_tidelake_table"
 _PARTS = ("db", "schema", "table", "collection")
-# No name of a table has it.
-_SEPARATOR = "\x1f"
-_SCHEMA = b'{"schema":'
-# An explicit end of slices: without one, Arrow computes negative lengths.
-_END = 2**31 - 1
 _LINES_MIN = 32
-_PREFIXES_MAX = 1000
-
-
-class Table(NamedTuple):
-    """The name of a table at the source; parts that the source does not have are empty."""
-
-    db: str
-    schema: str
-    name: str
-
-    @classmethod
-    def of(cls, text: str) -> "Table":
-        """The table of a text of `tables_of`."""
-        return cls(*text.split(_SEPARATOR))
-
-    @property
-    def text(self) -> str:
-        """As `tables_of` spells it."""
-        return _SEPARATOR.join(self)
-
-    @property
-    def short(self) -> str:
-        """`schema.table`, or `db.table` if the source has no schemas."""
-        return ".".join(filter(None, (self.schema or self.db, self.name)))
-
-    def __str__(self) -> str:
-        return ".".join(filter(None, self))
+_NOWHERE = ("", False)
 
 
 @dataclass(frozen=True)
@@ -65,10 +39,10 @@ class TableColumns:
     """What events say of their table, beside the rows.
 
     Attributes:
-        table: as `tables_of` spells it; empty: none.
+        table: as `tables_of` spells it.
         schema: the schema beside the payload, as JSON; empty: there is none.
-        key: the schema beside the payload of the key of a message, as JSON; empty: there is none.
-        empties: the events only truncate the table. They have no keys.
+        key: the names of the columns of the messages' keys, as `messagekeys.as_text` spells them.
+        empties: the events only remove all rows of the table. They have no keys.
     """
 
     table: str
@@ -83,135 +57,113 @@ def tables_of(lines: pa.Array) -> pa.Array:
     Args:
         lines: binary or text, one JSON text each; may have nulls.
     """
-    return _tables_and_schemas(as_bytes(lines))[0]
+    return _routed(as_bytes(lines))[0]
 
 
 def seen_in(lines: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, list[TableColumns]]:
     """The table of each line, as `tables_of`, and what the lines say of the tables, each thing once."""
-    tables, schemas, texts = _tables_and_schemas(as_bytes(lines))
-    at = pa.array(np.arange(len(lines)))
-    keyed = pa.nulls(len(lines), at.type) if keys is None else pc.if_else(keys.is_valid(), at, None)
-    rows = pa.table({"table": tables, "schema": schemas, "at": at, "keyed": keyed})
-    found = rows.group_by(["table", "schema"]).aggregate([("at", "min"), ("keyed", "min")])
-    seen = []
-    for row in found.sort_by("at_min").to_pylist():
-        table, schema, first, keyed_at = (row[name] for name in ("table", "schema", "at_min", "keyed_min"))
-        if not table:
-            continue
-        key, empties = "", False
-        if keys is not None and keyed_at is not None:
-            key = _schema_text(as_bytes(keys.slice(keyed_at, 1))[0].as_py())
-        elif _truncates(lines.slice(first, 1)):
-            empties = _truncates(lines.filter(pc.and_(pc.equal(tables, table), pc.equal(schemas, schema))))
-        seen.append(TableColumns(table, texts[schema], key, empties))
-    return tables, seen
+    tables, empty, schemas, texts = _routed(as_bytes(lines))
+    codes, names = np.zeros(len(lines), np.int64), [as_text(None)]
+    if keys is not None and keys.null_count < len(keys):
+        codes, found = key_names(keys)
+        names = [as_text(one) for one in found]
+    # Events that empty a table have no keys, and a statement's key is not that of the table.
+    codes = np.where(empty, 0, codes)
+    columns = {"table": tables, "schema": schemas, "key": codes, "empty": empty, "at": np.arange(len(lines))}
+    rows = pa.table(columns).filter(pc.not_equal(tables, ""))
+    grouped = rows.group_by(["table", "schema", "key"]).aggregate([("at", "min"), ("empty", "min")])
+    seen = [
+        TableColumns(row["table"], texts[row["schema"]], names[row["key"]], row["empty_min"])
+        for row in grouped.sort_by("at_min").to_pylist()
+    ]
+    return tables, list(dict.fromkeys(seen))
 
 
-def _truncates(lines: pa.Array) -> bool:
-    """Whether all of these events truncate their table."""
-    return bool(pc.all(pc.match_substring_regex(as_bytes(lines), r'"op":\s*"t"')).as_py())
-
-
-def _tables_and_schemas(lines: pa.Array) -> tuple[pa.Array, pa.Array, list[str]]:
-    """The tables, the number of the schema of each line, and the schemas by number."""
-    bare = trimmed(lines)
+def _routed(lines: pa.Array) -> tuple[pa.Array, Mask, npt.NDArray[np.int64], list[str]]:
+    """The tables, which lines empty theirs, the number of the schema of each line; the schemas by number."""
     tables = np.full(len(lines), "", object)
+    empty = np.zeros(len(lines), np.bool_)
     schemas = np.zeros(len(lines), np.int64)
     texts = [""]
-    for prefix, at, rest in _by_schema(bare):
+    for prefix, at, rest in by_schema(trimmed(lines)):
         if prefix:
             schemas[at] = len(texts)
-            texts.append(prefix[len(_SCHEMA) :].decode())
-        tables[at] = _named(rest).to_numpy(zero_copy_only=False)
-    return pa.array(tables, pa.string()), pa.array(schemas), texts
-
-
-def _by_schema(lines: pa.Array) -> Iterator[tuple[bytes, npt.NDArray[np.int64], pa.Array]]:
-    """Lines by the schema that they begin with, without it: the beginning, their numbers, and the rest."""
-    there = pc.fill_null(pc.starts_with(lines, b"{"), False).to_numpy(zero_copy_only=False)
-    begins = pc.fill_null(pc.starts_with(lines, _SCHEMA), False).to_numpy(zero_copy_only=False)
-    left, others = np.flatnonzero(begins), np.flatnonzero(there & ~begins)
-    if len(others):
-        yield b"", others, lines.take(pa.array(others))
-    for _ in range(_PREFIXES_MAX):
-        if not len(left):
-            return
-        here = lines.take(pa.array(left))
-        prefix = _prefix(here[0].as_py())
-        if not prefix:
-            yield b"", left[:1], here.slice(0, 1)
-            left = left[1:]
-            continue
-        same = pc.starts_with(here, prefix).to_numpy(zero_copy_only=False)
-        rest = pc.binary_slice(here.filter(pa.array(same)), len(prefix), _END)
-        # Without the schema, which is long.
-        short = pc.binary_join_element_wise(pa.scalar(b'{"schema":null'), rest, pa.scalar(b""))
-        yield prefix, left[same], short
-        left = left[~same]
-    if len(left):
-        yield b"", left, lines.take(pa.array(left))
-
-
-def _prefix(line: bytes) -> bytes:
-    """The beginning of a line up to the end of its schema; empty if it is no JSON."""
-    try:
-        text = line.decode()
-        start = len(text) - len(text[len(_SCHEMA) :].lstrip(" "))
-        return text[: json.JSONDecoder().raw_decode(text, start)[1]].encode()
-    except (ValueError, RecursionError):
-        return b""
-
-
-def _schema_text(key: bytes | None) -> str:
-    """The schema of a message's key, as JSON; empty if it has none."""
-    prefix = b"" if key is None or not key.startswith(_SCHEMA) else _prefix(key)
-    return prefix[len(_SCHEMA) :].decode()
+            texts.append(prefix[len(SCHEMA) :].decode())
+        found, empty[at] = _named(rest)
+        tables[at] = found.to_numpy(zero_copy_only=False)
+    return pa.array(tables, pa.string()), empty, schemas, texts
 
 
 @lru_cache(1)
 def _members() -> dict[str, JsonMember]:
     parts = {name: JsonMember(pa.string(), msgspec.Raw) for name in _PARTS}
     kind = pa.struct([(name, one.kind) for name, one in parts.items()])
-    source = JsonMember(kind, struct_shape(parts))
-    payload = JsonMember(pa.struct([("source", kind)]), struct_shape({"source": source}))
-    return {"source": source, "payload": payload}
+    inner = {"op": JsonMember(pa.string(), msgspec.Raw), "source": JsonMember(kind, struct_shape(parts))}
+    payload = pa.struct([(name, one.kind) for name, one in inner.items()])
+    return {**inner, "payload": JsonMember(payload, struct_shape(inner))}
 
 
-def _named(lines: pa.Array) -> pa.Array:
-    """The tables of lines without schemas."""
+def _named(lines: pa.Array) -> tuple[pa.Array, Mask]:
+    """The tables of lines without schemas, and which lines empty theirs."""
     try:
         found = objects(lines, _members())
     except Unsure:
         if len(lines) > _LINES_MIN:
             half = len(lines) // 2
-            return pa.concat_arrays([_named(lines.slice(0, half)), _named(lines.slice(half))])
-        return pa.array([_one(line) for line in lines.to_pylist()], pa.string())
-    outer, inner = found.field("source"), found.field("payload").flatten()[0]
+            (first, one), (second, other) = _named(lines.slice(0, half)), _named(lines.slice(half))
+            return pa.concat_arrays([first, second]), np.concatenate([one, other])
+        tables, empty = zip(*(_one(line) for line in lines.to_pylist()), strict=True)
+        return pa.array(tables, pa.string()), np.array(empty)
+    outer, inner = found.field("source"), found.field("payload")
+    source = pc.struct_field(inner, "source")
     parts = {
-        name: pc.fill_null(pc.coalesce(pc.struct_field(outer, name), pc.struct_field(inner, name)), "")
+        name: pc.fill_null(pc.coalesce(pc.struct_field(outer, name), pc.struct_field(source, name)), "")
         for name in _PARTS
     }
-    return _joined(parts["db"], parts["schema"], parts["table"], parts["collection"])
+    tables = _joined(parts["db"], parts["schema"], parts["table"], parts["collection"])
+    op = pc.coalesce(found.field("op"), pc.struct_field(inner, "op"))
+    empty = pc.fill_null(pc.equal(op, TRUNCATE), False).to_numpy(zero_copy_only=False)
+    # A statement is no event on rows, though it names a table.
+    others = np.flatnonzero(pc.and_(op.is_null(), pc.not_equal(tables, "")).to_numpy(zero_copy_only=False))
+    if len(others):
+        told, empty = tables.to_numpy(zero_copy_only=False).copy(), empty.copy()
+        for at in others.tolist():
+            told[at], empty[at] = _one(lines[at].as_py())
+        tables = pa.array(told, pa.string())
+    return tables, empty
 
 
 def _joined(db: pa.Array, schema: pa.Array, table: pa.Array, collection: pa.Array) -> pa.Array:
+    """As `Table.joined`."""
     name = pc.if_else(pc.equal(table, ""), collection, table)
-    whole = pc.binary_join_element_wise(db, schema, name, _SEPARATOR)
-    return pc.if_else(pc.equal(name, ""), "", whole)
+    whole = pc.binary_join_element_wise(db, schema, name, SEPARATOR)
+    whole = pc.if_else(pc.equal(name, ""), "", whole)
+    several = (pc.max(pc.count_substring(whole, SEPARATOR)).as_py() or 0) >= len(Table._fields)
+    if several or pc.any(pc.match_substring(whole, ESCAPE)).as_py():
+        rows = zip(*(part.to_pylist() for part in (db, schema, name)), strict=True)
+        return pa.array([Table(*row).joined if row[2] else "" for row in rows], pa.string())
+    return whole
 
 
-def _one(line: bytes | None) -> str:
+def _one(line: bytes | None) -> tuple[str, bool]:
     try:
         event: Any = loads((line or b"").decode())
     except (ValueError, RecursionError):
-        return ""
+        return _NOWHERE
     if isinstance(event, dict) and "payload" in event and "source" not in event:
         event = event["payload"]
     source = event.get("source") if isinstance(event, dict) else None
     parts = [source.get(name) if isinstance(source, dict) else None for name in _PARTS]
     db, schema, table, collection = (part if isinstance(part, str) else "" for part in parts)
     name = table or collection
-    return _SEPARATOR.join((db, schema, name)) if name else ""
+    if not name:
+        return _NOWHERE
+    empty = event.get("op") == TRUNCATE
+    if is_statement(event):
+        if unfit(event) or not empties(event):
+            return _NOWHERE
+        empty = True
+    return Table(db, schema, name).joined, empty
 
 
 @dataclass

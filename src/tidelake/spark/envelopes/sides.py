@@ -4,6 +4,7 @@ Owns how rows that were parsed one by one become columns, and how rows of severa
 know what an event means.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -16,6 +17,8 @@ from tidelake.data.json.values import UnfitValue, column, loads
 from tidelake.spark.envelopes.blocks import Events, EventSide
 from tidelake.spark.envelopes.connect import struct_encoding
 from tidelake.spark.envelopes.event import DEBEZIUM, Terms, Unfit
+from tidelake.spark.envelopes.messagekeys import of_document
+from tidelake.spark.envelopes.mongodb import document
 from tidelake.spark.envelopes.unavailable import is_unavailable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -30,8 +33,13 @@ class BadRow(Exception):
         self.line, self.reason = line, reason
 
 
-def message_key(text: bytes | None, terms: Terms) -> tuple[dict[str, Any], Encoding]:
+def message_key(text: bytes | None, wanted: Sequence[str], terms: Terms) -> tuple[dict[str, Any], Encoding]:
     """The key columns in the key of a message, and how they are encoded.
+
+    Args:
+        text: the key, as JSON.
+        wanted: names of the collection's key columns.
+        terms: for the reason.
 
     Raises:
         Unfit: the message has no usable key.
@@ -46,6 +54,12 @@ def message_key(text: bytes | None, terms: Terms) -> tuple[dict[str, Any], Encod
     if not isinstance(key, dict):
         there = f"{terms.of('d')} without {terms.sides['before']}"
         raise Unfit(f"{there}, and the message has no key that is an object" if terms is DEBEZIUM else there)
+    if of_document(key, wanted):
+        (name,) = wanted
+        try:
+            key = {name: document(*key.values())}
+        except (TypeError, AttributeError, ValueError) as error:
+            raise Unfit(f"the key of the message is no JSON text of an '_id': {error}") from None
     return key, encoding
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.data.events import LEFT_OUT, REMOVED
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
 from tidelake.shard.writing.upserter import Upserter
@@ -65,6 +66,7 @@ class StoreEvents:
         answer.rejects_to = self.rejects_to
 
         def watch(events: pa.Table, updates: pa.Table) -> None:
+            self._check_deletions(events, updates)
             answer.rows += updates.num_rows
             ends = pc.min_max(events.column(TIME)).as_py()
             answer.see_times(ends["min"], ends["max"])
@@ -82,6 +84,30 @@ class StoreEvents:
             answer.see_times(min(times), max(times))
         answer.truncates = len(truncates)
         return stored
+
+    def _check_deletions(self, events: pa.Table, updates: pa.Table) -> None:
+        """Refuse deletions that leave their key out: the rows that they mean would stay.
+
+        Raises:
+            InvalidUpdates: one has no value of a key column, and there is no row of the key that it names.
+        """
+        if LEFT_OUT not in events.schema.names or events.column(LEFT_OUT).null_count == events.num_rows:
+            return
+        without = events.filter(pc.and_(events.column(REMOVED), events.column(LEFT_OUT).is_valid()))
+        if not without.num_rows:
+            return
+        key = list(self.parser.key)
+        there = events.filter(pc.invert(events.column(REMOVED)))
+        known = {tuple(row.values()) for rows in (updates, there) for row in rows.select(key).to_pylist()}
+        for row in without.select([*key, LEFT_OUT]).to_pylist():
+            names = row.pop(LEFT_OUT)
+            if tuple(row.values()) not in known:
+                raise InvalidUpdates(
+                    f"a deletion names no row of the collection: its key columns {names} are 0 or empty, as "
+                    "with REPLICA IDENTITY USING INDEX of other columns, and nothing tells which row it "
+                    "means. Set REPLICA IDENTITY DEFAULT or FULL, and take the table into a new collection, "
+                    "with a copy"
+                )
 
     def _events(
         self, batches: Iterator[pa.RecordBatch], answer: Answer, truncates: list[tuple[int, bytes]]
@@ -120,6 +146,17 @@ class StoreEvents:
         answer.late += count
         open_times = pc.if_else(late, pa.scalar(lower, pa.int64()), times)
         return rows.set_column(rows.schema.get_field_index(TIME), TIME, open_times)
+
+
+def check_parsed(rows: pa.Table) -> None:
+    """Check what a task has parsed, as `ReadEvents` gives it.
+
+    Raises:
+        InvalidUpdates: an event cannot be read.
+    """
+    for note in rows.column(NOTE).drop_null().to_pylist():
+        if note != EMPTIED:
+            _hear(json.loads(note), Answer())
 
 
 def _hear(note: dict[str, Any], answer: Answer) -> None:

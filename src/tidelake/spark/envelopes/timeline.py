@@ -266,6 +266,17 @@ def timeline(
     )  # fmt: skip
 
 
+def copies_again(found: pa.Table, before: Progress) -> bool:
+    """Whether rows of a copy come after the first copy had ended, or other events had come.
+
+    Args:
+        found: as `SURVEY`, of all lines.
+        before: how far the stream was.
+    """
+    copies = bool(((found.column("roles").to_numpy() & COPY) > 0).any())
+    return copies and not before.copying and (before.last > 0 or before.floor > NONE)
+
+
 def _check_one_copy(copied: pa.Table, again: bool) -> None:
     """Refuse a first copy after another one: the connector has lost how far it was, or died amid the first.
 

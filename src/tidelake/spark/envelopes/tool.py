@@ -16,6 +16,8 @@ from tidelake.lake.api.collection import Collection
 from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.dialect import Dialect, DialectParser
+from tidelake.spark.envelopes.tablename import name_parts
+from tidelake.spark.envelopes.unmade import Target
 
 # Fields with rows, or with descriptions of tables.
 _ROWS = ("data", "old", "def")
@@ -27,7 +29,8 @@ class ToolMessages(Debezium):
 
     Attributes:
         table: only events of this table are read, such as `"shop.orders"`, or `"orders"` of any database;
-            others only move time. None: all events must be of one table.
+            others only move time. A part of a name that has a dot is quoted: `shop."a.b"`. None: all events
+            must be of one table.
     """
 
     table: str | None = None
@@ -38,11 +41,19 @@ class ToolMessages(Debezium):
     defaults: ClassVar[Mapping[str, str]]
     positions: ClassVar[frozenset[str]]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts = () if self.table is None else name_parts(self.table)
+        if len(parts) > 2 or not all(parts):
+            raise UsageError(
+                f"table={self.table!r}: write DATABASE.TABLE or TABLE, and quote a part that has a dot"
+            )
+
     @abstractmethod
     def no_time(self) -> str:
         """What to do if there is no field for the collection's times, for messages."""
 
-    def time_of(self, collection: Collection) -> str:
+    def time_of(self, collection: Target) -> str:
         """The path of the time in messages for a collection.
 
         Raises:
@@ -86,7 +97,7 @@ class ToolMessages(Debezium):
             )
         super().check(frame, collection)
 
-    def parser(self, collection: Collection, lower: int = 0) -> ChangeParser:
+    def parser(self, collection: Target, lower: int = 0) -> ChangeParser:
         """As `Debezium`."""
         made = super().parser(collection, lower)
         unread = [name for name, encoding in made.encodings if encoding.form in ("bytes", "scaled")]
@@ -99,7 +110,8 @@ class ToolMessages(Debezium):
             order=self.order_by,
             unit=collection.domain.unit,
             schema=collection.schema,
-            table=self.table,
+            table=None if self.table is None else name_parts(self.table),
+            key=tuple(collection.key),
             stored=self.old_rows == "stored",
             counted=frozenset(name for name, _ in made.encodings),
         )

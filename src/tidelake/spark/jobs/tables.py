@@ -26,6 +26,7 @@ class TablesReport:
         batches: micro-batches that were committed.
         already: micro-batches that were committed before.
         held: events that are held back after the last micro-batch.
+        left_out: events of tables without a key, by table: they are in no collection.
         upper: the group's upper after the last micro-batch or, without any, at the end of the run.
     """
 
@@ -42,6 +43,7 @@ class TablesReport:
     evolved: list[str] = field(default_factory=list)
     held: int = 0
     repeated: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
     upper: Frontier | None = None
 
     def add(self, batch: TablesBatch) -> None:
@@ -52,6 +54,8 @@ class TablesReport:
             setattr(self, name, getattr(self, name) + getattr(batch, name))
         for table, events in batch.by_collection.items():
             self.by_collection[table] = self.by_collection.get(table, 0) + events
+        for table, events in batch.left_out.items():
+            self.left_out[table] = self.left_out.get(table, 0) + events
         self.created += batch.created
         self.evolved += batch.evolved
         self.held = self.held if batch.already else batch.held

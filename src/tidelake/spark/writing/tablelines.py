@@ -24,17 +24,18 @@ from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.places import TopicPartition
-from tidelake.spark.envelopes.read import AS_TEXT, PLACES, ReadEvents
+from tidelake.spark.envelopes.read import AS_TEXT, NOTE, PLACES, ReadEvents
 from tidelake.spark.envelopes.routes import (
     TABLE,
     NumberedLines,
     RouteLines,
     SurveyLines,
-    Table,
     TableColumns,
     seen_in,
 )
-from tidelake.spark.envelopes.storing import event_schema
+from tidelake.spark.envelopes.storing import check_parsed, event_schema
+from tidelake.spark.envelopes.tablename import Table
+from tidelake.spark.envelopes.unmade import Target, Unmade
 from tidelake.spark.uploads import Answer, total
 from tidelake.spark.versions import from_arrow, to_arrow
 from tidelake.spark.writing.running import fetched, rows_of
@@ -56,10 +57,34 @@ class TableEvents(Debezium):
 
     missing: frozenset[str] = frozenset()
 
-    def parser(self, collection: Collection, lower: int = 0) -> ChangeParser:
+    def parser(self, collection: Target, lower: int = 0) -> ChangeParser:
         """As `Debezium`."""
         found = super().parser(collection, lower)
-        return replace(found, optional=found.optional | self.missing)
+        return replace(found, optional=found.optional | self.missing, routed=True)
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What is to be done so that the events of a table have a collection.
+
+    Attributes:
+        table: the table.
+        there: the collection; None: it is to be made.
+        shape: the collection as it is then.
+        envelope: how its events are read.
+        columns: as in `TableTarget`.
+    """
+
+    table: Table
+    there: Collection | None
+    shape: Unmade
+    envelope: TableEvents
+    columns: str | None
+
+    def parse(self, lower: int) -> tuple[ReadEvents, pa.Schema]:
+        """What reads its lines as they will be read, at an upper; with the schema of the result."""
+        schema = frame_arrow(event_schema(self.shape.schema))
+        return ReadEvents(self.envelope.parser(self.shape, lower), AS_TEXT, schema), schema
 
 
 @dataclass(frozen=True)
@@ -91,6 +116,10 @@ class Lines(Protocol):
         """What they say of their tables."""
 
     @property
+    def keyed(self) -> bool:
+        """Whether they are messages, which may have keys, and not lines of values only."""
+
+    @property
     def taken_bytes(self) -> int | None:
         """Their size in memory; None if it is not known."""
 
@@ -106,6 +135,16 @@ class Lines(Protocol):
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """The lines of no table, with the columns of `AS_TEXT`."""
+
+    def count(self, table: Table) -> int:
+        """The number of lines of a table."""
+
+    def check(self, plan: TablePlan, lower: int) -> None:
+        """Read the events of a table, as they are read when they are stored, at an upper.
+
+        Raises:
+            InvalidUpdates: an event cannot be read.
+        """
 
     def answers(self, targets: Sequence[TableTarget]) -> list[Answer]:
         """Store the events of each table; in the order of the targets. May be repeated."""
@@ -123,20 +162,22 @@ def lines_of(frame: DataFrame, held: pa.RecordBatch | None, expected_bytes: int 
         expected_bytes: the size of the last micro-batch, used if Spark has no estimate.
     """
     lines = texts(frame, placed=of_kafka(frame.schema))
+    keyed = "key" in frame.columns
     few = fetched(lines, expected_bytes)
     if few is not None:
-        return FewLines([*([] if held is None else [held]), *few])
+        return FewLines([*([] if held is None else [held]), *few], keyed=keyed)
     if held is None:
-        return SparkLines(lines)
+        return SparkLines(lines, keyed=keyed)
     again = from_arrow(lines.sparkSession, held, lines.select(*AS_TEXT).schema)
     # A partition of its own, so that no batch has lines of both.
-    return SparkLines(lines.unionByName(again, allowMissingColumns=True))
+    return SparkLines(lines.unionByName(again, allowMissingColumns=True), keyed=keyed)
 
 
 class FewLines:
     """Lines in the memory of this process, with the columns of `AS_TEXT`; messages have those of `PLACES`."""
 
-    def __init__(self, lines: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, lines: Sequence[pa.RecordBatch], *, keyed: bool = False) -> None:
+        self.keyed = keyed
         numbers = NumberedLines()
         found = [(numbers.of(batch), *seen_in(batch.column("value"), batch.column("key"))) for batch in lines]
         self._lines = [(batch, tables) for batch, tables, _ in found]
@@ -160,6 +201,15 @@ class FewLines:
         """As `Lines`."""
         return self._of("")
 
+    def count(self, table: Table) -> int:
+        """As `Lines`."""
+        return sum(batch.num_rows for batch in self._of(table.joined))
+
+    def check(self, plan: TablePlan, lower: int) -> None:
+        """As `Lines`."""
+        parse, schema = plan.parse(lower)
+        check_parsed(pa.Table.from_batches(parse(self._of(plan.table.joined)), schema=schema))
+
     def answers(self, targets: Sequence[TableTarget]) -> list[Answer]:
         """As `Lines`."""
         return list(mapped(self._answer, targets, _AT_ONCE))
@@ -174,7 +224,7 @@ class FewLines:
         parse = ReadEvents(replace(envelope.parser(collection), late="advance"), AS_TEXT, schema)
         work = envelope.work(collection, schema.names, _ANY)
         # One batch, so that the work finds truncations before the events.
-        events = pa.Table.from_batches(parse(self._of(target.table.text)), schema=schema).combine_chunks()
+        events = pa.Table.from_batches(parse(self._of(target.table.joined)), schema=schema).combine_chunks()
         return total(pa.Table.from_batches(work(iter(events.to_batches()))))
 
     def _of(self, table: str) -> Iterator[pa.RecordBatch]:
@@ -199,7 +249,8 @@ class SparkLines:
 
     taken_bytes: int | None = None
 
-    def __init__(self, lines: DataFrame) -> None:
+    def __init__(self, lines: DataFrame, *, keyed: bool = False) -> None:
+        self.keyed = keyed
         columns = tuple(lines.columns)
         self.placed = PLACES[0] in columns
         output = pa.schema([*lines_arrow(lines), pa.field(TABLE, pa.string())])
@@ -231,6 +282,16 @@ class SparkLines:
         """As `Lines`."""
         return iter(to_arrow(self._of("")).to_batches())
 
+    def count(self, table: Table) -> int:
+        """As `Lines`. Runs a job."""
+        return self._of(table.joined).count()
+
+    def check(self, plan: TablePlan, lower: int) -> None:
+        """As `Lines`. Runs a job."""
+        parse, schema = plan.parse(lower)
+        read = self._of(plan.table.joined).mapInArrow(parse, frame_schema(schema))
+        check_parsed(to_arrow(read.where(f.col(NOTE).isNotNull())))
+
     def answers(self, targets: Sequence[TableTarget]) -> list[Answer]:
         """As `Lines`."""
         found = list(map(self._answer, targets))
@@ -243,7 +304,7 @@ class SparkLines:
 
     def _answer(self, target: TableTarget) -> Answer:
         collection, envelope = target.collection, target.envelope
-        rows = rows_of(self._of(target.table.text), envelope, collection, by_tasks=True)
+        rows = rows_of(self._of(target.table.joined), envelope, collection, by_tasks=True)
         return rows.answer(envelope.work(collection, rows.names, _ANY))
 
     def _of(self, table: str) -> DataFrame:

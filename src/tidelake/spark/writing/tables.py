@@ -62,6 +62,7 @@ class TablesBatch:
         evolved: collections whose columns changed for it.
         held: events that are held back: the commit, or the end, of their transaction is not known yet.
         repeated: events of transactions that are in the collections already, ignored.
+        left_out: events of tables without a key, by table: they are in no collection.
     """
 
     batch: int
@@ -78,6 +79,7 @@ class TablesBatch:
     evolved: tuple[str, ...] = ()
     held: int = 0
     repeated: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 Made = Callable[[pa.RecordBatch | None], Lines]
@@ -211,7 +213,11 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         planned: Places,
     ) -> TablesBatch:
         times, progress, repeated = self._timed(lines, register, before, planned)
-        targets = self.targets.of(lines.seen, times)
+        plans = self.targets.plan(lines, times)
+        for plan in plans.tables:
+            if plan.there is None:
+                lines.check(plan, _whole(register.upper))
+        targets = self.targets.make(plans)
         while True:
             read_at = writer.join([target.collection.name for target in targets])
             answers = lines.answers(targets)
@@ -221,7 +227,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             told = content
             if progress is not None:
                 told = with_held(content, Held(progress, merged(list(whole.held))))
-            end, changed = self._closing(times, whole, targets)
+            end, changed = self._closing(times, whole, self.targets.changed(targets, plans.left_out))
             work = _Work(batch, told, end, changed, read_at)
             done = self._appended(targets, answers, whole.rejects, writer, work)
             if done is not None:
@@ -242,13 +248,12 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             tuple(one.collection.name for one in targets if one.evolved),
             whole.held_events,
             whole.repeated + repeated,
+            {str(table): lines.count(table) for table in plans.left_out},
         )
 
-    def _closing(
-        self, times: Timeline | None, whole: Answer, targets: Sequence[TableTarget]
-    ) -> tuple[int | None, Entries]:
+    def _closing(self, times: Timeline | None, whole: Answer, changed: Entries) -> tuple[int | None, Entries]:
         """Up to where a micro-batch closes times, and what the register gets."""
-        upper, changed = self.targets.register.upper, self.targets.changed(targets)
+        upper = self.targets.register.upper
         if times is not None and times.copying:
             return _copying(times, upper, changed)
         end = _end(times, whole, upper)
@@ -271,7 +276,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         keep(kept, register.name, NumberedBatch(register.id, writer.name, writer.owner, work.batch))
         if work.end is not None and work.changed:
             # The commit that first writes a table also says so in the register.
-            at = max(work.end - 1, *(n for n in register.upper.elements if isinstance(n, int)))
+            at = max(work.end - 1, _whole(register.upper))
             uploads[register.name] = [self.targets.upload(register, work.changed, at)]
         try:
             done = writer.write(
@@ -311,6 +316,11 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         return answer
 
 
+def _whole(upper: Frontier) -> int:
+    """The time of a group's upper; 0 if it is closed."""
+    return next((element for element in upper.elements if isinstance(element, int)), 0)
+
+
 def _end(times: Timeline | None, answer: Answer, upper: Frontier) -> int | None:
     """Up to where a micro-batch closes times: as the transactions say, or just past its last time."""
     if times is not None and times.upper is not None and upper <= Frontier.of(times.upper):
@@ -328,7 +338,7 @@ def _copying(times: Timeline, upper: Frontier, changed: Entries) -> tuple[int, E
     The rows stay at their times, which are open, until the last piece closes them. The register's rows come
     in before them, if there is a time.
     """
-    (now,) = (element for element in upper.elements if isinstance(element, int))
+    now = _whole(upper)
     room = now == 0 or (not times.by_clock and now + 1 < times.floor)
     return (now + 1, changed) if changed and room else (now, {})
 

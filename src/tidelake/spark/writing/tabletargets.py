@@ -5,6 +5,7 @@ columns, and the register: a collection with one row for each table, which remem
 """
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -12,28 +13,47 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tidelake.data.types import data_type
-from tidelake.errors import CollectionNotFound, IncompatibleSchema, UsageError
+from tidelake.errors import CollectionNotFound, IncompatibleSchema, TidelakeWarning, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.model.evolution import widens
 from tidelake.model.frontier import Frontier
-from tidelake.spark.columns import frame_schema
-from tidelake.spark.envelopes.connect import columns_of, key_fields, row_fields
-from tidelake.spark.envelopes.routes import Table, TableColumns
+from tidelake.spark.envelopes.connect import columns_of, row_fields
+from tidelake.spark.envelopes.messagekeys import Names, changed, fits, from_text
+from tidelake.spark.envelopes.routes import TableColumns
+from tidelake.spark.envelopes.tablename import Table
 from tidelake.spark.envelopes.timeline import Timeline
-from tidelake.spark.writing.tablelines import TableEvents, TableTarget
+from tidelake.spark.envelopes.unmade import Unmade
+from tidelake.spark.writing.tablelines import Lines, TableEvents, TablePlan, TableTarget
 
 R = TypeVar("R")
 # What Kafka Connect says of each column.
 Fields = list[dict[str, Any]]
-# What the register says of tables: collection and columns of each, by table.
-Entries = dict[str, tuple[str, str | None]]
+# What the register says of tables: collection and columns of each, by table. One without a collection is left
+# out.
+Entries = dict[str, tuple[str | None, str | None]]
 
 _REGISTER = pa.schema(
     [pa.field("table", pa.string(), nullable=False), ("collection", pa.string()), ("columns", pa.string())]
 )
 _START = Frontier.of(0)
-_LINES = frame_schema(pa.schema([("value", pa.string())]))
+_LEFT_OUT = (
+    "table '{0}' is left out, since its messages have no key: its events are in no collection. To take them, "
+    "begin anew with another register, with keys={{{1!r}: [...]}} or a primary key at the source"
+)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What is to be done for the tables of a micro-batch.
+
+    Attributes:
+        tables: the plan of each table that has a collection then.
+        left_out: tables whose events are in no collection.
+    """
+
+    tables: tuple[TablePlan, ...]
+    left_out: tuple[Table, ...]
 
 
 @dataclass
@@ -58,6 +78,8 @@ class TableTargets:
     _known: Entries = field(default_factory=dict)
     # Opened once for each run of a stream: a name takes a look into the catalog, and the log of a shard.
     _opened: dict[str, Collection] = field(default_factory=dict, repr=False)
+    # Tables that are left out, of which a warning told.
+    _told: set[Table] = field(default_factory=set, repr=False)
 
     @property
     def register(self) -> Collection:
@@ -73,28 +95,60 @@ class TableTargets:
         rows = register.snapshot().read_all().to_pylist() if register.upper > _START else []
         self._known = {row["table"]: (row["collection"], row["columns"]) for row in rows}
 
-    def of(self, seen: Sequence[TableColumns], times: Timeline | None) -> list[TableTarget]:
-        """Find the collections of the tables of a micro-batch; created or evolved if necessary.
+    def plan(self, lines: Lines, times: Timeline | None) -> Plans:
+        """Find what is to be done so that each table of a micro-batch has a collection. Makes nothing.
 
         Args:
-            seen: what its events say of their tables.
+            lines: the lines of the micro-batch.
             times: the times of its transactions; None: the events have times of their own.
 
         Raises:
-            UsageError: a table has no collection, and none can be created; or two tables have the same one.
-            IncompatibleSchema: a column has changed in a way that no collection can follow.
+            UsageError: a table has no collection, and none can be made; or two tables have the same one; or
+                no table has a key.
+            IncompatibleSchema: a column, or the key, has changed in a way that no collection can follow.
         """
         by_table: dict[str, list[TableColumns]] = {}
-        for one in seen:
+        for one in lines.seen:
             by_table.setdefault(one.table, []).append(one)
-        targets = [self._target(Table.of(text), by_table[text], times) for text in sorted(by_table)]
-        found = [target for target in targets if target is not None]
+        found: list[TablePlan] = []
+        left_out: list[Table] = []
+        for text in sorted(by_table):
+            table = Table.of(text)
+            if self._is_left_out(table, by_table[text]):
+                left_out.append(table)
+            elif (plan := self._planned(table, by_table[text], times, keyed=lines.keyed)) is not None:
+                found.append(plan)
+        if left_out and not found and not any(name for name, _ in self._known.values()):
+            raise self._without_key(left_out[0])
         self._check_apart(found)
-        return found
+        return Plans(tuple(found), tuple(left_out))
 
-    def changed(self, targets: Sequence[TableTarget]) -> Entries:
+    def make(self, plans: Plans) -> list[TableTarget]:
+        """Make the collections of plans, or let them have other columns; one target for each plan."""
+        for table in plans.left_out:
+            if table not in self._told:
+                self._told.add(table)
+                warnings.warn(TidelakeWarning(_LEFT_OUT.format(table, table.spellings[-1])), stacklevel=2)
+        return [self._made(plan) for plan in plans.tables]
+
+    def _made(self, plan: TablePlan) -> TableTarget:
+        there, shape = plan.there, plan.shape
+        evolved = there is not None and there.schema != shape.schema
+        if there is None:
+            made = self.lake.create(shape.name, shape.schema, key=shape.key, time=self.time_unit)
+            self._opened[shape.name] = made
+        else:
+            made = there
+            if evolved:
+                made.evolve(shape.schema)
+        return TableTarget(
+            plan.table, made, plan.envelope, plan.columns, created=there is None, evolved=evolved
+        )
+
+    def changed(self, targets: Sequence[TableTarget], left_out: Sequence[Table]) -> Entries:
         """What the register does not say yet of tables."""
-        entries = {str(one.table): (one.collection.name, one.columns) for one in targets}
+        entries: Entries = {str(one.table): (one.collection.name, one.columns) for one in targets}
+        entries |= {str(table): (None, None) for table in left_out}
         return {table: entry for table, entry in entries.items() if self._known.get(table) != entry}
 
     def upload(self, register: Collection, changed: Entries, at: int) -> bytes:
@@ -116,96 +170,118 @@ class TableTargets:
         """Remember rows that the register has now."""
         self._known.update(changed)
 
-    def _check_apart(self, targets: Sequence[TableTarget]) -> None:
+    def _check_apart(self, plans: Sequence[TablePlan]) -> None:
         """Refuse two tables of one collection: the rows of one would replace those of the other."""
-        owners = {collection: table for table, (collection, _) in self._known.items()}
-        for target in targets:
-            name, table = target.collection.name, str(target.table)
+        owners = {collection: table for table, (collection, _) in self._known.items() if collection}
+        for plan in plans:
+            name, table = plan.shape.name, str(plan.table)
+            if name == self.into:
+                raise UsageError(f"table {table!r} would go to {name!r}, which is the register: name another")
             if owners.setdefault(name, table) != table:
                 raise UsageError(
                     f"tables {owners[name]!r} and {table!r} would both go to collection {name!r}: name "
                     f"another one for one of them, with names={{{table!r}: '...'}}"
                 )
 
-    def _target(
-        self, table: Table, seen: Sequence[TableColumns], times: Timeline | None
-    ) -> TableTarget | None:
-        """The collection of a table; None if it has none and needs none: its events only truncate it."""
+    def _is_left_out(self, table: Table, seen: Sequence[TableColumns]) -> bool:
+        """Whether the events of a table are left out: nothing told its rows apart when it was first seen."""
+        known = self._known.get(str(table))
+        if known is not None:
+            return known[0] is None
+        told = [one for one in seen if not one.empties]
+        without = bool(told) and not any(from_text(one.key) for one in told)
+        return without and self._given_key(table) is None and self._there(self._name(table)) is None
+
+    def _planned(
+        self, table: Table, seen: Sequence[TableColumns], times: Timeline | None, *, keyed: bool
+    ) -> TablePlan | None:
+        """The plan of a table; None if it has no collection and needs none: its events only truncate it."""
         name = self._name(table)
         fields = [_read(row_fields, one.schema, table) for one in seen if one.schema]
         told = [found for found in fields if found is not None]
-        latest = self._known.get(str(table), (name, None))[1]
-        before = latest
-        created = evolved = False
+        before = self._known.get(str(table), (None, None))[1]
+        latest = _text(told[-1]) if told else before
+        there = self._there(name)
+        if there is None and all(one.empties for one in seen):
+            return None
+        if there is None and not told:
+            raise UsageError(
+                f"table '{table}' has no collection yet, and its events do not say which columns it has: "
+                f"let the converter write schemas (schemas.enable=true; MongoDB has none), or create "
+                f"collection {name!r}"
+            )
+        if there is not None and there.domain != self.register.domain:
+            raise UsageError(
+                f"table '{table}' cannot go to collection {name!r} of time {there.domain}: the register has "
+                f"times of {self.register.domain}; name another collection, with names="
+            )
+        key = self._key(table, seen) if there is None else list(there.key)
+        told_keys = [from_text(one.key) for one in seen if not one.empties]
+        needed = keyed and (self._given_key(table) is None or any(told_keys))
+        _check_keys(table, key, told_keys, needed=needed)
         try:
-            collection = self._collection(name)
-        except CollectionNotFound:
-            if all(one.empties for one in seen):
-                return None
-            if not told:
-                raise UsageError(
-                    f"table '{table}' has no collection yet, and its events do not say which columns it has: "
-                    f"let the converter write schemas (schemas.enable=true), or create collection {name!r}"
-                ) from None
-            collection, created, before = self._created(name, table, told[0], seen), True, None
-        if before is None and told:
-            before = _text(told[0])
-        for one in told:
-            latest = _text(one)
-            evolved |= _evolve(collection, table, before, one)
-            before = latest
+            columns = columns_of(told[0]) if there is None else there.schema
+            for one in told:
+                columns = _followed(name, columns, key, before or _text(told[0]), one)
+                before = _text(one)
+            if there is None:
+                _check_key(key, columns)
+            shape = Unmade.of(name, columns, key, self.register.domain)
+        except IncompatibleSchema as error:
+            raise IncompatibleSchema(f"table '{table}': {error}") from None
+        except UsageError as error:
+            if there is not None:
+                raise
+            raise UsageError(f"table '{table}' gets no collection: {error}") from error
         missing: set[str] = set()
         if told:
             all_named = set.intersection(*({str(column["field"]) for column in one} for one in told))
-            missing = {column.name for column in collection.schema if column.nullable} - all_named
+            missing = {column.name for column in shape.schema if column.nullable} - all_named
         options = {key: value for key, value in self.options.items() if value is not None}
         envelope = TableEvents(old_rows="stored", missing=frozenset(missing), **options)  # type: ignore[arg-type]
-        envelope.check(_LINES, collection)
+        envelope.parser(shape)
         if times is not None:
             envelope = envelope.at(times)
-        return TableTarget(table, collection, envelope, latest, created=created, evolved=evolved)
+        return TablePlan(table, there, shape, envelope, latest)
 
-    def _collection(self, name: str) -> Collection:
+    def _there(self, name: str) -> Collection | None:
+        """The collection of a name; None if there is none."""
         if name not in self._opened:
-            self._opened[name] = self.lake.collection(name)
+            try:
+                self._opened[name] = self.lake.collection(name)
+            except CollectionNotFound:
+                return None
         return self._opened[name]
 
     def _name(self, table: Table) -> str:
         known = self._known.get(str(table))
-        if known is not None:
+        if known is not None and known[0] is not None:
             return known[0]
-        for spelled in (str(table), table.short):
+        for spelled in table.spellings:
             if spelled in self.names:
                 return self.names[spelled]
         return f"{self.into}.{table.short}"
 
-    def _created(self, name: str, table: Table, fields: Fields, seen: Sequence[TableColumns]) -> Collection:
-        key = self._key(table, seen)
-        try:
-            columns = columns_of(fields)
-            strange = [column for column in key if column not in columns.names]
-            if strange:
-                raise UsageError(
-                    f"key column {strange[0]!r} is no column: there is {', '.join(map(repr, columns.names))}"
-                )
-            return self.lake.create(name, columns, key=key, time=self.time_unit)
-        except UsageError as error:
-            raise UsageError(f"table '{table}' gets no collection: {error}") from error
+    def _given_key(self, table: Table) -> list[str] | None:
+        """The key columns that the caller gave; None: they are those of the messages."""
+        if not isinstance(self.keys, Mapping):
+            return None if self.keys is None else list(self.keys)
+        return next((list(self.keys[one]) for one in table.spellings if one in self.keys), None)
 
     def _key(self, table: Table, seen: Sequence[TableColumns]) -> list[str]:
-        if isinstance(self.keys, Mapping):
-            for spelled in (str(table), table.short):
-                if spelled in self.keys:
-                    return list(self.keys[spelled])
-        elif self.keys is not None:
-            return list(self.keys)
-        for one in seen:
-            found = _read(key_fields, one.key, table) if one.key else None
-            if found is not None:
-                return found
-        raise UsageError(
-            f"table '{table}' has no collection yet, and the messages have no key with a schema: give its "
-            f"key, keys={{'{table.short}': ['id']}}, or create the collection {self._name(table)!r} first"
+        given = self._given_key(table)
+        if given is not None:
+            return given
+        found = next((names for one in seen if (names := from_text(one.key))), None)
+        if found is None:
+            raise self._without_key(table)
+        return list(found)
+
+    def _without_key(self, table: Table) -> UsageError:
+        return UsageError(
+            f"table '{table}' has no collection yet, and its messages have no key: give the columns that "
+            f"tell its rows apart, keys={{{table.spellings[-1]!r}: ['id']}}, or create the collection "
+            f"{self._name(table)!r} first"
         )
 
 
@@ -220,40 +296,70 @@ def _read(read: Callable[[Any], R], text: str, table: Table) -> R:
         raise UsageError(f"the schema in the events of table '{table}' is not valid: {error}") from None
 
 
-def _evolve(collection: Collection, table: Table, before: str | None, fields: Fields) -> bool:
-    """Let a collection have the columns that the events have now; whether it changed.
+def _check_key(key: Sequence[str], columns: pa.Schema) -> None:
+    strange = [column for column in key if column not in columns.names]
+    if strange:
+        raise UsageError(
+            f"key column {strange[0]!r} is no column: there is {', '.join(map(repr, columns.names))}"
+        )
+
+
+def _check_keys(table: Table, key: Sequence[str], told: Sequence[Names | None], *, needed: bool) -> None:
+    """Compare the keys of messages with the key of their collection.
+
+    Args:
+        table: the table.
+        key: the key of its collection.
+        told: the columns of the messages' keys.
+        needed: whether each message needs a key: the caller did not say what tells rows apart.
+
+    Raises:
+        IncompatibleSchema: they differ, so that rows would get lost.
+    """
+    for names in told:
+        if (names is None and needed) or (names and not fits(names, key)):
+            without = f"; if columns tell its rows apart without one: keys={{'{table}': [...]}}"
+            raise IncompatibleSchema(
+                f"table '{table}': {changed(names, key)}{without if names is None else ''}"
+            )
+
+
+def _followed(name: str, there: pa.Schema, key: Sequence[str], before: str, fields: Fields) -> pa.Schema:
+    """The columns that a collection needs for the columns that events have.
+
+    Args:
+        name: of the collection.
+        there: its columns.
+        key: its key columns.
+        before: what events last said of the columns.
+        fields: what they say now.
 
     Raises:
         IncompatibleSchema: a column has changed in a way that no collection can follow.
     """
-    if before == _text(fields):
-        return False
-    now = columns_of(fields)
-    then = None if before is None else columns_of(json.loads(before))
-    there = collection.schema
+    now, then = columns_of(fields), columns_of(json.loads(before))
     wanted = []
     for column in there:
         if column.name not in now.names:
             # The source dropped it: from now on it is null.
-            wanted.append(column.with_nullable(column.nullable or column.name not in collection.key))
+            wanted.append(column.with_nullable(column.nullable or column.name not in key))
             continue
         told = now.field(column.name)
         kind = column.type
-        changed = then is not None and column.name in then.names and then.field(column.name).type != told.type
-        if changed and told.type != kind:
+        # A type that the caller chose for the collection stays as long as that of the source does. A column
+        # that was dropped and comes again is another one.
+        same = column.name in then.names and then.field(column.name).type == told.type
+        if not same and told.type != kind:
             old, new = data_type(kind, column.name), data_type(told.type, column.name)
             if widens(old, new):
                 kind = told.type
             elif not widens(new, old):
                 raise IncompatibleSchema(
-                    f"table '{table}': column {column.name!r} has become {told.type} at the source, and in "
-                    f"collection {collection.name!r} it is {kind}, which cannot change to that: send the "
+                    f"column {column.name!r} has become {told.type} at the source, and in "
+                    f"collection {name!r} it is {kind}, which cannot change to that: send the "
                     "changed table to a new collection (names=..., after a new snapshot of the table), or "
                     "convert the column on its way"
                 )
         wanted.append(pa.field(column.name, kind, nullable=column.nullable or told.nullable))
     wanted += [one.with_nullable(True) for one in now if one.name not in there.names]
-    if pa.schema(wanted) == there:
-        return False
-    collection.evolve(pa.schema(wanted))
-    return True
+    return pa.schema(wanted)

@@ -14,11 +14,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from tidelake.errors import UsageError
+from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.debezium import Debezium, holds_texts, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.event import REPEATS
 from tidelake.spark.envelopes.held import Held, merged, split
 from tidelake.spark.envelopes.messages import as_bytes
 from tidelake.spark.envelopes.partitions import PLACED, partitions, placed_survey, seen_again
@@ -27,7 +28,7 @@ from tidelake.spark.envelopes.positions import positions
 from tidelake.spark.envelopes.read import AS_TEXT
 from tidelake.spark.envelopes.routes import NumberedLines
 from tidelake.spark.envelopes.surveys import SURVEY, Twice, merged_surveys, survey, told_apart, twice
-from tidelake.spark.envelopes.timeline import Progress, Timeline, timeline
+from tidelake.spark.envelopes.timeline import Progress, Timeline, copies_again, timeline
 from tidelake.spark.tasks import described, one_thread
 from tidelake.spark.uploads import Answer
 from tidelake.spark.versions import from_arrow, to_arrow
@@ -220,6 +221,11 @@ def surveyed(
     times = work.timeline(found, before, whole=whole, reach=reach, planned=planned, idle_ms=envelope.idle_ms)
     if times is None:
         return None
+    if envelope.old_rows == "events" and before is not None and copies_again(found, before.progress):
+        raise InvalidUpdates(
+            "the tables are copied while the collection has rows of them, as by a snapshot that a signal "
+            f"asked for: {REPEATS}"
+        )
     lines = lines.select(*AS_TEXT)
     few = None if few is None else [batch.select(AS_TEXT) for batch in few]
     if held is not None:

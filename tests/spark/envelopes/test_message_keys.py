@@ -1,0 +1,246 @@
+"""What tells rows and tables apart: keys of messages, names of tables, documents of MongoDB."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.envelopes.canal import CanalDialect
+from tidelake.spark.envelopes.changes import ChangeParser, Parsed
+from tidelake.spark.envelopes.dialect import Dialect, DialectParser
+from tidelake.spark.envelopes.dms import DmsDialect
+from tidelake.spark.envelopes.maxwell import Maxwell, MaxwellDialect
+from tidelake.spark.envelopes.messagekeys import key_names
+from tidelake.spark.envelopes.routes import seen_in, tables_of
+from tidelake.spark.envelopes.tablename import Table, name_parts, quoted_name
+from tiers import examples
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+STORED = ChangeParser(SCHEMA, ("id",), old_rows="stored")
+NAMES = st.text(st.sampled_from('ab."%\x1f é'), max_size=4)
+
+
+def parse(parser: ChangeParser, *messages: tuple[Any, Any]) -> Parsed:
+    keys, values = (
+        [None if one is None else json.dumps(one) for one in ones] for ones in zip(*messages, strict=True)
+    )
+    given_keys = pa.array(keys, pa.string())
+    return parser.parse(pa.array(values, pa.string()), lambda at: f"line {at}", given_keys)
+
+
+def event(op: str, after: Any, *, before: Any = None, **source: Any) -> dict[str, Any]:
+    return {"op": op, "before": before, "after": after, "source": {"lsn": 5, **source}}
+
+
+NEW = event("c", {"id": 1, "v": "x"})
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+@pytest.mark.parametrize("key", [{"id": 1, "n": 1}, {"n": 1}, {"payload": {"n": 1}}, None])
+def test_a_key_that_is_not_the_collections_is_refused(key: Any, rejects: bool) -> None:
+    parser = ChangeParser(SCHEMA, ("id",), old_rows="stored", rejects=rejects)
+    with pytest.raises(InvalidUpdates, match=r"key of the collection is 'id'.*line 1"):
+        parse(parser, ({"id": 1}, NEW), (key, NEW))
+    with pytest.raises(InvalidUpdates, match=r"columns 'id', 'n'"):
+        parse(parser, ({"id": 1, "n": 1}, event("d", None, before={"id": 1})))
+
+
+def test_what_has_no_key_of_a_row_is_not_compared() -> None:
+    mark = {"op": "m", "source": {"lsn": 6}}
+    truncate = event("t", None)
+    done = parse(STORED, ({"id": 1}, NEW), (None, truncate), ({"prefix": "p"}, mark), ({"x": 1}, None))
+    assert (done.events, done.heartbeats, done.tombstones) == (2, 1, 1)
+    # Without any key in the messages, or with one that names no columns, the collection's key is right.
+    assert parse(STORED, (None, NEW), (None, NEW)).events == 2
+    assert parse(STORED, (7, NEW), ("Struct{id=1}", NEW)).events == 2
+    # Whole old rows need no key.
+    assert parse(ChangeParser(SCHEMA, ("id",)), ({"n": 1}, NEW), (None, NEW)).events == 2
+
+
+def test_the_names_of_keys_are_found_whatever_their_values_are() -> None:
+    keys = [{"a": '":1, "b": 2'}, {"a": {"c": 1}, "b": None}, {"b": True, "a": -1.5e3}, {}, [1], "x", None]
+    texts = [None if one is None else json.dumps(one) for one in keys]
+    schema = {"type": "struct", "fields": [{"field": "a"}]}
+    texts += [
+        json.dumps({"schema": schema, "payload": {"a": 1}}),
+        "null",
+        " ",
+        "{nonsense",
+        '{"__dbz__t":1,"a":2}',
+    ]
+    codes, names = key_names(pa.array(texts))
+    told = [names[code] for code in codes]
+    assert told == [("a",), ("a", "b"), ("b", "a"), (), (), (), None, ("a",), None, None, (), ("a",)]
+    many = pa.array([json.dumps({"a": i, "b": f"{i}é"}) for i in range(100)])
+    assert len(key_names(many)[1]) == 3, "keys of one form are looked at once"
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.tuples(NAMES, NAMES, NAMES), max_size=9))
+def test_no_two_tables_have_one_text(names: list[tuple[str, str, str]]) -> None:
+    tables = {Table(*one) for one in names}
+    assert len({table.joined for table in tables}) == len({str(table) for table in tables}) == len(tables)
+    for table in tables:
+        assert Table.of(table.joined) == table
+        assert name_parts(quoted_name(table)) == table
+    lines = [
+        json.dumps({"op": "c", "source": dict(zip(("db", "schema", "table"), one, strict=True))})
+        for one in names
+    ]
+    found = tables_of(pa.array(lines, pa.string())).to_pylist()
+    assert found == [Table(*one).joined if one[2] else "" for one in names]
+
+
+def test_a_name_that_cannot_be_read_is_refused() -> None:
+    assert name_parts('shop."a.""b"') == ("shop", 'a."b')
+    for text in ('"a', 'a"b', '"a"b.c'):
+        with pytest.raises(UsageError, match="no name of a table"):
+            name_parts(text)
+    for text in ("a.b.c", "", "a."):
+        with pytest.raises(UsageError, match="table="):
+            Maxwell(table=text)
+
+
+def test_what_empties_a_table_is_told_apart_from_its_rows() -> None:
+    def line(op: str | None, **more: Any) -> str:
+        return json.dumps({"op": op, "source": {"db": "d", "table": "t"}, **more})
+
+    lines = pa.array(
+        [line("t"), line(None, ddl="TRUNCATE t", tableChanges=[]), line(None, ddl="ALTER", tableChanges=[])]
+    )
+    tables, seen = seen_in(lines, pa.array(['{"a":1}', '{"databaseName":"d"}', None]))
+    assert (tables.to_pylist()[2], [(one.key, one.empties) for one in seen]) == ("", [("", True)])
+    _, seen = seen_in(pa.array([line("t"), line("c", after={"op": "t"})]), None)
+    assert [one.empties for one in seen] == [False]
+
+
+def dialect(kind: type[Dialect], table: str | None = None, **given_: Any) -> Dialect:
+    time = {CanalDialect: "es", DmsDialect: "t", MaxwellDialect: "position"}[kind]
+    parts = None if table is None else name_parts(table)
+    return kind(
+        time=time, order=None, unit="counter", schema=SCHEMA, table=parts, key=("id",), stored=True, **given_
+    )
+
+
+def maxwell(database: str, table: str, **more: Any) -> dict[str, Any]:
+    row = {"id": 1, "v": f"{database}|{table}"}
+    return {"type": "insert", "database": database, "table": table, "position": 5, "data": row, **more}
+
+
+def rows(found: Dialect, *messages: dict[str, Any]) -> Parsed:
+    parser = DialectParser.of(STORED, found)
+    return parser.parse(pa.array([json.dumps(one) for one in messages]), lambda at: f"line {at}")
+
+
+def test_tables_of_a_tool_whose_names_have_dots_are_not_one() -> None:
+    messages = [maxwell("a.b", "c"), maxwell("a", "b.c"), maxwell("x", "c")]
+    with pytest.raises(InvalidUpdates, match=r"""several tables.*table='"a.b".c'"""):
+        rows(dialect(MaxwellDialect), *messages)
+    for table, expected in (('"a.b".c', "a.b|c"), ('a."b.c"', "a|b.c"), ("c", "a.b|c"), ('"b.c"', "a|b.c")):
+        found = rows(dialect(MaxwellDialect, table), *messages[:2])
+        assert found.rows.column("v").to_pylist() == [expected]
+    assert rows(dialect(MaxwellDialect, "b.c"), *messages).events == 0
+
+
+def test_a_key_that_a_tool_tells_is_compared() -> None:
+    canal = {"type": "INSERT", "database": "d", "table": "t", "es": 5, "data": [{"id": "1", "v": "x"}]}
+    dms = {
+        "metadata": {
+            "operation": "create-table",
+            "record-type": "control",
+            "schema-name": "d",
+            "table-name": "t",
+        }
+    }
+    dms["control"] = {"table-def": {"columns": {}, "primary-key": ["id", "n"]}}
+    for found, message in (
+        (dialect(MaxwellDialect), maxwell("d", "t", primary_key_columns=["id", "n"])),
+        (dialect(CanalDialect), canal | {"pkNames": ["id", "n"]}),
+        (dialect(DmsDialect, "d.t"), dms),
+    ):
+        with pytest.raises(
+            InvalidUpdates, match=r"columns 'id', 'n', and the key of the collection is 'id'.*line 0"
+        ):
+            rows(found, message)
+    assert rows(dialect(CanalDialect), canal | {"pkNames": ["id"]}, canal | {"pkNames": None}).events == 2
+    assert rows(dialect(DmsDialect), dms).events == 0, "of which table it is nobody knows"
+
+
+def test_documents_of_mongodb_are_texts() -> None:
+    schema = pa.schema(
+        [
+            pa.field("_id", pa.string(), nullable=False),
+            *(
+                ("n", pa.int64()),
+                ("d", pa.decimal128(9, 2)),
+                ("at", pa.timestamp("ms", "UTC")),
+                ("b", pa.binary()),
+            ),
+            *(("tags", pa.list_(pa.string())), ("x", pa.float64())),
+        ]
+    )
+    document = {
+        **{"_id": {"$oid": "65"}, "n": {"$numberLong": "9007199254740993"}, "d": {"$numberDecimal": "1.50"}},
+        **{
+            "at": {"$date": 1_700_000_000_000},
+            "b": {"$binary": "YQ==", "$type": "00"},
+            "tags": [{"$symbol": "s"}],
+        },
+        **{"x": {"$numberDouble": "Infinity"}},
+    }
+    parser = ChangeParser(schema, ("_id",), old_rows="stored")
+    key = {"id": '{"$oid": "65"}'}
+    done = parse(
+        parser,
+        (key, event("c", json.dumps(document), connector="mongo")),
+        (key, event("d", None, connector="mongo")),
+        ({"id": '"65"'}, event("d", None)),
+    )
+    assert done.rows.column("_id").to_pylist() == ["65"] * 3
+    row = done.rows.slice(0, 1).to_pylist()[0]
+    told = (row["n"], str(row["d"]), row["at"].timestamp(), row["b"], row["tags"], row["x"])
+    assert told == (9007199254740993, "1.50", 1_700_000_000, b"a", ["s"], float("inf"))
+    with pytest.raises(InvalidUpdates, match=r"capture.mode=change_streams_update_full"):
+        parse(parser, (key, event("u", None, connector="mongodb")))
+    for bad in ("no text", '{"_id": {"$numberLong": "x"}}', "5"):
+        with pytest.raises(InvalidUpdates, match="'after' is not an object, nor the text of one"):
+            parse(parser, (key, event("c", bad)))
+    with pytest.raises(InvalidUpdates, match="no JSON text of an '_id'"):
+        parse(parser, ({"id": "no text"}, event("d", None)))
+
+
+@pytest.mark.parametrize("more", ["", "x" * 50])
+def test_a_row_of_an_incremental_snapshot_is_not_doubled(more: str) -> None:
+    again = event("r", {"id": 1, "v": more}, snapshot="incremental")
+    first = event("r", {"id": 1, "v": more}, snapshot="first")
+    whole = ChangeParser(SCHEMA, ("id",))
+    with pytest.raises(InvalidUpdates, match=r"incremental snapshot.*old_rows='stored'.*line 60"):
+        parse(whole, *((None, first) for _ in range(60)), (None, again))
+    assert (
+        parse(whole, (None, first), (None, event("c", {"id": 2, "v": '"snapshot":"incremental"'}))).events
+        == 2
+    )
+    assert parse(STORED, (None, again)).events == 1
+
+
+def test_advice_about_times_fits_the_connector() -> None:
+    row = event("c", {"id": 1, "v": "x"}, connector="mysql", file="bin.000001", pos=5, snapshot="false")
+    parser = ChangeParser(SCHEMA, ("id",), untimed=True)
+    with pytest.raises(InvalidUpdates, match=r"gtid_mode=ON.*time='source.ts_ms'.*line 0"):
+        parse(parser, (None, row))
+    row["source"]["gtid"] = "a:1"
+    with pytest.raises(InvalidUpdates, match=r"use tidelake.spark.ingest"):
+        parse(parser, (None, row))
+
+
+def test_only_tables_that_are_routed_are_emptied_by_statements() -> None:
+    told = {"ddl": "TRUNCATE t", "tableChanges": [], "source": {"lsn": 5, "table": "t"}}
+    with pytest.raises(InvalidUpdates, match=r"ingest_tables or tables_sink.*skipped.operations=none"):
+        parse(STORED, (None, told))
+    assert parse(STORED, (None, told | {"ddl": "ALTER TABLE t ADD x int"})).heartbeats == 1
