@@ -223,7 +223,7 @@ def test_a_schema_is_read_off_a_table():
     )
     schema = schema_from_arrow(arrow, ["b"])
     assert str(schema) == "key(b: string) value(a: int64 not null, c: bool)"
-    assert [c.id for c in schema.columns] == [0, 1, 2]
+    assert [c.id for c in schema.columns] == [1, 0, 2]  # in the order of the table
     assert row_schema(schema).names == ["b", "a", "c"]
     assert update_schema(schema, PAIR).names == ["b", "a", "c", "_time_0", "_time_1", "_diff"]
     assert schema_from_arrow(arrow, ["a"], []).value == ()

@@ -258,7 +258,7 @@ def schema_from_arrow(arrow: pa.Schema, key: Sequence[str], value: Sequence[str]
         value: names of the value columns, in order; None for all columns that are not keys.
 
     Returns:
-        Columns with ids 0, 1, ...; a column is nullable if its Arrow field is.
+        Columns with ids 0, 1, ... in the order of `arrow`; a column is nullable if its Arrow field is.
 
     Raises:
         UsageError: a name is missing, appears twice or is reserved; a type cannot be kept; `arrow` is no
@@ -283,10 +283,11 @@ def schema_from_arrow(arrow: pa.Schema, key: Sequence[str], value: Sequence[str]
     if doubled:
         raise UsageError(f"column {doubled[0]!r} appears twice in the table: rename one of them")
     columns = []
-    for i, name in enumerate(chosen):
+    ids = {name: i for i, name in enumerate(sorted(chosen, key=places.__getitem__))}
+    for name in chosen:
         field = arrow.field(places[name])
         check_kept(field.type, name)
-        columns.append(Column(i, name, data_type(field.type, name), field.nullable))
+        columns.append(Column(ids[name], name, data_type(field.type, name), field.nullable))
     return Schema(tuple(columns[: len(key)]), tuple(columns[len(key) :]))
 
 

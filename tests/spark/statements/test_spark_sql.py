@@ -158,6 +158,39 @@ def test_rows_are_inserted_updated_and_deleted_by_one_commit_each(spark: Any, sh
     assert orders.upper.elements[0] == before.elements[0] + 1  # nothing to do is no commit
 
 
+def test_an_insert_that_reads_its_own_table_is_made_again(
+    spark: Any, lake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seq = lake.create("Seq", {"id": "int64", "by": "string"}, key=["id"])
+    seq.append(pa.table({"id": [1], "by": ["a"]}))
+    write, meddled = changing.write, []
+
+    def late(*args: Any, **options: Any) -> Any:
+        if not meddled:
+            meddled.append(seq.append(pa.table({"id": [2], "by": ["other"]})))
+        return write(*args, **options)
+
+    monkeypatch.setattr(changing, "write", late)
+    ts.sql(spark, "INSERT INTO Seq SELECT max(id) + 1, 'me' FROM seq", lake=lake)
+    assert contents(seq) == {(1, "a"): 1, (2, "other"): 1, (3, "me"): 1}
+    # Another insert does not wait for its turn.
+    meddled.clear()
+    ts.sql(spark, "INSERT INTO Seq SELECT max(id) + 10, 'me' FROM seq VERSION AS OF 0", lake=lake)
+    assert contents(seq)[(11, "me")] == 1
+
+
+def test_values_without_names_go_to_the_columns_as_declared_or_nowhere(spark: Any, lake: Any) -> None:
+    schema = pa.schema([("v", pa.int64()), ("id", pa.int64())])
+    made = lake.create("t", schema, key=["id"])
+    for text in ("VALUES (5, 1)", "SELECT 5 AS v, 1 AS id"):
+        with pytest.raises(UsageError, match=r"name them, INSERT INTO t \(`id`, `v`\), or write BY NAME"):
+            ts.sql(spark, f"INSERT INTO t {text}", lake=lake)
+    ts.sql(spark, "INSERT INTO t (v, id) VALUES (5, 1)", lake=lake)
+    ts.sql(spark, "INSERT INTO t BY NAME SELECT 6 AS v, 2 AS id", lake=lake)
+    ts.sql(spark, "INSERT INTO t SELECT * FROM t WHERE id = 2", lake=lake)
+    assert contents(made) == {(1, 5): 1, (2, 6): 2}
+
+
 @pytest.mark.full
 def test_numbers_that_do_not_fit_are_refused_and_nothing_is_written(spark: Any, shop: Any) -> None:
     before = contents(shop["orders"])

@@ -3,10 +3,11 @@
 Owns which updates a statement means. The rows to be changed are read at the last closed time, and the commit
 is refused if anything was written since; then all of it is done again. Spark evaluates every expression.
 
-INVARIANT: what is committed is the statement carried out on the contents just before the commit.
+INVARIANT: what is committed is the statement carried out on the contents just before the commit; of an INSERT
+that does not name its own collection, those that it reads of others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from tidelake.data.sql.changes import Action, RowChange, TextSpan, change, insertion
+from tidelake.data.sql.changes import Action, Insertion, RowChange, TextSpan, change, insertion
 from tidelake.data.sql.statement import Statement, quoted, shown
 from tidelake.errors import UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
@@ -47,11 +48,16 @@ def changed(parsed: Statement, tables: SqlTables) -> DataFrame:
     if tables.args is not None and not isinstance(tables.args, Mapping):
         raise UsageError("args of a statement that changes rows is a dict: write :name, not ?, in the text")
     asked = change(parsed)
-    for attempt in range(_ATTEMPTS):
+    return _retried(lambda: _Attempt(parsed, asked, tables).done())
+
+
+def _retried(attempt: Callable[[], DataFrame]) -> DataFrame:
+    """Carry a statement out on the newest rows, again if others write meanwhile."""
+    for left in reversed(range(_ATTEMPTS)):
         try:
-            return _Attempt(parsed, asked, tables).done()
+            return attempt()
         except UpperMismatch:
-            if attempt + 1 == _ATTEMPTS:
+            if not left:
                 raise
     raise AssertionError("unreachable")
 
@@ -59,6 +65,20 @@ def changed(parsed: Statement, tables: SqlTables) -> DataFrame:
 def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
     asked = insertion(parsed)
     collection = tables.target(parsed, asked.target)
+    others = [one for i, one in enumerate(parsed.tables) if i != asked.target and one.version is None]
+    if any(tables.means(one, collection) for one in others):
+        return _retried(lambda: _insert(parsed, asked, tables, collection, _open_upper(collection)))
+    return _insert(parsed, asked, tables, collection, None)
+
+
+def _insert(
+    parsed: Statement,
+    asked: Insertion,
+    tables: SqlTables,
+    collection: Collection,
+    upper: Frontier | None,
+) -> DataFrame:
+    """Insert the rows of a query: only at `upper`, taken before anything was read; None: whenever."""
     frames = tables.frames(parsed, apart=[asked.target])
     text = piece(parsed, frames, asked.before) + piece(parsed, frames, asked.query)
     rows = tables.run(text, frames)
@@ -69,6 +89,12 @@ def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
             f"{shown(parsed.text)} has {len(rows.columns)} columns for {len(names)} of {collection.name!r}: "
             f"name those that are given, of {', '.join(schema.names)}"
         )
+    if asked.columns is None and not asked.by_name and not _in_order(collection, rows.columns):
+        listed = ", ".join(quoted(name, "spark") for name in schema.names)
+        raise UsageError(
+            f"{shown(parsed.text)}: keys come first in {collection.name!r}, unlike where it was made: "
+            f"name them, INSERT INTO {collection.name} ({listed}), or write BY NAME"
+        )
     places = {field.name: i for i, field in enumerate(_fields(schema, names, collection))}
     kinds, rows = [field.dataType for field in rows.schema], rows.toDF(*_numbered(len(names)))
     made = [
@@ -77,7 +103,42 @@ def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
         else assigned(f.col(f"c{places[one.name]}"), kinds[places[one.name]], one)
         for one in schema
     ]
-    return _told(tables, _written(tables, collection, rows.select(*made)))
+    new = rows.select(*made)
+    if upper is not None:
+        new = _at(new, collection, upper)
+    return _told(tables, _written(tables, collection, new, upper))
+
+
+def _in_order(collection: Collection, names: Sequence[str]) -> bool:
+    """Whether values go by their places: the order is the declared one, or the names say the same."""
+    columns = collection.state().schema.columns
+    ids = [column.id for column in columns]
+    return ids == sorted(ids) or [n.casefold() for n in names] == [c.name.casefold() for c in columns]
+
+
+def _open_upper(collection: Collection) -> Frontier:
+    """The upper, before anything is read: whatever is written after it makes the commit fail."""
+    if not collection.domain.total_order:
+        raise UsageError(
+            f"times of {collection.domain} have no next one: write rows with times and _diff by ts.append"
+        )
+    upper = collection.upper
+    if upper.closed:
+        raise UsageError(f"all times of {collection.name!r} are closed: nothing can be changed any more")
+    return upper
+
+
+def _next_time(collection: Collection, upper: Frontier) -> Time:
+    """The time of a change: the first that is open and, for a clock, not before the wall clock."""
+    (first,) = upper.elements
+    if collection.domain.unit not in PER_UNIT:
+        return first
+    return max(first, times_of(collection).at("now", "now"))
+
+
+def _at(rows: DataFrame, collection: Collection, upper: Frontier) -> DataFrame:
+    time = f.lit(_next_time(collection, upper)).cast("bigint")
+    return rows.withColumn(collection.domain.columns[0], time)
 
 
 class _Attempt:
@@ -86,14 +147,7 @@ class _Attempt:
     def __init__(self, parsed: Statement, asked: RowChange, tables: SqlTables) -> None:
         self._parsed, self._asked, self._tables = parsed, asked, tables
         self._collection = collection = tables.target(parsed, asked.target)
-        if not collection.domain.total_order:
-            raise UsageError(
-                f"times of {collection.domain} have no next one: write rows with times and _diff by ts.append"
-            )
-        # First the upper: whatever is written after it makes the commit fail.
-        self._upper = collection.upper
-        if self._upper.closed:
-            raise UsageError(f"all times of {collection.name!r} are closed: nothing can be changed any more")
+        self._upper = _open_upper(collection)
         self._schema = frame_schema(collection.schema)
         self._frames = tables.frames(parsed, apart=[asked.target])
         self._alias = quoted(parsed.tables[asked.target].alias, "spark")
@@ -122,10 +176,10 @@ class _Attempt:
                 self._check_matches()
             rows = reduce(DataFrame.unionByName, self._updates())
             few = self._gathered(rows)
-        time = self._time()
         if few is None:
-            rows = rows.withColumn(self._collection.domain.columns[0], f.lit(time).cast("bigint"))
+            rows = _at(rows, self._collection, self._upper)
             return _told(self._tables, _written(self._tables, self._collection, rows, self._upper))
+        time = _next_time(self._collection, self._upper)
         times = pa.repeat(pa.scalar(time, pa.int64()), few.num_rows)
         few = few.append_column(self._collection.domain.columns[0], times)
         empty = frame_of(self._tables.spark, few.slice(0, 0), spark_schema(few.schema))
@@ -258,13 +312,6 @@ class _Attempt:
         if self._upper.less_equal(self._collection.domain.minimum):
             return None
         return self._upper.just_before().elements[0]
-
-    def _time(self) -> Time:
-        """The time of the change: the first that is open and, for a clock, not before the wall clock."""
-        (first,) = self._upper.elements
-        if self._collection.domain.unit not in PER_UNIT:
-            return first
-        return max(first, times_of(self._collection).at("now", "now"))
 
     def _condition(self, span: TextSpan) -> str:
         return f"({self._text(span)}\n)"

@@ -67,6 +67,10 @@ class SqlTables:
             raise UsageError(f"{one.name!r} is a temporary view here: drop it, or use spark.sql")
         return self.lake.collection(collection_name(one, self.lake.list()) or one.name)
 
+    def means(self, one: TableReference, collection: Collection) -> bool:
+        """Whether a table is this collection."""
+        return not self._is_view(one) and collection_name(one, self.lake.list()) == collection.name
+
     def run(self, text: str, frames: Mapping[str, DataFrame]) -> DataFrame:
         """Carry a text out in which marks stand for DataFrames.
 
