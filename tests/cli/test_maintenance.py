@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
@@ -308,6 +309,12 @@ def test_metrics_are_answered_while_it_goes_on(place):
             ):
                 text = answer.read().decode()
         assert "tidelake_merge_total" in text
+        # A page of another site whose name leads here.
+        elsewhere = {"Host": f"evil.example:{port}"}
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(
+                urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=elsewhere)
+            )
         running.terminate()
 
 

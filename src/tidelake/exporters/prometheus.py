@@ -3,19 +3,23 @@
 Owns how names become Prometheus' own. Must not know who counts, or who asks for the text.
 """
 
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from tidelake.env import Counters, Histogram, Recorder
 from tidelake.errors import StoreUnavailable, UsageError
+from tidelake.exporters.loopback import host_of, is_loopback
 from tidelake.metrics import CATALOGUE, Metric
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+# A request that is not sent within so many seconds is given up.
+_REQUEST_S = 10
+Wsgi: TypeAlias = Callable[[dict[str, Any], Any], Iterable[bytes]]
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
@@ -79,17 +83,41 @@ def registry(recorder: Recorder) -> CollectorRegistry:
 
 
 def listen(recorder: Recorder, host: str, port: int) -> None:
-    """Answer `/metrics` at an address from a thread of its own, until the process ends.
+    """Answer `/metrics` at an address from threads of its own, until the process ends.
+
+    At a loopback address only requests that ask for this machine by its own name are answered: a page of
+    another site is not, even if DNS leads its name here.
 
     Raises:
         StoreUnavailable: nothing can listen there, such as where another process does.
     """
+    collector = RecorderCollector(recorder)
+    # It is filled once only those who may ask are answered.
+    answered = CollectorRegistry()
     try:
-        start_http_server(port, host, registry(recorder))
+        server, _ = start_http_server(port, host, answered)
     except OSError as error:
         raise StoreUnavailable(
             f"cannot listen at {host}:{port}: {error}; choose another port", False
         ) from error
+    # A class of the library, which has no other way to set the attribute of `StreamRequestHandler`.
+    handler: Any = server.RequestHandlerClass
+    server.RequestHandlerClass = type("Handler", (handler,), {"timeout": _REQUEST_S})
+    if is_loopback(host):
+        server.set_app(_for_this_machine(make_wsgi_app(answered)))
+    answered.register(collector)
+
+
+def _for_this_machine(app: Wsgi) -> Wsgi:
+    """The application, for requests whose `Host` is this machine's own name."""
+
+    def guarded(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if is_loopback(host_of(environ.get("HTTP_HOST", ""))):
+            return app(environ, start)
+        start("421 Misdirected Request", [("Content-Type", "text/plain")])
+        return [b"ask for this server by the name localhost\n"]
+
+    return guarded
 
 
 def _help(metric: Metric) -> str:

@@ -12,6 +12,7 @@ import anyio
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from tidelake import errors
 from tidelake.exporters import prometheus
@@ -63,7 +64,6 @@ class Api:
     def __init__(self, lake: Lake, version: str) -> None:
         self._lake, self._version = lake, version
         self._collections: dict[str, Collection] = {}
-        self._streams = 0
         self._listed: Names | None = None
 
     def _names(self) -> tuple[str, ...]:
@@ -134,7 +134,8 @@ class Api:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise errors.UsageError("key must be a JSON list with a text for each key column")
         found = of.history(parsed_key(words, of.key, of.schema, "key"))
-        return describe.table(found.slice(0, ROWS_MAX), of.domain) | {"more": found.num_rows > ROWS_MAX}
+        shown = describe.table(found.slice(0, ROWS_MAX), of.domain)
+        return shown | {"more": found.num_rows > len(shown["rows"])}
 
     def log(self, given: Arguments) -> Json:
         """The newest commits. A log scan, and one more for every 256 entries that are looked at."""
@@ -160,26 +161,17 @@ class Api:
 
     async def events(self, name: str) -> AsyncIterator[str]:
         """What is new, as server-sent events: a collection's seqno, or how many names the lake has."""
-        self._streams += 1
-        try:
-            told, silent = None, 0
-            while True:
-                now = await to_thread.run_sync(self._news, name)
-                silent += 1
-                if now != told:
-                    told, silent = now, 0
-                    yield f"data: {json.dumps(now)}\n\n"
-                elif silent >= _HEARTBEAT:
-                    silent = 0
-                    yield ": still here\n\n"
-                await anyio.sleep(_PAUSE_S)
-        finally:
-            self._streams -= 1
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there are as many streams of events as may be at once."""
-        return self._streams >= STREAMS_MAX
+        told, silent = None, 0
+        while True:
+            now = await to_thread.run_sync(self._news, name)
+            silent += 1
+            if now != told:
+                told, silent = now, 0
+                yield f"data: {json.dumps(now)}\n\n"
+            elif silent >= _HEARTBEAT:
+                silent = 0
+                yield ": still here\n\n"
+            await anyio.sleep(_PAUSE_S)
 
     def _news(self, name: str) -> Json:
         try:
@@ -198,11 +190,15 @@ class Api:
         limit = _number(given, "limit", 100, ROWS_MAX)
         found = page(shard_of(of), asked, ReadOptions(where=where), start=start, limit=limit)
         shown = describe.table(found.rows, of.domain)
+        count = len(shown["rows"])
+        next_, whole = found.next, found.whole
+        if count < found.rows.num_rows:
+            next_, whole = found.behind(count), True
         at = asked.time if isinstance(asked, AsOf) else None
         return shown | {
             "key": [printable(name) for name in of.key],
-            "next": None if found.next is None else str(found.next),
-            "whole": found.whole,
+            "next": None if next_ is None else str(next_),
+            "whole": whole,
             "as_of": None if at is None else describe.time(at, of.domain),
         }
 
@@ -256,15 +252,32 @@ def answering(method: Callable[[Arguments], Json], *, changes: bool = False) -> 
     return endpoint
 
 
+class _Stream(StreamingResponse):
+    """A stream of events, if there are fewer than `STREAMS_MAX` when it begins."""
+
+    def __init__(self, live: set["_Stream"], events: AsyncIterator[str]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._live = live
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the client is gone."""
+        # SUBTLE: nothing is awaited between the look and the count: many requests may be here at once.
+        if len(self._live) >= STREAMS_MAX:
+            error = f"{STREAMS_MAX} pages are live already: reload this one later"
+            await JSONResponse({"error": error}, 503)(scope, receive, send)
+            return
+        self._live.add(self)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._live.discard(self)
+
+
 def streaming(api: Api) -> Callable[[Request], object]:
     """The endpoint of server-sent events."""
+    live: set[_Stream] = set()
 
     async def events(request: Request) -> Response:
-        if api.is_full:
-            return JSONResponse(
-                {"error": f"{STREAMS_MAX} pages are live already: reload this one later"}, 503
-            )
-        stream = api.events(request.query_params.get("name", ""))
-        return StreamingResponse(stream, media_type="text/event-stream")
+        return _Stream(live, api.events(request.query_params.get("name", "")))
 
     return events

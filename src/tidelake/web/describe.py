@@ -24,6 +24,11 @@ from tidelake.tabletext import printable
 Json: TypeAlias = dict[str, Any]
 
 CELL_CHARS_MAX = 2_000
+# Of all cells of an answer. In the bytes of JSON it is at most a few times as much.
+TABLE_CHARS_MAX = 4_000_000
+# What JSON adds to a cell.
+_CELL_CHARS = 4
+_TEXTS_ROWS = 64
 # More members of the spine are drawn together.
 DRAWN_MAX = 300
 LISTED_MAX = 200
@@ -189,25 +194,38 @@ def frontier(value: Frontier, domain: TimeDomain) -> Json:
 
 
 def table(rows: pa.Table, domain: TimeDomain) -> Json:
-    """Rows as texts, column by column names; long texts are cut, and say how long they are."""
+    """Rows as texts, column by column names; long texts are cut, and say how long they are.
+
+    The rows end where they have `TABLE_CHARS_MAX` characters; there is at least one.
+    """
+    names = rows.schema.names
+    cell_chars = max(1, min(CELL_CHARS_MAX, TABLE_CHARS_MAX // len(names)))
     shown: list[list[str | None]] = []
-    for batch in rows.to_batches():
+    room = TABLE_CHARS_MAX
+    for batch in rows.to_batches(max_chunksize=_TEXTS_ROWS):
         columns = [column.to_pylist() for column in texts(batch).columns]
         for values in zip(*columns, strict=True):
-            named = zip(rows.schema.names, values, strict=True)
-            shown.append([_cell(name, value, domain) for name, value in named])
-    return {"columns": [printable(name) for name in rows.schema.names], "rows": shown}
+            cells = [
+                _cell(name, value, domain, cell_chars) for name, value in zip(names, values, strict=True)
+            ]
+            room -= sum(_CELL_CHARS + len(cell or "") for cell in cells)
+            if room < 0 and shown:
+                break
+            shown.append(cells)
+        if room < 0:
+            break
+    return {"columns": [printable(name) for name in names], "rows": shown}
 
 
-def _cell(name: str, value: object, domain: TimeDomain) -> str | None:
+def _cell(name: str, value: object, domain: TimeDomain, chars_max: int) -> str | None:
     if value is None:
         return None
     if name == "_time" and isinstance(value, int):
         return domain.text(value)
     text = value.hex() if isinstance(value, bytes) else str(value)
-    if len(text) <= CELL_CHARS_MAX:
+    if len(text) <= chars_max:
         return printable(text)
-    return f"{printable(text[:CELL_CHARS_MAX])}… ({len(text):,} characters)"
+    return f"{printable(text[:chars_max])}… ({len(text):,} characters)"
 
 
 def lake(place: str, version: str, counts: Mapping[str, int], *, read_only: bool) -> Json:

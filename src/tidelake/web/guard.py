@@ -1,8 +1,9 @@
 """Who gets an answer: the door of the page.
 
-On the loopback interface any program of this machine does, if it asks for this machine by its own name: a
-page of another site does not, even if DNS leads its name here. Elsewhere a request needs the token. Owns the
-headers that keep a browser from running or sending what it should not.
+Without a token a program of this machine does, if it asks for this machine by its own name, and nothing says
+that the request was forwarded: a page of another site gets none, even if DNS leads its name here, nor does
+who comes through a proxy. All others need the token. Owns the headers that keep a browser from running or
+sending what it should not.
 
 INVARIANT: without the token, where one is needed, a request gets no answer but the form that asks for it.
 The token is in no log, no address and no cookie.
@@ -10,6 +11,7 @@ The token is in no log, no address and no cookie.
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
@@ -19,8 +21,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+from tidelake.exporters.loopback import host_of, is_loopback
+
 TOKEN_MIN = 16
+# What proxies add to a request. One that speaks HTTP/1.0 to what is behind it, as some do, adds nothing.
+_FORWARDING = frozenset(
+    {"forwarded", "via", "true-client-ip", "client-ip", "x-real-ip", "x-client-ip", "x-cluster-client-ip"}
+)
+_FORWARDING_PREFIXES = ("x-forwarded", "x-original-", "x-envoy-", "x-amzn-", "x-azure-", "cf-", "fastly-")
+_GIVE = "start it with --token-file FILE, or with TIDELAKE_TOKEN"
 _COOKIE = "tidelake"
 _FORM_BYTES_MAX = 4096
 HEADERS = {
@@ -76,8 +85,9 @@ class Guard:
 
     async def _refusal(self, request: Request) -> Response | None:
         """The answer to a request that goes no further; None: it may."""
-        if self._token is None and host_of(request.headers.get("host", "")) not in LOOPBACK:
-            return JSONResponse({"error": "ask for this server by the name localhost"}, 421)
+        why = why_not_local(request) if self._token is None else None
+        if why is not None:
+            return JSONResponse({"error": why}, 421)
         if request.method not in ("GET", "HEAD") and not is_own(request):
             return JSONResponse({"error": "a change must come from the page itself"}, 403)
         if self._token is None:
@@ -113,12 +123,31 @@ class Guard:
         return answer
 
 
-def host_of(header: str) -> str:
-    """The name in a `Host` header, without port and brackets; empty if it is none."""
+def why_not_local(request: Request) -> str | None:
+    """Why a request does not certainly come from this machine; None: it does.
+
+    A peer without an IP address, such as that of a Unix socket, is of this machine.
+    """
+    peer = "" if request.client is None else request.client.host
+    if _is_address(peer) and not is_loopback(peer):
+        return "this server answers only its own machine without a token"
+    if request.scope["http_version"] == "1.0" or any(map(_is_forwarding, request.headers)):
+        return f"this request was forwarded, and a server behind a proxy needs a token: {_GIVE}"
+    if not is_loopback(host_of(request.headers.get("host", ""))):
+        return "ask for this server by the name localhost"
+    return None
+
+
+def _is_forwarding(header: str) -> bool:
+    return header in _FORWARDING or header.startswith(_FORWARDING_PREFIXES)
+
+
+def _is_address(host: str) -> bool:
     try:
-        return urlsplit(f"//{header}").hostname or ""
+        ipaddress.ip_address(host)
     except ValueError:
-        return ""
+        return False
+    return True
 
 
 def is_own(request: Request) -> bool:

@@ -1,26 +1,18 @@
 """Listens for the page, until it is interrupted."""
 
-import ipaddress
 import secrets
 import socket
 from collections.abc import Callable
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from tidelake.errors import StoreUnavailable, UsageError
+from tidelake.exporters.loopback import is_loopback
 from tidelake.lake.api.lake import Lake
 from tidelake.web.app import application
+from tidelake.web.connections import PageProtocol
 from tidelake.web.guard import TOKEN_MIN
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def token_for(host: str, given: str | None, *, may_show: bool) -> tuple[str | None, bool]:
@@ -75,13 +67,22 @@ def serve(
         listening.listen(128)
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{listening.getsockname()[1]}/")
-        # No log of requests: they name collections and keys.
-        config = uvicorn.Config(
-            application(lake, version, token),
+        server_of(application(lake, version, token)).run(sockets=[listening])
+
+
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    """The server of an application; `run` answers requests until it is interrupted."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            # No log of requests: they name collections and keys.
             access_log=False,
             log_level="warning",
             server_header=False,
             ws="none",
+            http=PageProtocol,
+            # The guard judges by the peer of the connection, and not by what a header says of it.
+            proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
-        uvicorn.Server(config).run(sockets=[listening])
+    )

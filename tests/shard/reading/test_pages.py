@@ -107,3 +107,22 @@ def test_the_rows_of_one_key_may_fill_several_pages():
         c.append(pa.table({"a": ["a"] * 10 + ["b"], "b": [1] * 11, "v": range(11)}))
         for limit in (1, 3, 4):
             assert joined(turned(shard_of(c), AsOf(0), limit=limit)) == c.snapshot(0).read_all().to_pylist()
+
+
+def test_a_page_ends_where_its_rows_have_too_many_bytes(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create(
+            "c", pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())]), key=["k"]
+        )
+        sizes = [10, 70_000, 10, 30_000, 30_000, 10, 10, 99_000, 1, 1]
+        c.append(pa.table({"k": range(10), "v": ["x" * size for size in sizes]}))
+        start, counts, rows = FIRST, [], []
+        while start is not None:
+            found = page(shard_of(c), AsOf(0), ReadOptions(), start=start, limit=4, size_bytes=65_000)
+            assert found.whole and found.rows.num_rows > 0
+            assert found.rows.nbytes <= 65_000 or found.rows.num_rows == 1
+            assert str(found.behind(found.rows.num_rows)) == str(found.next) or found.next is None
+            counts.append(found.rows.num_rows)
+            rows += found.rows["k"].to_pylist()
+            start = found.next
+        assert rows == list(range(10)) and counts == [1, 1, 4, 1, 1, 2]

@@ -1,13 +1,14 @@
 """Answers page by page, in the order of keys, however large the whole answer is.
 
-A page begins at an encoded key and ends after so many rows, or where a condition has let too few rows through
-for too long. Owns where the next page begins; must not know who turns the pages.
+A page begins at an encoded key and ends after so many rows or bytes, or where a condition has let too few
+rows through for too long. Owns where the next page begins; must not know who turns the pages.
 
 INVARIANT: the pages of one query, one after the other, are the answer of that query, as long as `since` does
 not pass its times: what is closed does not change.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tidelake.shard.shard import Shard
 
 _CURSOR_BYTES_MAX = 1 << 20
 _CHUNK_ROWS_MIN = 1_024
+_PAGE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,15 @@ class Page:
     Attributes:
         rows: sorted as the answer, with its columns.
         next: where the next page begins; None: the answer is over.
-        whole: whether it has as many rows as were asked for, or ends the answer. If not, the time was over
-            while a condition let too few rows through.
+        whole: whether it has as many rows as were asked for, or ends the answer, or reached the bound of its
+            bytes. If not, the time was over while a condition let too few rows through.
+        behind: where the page begins that follows the first rows of this one, at least one, by their number.
     """
 
     rows: pa.Table
     next: PageStart | None
     whole: bool
+    behind: Callable[[int], PageStart]
 
 
 def page(
@@ -80,6 +84,7 @@ def page(
     start: PageStart = FIRST,
     limit: int = 100,
     seconds: float = 1.0,
+    size_bytes: int = _PAGE_BYTES,
 ) -> Page:
     """One page of the answer to a query. Errors as `tidelake.shard.reading.query.read`.
 
@@ -93,6 +98,7 @@ def page(
         start: where it begins.
         limit: at most so many rows.
         seconds: after this time begin no further part.
+        size_bytes: in memory, at most so many bytes, or one row.
     """
     clock = shard.env.clock
     deadline_s = clock.monotonic_s() + seconds
@@ -102,7 +108,14 @@ def page(
     else:
         ranges = _ranges(read.needed, start.key)
     found: list[pa.RecordBatch] = []
-    skipped, rows = 0, 0
+    skipped, rows, room_bytes = 0, 0, size_bytes
+
+    def made(next_: PageStart | None, *, whole: bool) -> Page:
+        return Page(pa.Table.from_batches(found, read.schema).slice(0, limit), next_, whole, behind)
+
+    def behind(count: int) -> PageStart:
+        return _behind(pa.Table.from_batches(found, read.schema).slice(0, count), start, read)
+
     for keys in ranges:
         for batch in _batches(read, keys):
             here = batch
@@ -111,14 +124,20 @@ def page(
                 drop = min(same, start.passed - skipped)
                 skipped = skipped + drop if drop == here.num_rows else start.passed
                 here = here.slice(drop)
-            found.append(here.slice(0, limit + 1 - rows))
-            rows += found[-1].num_rows
-            if rows > limit:
-                table = pa.Table.from_batches(found, read.schema)
-                return Page(table.slice(0, limit), _behind(table.slice(0, limit), start, read), whole=True)
+            here = here.slice(0, limit + 1 - rows)
+            fitting = _fitting(here, room_bytes) if rows else max(1, _fitting(here, room_bytes))
+            found.append(here.slice(0, fitting))
+            rows, room_bytes = rows + found[-1].num_rows, room_bytes - found[-1].nbytes
+            if rows > limit or fitting < here.num_rows:
+                return made(behind(min(rows, limit)), whole=True)
         if keys.stop is not None and clock.monotonic_s() >= deadline_s:
-            return Page(pa.Table.from_batches(found, read.schema), PageStart(keys.stop), whole=False)
-    return Page(pa.Table.from_batches(found, read.schema), None, whole=True)
+            return made(PageStart(keys.stop), whole=False)
+    return made(None, whole=True)
+
+
+def _fitting(batch: pa.RecordBatch, size_bytes: int) -> int:
+    """How many rows of a batch, from its first one on, have at most so many bytes in memory."""
+    return bisect_right(range(batch.num_rows), size_bytes, key=lambda at: batch.slice(0, at + 1).nbytes)
 
 
 def _in_small_chunks(read: VersionRead, rows: int) -> VersionRead:
