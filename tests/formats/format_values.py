@@ -460,8 +460,12 @@ ERASED_STATES = {
     )
 }
 
-# Forks that need no part of their origin any more, which came with format 8 and whose bytes are kept in `v8`.
+# Forks that need no part of their origin any more, and when times were closed, which came with format 8 and
+# whose bytes are kept in `v8`.
 FREED_DELTAS = {
+    "closed": Edits(
+        upper=Move(F(7), F(8)), closed_ms=2**41, memberships={"7a" * 16: Membership(F(9), 3, closed_ms=2**40)}
+    ),
     "freed-fork": Edits(forks={"3a" * 16: Fork(9, 80, freed=True), "3c" * 16: Fork(13, 90)}),
     "freed": Edits(freed=True),
 }
@@ -474,5 +478,7 @@ FREED_STATES = {
         agreed=replace(UPGRADED, format=8),
         forks=pmap({"3a" * 16: Fork(9, 80, freed=True), "3b" * 16: Fork(11, 2**62)}),
         origin=Origin("3d" * 16, 5, freed=True),
+        closed_ms=2**41,
+        memberships=pmap({"7a" * 16: Membership(F(9), 3, closed_ms=2**40)}),
     )
 }

@@ -1,8 +1,8 @@
 """Writes the bytes of format 8 into a folder: `python tests/formats/make_v8.py [FOLDER]`.
 
-Format 8 is format 7 with forks and origins that know each other and share nothing, and checkpoints of
-arrangements that know of an erasure. The folder `v8` holds records with them. It is
-treated as `v1` is: see `make_v1`.
+Format 8 is format 7 with forks and origins that know each other and share nothing, checkpoints of
+arrangements that know of an erasure, and when the last times were closed. The folder `v8` holds records with
+them. It is treated as `v1` is: see `make_v1`.
 """
 
 import shutil

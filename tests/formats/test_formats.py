@@ -209,7 +209,7 @@ def test_the_kept_records_set_every_field_of_edits_and_states():
     deltas = [edits for deltas in made for edits in deltas.values()]
     assert changed_fields(deltas, Edits()) == {f.name for f in dataclasses.fields(Edits)}
     names = {f.name for f in dataclasses.fields(ShardState)} - DERIVED
-    full = replace(SLICED_STATES["full"], erasures=ERASED_STATES["erased"].erasures)
+    full = replace(SLICED_STATES["full"], erasures=ERASED_STATES["erased"].erasures, closed_ms=1)
     unset = {name for name in names if not getattr(full, name)}
     assert unset == {"dropped"} and STATES["tombstone"].dropped
 

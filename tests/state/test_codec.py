@@ -15,6 +15,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, fuel
+from tidelake.state.agreed import LINEAGE
 from tidelake.state.edits import Delta, Edits, Move, apply
 from tidelake.state.garbage import Sweep
 from tidelake.state.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId
@@ -157,8 +158,7 @@ def test_a_stored_state_that_breaks_a_rule_is_corruption():
         .replace(b'"upper":{"elements":[3]}', b'"upper":{"elements":[9]}', 1)
     )
     with pytest.raises(CorruptionError, match="drained-up-to-upper"):
-        # The format of a lake that tells it; there is no hash of rows.
-        codec.decode_state(framed("state", 5, body), "x")
+        codec.decode_state(framed("state", LINEAGE, body), "x")
 
 
 def misfit(next_id, members=(), batches=None, merges_gone=()):

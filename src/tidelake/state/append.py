@@ -31,6 +31,7 @@ from tidelake.state.ahead import too_far
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move
 from tidelake.state.idempotency import IdempotencyKey, answer_of_state, recorded
+from tidelake.state.leaping import leap
 from tidelake.state.staged import Staged
 from tidelake.state.staging import Seen, closing, place, room, unseen
 from tidelake.state.state import ShardState, Written
@@ -452,6 +453,9 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch 
             if state.upper.closed:
                 return Refused(UpperMismatch(Frontier.of(floor), state.upper))
             at = times.join(floor, state.upper.elements[0])
+            leaps = leap(state, at)
+            if leaps is not None:
+                return Refused(leaps)
             lower, upper = state.upper, Frontier.past(at)
             if at != floor:
                 runs = tuple(_rewritten(run, at) for run in runs)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
+from tidelake.state.agreed import LINEAGE
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.edits import Edits, Move, stepped
 from tidelake.state.grouped import GroupView
@@ -59,7 +60,13 @@ def apply_decided(
         return Commit(replace(left, staged=freed), True) if changed else NoOp(False)
     known = replace(state, staged=state.staged.edited(freed))
     step = closing(known, HollowBatch(Bounds(state.upper, upper, state.minimum)))
-    edits = replace(left, upper=Move(state.upper, upper), spine=step.spine, staged={**freed, **step.staged})
+    edits = replace(
+        left,
+        upper=Move(state.upper, upper),
+        spine=step.spine,
+        staged={**freed, **step.staged},
+        closed_ms=view.closed_ms if state.agreed.format >= LINEAGE else None,
+    )
     return Commit(edits, True, step.due)
 
 

@@ -99,6 +99,7 @@ class _Image:
     bases: tuple[Base, ...] = ()
     unpaid: Unpaid | None = None
     erasures: dict[str, Erasure] = field(default_factory=dict)
+    closed_ms: int = 0
 
 
 # Fields that came later, with the format that they came with. A record without any of them is written in its
@@ -122,10 +123,10 @@ SINCE = (
     )
     | dict.fromkeys(("sliced", "bases", "unpaid", "base", "by_time"), 4)
     | {"format": 5, "hashed": HASHED, "renamed": RENAMING, "note": RENAMING, "erasures": ERASING}
-    | {"freed": LINEAGE, "erased": LINEAGE}
+    | {"freed": LINEAGE, "erased": LINEAGE, "closed_ms": LINEAGE}
 )
 # Values in which some of them are, or maps of such values.
-_WITH_LATER = frozenset({Agreed, MergeClaim, Fork, Origin, SchemaVersion, dict})
+_WITH_LATER = frozenset({Agreed, MergeClaim, Fork, Membership, Origin, SchemaVersion, dict})
 # A part with a hash of its rows, in the text of any record. Texts of users cannot hold it: their quotes are
 # escaped.
 _HASHED_PART = re.compile(rb'"checksum":"[0-9a-f]+\+')
@@ -229,9 +230,9 @@ def _changed(edits: Edits) -> dict[str, object]:
 
 
 def _fields(record: Mapping[str, object]) -> Iterator[str]:
-    """The names of the fields of a record, and of the settings, claims, schemas, forks and tasks in it."""
+    """The names of the fields of a record, and of the settings, claims, schemas, forks and others in it."""
     yield from record
-    for name in ("claims", "schemas", "forks"):
+    for name in ("claims", "schemas", "forks", "memberships"):
         by_name = record.get(name)
         for one in by_name.values() if isinstance(by_name, dict) else ():
             yield from one if isinstance(one, dict) else ()
@@ -270,12 +271,9 @@ def _stored(value: object) -> object:
         case MergeClaim():
             claim = {name: getattr(value, name) for name in _names(MergeClaim)}
             return {n: one for n, one in claim.items() if not (n in SINCE and (one is None or one is False))}
-        case Fork() | Origin():
-            fork = {name: getattr(value, name) for name in _names(type(value))}
-            return {n: one for n, one in fork.items() if one or n not in SINCE}
-        case SchemaVersion():
-            version = {name: getattr(value, name) for name in _names(SchemaVersion)}
-            return {n: one for n, one in version.items() if one or n not in SINCE}
+        case Fork() | Membership() | Origin() | SchemaVersion():
+            record = {name: getattr(value, name) for name in _names(type(value))}
+            return {n: one for n, one in record.items() if one or n not in SINCE}
         case dict():
             return {key: _stored(one) for key, one in value.items()}
         case _:
@@ -352,6 +350,7 @@ def encode_state(state: ShardState) -> bytes:
             tuple(state.bases),
             state.unpaid,
             dict(sorted(state.erasures.items())),
+            state.closed_ms,
         ),
     )
 
@@ -408,6 +407,7 @@ def decode_unchecked(data: bytes, name: str) -> ShardState:
         bases=Bases.of(image.bases),
         unpaid=image.unpaid,
         erasures=pmap(image.erasures),
+        closed_ms=image.closed_ms,
     )
     return replace(state, part_names=indexed(state))
 

@@ -20,7 +20,7 @@ from pyrsistent import pmap, pset
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.state import codec
-from tidelake.state.agreed import AS_MADE, ERASING, Agreed
+from tidelake.state.agreed import AS_MADE, ERASING, LINEAGE, Agreed
 from tidelake.state.applying import taken_along
 from tidelake.state.erased import Erasure
 from tidelake.state.forking import started
@@ -167,6 +167,7 @@ def copied(
         written=state.written,
         # The settings of the lake of the copy.
         agreed=replace(agreed, told=True),
+        closed_ms=state.closed_ms if agreed.format >= LINEAGE else 0,
     )
 
 

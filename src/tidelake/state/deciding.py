@@ -24,12 +24,14 @@ from tidelake.errors import (
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
 from tidelake.state.ahead import too_far
 from tidelake.state.append import Appended
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move
 from tidelake.state.grouped import Decision, GroupView, Membership
 from tidelake.state.idempotency import IdempotencyKey, answer_of_state, recorded
+from tidelake.state.leaping import closed_at, closed_for, leap_from
 from tidelake.state.single import keys_of_writers
 from tidelake.state.staging import closing
 from tidelake.state.state import ShardState
@@ -49,6 +51,7 @@ class Share:
         seal: a frontier to close it up to; None: only up to the group's.
         latest: its rows depend on contents: decide only if it was in the group since this state of the group,
             which let no rows in for it after that, and at the time that the rows have.
+        name: what errors call it.
     """
 
     joined: int
@@ -56,6 +59,7 @@ class Share:
     times: tuple[int, int] | None = None
     seal: Frontier | None = None
     latest: int | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Intent:
         own_times: the rows keep their times. If false, and `time` is None, all get the first open time.
         upper: the least upper of the group afterwards; None: just past the time.
         lower: decide only if the group's upper is this one.
+        picked: the caller gave no time.
     """
 
     id: str
@@ -79,6 +84,7 @@ class Intent:
     own_times: bool = False
     upper: Frontier | None = None
     lower: Frontier | None = None
+    picked: bool = False
 
     @property
     def written(self) -> dict[str, tuple[int, int]]:
@@ -91,9 +97,9 @@ def view(state: ShardState, member: str) -> GroupView:
     known = state.memberships.get(member)
     if known is None or state.dropped:
         return GroupView(state.shard_id, LAST if state.dropped else state.seqno, state.minimum)
-    upper = known.upper if known.leaving else known.upper.join(state.upper)
+    upper, closed_ms = closed_for(state, known)
     times = {id_: found.time for id_, found in state.decisions.items() if member in found.members}
-    return GroupView(state.shard_id, state.seqno, upper, known.admitted, known.leaving, times)
+    return GroupView(state.shard_id, state.seqno, upper, known.admitted, known.leaving, times, closed_ms)
 
 
 def ended(group: str, state: ShardState) -> GroupView:
@@ -114,23 +120,40 @@ def decide(
     known = _known(state, wanted, idempotency)
     if known is not None:
         return known
+    for id_, share in wanted.shares.items():
+        upper = closed_for(state, state.memberships[id_])[0].join(share.floor)
+        back = None if share.seal is None else seal_back(share.name, share.seal, upper, state.domain)
+        if back is not None:
+            return Refused(back)
     placed = _timed(state, wanted)
     if isinstance(placed, Refused):
         return placed
     time, upper = placed
-    refusal = _stale(state, wanted, time) or _too_far(state, wanted, upper, now_ms)
+    refusal = (
+        _stale(state, wanted, time) or _too_far(state, wanted, upper, now_ms) or _leaps(state, wanted, time)
+    )
     if refusal is not None:
         return refusal
     decisions: dict[str, Decision | None] = {}
     if wanted.written:
         decisions[wanted.id] = Decision(tuple(sorted(wanted.written)), time)
     writers = recorded(state, idempotency, upper)
-    edits = Edits(memberships=_sealed_members(state, wanted), decisions=decisions, writers=writers)
+    edits = Edits(memberships=_sealed_members(state, wanted, now_ms), decisions=decisions, writers=writers)
     answer = Appended(state.upper, upper)
     if upper == state.upper:
         return NoOp(replace(answer, already=True)) if edits == Edits() else Commit(edits, answer)
     step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)))
     return Commit(replace(edits, upper=Move(state.upper, upper), spine=step.spine), answer, step.due)
+
+
+def seal_back(name: str, seal: Frontier, upper: Frontier, domain: TimeDomain) -> UsageError | None:
+    """The error if a collection is to be closed before where it is closed; None for the first time of all."""
+    if upper <= seal or seal == Frontier.of(domain.minimum):
+        return None
+    return UsageError(
+        f"collection {name!r} is closed before {domain.text(upper)} already, and would go back to "
+        f"{domain.text(seal)}: nothing was sealed; give that or a later upper, or leave it out"
+    )
 
 
 def _known(
@@ -159,13 +182,14 @@ def _known(
     return None
 
 
-def _sealed_members(state: ShardState, wanted: Intent) -> dict[str, Membership | None]:
+def _sealed_members(state: ShardState, wanted: Intent, now_ms: int) -> dict[str, Membership | None]:
     """The collections of the group that the transaction closes further by itself, as they are afterwards."""
     members: dict[str, Membership | None] = {}
     for id_, share in wanted.shares.items():
         member = state.memberships[id_]
         if share.seal is not None and not share.seal <= member.upper:
-            members[id_] = replace(member, upper=member.upper.join(share.seal))
+            upper = member.upper.join(share.seal)
+            members[id_] = replace(member, upper=upper, closed_ms=closed_at(state, now_ms))
     return members
 
 
@@ -192,6 +216,17 @@ def _too_far(state: ShardState, wanted: Intent, upper: Frontier, now_ms: int) ->
     ]
     found = (too_far(state, before, after, now_ms) for before, after in closed)
     return next((far for far in found if far is not None), None)
+
+
+def _leaps(state: ShardState, wanted: Intent, time: int | None) -> Refused | None:
+    """The refusal of a time that the caller did not give, if it leaps for a collection of the group."""
+    if time is None or not wanted.picked:
+        return None
+    for member in state.memberships.values():
+        error = leap_from(state.domain, *closed_for(state, member), time)
+        if error is not None:
+            return Refused(error)
+    return None
 
 
 def _is_in(state: ShardState, id_: str, share: Share) -> bool:

@@ -19,7 +19,7 @@ from tidelake.model.frozen import with_fields
 from tidelake.model.names import NoOrPlainName, ObjectName, PlainName
 from tidelake.model.schema import SchemaVersion
 from tidelake.state import taken, tokens
-from tidelake.state.agreed import Agreed
+from tidelake.state.agreed import LINEAGE, Agreed
 from tidelake.state.bases import Base, Unpaid, fallen
 from tidelake.state.erased import Erasure
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
@@ -95,6 +95,7 @@ class Edits:
         expired: the new one, if it changes.
         forks: new ones by their shards' ids; None removes one.
         let_go: whether a fork and its origin forget each other, since it needs none of its parts.
+        closed_ms: wall clock when the times were closed, if that was in another commit, of the group.
         freed: whether a fork needs no part of its origin any more, and remembers it.
         taken: ids of uploads that come in and of which others may hold copies, by the seqnos in their names.
         mended: the state before this one is that in `rollup`, which a repair has made, and not that of the
@@ -145,6 +146,7 @@ class Edits:
     note: Note | None = None
     erasures: dict[str, Erasure] = field(default_factory=dict)
     freed: bool = False
+    closed_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,8 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         changed["taken"] = _taken(state, edits)
     if edits.decisions or edits.memberships:
         changed["latest"] = _latest(state, edits)
+    if edits.upper is not None and state.agreed.format >= LINEAGE:
+        changed["closed_ms"] = committed_ms if edits.closed_ms is None else edits.closed_ms
     if edits.erasures:
         changed["erasures"] = state.erasures.update(edits.erasures)
     return with_fields(

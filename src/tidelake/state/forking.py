@@ -151,7 +151,9 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         spine = _extended(_cut(spine, upper), state, end)
     bases = [base for base in state.bases if Frontier.of(base.at) <= upper and spine.begins(base.hi)]
     first = started(state, fork_id, now_ms, spine, staged=staged, bases=bases)
-    return replace(first, upper=upper, retained=retained, origin=Origin(state.shard_id, state.seqno))
+    closed_ms = state.closed_ms if upper == state.upper else 0
+    origin = Origin(state.shard_id, state.seqno)
+    return replace(first, upper=upper, retained=retained, origin=origin, closed_ms=closed_ms)
 
 
 def started(

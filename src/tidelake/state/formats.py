@@ -39,5 +39,8 @@ def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:
     freed = edits.freed or any(fork is not None and fork.freed for fork in edits.forks.values())
     if freed and allowed < LINEAGE:
         raise InternalError(f"a step of {before.shard_id} frees a fork, and the format is {allowed}")
+    told = edits.closed_ms is not None or any(one and one.closed_ms for one in edits.memberships.values())
+    if told and allowed < LINEAGE:
+        raise InternalError(f"a step of {before.shard_id} tells when times were closed: format is {allowed}")
     if sliced and allowed < SLICES:
         raise InternalError(f"a step of {before.shard_id} has slices or bases, and the format is {allowed}")

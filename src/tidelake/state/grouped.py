@@ -20,11 +20,13 @@ class Membership:
         admitted: seqno of the group's state that took the collection in. A collection that leaves and comes
             back gets another one, so that the two stays are not confused.
         leaving: new transactions may no longer write to it.
+        closed_ms: wall clock when the last time before `upper` was closed; 0: unknown.
     """
 
     upper: Frontier
     admitted: int
     leaving: bool = False
+    closed_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class GroupView:
         admitted: of the collection; see `Membership`. None: the group does not know the collection.
         leaving: the group decides nothing more for the collection.
         decided: times of the transactions that are in, by id; see `Decision.time`.
+        closed_ms: wall clock when the last time before `upper` was closed; 0: unknown.
     """
 
     group: str
@@ -59,6 +62,7 @@ class GroupView:
     admitted: int | None = None
     leaving: bool = False
     decided: dict[str, int | None] = field(default_factory=dict)
+    closed_ms: int = 0
 
     def is_of(self, group: str, joined: int) -> bool:
         """Whether it is about the collection's present stay: in this group, admitted at that seqno."""

@@ -6,6 +6,8 @@ collection removes the group from its state (`tidelake.state.applying`), and the
 (`tidelake.state.deciding`).
 """
 
+from collections.abc import Mapping
+
 from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
@@ -13,9 +15,12 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
+from tidelake.model.frontier import Frontier
+from tidelake.state.agreed import LINEAGE
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.grouped import Membership
+from tidelake.state.leaping import closed_for
 from tidelake.state.state import ShardState
 
 
@@ -51,10 +56,20 @@ def join(state: ShardState, _now_ms: int, group: str, admitted: int, seen: int) 
     return Commit(Edits(group=group if state.group != group else None, joined=admitted), None)
 
 
-def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[dict[str, int]]:
+def admit(
+    state: ShardState,
+    _now_ms: int,
+    members: tuple[str, ...],
+    closed: Mapping[str, tuple[Frontier, int]] | None = None,
+) -> Outcome[dict[str, int]]:
     """Take collections into the group. Returns by id the seqno that admitted each; each must then `join`.
 
     Refused with `LeftGroup` while one of them is leaving.
+
+    Args:
+        state: of the group.
+        members: ids of the collections.
+        closed: by id, an upper of the collection and its `closed_ms`.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -66,8 +81,13 @@ def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[
     admitted = {id_: known[id_].admitted if id_ in known else seqno for id_ in members}
     if len(known) == len(admitted):
         return NoOp(admitted)
-    fresh = {id_: Membership(state.minimum, seqno) for id_ in members if id_ not in known}
-    return Commit(Edits(memberships=dict(fresh)), admitted)
+    fresh: dict[str, Membership | None] = {}
+    for id_ in (id_ for id_ in members if id_ not in known):
+        upper, closed_ms = (closed or {}).get(id_, (state.minimum, 0))
+        if state.agreed.format < LINEAGE:
+            closed_ms = 0
+        fresh[id_] = Membership(upper, seqno, closed_ms=closed_ms)
+    return Commit(Edits(memberships=fresh), admitted)
 
 
 def retire(state: ShardState, _now_ms: int, member: str, admitted: int) -> Outcome[None]:
@@ -75,5 +95,6 @@ def retire(state: ShardState, _now_ms: int, member: str, admitted: int) -> Outco
     known = state.memberships.get(member)
     if known is None or known.leaving or known.admitted != admitted:
         return NoOp(None)
-    leaving = Membership(known.upper.join(state.upper), admitted, leaving=True)
+    upper, closed_ms = closed_for(state, known)
+    leaving = Membership(upper, admitted, leaving=True, closed_ms=closed_ms)
     return Commit(Edits(memberships={member: leaving}), None)

@@ -31,6 +31,7 @@ from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.idempotency import IdempotencyKey, advanced, answer_of_record
+from tidelake.state.leaping import closed_at
 from tidelake.state.state import ShardState, WriterRecord
 
 
@@ -180,7 +181,8 @@ def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[App
         return far
     members: dict[str, Membership | None] = {}
     if not end <= closed:
-        members[wanted.member] = replace(member, upper=member.upper.join(end))
+        joint = member.upper.join(end)
+        members[wanted.member] = replace(member, upper=joint, closed_ms=closed_at(state, now_ms))
     decisions: dict[str, Decision | None] = {}
     if wanted.has_rows:
         decisions[wanted.id] = Decision((wanted.member,), time)

@@ -235,6 +235,7 @@ class ShardState:
         bases: contents at boundaries of the spine.
         unpaid: the last base that was made and not kept.
         erasures: those that were asked for, by id.
+        closed_ms: wall clock when the last time before `upper` was closed; 0: unknown.
     """
 
     shard_id: str
@@ -276,6 +277,7 @@ class ShardState:
     bases: Bases = NO_BASES
     unpaid: Unpaid | None = None
     erasures: PMap[str, Erasure] = field(default_factory=pmap)
+    closed_ms: int = 0
 
     def _repr_html_(self) -> str:
         """What a notebook shows: sizes and frontiers, and not each batch."""

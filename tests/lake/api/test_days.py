@@ -76,6 +76,24 @@ def test_every_call_takes_days(lake, rates, form):
     assert rates.advance_since(t(day(3))) == Frontier.of(NUMBER + 3)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_every_call_of_several_collections_takes_days(lake, rates, form):
+    t, row = FORMS[form], pa.table({"id": [0], "v": ["z"]})
+    lake.create("other", SCHEMA, key=["id"], time="date").seal(t(day(9)))
+    assert lake.write({"rates": row, "other": row}, time=t(day(9)), upper=t(day(10))).uppers["other"]
+    lake.env.clock.ms = NOON + 9 * 86_400_000
+    with lake.transaction(time=t(day(11)), lower=t(day(10)), upper=[t(day(12))]) as transaction:
+        transaction.write("rates", row)
+    late = lake.transaction()
+    late.write("rates", row)
+    assert late.commit(time=t(day(12))).upper == Frontier.of(NUMBER + 13)
+    assert lake.seal({"rates": t(day(14)), "other": [t(day(14))]}).upper == Frontier.of(NUMBER + 14)
+    writer = lake.group_writer("rates", "w")
+    writer.join(["other"])
+    assert writer.write({}, sequence=0, upper=t(day(15))).upper == Frontier.of(NUMBER + 15)
+    assert lake.advance_since({"rates": t(day(3)), "other": t(day(3))})["other"] == Frontier.of(NUMBER + 3)
+
+
 def test_words_and_windows(rates):
     assert ids(rates.snapshot("-3d")) == list(range(7))
     assert ids(rates.snapshot("yesterday")) == list(range(9))

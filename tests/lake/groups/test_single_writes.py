@@ -575,7 +575,7 @@ def test_a_handle_from_before_its_collection_joined_lets_history_go(lake):
 def test_a_seal_of_several_answers_with_what_is_sealed(lake):
     done = lake.seal({"a": 5, "b": 7})
     assert (done.upper, done.uppers, done.already) == (F(5), {"a": F(5), "b": F(7)}, False)
-    done = lake.seal({"a": 3, "b": 7})
+    done = lake.seal({"a": 5, "b": 7})
     assert (done.upper, done.uppers, done.already) == (F(5), {"a": F(5), "b": F(7)}, True)
     assert lake.write({"a": rows(1)}).uppers == {"a": F(6)}
 

@@ -182,10 +182,28 @@ def test_without_a_time_what_is_decided_is_read_as_staged_and_what_awaits_a_deci
         assert totals(lake, None, "a", staged=True) == [14]
 
 
-def test_a_seal_never_goes_back(lake):
+def test_a_seal_of_several_of_which_one_would_go_back_seals_none(places, lake):
     lake.seal({"a": 9, "b": 9})
-    assert lake.seal({"a": 5, "b": 9}).already
-    assert uppers(lake, "ab") == [F(9), F(9)]
+    for seals in ({"a": 5, "b": 9}, {"a": 12, "b": 8}, {"c": 3, "b": 8}):
+        which = next(name for name, upper in seals.items() if name != "c" and upper < 9)
+        with pytest.raises(UsageError, match=rf"collection '{which}' is closed before \[9\] already"):
+            lake.seal(seals)
+    assert uppers(lake, "ab") == [F(9), F(9)] and lake.collection("c").group() is None
+    assert lake.seal({"a": 9, "b": 9}).already
+    assert lake.seal({"a": 9, "b": 12}).uppers == {"a": F(9), "b": F(12)}
+    # Another process closed more, which this one has not seen.
+    other = places.process()
+    other.collection("a").seal(30)
+    with pytest.raises(UsageError, match=r"collection 'a' is closed before \[30\] already"):
+        lake.seal({"a": 20, "b": 20})
+    assert uppers(lake, "ab") == [F(30), F(12)]
+    late = lake.transaction()
+    late.seal("a", 40), late.seal("b", 40)
+    attempt_of(late)
+    other.collection("a").seal(50)
+    with pytest.raises(UsageError, match=r"collection 'a' is closed before \[50\] already"):
+        late.commit()
+    assert uppers(lake, "ab") == [F(50), F(12)]
 
 
 def test_what_was_closed_before_a_collection_joined_stays_closed(lake):

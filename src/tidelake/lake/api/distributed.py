@@ -22,12 +22,13 @@ from tidelake.lake.arguments.tokens import written
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions
-from tidelake.model.time import TimeDomain
+from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading import planholds, query
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
 from tidelake.shard.writing import batches, stage
+from tidelake.shard.writing.append import commit_floor
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.replacement import Replacement, plan_replacement
 from tidelake.shard.writing.uploader import Uploader
@@ -93,6 +94,15 @@ class Distributed(SplitReads):
         there was a decision to apply.
         """
         return self._shard.apply_decided().state
+
+    def commit_time(self) -> Time:
+        """The time that rows without one get if they are committed now. Mostly no store call.
+
+        Raises:
+            UsageError: times are tuples; or the last time was given, and is much older than the clock.
+            UpperMismatch: all times are closed for good.
+        """
+        return commit_floor(self._shard, self._shard.version_to_write().state)
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
         """A picklable object that uploads updates in other processes; their times must be in the interval.

@@ -9,18 +9,14 @@ from typing import TypeVar
 
 from tidelake.errors import TidelakeError, UploadExpired, UpperMismatch, UsageError
 from tidelake.lake.api.lakehandle import LakeHandle
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.frontiers import FrontierLike, check_any
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.notes import noted
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.lake.groups.transactions import Committed, Transaction
-from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
-from tidelake.model.time import TimeDomain
 
 T = TypeVar("T")
-# Times of any collection in a group are whole numbers.
-_NUMBERS, _CLOCK = TimeDomain("counter"), TimeDomain("us")
 
 
 class Transacting(LakeHandle):
@@ -52,9 +48,8 @@ class Transacting(LakeHandle):
             check_name(token, "token")
         for bound, what in ((time, "time"), (lower, "lower"), (upper, "upper")):
             if bound is not None:
-                # The collections and their unit are known later: here, whether it is a time of any unit.
-                of = _NUMBERS if isinstance(bound, int | Frontier | list) else _CLOCK
-                frontier(bound, of, what, now_ms=self.env.clock.now_ms)
+                # The collections and their unit are known later.
+                check_any(bound, what, now_ms=self.env.clock.now_ms)
         return Transaction(
             self._groups,
             self._shards.named,
@@ -127,7 +122,8 @@ class Transacting(LakeHandle):
     def seal(self, uppers: Mapping[str, FrontierLike]) -> Committed:
         """Close times of several collections at one instant, each up to its own frontier.
 
-        A frontier that is passed already changes nothing.
+        Raises:
+            UsageError: a collection is closed further already, and which; nothing is sealed.
         """
         transaction = self.transaction()
         for name, upper in _by_name(uppers, "uppers").items():

@@ -67,13 +67,14 @@ class Writer:
         updates: object,
         *,
         upper: FrontierLike | None = None,
+        time: TimeLike | None = None,
         sequence: int | None = None,
         author: str = "",
         message: str = "",
     ) -> Appended:
         """Append as number `sequence` (default: the next). If it is committed already, nothing is written.
 
-        `updates` (also a batch), `upper`, `author` and `message` as for `Collection.append`.
+        `updates` (also a batch), `upper`, `time`, `author` and `message` as for `Collection.append`.
 
         Raises:
             WriterFenced: a later epoch of this name is open.
@@ -83,14 +84,17 @@ class Writer:
         """
         with noted(author, message, self._shard.known().format):
             if isinstance(updates, Batch):
-                if upper is not None:
-                    raise UsageError("a batch has its own upper: append it without, or by append_batches")
+                if upper is not None or time is not None:
+                    raise UsageError(
+                        "a batch has its own upper and times: append it without, or by append_batches"
+                    )
                 return self._numbered(
                     sequence, lambda idempotency: batches.append_batch(self._shard, updates, idempotency)
                 )
             end = None if upper is None else self._frontier(upper, "upper")
+            at = self._time(time)
             return self._numbered(
-                sequence, lambda idempotency: append.append_rows(self._shard, updates, end, idempotency)
+                sequence, lambda idempotency: append.append_rows(self._shard, updates, end, idempotency, at)
             )
 
     def compare_and_append(

@@ -31,6 +31,7 @@ class Writing(CollectionHandle):
         *,
         lower: FrontierLike | None = None,
         upper: FrontierLike | None = None,
+        time: TimeLike | None = None,
         author: str = "",
         message: str = "",
     ) -> Appended:
@@ -38,12 +39,15 @@ class Writing(CollectionHandle):
 
         Args:
             updates: any Arrow table or stream (also pandas, polars, DuckDB) with the key and value
-                columns. Without `_time` all rows get one time, chosen at the commit; without `_diff`
+                columns. Without `_time` all rows get one time, `time` or the commit's; without `_diff`
                 all are `+1`. Or a `Batch`, for several writers that all write the same data, possibly cut
                 differently: only its times that are still open are written; if none is, the call succeeds.
             lower: with `upper`, for several writers that all write the same data: only the times that are
                 still open are written; if none is, the call succeeds.
             upper: close all times before it; default: just past the last time.
+            time: time of all rows, which then have no `_time`. Default: the first open time or, for clock
+                times, the wall clock if that is later. It must be given, in every write, if the last time is
+                one that a writer gave more than a day after it: `"now"` closes all times until now.
             author: who makes the commit, such as a name or a job: at most 255 bytes. `commits` shows it,
                 for as long as the log has the commit. Not in a lake that earlier versions write too.
             message: why: at most 4,096 bytes; likewise.
@@ -58,17 +62,22 @@ class Writing(CollectionHandle):
             UpdateBeforeLower: a time is already closed.
             UpperMismatch: the collection's upper has not reached `lower`, or the lower of the batch.
             BatchConsumed: the batch was used before.
+            UsageError: a time must be given; see `time`.
         """
+        at = None if time is None else self._times.at(time, "time")
         with noted_on(self, author, message):
             if isinstance(updates, Batch):
-                if lower is not None or upper is not None:
+                if lower is not None or upper is not None or at is not None:
                     raise UsageError(
-                        "a batch has its own bounds: append it without, or by distributed.append_batches"
+                        "a batch has its own bounds and times: append it without, or by "
+                        "distributed.append_batches"
                     )
                 return batches.append_batch(self._shard, updates)
             if lower is None:
                 end = None if upper is None else self._frontier(upper, "upper")
-                return append.append_rows(self._shard, updates, end)
+                return append.append_rows(self._shard, updates, end, time=at)
+            if at is not None:
+                raise UsageError("lower is for rows with times of their own: leave time or lower out")
             if upper is None:
                 raise UsageError(f"lower={lower} needs an upper: give upper=...")
             return append.append_up_to(

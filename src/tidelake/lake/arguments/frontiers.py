@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tidelake.model.frontier import Frontier
-from tidelake.model.instants import TimeLike
+from tidelake.model.instants import TimeLike, day_number
 from tidelake.model.time import TimeDomain
 
 FrontierLike: TypeAlias = Frontier | TimeLike | list[TimeLike]
@@ -38,3 +38,16 @@ def frontier(
     else:
         elements = [value]
     return Frontier.of_all(domain.check(t, name, up=up, now_ms=now_ms) for t in elements)
+
+
+def check_any(value: FrontierLike, name: str, *, now_ms: Callable[[], int]) -> None:
+    """Check that an argument is a time or a frontier of some unit of single times, for a unit known later.
+
+    Raises:
+        UsageError: as `frontier`.
+    """
+    for one in value if isinstance(value, list) else [value]:
+        of = "counter" if isinstance(one, int | Frontier) else "us"
+        if isinstance(one, str) and day_number(one) is not None:
+            of = "date"
+        frontier(one, TimeDomain.parse(of), name, now_ms=now_ms)

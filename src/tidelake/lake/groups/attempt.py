@@ -159,6 +159,7 @@ class Attempt:
         time: int | None,
         *,
         own_times: bool,
+        picked: bool,
         upper: Frontier | None,
         lower: Frontier | None,
         idempotency: IdempotencyKey | None,
@@ -177,16 +178,15 @@ class Attempt:
         for name, seal in seals.items():
             id_ = self._shards[name].spec.shard_id
             joint = seal.join(shares[id_].seal or seal)
-            shares[id_] = replace(shares[id_], seal=joint)
+            shares[id_] = replace(shares[id_], seal=joint, name=name)
         for id_, times in self._staged.values():
             share = shares[id_]
             if times is not None:
                 first, last = share.times or times
                 within = (min(first, times[0]), max(last, times[1]))
                 shares[id_] = replace(share, times=within)
-        wanted = Intent(
-            self.id, self._awaited.begun, shares, None if own_times else time, own_times, upper, lower
-        )
+        at = None if own_times else time
+        wanted = Intent(self.id, self._awaited.begun, shares, at, own_times, upper, lower, picked)
         before, self.asked = self.asked, True
         try:
             return self.group.run(partial(deciding.decide, wanted=wanted, idempotency=idempotency))

@@ -255,7 +255,10 @@ class Groups:
             member = known.get(shard.spec.shard_id)
             if member is not None and member.leaving:
                 part(group, shard.spec.shard_id, shard)
-        admitted = group.run(partial(joining.admit, members=ids))
+        states = [shard.known() for shard in shards.values()]
+        # So that the group knows whether the last times of those that come in were given.
+        closed = {one.shard_id: (one.upper, one.closed_ms) for one in states if not one.upper.closed}
+        admitted = group.run(partial(joining.admit, members=ids, closed=closed))
         # In the order of ids, so that two processes that join the same collections do not each get one.
         for shard in sorted(shards.values(), key=lambda one: one.spec.shard_id):
             join(group, shard, admitted[shard.spec.shard_id])

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tidelake.errors import TidelakeError, UsageError
+from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.numbers import WriterNumbers
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
-from tidelake.model.frontier import Frontier
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.single import open_writer
@@ -94,7 +94,7 @@ class GroupWriter:
         *,
         sequence: int,
         content: str = "",
-        upper: Frontier | None = None,
+        upper: FrontierLike | None = None,
         read_at: int | None = None,
     ) -> Committed:
         """Append uploads of workers to several collections as number `sequence`, all or nothing.
@@ -153,7 +153,7 @@ class _Numbered(Transaction):
         open_: Callable[[str], Shard],
         new_id: Callable[[], str],
         key: IdempotencyKey,
-        upper: Frontier | None,
+        upper: FrontierLike | None,
     ) -> None:
         super().__init__(groups, open_, new_id, upper=upper)
         self._key = key

@@ -41,6 +41,7 @@ from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.batches import check_once
 from tidelake.shard.writing.transaction import Given, Offered, RowChanges, check_fits, has_times, offered_of
 from tidelake.state.commands import open_writer
+from tidelake.state.deciding import seal_back
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.tokens import PREFIX
 from tidelake.tabletext import FieldsAsHtml
@@ -167,7 +168,7 @@ class Transaction:
         self._add("stage", name, updates)
 
     def seal(self, name: str, upper: FrontierLike) -> None:
-        """Close the times of one collection before a frontier."""
+        """Close the times of one collection before a frontier. The commit is refused if it would go back."""
         self._check_open()
         shard = self._shard(name)
         self._seals[name] = _times(shard).bound(upper, f"upper of {name!r}")
@@ -194,6 +195,7 @@ class Transaction:
             # Check before anything is joined or stored, so that a wrong call changes nothing.
             wanted, lower, upper = self._in_unit(time)
             self._check_times(wanted)
+            self._check_seals()
             self._time, self._lower, self._upper = wanted, lower, upper
             # Another commit means the same times, also if they were words such as `now`.
             self._asked = (wanted, lower, upper)
@@ -331,7 +333,13 @@ class Transaction:
                 if isinstance(given, Offered):
                     upper = given.upper if upper is None else upper.join(given.upper)
         done = attempt.decide(
-            self._seals, time, own_times=own_times, upper=upper, lower=self._lower, idempotency=idempotency
+            self._seals,
+            time,
+            own_times=own_times,
+            picked=self._time is None,
+            upper=upper,
+            lower=self._lower,
+            idempotency=idempotency,
         )
         return self._committed(attempt, done.upper, already=done.already)
 
@@ -365,6 +373,14 @@ class Transaction:
             raise UsageError("staged rows need _time")
         if True in timed and time is not None:
             raise UsageError(f"time={time}, but the rows have times of their own: leave one of them out")
+
+    def _check_seals(self) -> None:
+        """Refuse a seal that would go back, before anything joins; `decide` asks again. Scans logs."""
+        for name, seal in self._seals.items() if self._attempt is None else ():
+            shard = self._shards[name]
+            back = seal_back(name, seal, shard.version().upper, shard.spec.domain)
+            if back is not None:
+                raise back
 
     def _idempotency(self, group: Shard) -> IdempotencyKey | None:
         """The claim that makes the token's transaction commit once; None: no token, or it is committed."""

@@ -93,5 +93,6 @@ def _seen(look: LogView, group: ShardState | None) -> ShardState:
     if group is not None and view is not None:
         # SUBTLE: only the upper of the newest view. The group may have forgotten decisions since, as they are
         # applied in states of the collection that are newer than the one that was read.
-        view = replace(view, upper=view.upper.join(deciding.view(group, look.state.shard_id).upper))
+        newest = deciding.view(group, look.state.shard_id)
+        view = replace(view, upper=view.upper.join(newest.upper), closed_ms=newest.closed_ms)
     return with_group(applying.seen_through(look.state, view), group or look.group)

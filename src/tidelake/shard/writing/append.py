@@ -40,6 +40,7 @@ from tidelake.shard.upkeep.tending import admit, make_room, tend_if_due
 from tidelake.shard.writing import single
 from tidelake.state.append import Appended, AtCommit, Exactly, UpTo, When, already_in, expected
 from tidelake.state.idempotency import IdempotencyKey
+from tidelake.state.leaping import leap
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
@@ -101,22 +102,29 @@ def _append_within(
 
 
 def append_rows(
-    shard: Shard, updates: object, upper: Frontier | None = None, idempotency: IdempotencyKey | None = None
+    shard: Shard,
+    updates: object,
+    upper: Frontier | None = None,
+    idempotency: IdempotencyKey | None = None,
+    time: Time | None = None,
 ) -> Appended:
     """Add updates at or after the shard's current upper.
 
-    Without a time column, all rows get one time, picked at the commit: the shard's upper, or with clock times
-    the wall clock if that is later. With a time column, `upper` moves to the given frontier, or just past the
-    last time. After a conflict with another writer this tries again, without another upload, as long as no
-    time of the rows is before the new upper.
+    Without a time column, all rows get `time`, or one that is picked at the commit: the shard's upper, or
+    with clock times the wall clock if that is later. With times, `upper` moves to the given frontier, or just
+    past the last time. After a conflict with another writer this tries again, without another upload, as long
+    as no time of the rows is before the new upper.
     """
     domain = shard.spec.domain
     given = as_table(updates)
-    if set(domain.columns) & set(given.column_names):
-        return under_newest_schema(shard, lambda spec: _append_timed(shard, spec, given, upper, idempotency))
+    if time is not None or set(domain.columns) & set(given.column_names):
+        return under_newest_schema(
+            shard, lambda spec: _append_timed(shard, spec, given, upper, idempotency, time=time)
+        )
     if upper is not None:
         raise UsageError(
-            f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
+            f"upper={upper} needs times: give time=, add the column {', '.join(domain.columns)}, or leave it "
+            "out"
         )
 
     def attempt(spec: ShardSpec) -> Appended:
@@ -127,10 +135,17 @@ def append_rows(
 
 
 def _append_timed(
-    shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, idempotency: IdempotencyKey | None
+    shard: Shard,
+    spec: ShardSpec,
+    given: pa.Table,
+    upper: Frontier | None,
+    idempotency: IdempotencyKey | None,
+    *,
+    time: Time | None,
 ) -> Appended:
-    table = normalized(spec, given)
-    idempotency = with_fingerprint(idempotency, table)
+    table = normalized(spec, given, time)
+    # The time of the call is no part of the rows: a retry at `now` has another one.
+    idempotency = with_fingerprint(idempotency, table, () if time is None else spec.domain.columns)
     lower = shard.version_to_write().upper
     # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
     known = (
@@ -140,7 +155,7 @@ def _append_timed(
     )
     if known is not None:
         return known
-    end = _end(shard, table, upper)
+    end = _end(shard, table, upper, time)
     check_times(table, spec.domain, lower, end)
     return _upload(shard, spec, table, partial(_append_at_upper, shard, table, end, idempotency))
 
@@ -182,9 +197,11 @@ def _append_at_upper(
             version = shard.version()
 
 
-def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
+def _end(shard: Shard, table: pa.Table, upper: Frontier | None, time: Time | None) -> Frontier:
     if upper is not None:
         return upper
+    if time is not None and shard.spec.domain.total_order:
+        return past_last(time)
     if not shard.spec.domain.total_order:
         raise UsageError(f"times of {shard.spec.domain} have no single last one: give upper=[...]")
     ends = time_range(table, shard.spec.domain)
@@ -212,7 +229,7 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     """The earliest time that an append without times may get now.
 
     Raises:
-        UsageError: times are tuples.
+        UsageError: times are tuples, or it is long after the last one, which was given (`state.leaping`).
         UpperMismatch: the collection is closed for good.
     """
     domain = shard.spec.domain
@@ -222,7 +239,11 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
         )
     if state.upper.closed:
         raise UpperMismatch("any frontier", state.upper)
-    return times.join(state.upper.elements[0], domain.now(shard.env.clock.now_ms()))
+    at = times.join(state.upper.elements[0], domain.now(shard.env.clock.now_ms()))
+    leaps = leap(state, at)
+    if leaps is not None:
+        raise leaps
+    return at
 
 
 def with_fingerprint(

@@ -14,10 +14,12 @@ from pyspark.sql import types as t
 
 from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import times_of
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.shard.writing.replacement import Replacement
 from tidelake.spark.columns import check_frame
+from tidelake.spark.envelopes.times import one_time
 from tidelake.spark.envelopes.updates import StoreRows, commit_time
 from tidelake.spark.tasks import ArrowMap, run_tasks, slots
 from tidelake.spark.uploads import (
@@ -39,10 +41,10 @@ class Snapshot:
     Columns that a change of the schema added may be missing, and are null.
 
     Attributes:
-        time: time of the change; None: the time of the commit.
+        time: time of the change, a number or a text such as `"now"`; None: the time of the commit.
     """
 
-    time: int | None = None
+    time: str | int | None = None
 
     @property
     def rebases(self) -> bool:
@@ -53,6 +55,9 @@ class Snapshot:
         """As `Envelope`."""
         if not collection.domain.total_order:
             raise UsageError(f"times of {collection.domain} do not follow each other: append updates")
+        if isinstance(self.time, str):
+            # All rows have one time, so it names no column.
+            times_of(collection).at(self.time, "time")
         schema = pa.schema([*collection.schema, collection.update_schema.field(DIFF)])
         check_frame(frame, schema, optional=(DIFF, *collection.distributed.uploader().spec.optional))
 
@@ -102,7 +107,8 @@ class Snapshot:
     ) -> tuple[int, list[Replacement]]:
         """The time of the change, and the tasks that compute the difference."""
         while True:
-            at = commit_time(collection, lower) if self.time is None else self.time
+            given = one_time(self.time, (), collection)
+            at = commit_time(collection, lower) if given is None else given
             try:
                 return at, collection.distributed.replacements(stored.uploads, time=at, parallelism=count)
             except UpdateBeforeLower:

@@ -3,6 +3,7 @@
 Owns which columns can be times, and how their values become times. Must not know envelopes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,7 +13,23 @@ from pyspark.sql import types as t
 from tidelake.data.timestamps import days_of
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import times_of
+from tidelake.model.instants import is_instant
+from tidelake.model.time import parts
 from tidelake.timetext import is_clock
+
+
+def one_time(time: str | int | None, names: Sequence[str], collection: Collection) -> int | None:
+    """The one time of all rows, if an option `time` says it: a number or, if no column has that name, a text.
+
+    Raises:
+        UsageError: the text is an instant, and the collection has no such time.
+    """
+    if not isinstance(time, str):
+        return time
+    if time in names or not is_instant(time):
+        return None
+    return parts(times_of(collection).at(time, "time"))[0]
 
 
 def check_time(frame: t.StructType, time: str, collection: Collection) -> None:

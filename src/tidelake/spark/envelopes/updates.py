@@ -18,7 +18,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.spark.columns import check_frame, convert
 from tidelake.spark.envelopes.envelope import RowByRow
-from tidelake.spark.envelopes.times import TakeTime, check_time
+from tidelake.spark.envelopes.times import TakeTime, check_time, one_time
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, upload
 
@@ -37,13 +37,14 @@ class Updates(RowByRow):
     Attributes:
         time: the column with the time of each row: whole numbers or, if the collection's times are a clock,
             timestamps (rounded down to its unit) or dates (midnight UTC). It is also stored if the collection
-            has a column of that name. None: `_time` if the frame has it, otherwise the time of the commit.
+            has a column of that name. Or one time for all rows: a number, or a text such as `"now"` if the
+            frame has no such column. None: `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with rows whose time is closed: `"refuse"` is an error, `"advance"` gives them
             the least time that is open at the commit.
         interval: lower and upper; all rows lie in between. Only needed if times are tuples.
     """
 
-    time: str | None = None
+    time: str | int | None = None
     late: Late = "refuse"
     interval: tuple[Frontier, Frontier] | None = None
 
@@ -64,7 +65,9 @@ class Updates(RowByRow):
             )
         optional = (DIFF, *collection.distributed.uploader().spec.optional)
         wanted = collection.update_schema
-        if self.time is not None and self.time != domain.columns[0]:
+        if one_time(self.time, frame.names, collection) is not None:
+            wanted = pa.schema([f for f in wanted if f.name != domain.columns[0]])
+        elif isinstance(self.time, str) and self.time != domain.columns[0]:
             check_time(frame, self.time, collection)
             wanted = pa.schema([f for f in wanted if f.name != domain.columns[0]])
             frame = StructType([f for f in frame if f.name != self.time or f.name in wanted.names])
@@ -76,10 +79,11 @@ class Updates(RowByRow):
         """As `Envelope`."""
         domain = collection.domain
         uploader = collection.distributed.uploader(*(self.interval or (None, None)))
-        own, stamp, take = domain.columns[0], None, None
-        if self.time is not None and self.time != own:
+        own, take = domain.columns[0], None
+        stamp = at = one_time(self.time, columns, collection)
+        if at is None and isinstance(self.time, str) and self.time != own:
             take = TakeTime(self.time, own, domain.unit)
-        elif domain.total_order and own not in columns:
+        elif at is None and domain.total_order and own not in columns:
             stamp = commit_time(collection, lower)
         given = columns if take is None else (*columns, own)
         wanted = [field for field in collection.update_schema if field.name in given]
@@ -90,7 +94,7 @@ class Updates(RowByRow):
             time=own if domain.total_order else None,
             stamp=stamp,
             counted=DIFF in columns,
-            advances=stamp is not None or self.late == "advance",
+            advances=stamp != at or self.late == "advance",
             prepare=take,
         )
 
@@ -171,6 +175,9 @@ def check_late(late: object) -> None:
 
 
 def commit_time(collection: Collection, lower: Frontier) -> int:
-    """The time for rows without one: `lower` or, for clock times, the wall clock if that is later."""
-    now_ms = collection.distributed.env.clock.now_ms()
-    return times.parts(times.join(lower.elements[0], collection.domain.now(now_ms)))[0]
+    """The time for rows without one: `lower` or, for clock times, the wall clock if that is later.
+
+    Raises:
+        UsageError: the last time was given, and is much older than the clock.
+    """
+    return times.parts(times.join(lower.elements[0], collection.distributed.commit_time()))[0]

@@ -20,7 +20,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
-from tidelake.spark.envelopes.times import TakeTime, check_time
+from tidelake.spark.envelopes.times import TakeTime, check_time, one_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.installed import VERSION
 from tidelake.spark.tasks import ArrowMap, slots
@@ -44,7 +44,7 @@ class Upsert:
             row are late and change nothing.
         delete_column: a boolean column that is true where the key is removed; None: no row removes its key.
             If all rows are removals, value columns may be missing.
-        time: the column with the time of each event, as for `Updates`, or one time for all events. None:
+        time: the column with the time of each event, or one time for all events, as for `Updates`. None:
             `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` moves them to
             the least open time, in their order.
@@ -107,7 +107,7 @@ class Upsert:
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002  # it pins its own
         """As `Envelope`."""
         own, time = collection.domain.columns[0], self._column(columns, collection)
-        at = self.time if isinstance(self.time, int) else None
+        at = one_time(self.time, columns, collection)
         upserter = collection.distributed.upserter(
             time=at,
             order_by=self.order_by,
@@ -138,6 +138,8 @@ class Upsert:
         own = collection.domain.columns[0]
         if self.time is None:
             return own if own in names else None
+        if one_time(self.time, names, collection) is not None:
+            return None
         return self.time if isinstance(self.time, str) else None
 
 

@@ -41,7 +41,7 @@ from tidelake.spark.writing.token import TokenWriter
 
 SNAPSHOT = "snapshot"
 # Envelopes whose option `time` may also be one time for all rows.
-AT_ONE_TIME = (SNAPSHOT, "upsert")
+AT_ONE_TIME = (DEFAULT, SNAPSHOT, "upsert")
 # Envelopes whose rows have the columns of the collection.
 OF_COLUMNS = (DEFAULT, SNAPSHOT, "upsert")
 

@@ -19,9 +19,9 @@ from tidelake.data.sql.changes import Action, Insertion, RowChange, TextSpan, ch
 from tidelake.data.sql.statement import Statement, quoted, shown
 from tidelake.errors import UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.handle import noted_on, times_of
+from tidelake.lake.api.handle import noted_on
+from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
-from tidelake.model.instants import PER_UNIT
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
@@ -105,7 +105,7 @@ def _insert(
     ]
     new = rows.select(*made)
     if upper is not None:
-        new = _at(new, collection, upper)
+        new = _at(new, tables, collection, upper)
     return _told(tables, _written(tables, collection, new, upper))
 
 
@@ -128,16 +128,14 @@ def _open_upper(collection: Collection) -> Frontier:
     return upper
 
 
-def _next_time(collection: Collection, upper: Frontier) -> Time:
-    """The time of a change: the first that is open and, for a clock, not before the wall clock."""
-    (first,) = upper.elements
-    if collection.domain.unit not in PER_UNIT:
-        return first
-    return max(first, times_of(collection).at("now", "now"))
+def _next_time(tables: SqlTables, collection: Collection, upper: Frontier) -> Time:
+    """The time of a change: the caller's, or the first that is open and, for a clock, not before its time."""
+    given = tables.at(collection)
+    return times.join(upper.elements[0], collection.distributed.commit_time()) if given is None else given
 
 
-def _at(rows: DataFrame, collection: Collection, upper: Frontier) -> DataFrame:
-    time = f.lit(_next_time(collection, upper)).cast("bigint")
+def _at(rows: DataFrame, tables: SqlTables, collection: Collection, upper: Frontier) -> DataFrame:
+    time = f.lit(_next_time(tables, collection, upper)).cast("bigint")
     return rows.withColumn(collection.domain.columns[0], time)
 
 
@@ -177,9 +175,9 @@ class _Attempt:
             rows = reduce(DataFrame.unionByName, self._updates())
             few = self._gathered(rows)
         if few is None:
-            rows = _at(rows, self._collection, self._upper)
+            rows = _at(rows, self._tables, self._collection, self._upper)
             return _told(self._tables, _written(self._tables, self._collection, rows, self._upper))
-        time = _next_time(self._collection, self._upper)
+        time = _next_time(self._tables, self._collection, self._upper)
         times = pa.repeat(pa.scalar(time, pa.int64()), few.num_rows)
         few = few.append_column(self._collection.domain.columns[0], times)
         empty = frame_of(self._tables.spark, few.slice(0, 0), spark_schema(few.schema))
@@ -366,7 +364,8 @@ def _written(
 ) -> WriteReport:
     with noted_on(collection, tables.author, tables.message):
         title = f"tidelake: write to {collection.name}"
-        return write(collection, rows, Updates(), lower=lower, title=title, few=few)
+        at = tables.at(collection) if lower is None else None
+        return write(collection, rows, Updates(at), lower=lower, title=title, few=few)
 
 
 def _told(tables: SqlTables, report: WriteReport) -> DataFrame:

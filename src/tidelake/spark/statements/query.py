@@ -21,6 +21,7 @@ def sql(
     *,
     lake: Lake,
     as_of: TimeLike | None = None,
+    time: TimeLike | None = None,
     args: Args = None,
     timeout_s: float | None = None,
     hold_for: DurationLike | None = HOLD_FOR,
@@ -44,6 +45,8 @@ def sql(
         text: one statement.
         lake: where the collections are.
         as_of: the time of all tables that name none; default: the last closed time.
+        time: time of the change, for a statement that changes a collection; default: the first open time or,
+            for clock times, now. `"now"` also where `Collection.append` refuses a write without a time.
         args: values of parameters, as for `spark.sql`: a dict for `:name`, a list for `?`.
         timeout_s: how long to wait for a time to be closed; default: the setting `wait_timeout_s`.
         hold_for: how long the DataFrame can be used; see `snapshot`. One log write for each table.
@@ -67,9 +70,11 @@ def sql(
             f"{shown(text)}: ts.sql takes queries, INSERT INTO, UPDATE, DELETE FROM and MERGE INTO. "
             "Collections are made by lake.create; for everything else use spark.sql"
         )
-    if parsed.kind == "query" and (author or message):
-        raise UsageError("author and message are for statements that change a collection: leave them out")
-    tables = SqlTables(spark, lake, as_of, args, timeout_s, hold_for, author, message)
+    if parsed.kind == "query" and (author or message or time is not None):
+        raise UsageError(
+            "time, author and message are for statements that change a collection: leave them out"
+        )
+    tables = SqlTables(spark, lake, as_of, args, timeout_s, hold_for, author, message, time)
     if parsed.kind != "query":
         return changed(parsed, tables)
     frames = tables.frames(parsed)

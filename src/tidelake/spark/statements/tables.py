@@ -15,10 +15,12 @@ from tidelake.data.sql.changes import TextSpan
 from tidelake.data.sql.statement import Statement, TableReference, quoted
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.lake import Lake
 from tidelake.lake.api.tablereads import collection_name, table_reads
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.model.instants import TimeLike
+from tidelake.model.time import parts
 from tidelake.spark.reading.tables import table
 
 # Of Unicode's private use: no text of SQL needs them.
@@ -43,6 +45,11 @@ class SqlTables:
     hold_for: DurationLike | None
     author: str = ""
     message: str = ""
+    time: TimeLike | None = None
+
+    def at(self, collection: Collection) -> int | None:
+        """The time of what the statement writes, if the caller gave one."""
+        return None if self.time is None else parts(times_of(collection).at(self.time, "time"))[0]
 
     def frames(self, parsed: Statement, apart: Iterable[int] = ()) -> dict[str, DataFrame]:
         """The collections that a statement names, as DataFrames, by `name_of` their positions.

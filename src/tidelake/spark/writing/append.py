@@ -14,6 +14,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import noted_on, times_of
 from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
@@ -32,6 +33,7 @@ def append(
     *,
     lower: FrontierLike | None = None,
     upper: FrontierLike | None = None,
+    time: TimeLike | None = None,
     ranges: int | None = None,
     token: str | None = None,
     author: str = "",
@@ -47,6 +49,7 @@ def append(
             be missing, and are null. It is evaluated once, and once more if it was larger than estimated.
         lower: append iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. Tuple times need both.
+        time: the time of all rows, or (a text) the column with the time of each; see `upsert`.
         ranges: first sort the rows into so many key ranges (a shuffle), so that the parts do not
             overlap and later reads merge fewer runs; pays off from about ten million rows on.
         token: see `write`.
@@ -64,12 +67,13 @@ def append(
     domain = collection.domain
     start = None if lower is None else times_of(collection).bound(lower, "lower")
     end = None if upper is None else times_of(collection).bound(upper, "upper")
-    timed = any(name in frame.columns for name in domain.columns)
+    timed = time is not None or any(name in frame.columns for name in domain.columns)
     if not timed and (start is not None or end is not None):
         raise UsageError(f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out")
     return write(
         collection,
         frame,
+        Updates(**at_time(collection, {"time": time})),
         lower=start,
         upper=end,
         ranges=ranges,
@@ -79,10 +83,10 @@ def append(
     ).appended
 
 
-def at_time(collection: Collection, options: Mapping[str, object]) -> dict[str, object]:
+def at_time(collection: Collection, options: Mapping[str, object]) -> dict[str, Any]:
     """The options of an envelope, with an instant that is given as `time` in the collection's unit.
 
-    A text stays as it is: it names a column.
+    A text stays as it is: it may name a column.
     """
     time: Any = options.get("time")
     if time is None or isinstance(time, str):

@@ -40,8 +40,9 @@ def upsert(
             row are late and change nothing.
         delete_column: a boolean column that is true where the key is removed; default: no row removes its
             key, also if its values are all null. If all rows are removals, value columns may be missing.
-        time: the time of all events, or (a text) the column with the time of each; events of one key apply in
-            the order of times. Default: `_time` if the frame has it, otherwise the time of the commit.
+        time: the time of all events, or (a text) the column with the time of each; a text such as `"now"` is
+            a time if there is no such column. Events of one key apply in the order of times. Default: `_time`
+            if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` moves them to
             the least open time.
         token: see `tidelake.spark.write`.
