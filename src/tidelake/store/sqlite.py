@@ -24,7 +24,7 @@ import errno
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -161,13 +161,13 @@ class SqliteVersionLog:
             handle.drop()
             try:
                 database = self._connect(key, handle)
-                if database is not None:
-                    database.entries(0, None)
-                return None
+                return None if database is None else self._finished(key, database, database.entries(0, None))
             except SymbolicLink:
                 raise
             except CorruptionError as error:
                 damage = error
+            except OSError as error:
+                raise unavailable("mend key", key, error) from error
             except _RAW as error:
                 refused = self._refused("read", key, error)
                 if not isinstance(refused, CorruptionError):
@@ -352,19 +352,19 @@ class SqliteVersionLog:
     def _mended(self, key: str, damage: CorruptionError, starts: Collection[int]) -> MendedLog:
         """Replace a damaged database by one of the intact entries. REQUIRES: the lock.
 
-        SUBTLE: a witness exists at every step, so that a key whose database has just been renamed counts as
-        damaged and not as deleted. If the process dies there, the next repair reads the renamed files.
+        SUBTLE: a process that dies here leaves each file of the old database under one of two names, and the
+        next repair reads it where it is. A witness exists at every step, so that a key whose database has
+        just been renamed counts as damaged and not as deleted.
         """
         folder, names = self._folder(key), self._names(key)
-        stem = next((name.removesuffix(".db") for name in names if _is_database(name)), None)
-        suffix = ""
-        if stem is None:
-            stem = next((name.removesuffix(".witness") for name in names if is_witness(name)), "")
-            suffix = _DAMAGED
+        stem = _damaged_stem(names)
+        for name in names:
+            if _is_unfinished(name) or (is_witness(name) and name != stem + ".witness"):
+                os.unlink(os.path.join(folder, name))
         old = os.path.join(folder, stem + ".db")
         new = os.path.join(folder, self._ids.fresh())
         acknowledged = noted(old)
-        found = salvage(old + suffix, old + "-wal" + suffix, acknowledged, starts, new + ".new")
+        found = salvage(_kept(old), _kept(old + "-wal"), acknowledged, starts, new + ".new")
         if found is None:
             raise damage
         linked = found.links[-1]
@@ -377,17 +377,35 @@ class SqliteVersionLog:
         for name in (old, old + "-wal"):
             with suppress(FileNotFoundError):
                 os.rename(name, name + _DAMAGED)
+            # A database whose write-ahead log is gone would be opened without it.
+            self._folders.flush(folder)
         with suppress(FileNotFoundError):
             os.unlink(old + "-shm")
-        os.rename(new + ".new", new + ".db")
-        self._folders.flush(folder)
         if linked:
             note(new + ".db", Acknowledged(found.head, linked))
-        with suppress(FileNotFoundError):
-            os.unlink(witness_of(old))
+        os.rename(new + ".new", new + ".db")
         self._folders.flush(folder)
+        self._forget_witness(old)
         known = None if acknowledged is None else acknowledged.seqno
         return MendedLog(damage.reason, found.entries[0].seqno, found.head, known, old + _DAMAGED)
+
+    def _finished(self, key: str, database: Database, entries: Sequence[Entry]) -> MendedLog | None:
+        """Finish a repair that died when the new database was in its place. REQUIRES: the lock."""
+        own = os.path.basename(witness_of(database.path))
+        left = next((name for name in self._names(key) if is_witness(name) and name != own), None)
+        if left is None:
+            return None
+        old = os.path.join(self._folder(key), left.removesuffix(".witness") + ".db")
+        acknowledged = noted(old)
+        self._forget_witness(old)
+        known = None if acknowledged is None else acknowledged.seqno
+        reason = "a repair of it was interrupted before its end"
+        return MendedLog(reason, entries[0].seqno, entries[-1].seqno, known, old + _DAMAGED)
+
+    def _forget_witness(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(witness_of(path))
+        self._folders.flush(os.path.dirname(path))
 
     def _clean(self, key: str) -> None:
         # Removes what a crash left. REQUIRES: the lock, and that the key has no database.
@@ -469,6 +487,24 @@ class SqliteVersionLog:
 
 def _is_database(name: str) -> bool:
     return name.endswith(".db")
+
+
+def _is_unfinished(name: str) -> bool:
+    """Whether a file belongs to a database that was being made when its process died."""
+    return name.endswith(".new") or ".new-" in name
+
+
+def _damaged_stem(names: Collection[str]) -> str:
+    """The name, without its end, of the damaged database among the files of a key."""
+    current = [name.removesuffix(".db") for name in names if _is_database(name)]
+    lost = [name.removesuffix(".witness") for name in names if is_witness(name)]
+    renamed = [stem for stem in lost if stem + ".db" + _DAMAGED in names]
+    return next(iter([*current, *renamed, *lost]), "")
+
+
+def _kept(path: str) -> str:
+    """Where a file of a damaged database is: under its own name, or that which a repair gave it."""
+    return path if os.path.lexists(path) else path + _DAMAGED
 
 
 def _is_of_key(name: str) -> bool:

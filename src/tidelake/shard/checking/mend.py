@@ -7,7 +7,9 @@ repaired state.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from tidelake.env import Env
 from tidelake.errors import BlobExists, BlobNotFound, CorruptionError, InternalError
@@ -121,10 +123,9 @@ class Mending:
         after = plan.after
         if after is None:
             return False
-        id_ = self._env.ids.fresh()
         for name, copy in plan.own.items():
             self._copy(name, copy)
-        self._store_aside(plan, id_)
+        self._store_aside(plan)
         history = History(self._id, self._stores, self._env)
         rollup = history.write_rollup(after)
         now_ms = max(self._env.clock.now_ms(), after.committed_ms)
@@ -145,26 +146,33 @@ class Mending:
         plan = self.plan(replayed, frozenset())
         return plan is not None and self.carry_out(plan)
 
-    def _store_aside(self, plan: Plan, id_: str) -> None:
-        """Store copies of what is set aside, and the state before the repair."""
+    def _store_aside(self, plan: Plan) -> None:
+        """Store copies of what is set aside, and the state before the repair.
+
+        Under names that follow from the plan: a repair that died has stored the same objects.
+        """
+        told = "".join(f"{one.rule}: {one.what}\n" for one in plan.aside).encode()
+        id_ = blake2b(told, digest_size=16).hexdigest()
 
         def name(what: str) -> str:
             return names.aside(self._id, plan.before.seqno, id_, what)
 
-        told = "".join(f"{one.rule}: {one.what}\n" for one in plan.aside)
-        self._stores.blobs.put(name("what.txt"), told.encode())
-        self._stores.blobs.put(name("state"), codec.encode_state(plan.before))
+        self._put(name("what.txt"), told)
+        self._put(name("state"), codec.encode_state(plan.before))
         for entry in plan.left_out:
-            self._stores.blobs.put(name(f"entry-{entry.seqno}"), entry.data)
+            self._put(name(f"entry-{entry.seqno}"), entry.data)
         for one in plan.aside:
             if one.part is not None and one.part.inline is None and not one.doubled:
                 self._copy(one.part.name, name(one.part.name.rpartition("/")[2]))
 
     def _copy(self, source: str, target: str) -> None:
-        try:
-            self._stores.blobs.put(target, self._stores.blobs.get(source))
-        except (BlobNotFound, BlobExists):
-            return  # It is gone, which is why it is set aside; or it was copied before.
+        # If it is gone, that is why it is set aside.
+        with suppress(BlobNotFound):
+            self._put(target, self._stores.blobs.get(source))
+
+    def _put(self, name: str, data: bytes) -> None:
+        with suppress(BlobExists):
+            self._stores.blobs.put(name, data)
 
 
 def _arriving(entry: Entry, name: str) -> list[Part]:
