@@ -921,3 +921,19 @@ def test_a_log_that_the_store_refuses_is_told_and_the_others_are_looked_at(world
     # Without the catalog the names of the others are unknown; they are still there.
     assert away == "catalog" or "part-damaged" in {one.kind for one in report.left}
     assert sorted(world.blobs._blobs) == before
+
+
+def test_a_check_of_some_collections_looks_at_their_group(world, c):
+    lake = world.lake()
+    world.filled("d", lake=lake)
+    world.filled("alone", lake=lake)
+    lake.write({"c": table(7), "d": table(7)}, time=c.upper.elements[0] + 1)
+    group = lake.collection("c").state().group
+    assert world.fsck(["c", "d"]).clean
+    entries = world.log._entries[group]
+    data = bytearray(entries[-1].data)
+    data[-30] ^= 1
+    entries[-1] = replace(entries[-1], data=bytes(data))
+    report = world.fsck(["d"])
+    assert {one.collection for one in report.left} == {f"group {group}"}
+    assert world.fsck(["alone"]).clean

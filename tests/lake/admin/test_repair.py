@@ -13,6 +13,7 @@ from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.shard.checking.mend import _erasures_in
 from tidelake.state import codec, fuel
 from tidelake.state.edits import Delta, Edits, Move
 from tidelake.state.garbage import Garbage
@@ -446,3 +447,43 @@ def test_the_catalog_gives_up_no_name_by_itself(world, c):
     report = world.fsck(repair=True)
     assert "log-unreadable" in {f.kind for f in report.left}
     assert any("other collections depend on" in f.message for f in report.findings)
+
+
+def with_erasure(world, lake):
+    """A collection from which two keys were erased; the entry that asked for it, and that which did it."""
+    c = filled(world, "e", lake)
+    before = len(world.entries(c))
+    c.erase([0, 1], reason="ticket 12")
+    return c, before, before + 1
+
+
+@pytest.mark.parametrize("which", ["asked", "done", "before", "both"])
+def test_a_repair_that_leaves_an_erasure_out_erases_again_or_says_so_by_name(world, which):
+    lake = world.lake()
+    c, asked, done = with_erasure(world, lake)
+    (id_,) = c.erasures()
+    world.blobs.delete_all([info.name for info in world.blobs.list(f"{c.id}/rollups/")])
+    for at in {"asked": [asked], "done": [done], "before": [asked - 1], "both": [asked, done]}[which]:
+        damaged_entry(world, c, at)
+    report = world.fsck(["e"], repair=True)
+    again = world.lake().collection("e")
+    there = {0, 1} & {*again.snapshot().read_all()["id"].to_pylist()} if again.upper.elements[0] else set()
+    told = [one for one in report.left if one.kind == "erasure-lost"]
+    if there:
+        assert told and id_ in told[0].message and "erase them again" in told[0].message
+        assert not report.clean
+    else:
+        assert not told and report.clean
+    assert bool(there) == (which == "both"), report.findings
+
+
+def test_the_keys_of_a_sound_entry_that_is_left_out_are_erased_again(world):
+    c, asked, done = with_erasure(world, world.lake())
+    (id_,) = c.erasures()
+    state, entries = replace(c.state(), erasures=pmap()), world.entries(c)
+    for left_out in ([entries[asked]], [entries[asked], entries[done]]):
+        again, lost = _erasures_in(left_out, state)
+        assert len(again[id_].keys) == 2 and again[id_].pending and not lost
+    again, (lost,) = _erasures_in([entries[done]], state)
+    assert not again and id_ in lost.what and "ticket 12" in lost.what
+    assert _erasures_in(entries[asked:], c.state()) == ({}, [])

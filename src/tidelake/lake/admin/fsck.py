@@ -5,6 +5,7 @@ Data is never removed: a shard with rows that no name leads to is reported and s
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tidelake.config import Config
@@ -122,7 +123,10 @@ class LakeCheck:
     _checked: list[Checked] = field(default_factory=list)
 
     def some(self, names: Iterable[str]) -> FsckReport:
-        """Check the collections of these names; if the catalog cannot be read, check the catalog instead."""
+        """Check the collections of these names, and their groups.
+
+        If the catalog cannot be read, check the catalog instead.
+        """
         self._mend_logs([SHARD_ID])
         try:
             listing: Listing | None = self.catalog.read()
@@ -135,10 +139,25 @@ class LakeCheck:
         for name in wanted:
             if shards.get(name) is None:
                 raise CollectionNotFound(not_found(name, shards))
-        self._mend_logs(shards[name] or "" for name in wanted)
-        for name in wanted:
-            self._collection(name, shards[name] or "")
+        ids = [shards[name] or "" for name in wanted]
+        self._mend_logs(ids)
+        groups = self._groups(ids)
+        self._mend_logs(groups)
+        for name, shard_id in zip(wanted, ids, strict=True):
+            self._collection(name, shard_id)
+        for group in groups:
+            self._checked.append(self._shard(group, f"group {group}"))
         return self._report()
+
+    def _groups(self, shard_ids: Iterable[str]) -> list[str]:
+        """The groups of some collections: reads of these need them. A read of each log."""
+        found: dict[str, None] = {}
+        for shard_id in shard_ids:
+            with suppress(*_UNREADABLE, CollectionDropped):  # the check of the collection reports it
+                known = self._opened(shard_id)
+                if known is not None and known.state.group:
+                    found[known.state.group] = None
+        return list(found)
 
     def all(self) -> FsckReport:
         """Check the catalog, all collections, and the other objects in the stores."""

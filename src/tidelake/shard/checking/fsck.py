@@ -4,6 +4,7 @@ Owns the order of the checks. Writes nothing unless it is told to repair. May ru
 collectors: before an object is reported as missing, a newer state is asked whether it still needs it.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,6 +13,7 @@ from tidelake.env import Env
 from tidelake.errors import (
     BlobNotFound,
     CorruptionError,
+    ErasureWaits,
     FormatTooNew,
     InvalidUpdates,
     OutcomeUnknown,
@@ -43,8 +45,10 @@ from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
+from tidelake.shard.upkeep.eraser import Eraser
 from tidelake.state import basing, commands, forking
 from tidelake.state.bases import Base
+from tidelake.state.erasing import pending
 from tidelake.state.mending import all_parts
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobInfo
@@ -200,6 +204,9 @@ class ShardCheck:
             self._tell("mendable", self._id, "another process wrote to it meanwhile: repair it again")
             return replayed
         for one in plan.aside:
+            if one.rule == "erasure-lost":
+                self._tell(one.rule, self._id, one.what)
+                continue
             kept = "but its part stays in use" if one.doubled else f"with {one.rows} updates"
             object_ = self._id if one.part is None else one.part.name
             self._tell("set-aside", object_, f"{one.what} breaks {one.rule}: set aside, {kept}")
@@ -207,8 +214,17 @@ class ShardCheck:
             replace(one, repaired=True) if one.kind in _MENDED or one.object in lost else one
             for one in self._found
         ]
+        self._erase_again(plan.after)
         state = self._history().refresh(LoadedVersion(plan.after, 0)).state
         return Replayed(state, True)
+
+    def _erase_again(self, state: ShardState) -> None:
+        """Carry out the erasures that a repair has taken back. If it cannot be done, they are reported."""
+        if not pending(state):
+            return
+        shard = Shard.open(self._stores, self._env, self._url, self._id, self._config)
+        with suppress(ErasureWaits, CorruptionError, BlobNotFound, StoreUnavailable, OutcomeUnknown):
+            Eraser(shard).run_with_forks()
 
     def _refusal(self, plan: Plan, lost: frozenset[str]) -> str:
         """Why a plan must not be carried out; empty if it may be."""
@@ -337,7 +353,10 @@ class ShardCheck:
         self._repaired(("log-damaged",), {self._id})
         if mended.lost is not None:
             first, last = mended.lost
-            message = f"its entries {first} to {last} were acknowledged, and are lost"
+            message = (
+                f"its entries {first} to {last} were acknowledged, and are lost; if they noted an erasure, "
+                "erase these keys again"
+            )
             self._tell("log-lost", self._id, message)
         return tuple(self._found)
 

@@ -6,25 +6,28 @@ from which the log continues. Nothing has changed until that entry is in. `tidel
 repaired state.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from tidelake.env import Env
 from tidelake.errors import BlobExists, BlobNotFound, CorruptionError, InternalError
 from tidelake.model import names
-from tidelake.model.batch import Part
 from tidelake.shard.checking.replay import Replayed, replay, salvaged
 from tidelake.shard.history import History, LoadedVersion
 from tidelake.state import codec
 from tidelake.state.edits import Delta, Edits, apply
+from tidelake.state.erased import Erasure
 from tidelake.state.garbage import arriving
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.mending import Mended, SetAside, mended, not_ours
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
+
+_ERASURE = re.compile(rb'"([0-9a-f]{32})":\{"reason":')
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,14 @@ class Mending:
     ) -> Plan:
         own = {part.name: self._fresh(state) for part in not_ours(state) if part.name not in lost}
         own = {name: copy for name, copy in own.items() if self._is_there(name)}
+        again, unknown = _erasures_in(left_out, state)
         try:
-            made = mended(state, lost, own)
+            made = mended(replace(state, erasures=state.erasures.update(again)), lost, own)
             check_state(made.state)
         except (InternalError, ValueError) as error:
             return Plan(state, None, (SetAside("rule-broken", str(error)),), left_out, sound)
         aside = (*made.aside, *self._of_entries(left_out, made))
+        aside += tuple(unknown)
         return Plan(state, made.state, aside, left_out, sound, own)
 
     def _fresh(self, state: ShardState) -> str:
@@ -106,8 +111,12 @@ class Mending:
         named = {part.name for part in made.state.parts()}
         for entry in entries:
             name = f"{self._id}@{entry.seqno}"
-            yield SetAside("log-entry", f"entry {name} of {len(entry.data)} bytes")
-            for part in _arriving(entry, name):
+            edits = _edits_of(entry, name)
+            what = f"entry {name} of {len(entry.data)} bytes"
+            if edits is None:
+                what += ", which cannot be read: if it noted an erasure, erase these keys again"
+            yield SetAside("log-entry", what)
+            for part in (part for one in edits or () for part in arriving(one)):
                 first, last = part.seen_times
                 what = f"part {part.name} of {part.rows} updates at times {first} to {last}, of entry {name}"
                 yield SetAside("log-entry", what, part, part.name in named)
@@ -175,10 +184,40 @@ class Mending:
             self._stores.blobs.put(name, data)
 
 
-def _arriving(entry: Entry, name: str) -> list[Part]:
-    """The parts that an entry adds, if the entry can be read."""
+def _edits_of(entry: Entry, name: str) -> tuple[Edits, ...] | None:
+    """The steps of an entry; None if it cannot be read."""
     try:
-        delta = codec.decode_delta(entry.data, name)
+        return codec.decode_delta(entry.data, name).steps
     except CorruptionError:
-        return []
-    return [part for edits in delta.steps for part in arriving(edits)]
+        return None
+
+
+def _erasures_in(entries: Iterable[Entry], state: ShardState) -> tuple[dict[str, Erasure], list[SetAside]]:
+    """The erasures that a state forgets without some entries: those whose keys are known, and the others.
+
+    A state that knows of an erasure has it carried out, or will.
+    """
+    found: dict[str, Erasure] = {}
+    for entry in entries:
+        for edits in _edits_of(entry, "") or ():
+            for id_, one in edits.erasures.items():
+                keys = one.keys or (found[id_].keys if id_ in found else ())
+                found[id_] = Erasure(one.reason, one.count, one.asked_ms, keys)
+    forgotten = {id_: one for id_, one in found.items() if id_ not in state.erasures}
+    lost = {
+        id_: f"erasure {id_} ({one.reason}) of {one.count} keys"
+        for id_, one in forgotten.items()
+        if not one.keys
+    }
+    for entry in entries:
+        # A damaged entry is still a text, mostly.
+        at = entry.data.find(b'"erasures":')
+        if at >= 0 and _edits_of(entry, "") is None:
+            for id_ in [one.decode() for one in _ERASURE.findall(entry.data, at)] or [""]:
+                if id_ not in state.erasures and id_ not in forgotten:
+                    lost.setdefault(id_, f"erasure {id_} of the damaged entry {entry.seqno}")
+    remedy = "its rows may be back, and its keys cannot be read: erase them again"
+    return (
+        {id_: one for id_, one in forgotten.items() if one.keys},
+        [SetAside("erasure-lost", f"{what}: {remedy}") for what in lost.values()],
+    )
