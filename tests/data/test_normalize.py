@@ -69,9 +69,14 @@ def test_timestamps_are_times_in_their_unit():
     assert normalize(rows, SCHEMA, TimeDomain("ms")).column("_time").to_pylist() == [5]
     with pytest.raises(InvalidUpdates, match="'_time'"):
         normalize(rows, SCHEMA, INT)
-    rows = rows.set_column(2, "_time", pa.array([5_000_001], pa.timestamp("ns")))
+    rows = rows.set_column(2, "_time", pa.array([5_000_001], pa.timestamp("ns", "UTC")))
     with pytest.raises(InvalidUpdates, match=r"'_time'.*not every value fits"):
         normalize(rows, SCHEMA, TimeDomain("ms"))
+    for unit in ("s", "ms", "us", "ns"):
+        rows = rows.set_column(2, "_time", pa.array([5], pa.timestamp(unit)))
+        for clock in ("ms", "us"):
+            with pytest.raises(InvalidUpdates, match=r"'_time'.*does not say its zone.*tz_localize"):
+                normalize(rows, SCHEMA, TimeDomain(clock))
 
 
 @pytest.mark.parametrize(

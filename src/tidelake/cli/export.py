@@ -86,7 +86,7 @@ def export(
         asked: dict[str, Any] = {
             "as_of": at,
             "changes": between,
-            "columns": None if columns is None else [name.strip() for name in columns.split(",")],
+            "columns": files.names(columns),
             "where": where,
             "with_diff": with_diff,
             "mode": mode,

@@ -8,14 +8,10 @@ from typing import Any
 
 import click
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
 
-from tidelake.cli import jsonlines, output
-from tidelake.data.ingest import as_table
-from tidelake.data.json import values
-from tidelake.data.json.block import overlong_decimals
+from tidelake.cli import csvfile, jsonlines, output
+from tidelake.data.given import as_table
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
@@ -73,8 +69,10 @@ def key(words: Sequence[str], of: Collection) -> tuple[object, ...]:
 
 
 def names(text: str | None) -> list[str] | None:
-    """Parse names of columns, separated by commas; None: all columns."""
-    return None if text is None else [name.strip() for name in text.split(",")]
+    """Parse names of columns, separated by commas; an empty text names none. None: all columns."""
+    if text is None:
+        return None
+    return [name.strip() for name in text.split(",")] if text.strip() else []
 
 
 def schema_of(columns: Sequence[str], keys: Sequence[str], like: Path | None) -> pa.Schema:
@@ -154,13 +152,17 @@ def _suffix_of(data: bytes) -> str:
 def _read_as(path: Path, suffix: str, data: bytes | None, schema: pa.Schema | None) -> pa.Table:
     """Read a file of a format; `data` is what it holds, if that was read already."""
     # Nothing of Python's: a thread of Arrow's may hold it when the process ends, and must not ask for Python.
-    source = path if data is None else pa.BufferReader(_of_arrow(data))
+    held = None if data is None else _of_arrow(data)
+
+    def source() -> Any:
+        return path if held is None else pa.BufferReader(held)
+
     try:
         match suffix:
             case ".parquet":
-                return as_table(pq.read_table(source))
+                return as_table(pq.read_table(source()))
             case ".csv":
-                return _read_csv(path, source, schema)
+                return csvfile.read(path, source, schema)
             case ".jsonl" | ".ndjson" | ".json":
                 with path.open("rb") if data is None else io.BytesIO(data) as file:
                     return jsonlines.read(path, file, schema)
@@ -176,32 +178,3 @@ def _of_arrow(data: bytes) -> pa.Buffer:
     made = pa.BufferOutputStream()
     made.write(data)
     return made.getvalue()
-
-
-def _read_csv(path: Path, source: Any, schema: pa.Schema | None) -> pa.Table:
-    """Read a CSV file. An empty field is null, `""` is the empty text; `NA` and `null` are texts."""
-    types = {} if schema is None else {field.name: field.type for field in schema}
-    decimals = {name: kind for name, kind in types.items() if pa.types.is_decimal(kind)}
-    convert = pyarrow.csv.ConvertOptions(
-        column_types=types | dict.fromkeys(decimals, pa.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    table = pyarrow.csv.read_csv(source, parse_options=parse, convert_options=convert)
-    for name, kind in decimals.items():
-        if name in table.column_names:
-            place = table.column_names.index(name)
-            table = table.set_column(place, name, _decimals(path, table.column(place), name, kind))
-    return table
-
-
-def _decimals(path: Path, texts: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    texts = pc.utf8_trim_whitespace(texts)
-    if not overlong_decimals(texts):
-        return texts.cast(kind)
-    try:
-        return pa.chunked_array([values.column(chunk.to_pylist(), kind) for chunk in texts.chunks], kind)
-    except values.UnfitValue as unfit:
-        raise InvalidUpdates(f"{path}: column {name!r}: {unfit.reason}") from unfit

@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from tidelake.data.canonical import canonical
 from tidelake.data.encode import encode_key
-from tidelake.data.ingest import as_table, normalize
+from tidelake.data.exactcast import cast_exactly
+from tidelake.data.given import as_table
+from tidelake.data.ingest import normalize
 from tidelake.data.keytext import key_text
 from tidelake.data.types import UNFIT, arrow_type, data_type, listed
 from tidelake.errors import InvalidUpdates, UsageError
@@ -245,10 +247,7 @@ def _plain(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         column = column.cast(pa.int8())
     try:
         kind = arrow_type(data_type(column.type, name))
-        chunks = [
-            (chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk).cast(kind)
-            for chunk in column.chunks
-        ]
+        chunks = [cast_exactly(chunk, kind) for chunk in column.chunks]
         for chunk in chunks:
             chunk.validate(full=True)
     except UNFIT as error:

@@ -24,8 +24,10 @@ def check_names(schema: pa.Schema) -> None:
     """Refuse names of columns, or of fields of a struct, of which DuckDB would read another.
 
     Raises:
-        UsageError: two names differ only in case; has both.
+        UsageError: two names differ only in case (has both), or there is no column.
     """
+    if not len(schema):
+        raise UsageError("DuckDB has no relations without columns: name one, or count the rows of to_arrow()")
     _check_alike("columns", schema, "choose one of them by columns=[...], or rename one by evolve")
     for field in schema:
         _check_fields(f"fields in column {field.name!r},", field.type)

@@ -8,7 +8,6 @@ times >= 0, no diff of 0, and canonical values. All other code relies on this.
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,8 @@ import pyarrow.compute as pc
 
 from tidelake.data.arrays import from_numpy, null_mask, to_numpy
 from tidelake.data.canonical import canonical, filled
+from tidelake.data.exactcast import cast_exactly
+from tidelake.data.given import as_table, column_names, first_line
 from tidelake.data.timestamps import days_of
 from tidelake.data.types import UNFIT, check_kept, data_type, listed, stored_type, update_schema
 from tidelake.errors import InvalidUpdates, UsageError
@@ -32,7 +33,6 @@ _COMBINE_BYTES = 64 * 1024 * 1024
 # Constants of more rows are cut: no copy is held of each row.
 _CONSTANT_ROWS = 1024 * 1024
 _INTEGERS = ("int", "uint")
-_REASON_MAX = 300
 # Which kinds of types may be cast into which; the cast itself still refuses values that it would change.
 _SAFE = {
     "integer": ("integer", "float", "decimal"),
@@ -75,10 +75,10 @@ def normalize(
         InvalidUpdates: unknown or missing columns, types or values that do not fit; names the column and the
             first bad row, counted from 0.
     """
-    table = _as_table(data)
+    table = as_table(data)
     wanted, fields, names = _wanted(schema, domain)
     given = () if time is None else domain.columns
-    found = _names(table)
+    found = column_names(table)
     _check_columns(found, names, given, optional, dropped)
     values = () if time is None else parts(domain.check(time))
     columns: list[pa.Array | pa.ChunkedArray] = []
@@ -121,58 +121,6 @@ def _constant(value: int, table: pa.Table) -> pa.Array | pa.ChunkedArray:
         for start in range(0, length, _CONSTANT_ROWS)
     ]
     return pa.chunked_array(cuts)
-
-
-def as_table(data: object) -> pa.Table:
-    """Data in any of Arrow's forms, or a pandas DataFrame, as an unchecked table. Reads a stream to its end.
-
-    Raises:
-        InvalidUpdates: the data has none of these forms.
-    """
-    table = _as_table(data)
-    _names(table)
-    return table
-
-
-def _names(table: pa.Table) -> list[str]:
-    try:
-        names: list[str] = table.column_names
-    except UnicodeDecodeError as error:
-        raise InvalidUpdates(f"the name of a column is not UTF-8: {error}; rename it") from error
-    return names
-
-
-def _as_table(data: object) -> pa.Table:
-    if isinstance(data, pa.Table):
-        return data
-    try:
-        if isinstance(data, pa.RecordBatch):
-            return pa.Table.from_batches([data])
-        if isinstance(data, pa.RecordBatchReader):
-            return data.read_all()
-        if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
-            return _from_pandas(data)
-        if hasattr(data, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(data).read_all()
-        if hasattr(data, "__arrow_c_array__"):
-            return pa.Table.from_batches([pa.record_batch(data)])
-    except UNFIT as error:
-        raise InvalidUpdates(
-            f"cannot read updates from a {type(data).__name__}: {_first_line(error)}"
-        ) from error
-    raise InvalidUpdates(
-        f"cannot read updates from a {type(data).__name__}: "
-        "hand in a pyarrow table, a DataFrame, or anything else that exports Arrow streams"
-    )
-
-
-def _from_pandas(data: Any) -> pa.Table:
-    """A DataFrame without its index, which its own stream would add as a column."""
-    try:
-        return pa.Table.from_pandas(data, preserve_index=False)
-    # Python's errors for duplicate names, numbers past 64 bits, and texts that are not Unicode.
-    except (ValueError, OverflowError, TypeError, RecursionError) as error:
-        raise InvalidUpdates(f"cannot read updates from a DataFrame: {_first_line(error)}") from error
 
 
 def _check_columns(
@@ -225,7 +173,7 @@ def _chunks(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> lis
                 filled(chunk).cast(stored)
         except pa.ArrowInvalid as error:
             raise InvalidUpdates(
-                f"column {field.name!r} holds invalid values: {_first_line(error)}"
+                f"column {field.name!r} holds invalid values: {first_line(error)}"
             ) from error
         bad = _missing(chunk, field)
         if bad is not None and bad.any():
@@ -247,8 +195,14 @@ def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
     if is_clock and domain.unit == "date" and (is_.is_timestamp(found) or is_.is_date(found)):
         return days_of(chunk, field.name)
     if is_clock and is_.is_timestamp(found):
+        if found.tz is None:
+            raise InvalidUpdates(
+                f"column {field.name!r} has type {found}, which does not say its zone: give timestamps with "
+                f"one, by pyarrow.compute.assume_timezone(column, 'UTC'), or by frame[{field.name!r}]"
+                ".dt.tz_localize('UTC') of pandas or .dt.replace_time_zone('UTC') of polars"
+            )
         # In these units an int64 time and a timestamp are the same number.
-        expected = pa.timestamp(domain.unit, tz=found.tz)
+        expected = pa.timestamp(domain.unit, "UTC")
     try:
         check_kept(found, field.name)
     except UsageError as error:
@@ -262,12 +216,10 @@ def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
         if not _castable(described, data_type(expected, field.name)):
             raise InvalidUpdates(f"{refusal}: cast the column first")
     try:
-        if pa.types.is_dictionary(found):
-            chunk = chunk.dictionary_decode()
-        result = chunk.cast(expected)
+        result = cast_exactly(chunk, expected)
         return result.view(pa.int64()) if expected is not field.type else result
     except UNFIT as error:
-        raise InvalidUpdates(f"{refusal}, and not every value fits: {_first_line(error)}") from error
+        raise InvalidUpdates(f"{refusal}, and not every value fits: {first_line(error)}") from error
 
 
 def _castable(found: DataType, expected: DataType) -> bool:
@@ -330,9 +282,3 @@ def _check_rows(chunks: list[pa.Array], name: str, offends: Callable[[Ints], Mas
             row = int(np.argmax(bad))
             raise InvalidUpdates(f"column {name!r} is {values[row]} in row {start + row}: {rule}")
         start += len(chunk)
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of another library's message, cut to a readable length."""
-    line = str(error).split("\n", 1)[0]
-    return line if len(line) <= _REASON_MAX else line[: _REASON_MAX - 3] + "..."

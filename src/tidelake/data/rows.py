@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tidelake import tabletext
 from tidelake.data.importable import check_names, hard_columns, importable
+from tidelake.data.pandasframe import frame
 from tidelake.data.timecells import texts
 from tidelake.data.types import UNFIT
 from tidelake.errors import UsageError
@@ -26,8 +27,6 @@ SHOWN_ROWS = 10
 SHOWN_COLUMNS = 20
 _LAST_COLUMNS = 3  # of a wide table; times and `_diff` are the last ones
 _SHOWN_ITEMS = 10
-_RELEASED_BYTES = 1 << 24
-_JOINED_ROWS = 262_144
 
 
 class Rows:
@@ -117,10 +116,14 @@ class Rows:
     def to_pandas(self, **options: Any) -> Any:
         """All rows as a pandas DataFrame.
 
+        The frame holds the values that the rows have, and can be appended or upserted as it is. Columns are
+        of NumPy's types where those hold the values. Otherwise they are of pandas' own (`Int64`, `boolean`,
+        for nulls) or of Arrow's (lists, structs, NaN, dates after the year 9999, times with nanoseconds).
         One column is converted after the other, and freed: memory holds the rows once, and one column twice.
 
         Args:
-            options: of `pyarrow.Table.to_pandas`.
+            options: of `pyarrow.Table.to_pandas`; `types_mapper` and `integer_object_nulls` choose other
+                types.
 
         Raises:
             UsageError: pandas is not installed, or some rows were read before.
@@ -228,41 +231,7 @@ class Rows:
 
     def _frame(self, options: dict[str, Any]) -> Any:
         pandas = optional("pandas", "pandas")
-        rows = pa.Table.from_batches(_joined(self), self._schema)
-        if not rows.num_columns:
-            return rows.to_pandas(**options)
-        fields, columns, freed = rows.schema, rows.columns, 0
-        del rows
-        converted = {}
-        for number, field in enumerate(fields):
-            one = pa.table([columns.pop(0)], schema=pa.schema([field]))
-            freed += one.nbytes
-            # A column in one piece would be used as it is, which pandas could not write to.
-            in_pieces = one.column(0).num_chunks > 1
-            frame = one.to_pandas(**{"split_blocks": in_pieces, "self_destruct": True, **options})
-            converted[number] = frame.iloc[:, 0]
-            del one
-            if freed > _RELEASED_BYTES:
-                # Arrow's allocator would keep it, beside what pandas takes for the next columns.
-                pa.default_memory_pool().release_unused()
-                freed = 0
-        made = pandas.DataFrame(converted, copy=False)
-        made.columns = fields.names
-        return made
-
-
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are large enough for Arrow's allocator to give a freed column back."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows >= _JOINED_ROWS:
-            yield pa.concat_batches(held)
-            held, rows = [], 0
-    if held:
-        yield pa.concat_batches(held)
+        return frame(self._schema, self, pandas, options)
 
 
 def optional(name: str, package: str) -> Any:

@@ -2,12 +2,14 @@
 
 Owns which Arrow types Tidelake keeps and the Arrow schemas of rows and updates; must not know any
 data. Invariant: `data_type(arrow_type(t)) == t`, and several Arrow forms of the same values (views,
-large offsets, dictionaries) all become the one plain form.
+large offsets, dictionaries, instants written with an offset) all become the one plain form.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
@@ -22,6 +24,11 @@ NESTED_MAX = 32
 # Limited because the state describes each column, and each part has statistics for each.
 COLUMNS_MAX = 10_000
 _LISTED_MAX = 20
+# What Arrow, pandas and ISO texts say for UTC and for a fixed distance from it.
+_OFFSET = re.compile(r"(?i:utc|z)|[+-]\d\d(:?\d\d){0,2}")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
+# In the database, but for the one machine only, or for none.
+_NO_PLACES = ("localtime", "Factory", "posixrules")
 
 # Each by its Arrow name; Arrow spells float16 "halffloat", float32 "float" and float64 "double".
 _PLAIN: dict[str, pa.DataType] = {
@@ -107,7 +114,7 @@ def data_type(arrow: pa.DataType, where: str) -> DataType:
         if fits(arrow):
             return DataType(name, (arrow.precision, arrow.scale))
     if is_.is_timestamp(arrow):
-        return DataType("timestamp", (arrow.unit,) if arrow.tz is None else (arrow.unit, arrow.tz))
+        return DataType("timestamp", (arrow.unit,) if arrow.tz is None else (arrow.unit, _zone(arrow.tz)))
     if is_.is_fixed_size_binary(arrow) and arrow.byte_width > 0:
         return DataType("fixed_size_binary", (arrow.byte_width,))
     if is_.is_struct(arrow) and arrow.num_fields > 0:
@@ -124,13 +131,14 @@ def check_kept(arrow: pa.DataType, where: str) -> None:
     """Check that a type can be written, not only described: Parquet has fewer types than Arrow.
 
     Lists and structs may be nested 32 deep (`NESTED_MAX`). Decimals may have no negative scale, and no more
-    digits after the point than in total. Stops at the depth limit, however deep a type is.
+    digits after the point than in total. A zone is an offset, or a name that others know, too. Stops at the
+    depth limit, however deep a type is.
 
     Raises:
         UsageError: names the column and the remedy.
     """
     check_depth(arrow, where)
-    _check_decimals(arrow, where)
+    _check_leaves(arrow, where)
 
 
 def check_depth(arrow: pa.DataType, where: str) -> None:
@@ -156,7 +164,33 @@ def _inside(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.field(i).type for i in range(kind.num_fields)]
 
 
-def _check_decimals(arrow: pa.DataType, where: str) -> None:
+def _zone(name: str) -> str:
+    """The zone that is stored: an offset only says how instants were written, and few libraries read one."""
+    return "UTC" if _OFFSET.fullmatch(name) else name
+
+
+@lru_cache(256)
+def _is_known(zone: str) -> bool:
+    """Whether a name of a zone is one of the time zone database, if this machine has it."""
+    if zone in _NO_PLACES or zone.startswith("right/"):
+        return False
+    try:
+        ZoneInfo("Europe/London")
+    except ZoneInfoNotFoundError:
+        return _NAME.fullmatch(zone) is not None
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
+
+
+def _check_leaves(arrow: pa.DataType, where: str) -> None:
+    if pa.types.is_timestamp(arrow) and arrow.tz is not None and not _is_known(_zone(arrow.tz)):
+        raise UsageError(
+            f"column {where!r} has type {arrow}, whose zone is unknown: cast it to "
+            f"timestamp[{arrow.unit}, UTC], or to a zone such as Europe/Berlin"
+        )
     if pa.types.is_decimal(arrow):
         precision, scale = arrow.precision, arrow.scale
         if scale < 0:
@@ -173,7 +207,7 @@ def _check_decimals(arrow: pa.DataType, where: str) -> None:
                 f"cannot be kept: use a precision of {scale}"
             )
     for i, inner in enumerate(_inside(arrow)):
-        _check_decimals(inner, f"{where}.{arrow.field(i).name}" if pa.types.is_struct(arrow) else where)
+        _check_leaves(inner, f"{where}.{arrow.field(i).name}" if pa.types.is_struct(arrow) else where)
 
 
 def _field(field: pa.Field, where: str) -> Field:

@@ -158,7 +158,7 @@ class _Work:
         timeout_s: float | None,
     ) -> None:
         self._collection, self._target, self._mark, self._timeout_s = collection, target, mark, timeout_s
-        names = list(columns or collection.schema.names)
+        names = list(collection.schema.names if columns is None else columns)
         absent = [name for name in collection.key if name not in names]
         if absent:
             raise UsageError(f"columns={names} leaves key column {absent[0]!r} out, which a mirror needs")

@@ -800,9 +800,9 @@ def test_times_of_several_parts():
 @pytest.mark.parametrize(
     ("keys", "error", "message"),
     [
-        ("abc", InvalidUpdates, "cannot read updates from a str"),
-        (7, InvalidUpdates, "cannot read updates from a int"),
-        ({"id": 3}, InvalidUpdates, "cannot read updates from a dict"),
+        ("abc", InvalidUpdates, "cannot read keys from a str"),
+        (7, InvalidUpdates, "cannot read keys from a int"),
+        ({"id": 3}, InvalidUpdates, "cannot read keys from a dict"),
         (["abc"], InvalidUpdates, "id"),
         ([1.5], InvalidUpdates, "id"),
         ([None], InvalidUpdates, "id"),

@@ -322,3 +322,37 @@ def test_filters_that_are_known_and_some_that_are_not():
         col("id") > col("id"),
     ):
         assert text(unknown) is None
+
+
+def test_no_columns_are_no_columns_in_every_call(collection):
+    none = {"columns": []}
+    assert collection.snapshot(**none).to_arrow().column_names == ["_time", "_diff"]
+    assert collection.lookup(pa.table({"id": [1]}), **none).column_names == ["_time", "_diff"]
+    assert (collection.to_arrow(**none).num_columns, collection.to_arrow(**none).num_rows) == (0, 3)
+    assert collection.to_arrow(**none, where="id > 2").num_rows == 2
+    assert collection.to_pandas(**none).shape == (3, 0)
+    assert collection.to_polars(**none).collect().columns == []
+    with pytest.raises(UsageError, match="DuckDB has no relations without columns"):
+        collection.to_duckdb(**none)
+
+
+def test_zones_that_are_offsets_are_stored_as_utc(lake):
+    at = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=5, minutes=30)))
+    utc = at.astimezone(datetime.UTC)
+    for n, zone in enumerate(["+05:30", "-0800", "Z", "utc", "+01"]):
+        given = pa.table({"id": [1], "seen": pa.array([at], pa.timestamp("us", zone))})
+        made = lake.create(f"zone{n}", given, key=["id", "seen"])
+        made.append(given)
+        assert str(made.schema.field("seen").type) == "timestamp[us, tz=UTC]"
+        assert made.to_polars().collect()["seen"].to_list() == [utc]
+        assert made.to_duckdb().project("seen = '2023-12-31 18:30Z'::timestamptz").fetchall() == [(True,)]
+        assert list(made.to_pandas()["seen"]) == [utc]
+        assert made.lookup(given.select(["id", "seen"])).num_rows == 1
+    for zone in ("Mars/Phobos", "localtime", "Factory", "right/UTC", "CEST-2"):
+        odd = pa.schema([("id", pa.int64()), ("seen", pa.list_(pa.timestamp("us", zone)))])
+        with pytest.raises(UsageError, match=r"column 'seen'.*zone is unknown.*UTC"):
+            lake.create("odd", odd, key=["id"])
+        kind = pa.timestamp("us", zone)
+        with pytest.raises(InvalidUpdates, match=r"column 'seen'.*zone is unknown"):
+            made.append(pa.table({"id": [1], "seen": pa.array([1], pa.int64()).cast(kind)}))
+    assert "odd" not in lake.list()

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.layout import Layout, Numbers
 from tidelake.data.encode import encode_key
-from tidelake.data.ingest import as_table, normalize
+from tidelake.data.given import as_table
+from tidelake.data.ingest import normalize
 from tidelake.data.keyhash import Hashes
 from tidelake.data.order import Comparable, row_tuple
 from tidelake.data.types import arrow_type, row_schema

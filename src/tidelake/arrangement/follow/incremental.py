@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.data.ingest import as_table, normalize
+from tidelake.data.given import as_table
+from tidelake.data.ingest import normalize
 from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, Schema

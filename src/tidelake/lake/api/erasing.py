@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelake.data.ingest import as_table
+from tidelake.data.given import as_table
 from tidelake.data.keyset import KeySet
 from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle
@@ -114,7 +114,7 @@ def _keys(keys: object, of: CollectionHandle) -> pa.Table:
     """Keys as a user writes them, as a table with the key columns, checked and made canonical."""
     spec = of._shard.spec
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, list | tuple | set | frozenset):
-        return keys_of(as_table(keys), spec)
+        return keys_of(as_table(keys, "keys"), spec)
     # Each key has the types that Arrow takes it for. Those of the same types are checked together: another
     # key must not change what a value is.
     by_types: dict[tuple[pa.DataType, ...], list[pa.Table]] = {}

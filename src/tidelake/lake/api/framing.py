@@ -32,7 +32,7 @@ class Framing(Reading):
 
         Args:
             as_of: as for `snapshot`, like the other arguments and errors.
-            columns: the columns, in this order; default: all.
+            columns: the columns, in this order; default: all. `[]` are none of them, which counts the rows.
             where: an SQL condition on the rows.
             timeout_s: how long to wait for the time to be closed.
 

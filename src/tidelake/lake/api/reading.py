@@ -8,7 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.ingest import as_table
+from tidelake.data.given import as_table
 from tidelake.data.rows import Rows
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
@@ -121,7 +121,7 @@ class Reading(CollectionHandle, IntervalReads):
             InvalidUpdates: the table does not hold valid keys; names the column and the row.
         """
         options = ReadOptions(columns, where, timeout_s, staged, times=times)
-        return self._at(as_of, options, partial(lookup, self._shard, as_table(keys)))
+        return self._at(as_of, options, partial(lookup, self._shard, as_table(keys, "keys")))
 
     def history(
         self,

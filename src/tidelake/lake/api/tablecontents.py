@@ -20,7 +20,7 @@ class TableContents:
     def __init__(self, collection: Reading, at: Time, options: ReadOptions, rows: Schema) -> None:
         self._collection, self._at, self._options, self.row_schema = collection, at, options, rows
         whole = row_schema(rows)
-        names = options.columns or whole.names
+        names = whole.names if options.columns is None else options.columns
         self.schema = pa.schema([whole.field(name) for name in names])
 
     def rows(self, columns: Sequence[str] | None = None, where: str | None = None) -> Rows:
@@ -32,7 +32,7 @@ class TableContents:
         """
         asked = self._options
         both = [f"({one})" for one in (asked.where, where) if one is not None]
-        names = list(columns or self.schema.names)
+        names = list(self.schema.names if columns is None else columns)
         options = ReadOptions(names, " AND ".join(both) or None, asked.timeout_s, schema_id=asked.schema_id)
         found = ask(self._collection, AsOf(self._at), options)
         schema = pa.schema([self.schema.field(name) for name in names])

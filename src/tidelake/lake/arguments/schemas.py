@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelake.data.given import check_polars
 from tidelake.errors import UsageError
 
 _PYTHON: dict[object, pa.DataType] = {
@@ -66,6 +67,7 @@ def schema_of(given: Any) -> pa.Schema:
     if module == "polars" and (isinstance(given, Mapping) or hasattr(given, "collect_schema")):
         # Of a lazy frame only the schema is asked.
         told: Any = given if isinstance(given, Mapping) else given.collect_schema()
+        check_polars(told)
         return _plain(told.to_frame().to_arrow().schema)
     if isinstance(given, Mapping):
         return pa.schema([_field(name, kind) for name, kind in given.items()])

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidelake.data.consolidate import copied
 from tidelake.data.events import EventColumns
-from tidelake.data.ingest import as_table
+from tidelake.data.given import as_table
 from tidelake.errors import (
     AlreadyTaken,
     CollectionNotFound,

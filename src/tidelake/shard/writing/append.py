@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import pyarrow as pa
 
 from tidelake.data.fingerprint import fingerprint
-from tidelake.data.ingest import as_table
+from tidelake.data.given import as_table
 from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,

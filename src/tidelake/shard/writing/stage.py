@@ -10,7 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.ingest import as_table
+from tidelake.data.given import as_table
 from tidelake.errors import InlineFull, UploadExpired, UpperMismatch
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.events import EventColumns, read_events
-from tidelake.data.ingest import as_table
+from tidelake.data.given import as_table
 from tidelake.errors import UploadExpired, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.query import AsOf
