@@ -54,6 +54,14 @@ class TidelakeWarning(UserWarning):
     """Something was not done, which costs no correctness, such as a batch that was never appended."""
 
 
+def to_install(extra: str) -> str:
+    """How to install an extra, for messages. Tidelake is on no package index yet."""
+    return (
+        f"install tidelake[{extra}]: pip install '.[{extra}]' in a checkout of Tidelake, or "
+        f"pip install 'WHEEL[{extra}]' with the path of its wheel"
+    )
+
+
 class TidelakeError(Exception):
     """The root of all errors that Tidelake raises on purpose."""
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tidelake import spark as ts
-from tidelake.errors import UsageError
+from tidelake.errors import UsageError, to_install
 from tidelake.spark import session
 
 
@@ -88,14 +88,14 @@ def test_an_older_pyspark_is_refused_by_its_version() -> None:
     last = "ImportError: tidelake.spark needs PySpark 3.5 or newer, and PySpark 3.4.4 is installed: "
     for name in ("tidelake.spark", "tidelake.spark.jobs.merge"):
         found = imported(f"import pyspark; pyspark.__version__ = '3.4.4'\nimport {name}")
-        assert found == last + "pip install 'tidelake[spark]'"
+        assert found == last + to_install("spark")
 
 
 def test_without_pyspark_the_extra_is_named() -> None:
     for name in ("tidelake.spark", "tidelake.spark.jobs.merge"):
         found = imported(f"import sys; sys.modules['pyspark'] = None\nimport {name}")
         assert found.startswith("ImportError: tidelake.spark needs PySpark, which cannot be imported (")
-        assert found.endswith("): pip install 'tidelake[spark]'")
+        assert found.endswith(f"): {to_install('spark')}")
 
 
 # What PySpark 3.5 has not.

@@ -42,7 +42,7 @@ def serve(lake: str, host: str, port: int, token_file: Path | None, allow_write:
         from tidelake.web.serve import serve as run
         from tidelake.web.serve import token_for
     except ImportError as error:
-        raise errors.UsageError('the page needs an extra: pip install "tidelake[web]"') from error
+        raise errors.UsageError(f"the page needs an extra: {errors.to_install('web')}") from error
     given = os.environ.get("TIDELAKE_TOKEN") if token_file is None else _token_in(token_file)
     token, made = token_for(host, given or None, may_show=sys.stderr.isatty())
 

@@ -29,7 +29,7 @@ def session(description: str, flag: str = "--spark") -> Iterator["SparkSession"]
 
         from tidelake.spark.session import local_session
     except ImportError as error:
-        raise errors.UsageError(f"{flag} needs: pip install 'tidelake[spark]' ({error})") from error
+        raise errors.UsageError(f"{flag} needs Spark ({error}): {errors.to_install('spark')}") from error
     there = SparkSession.getActiveSession() is not None
     made = local_session(description)
     try:

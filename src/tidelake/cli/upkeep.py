@@ -233,7 +233,7 @@ def _prometheus() -> ModuleType:
     try:
         from tidelake.exporters import prometheus
     except ImportError as error:
-        raise errors.UsageError('metrics need an extra: pip install "tidelake[metrics]"') from error
+        raise errors.UsageError(f"metrics need an extra: {errors.to_install('metrics')}") from error
     return prometheus
 
 

@@ -20,7 +20,7 @@ from tidelake.data.importable import check_names, hard_columns, importable
 from tidelake.data.pandasframe import frame
 from tidelake.data.timecells import texts
 from tidelake.data.types import UNFIT
-from tidelake.errors import UsageError
+from tidelake.errors import UsageError, to_install
 from tidelake.model.time import TimeDomain
 
 SHOWN_ROWS = 10
@@ -137,7 +137,7 @@ class Rows:
         Raises:
             UsageError: polars is not installed, or some rows were read before.
         """
-        polars = optional("polars", "tidelake[polars]")
+        polars = optional("polars", "polars")
         self._check_whole("to_polars")
         return polars.from_arrow(self.read_all(), rechunk=False)
 
@@ -150,7 +150,7 @@ class Rows:
         Raises:
             UsageError: DuckDB is not installed, names differ only in case, or some rows were read before.
         """
-        duckdb = optional("duckdb", "tidelake[sql]")
+        duckdb = optional("duckdb", "sql")
         check_names(self._schema)
         self._check_whole("to_duckdb")
         rows = self.read_all()
@@ -230,12 +230,12 @@ class Rows:
             )
 
     def _frame(self, options: dict[str, Any]) -> Any:
-        pandas = optional("pandas", "pandas")
+        pandas = optional("pandas", None)
         return frame(self._schema, self, pandas, options)
 
 
-def optional(name: str, package: str) -> Any:
-    """A library that is not installed with the core.
+def optional(name: str, extra: str | None) -> Any:
+    """A library that does not come with the core, but with an extra, or (None) by itself.
 
     Raises:
         UsageError: it is not installed; says how to install it.
@@ -243,7 +243,8 @@ def optional(name: str, package: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise UsageError(f"this needs {name} ({error}): pip install '{package}'") from error
+        how = f"pip install '{name}'" if extra is None else to_install(extra)
+        raise UsageError(f"this needs {name} ({error}): {how}") from error
 
 
 def _places(columns: int) -> list[int]:

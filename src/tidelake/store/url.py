@@ -30,6 +30,7 @@ from tidelake.errors import (
     BlobNotFound,
     NotALake,
     UsageError,
+    to_install,
 )
 from tidelake.store.access import (
     LOG_VARIABLE,
@@ -313,7 +314,7 @@ def _postgres(url: str) -> ModuleType:
     except ImportError as error:
         raise UsageError(
             f"the log of lake {url!r} is in a PostgreSQL database, and psycopg cannot be loaded ({error}): "
-            "install tidelake[postgres]"
+            f"{to_install('postgres')}"
         ) from error
     return log
 

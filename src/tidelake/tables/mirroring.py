@@ -143,7 +143,7 @@ def check_installed(format_: str) -> None:
     if format_ not in get_args(TableFormat):
         raise UsageError(f"format={format_!r} is unknown: use {' or '.join(get_args(TableFormat))}")
     library = {"delta": "deltalake", "iceberg": "pyiceberg"}[format_]
-    optional(library, f"tidelake[{format_}]")
+    optional(library, format_)
 
 
 class _Work:

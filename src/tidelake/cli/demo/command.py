@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tidelake.cli import output
 from tidelake.cli.demo.job import Check, DemoJob, own_files, repository
-from tidelake.errors import UsageError
+from tidelake.errors import UsageError, to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +114,7 @@ def _session(console: Console, cores: str, log: Path) -> "Iterator[SparkSession]
 
         from tidelake.spark.session import local_session
     except ImportError as error:
-        raise UsageError(f"the demo runs on Spark: pip install 'tidelake[spark]' ({error})") from error
+        raise UsageError(f"the demo runs on Spark ({error}): {to_install('spark')}") from error
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running

@@ -79,7 +79,7 @@ def run(text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[s
         UsageError: DuckDB is not installed or refuses the statement, or it is no query; has DuckDB's reason.
         TidelakeError: a table could not be read.
     """
-    duckdb = optional("duckdb", "tidelake[sql]")
+    duckdb = optional("duckdb", "sql")
     kinds = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
     database = _Database(duckdb)
     connection = database.connection

@@ -107,7 +107,7 @@ class Framing(Reading):
         Raises:
             UsageError: names of columns, or of fields of a struct, differ only in case.
         """
-        duckdb = optional("duckdb", "tidelake[sql]")
+        duckdb = optional("duckdb", "sql")
         from tidelake.data.importable import check_names
         from tidelake.lake.api.duckdbframe import ContentsDataset
 

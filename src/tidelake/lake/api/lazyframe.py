@@ -15,8 +15,8 @@ def lazy_frame(contents: TableContents) -> Any:
     Polars relies on it that rows are filtered. So its own filter is applied to every batch; what is asked of
     the collection only leaves parts unread.
     """
-    polars = optional("polars", "tidelake[polars]")
-    plugins = optional("polars.io.plugins", "tidelake[polars]")
+    polars = optional("polars", "polars")
+    plugins = optional("polars.io.plugins", "polars")
     schema = polars.DataFrame(contents.schema.empty_table()).schema
 
     def read(

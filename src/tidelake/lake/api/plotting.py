@@ -12,7 +12,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.timetext import US_PER_UNIT
 
-_PACKAGE = "tidelake[plot]"
+_EXTRA = "plot"
 _SLICE, _LEVEL, _BASE = "#4f9fb8", "#e0a13a", "#7a4fb8"
 
 
@@ -34,7 +34,7 @@ class Plotting(CollectionHandle):
         Raises:
             UsageError: matplotlib is not installed; says how to install it.
         """
-        figure = optional("matplotlib.figure", _PACKAGE).Figure(figsize=(9, 5), layout="constrained")
+        figure = optional("matplotlib.figure", _EXTRA).Figure(figsize=(9, 5), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True)
         state, found = self.state(), self.commits(limit)
         # From the newest total backwards: the log knows how many updates each commit brought.
@@ -72,7 +72,7 @@ class Plotting(CollectionHandle):
         Raises:
             UsageError: matplotlib is not installed; says how to install it.
         """
-        figure = optional("matplotlib.figure", _PACKAGE).Figure(figsize=(9, 3), layout="constrained")
+        figure = optional("matplotlib.figure", _EXTRA).Figure(figsize=(9, 3), layout="constrained")
         axes, state = figure.subplots(), self.state()
         spine = state.spine
         members = list(spine)

@@ -19,7 +19,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from typing import Any, TypeVar
 
 from tidelake.env import Stop, ThreadSpawner
-from tidelake.errors import UsageError
+from tidelake.errors import UsageError, to_install
 from tidelake.process import PerProcess, ProcessOrigin
 
 T = TypeVar("T")
@@ -37,9 +37,7 @@ class Driver:
         try:
             from obstore import _obstore
         except ImportError as error:
-            raise UsageError(
-                f"object stores need obstore ({error}): run `pip install tidelake[cloud]`"
-            ) from error
+            raise UsageError(f"object stores need obstore ({error}): {to_install('cloud')}") from error
         self.api: Any = _obstore if is_first else _loaded_again(str(_obstore.__file__))
         self.stores: Any = self.api._store
 
