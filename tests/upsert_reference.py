@@ -18,12 +18,15 @@ class Event:
 class Model:
     """Rows with their multiplicity, and how many of the first columns are the key.
 
-    `stored_order` is the column by which a stored row may be newer than an event.
+    `stored_order` is the column by which a stored row may be newer than an event. `removed` counts the rows
+    that removals took away, `absent` the removals of keys that were not there.
     """
 
     key: int
     stored_order: int | None = None
     rows: Counter = field(default_factory=Counter)
+    removed: int = 0
+    absent: int = 0
 
     def key_of(self, row):
         return tuple(canonical(value) for value in row[: self.key])
@@ -41,6 +44,10 @@ class Model:
             for event in self.accepted(key, of_key):
                 before = self.of_key(key)
                 row = tuple(canonical(value) for value in event.row)
+                if event.removed:
+                    came = any(one.time == event.time and not one.removed for one in of_key)
+                    self.removed += sum(before.values())
+                    self.absent += not (before or came)
                 after = {} if event.removed else {row: 1}
                 for changed in before.keys() | after.keys():
                     found[changed, event.time] += after.get(changed, 0) - before.get(changed, 0)

@@ -665,6 +665,20 @@ def test_an_upsert_removes_only_what_is_marked(run, users, tmp_path):
     assert found == [(2, None), (9, None)]
 
 
+def test_rows_are_deleted_by_files_of_keys_or_a_condition(run, users, tmp_path):
+    (tmp_path / "keys.csv").write_text("id\n2\n77\n")
+    (line,) = run("delete", "cl", "users", "keys.csv", "--author", "ann", "--json").json
+    assert line == {"removed": 1, "absent": 1, "lower": [2], "upper": [3]}
+    (line,) = run("delete", "cl", "users", "--where", "name = 'cid'", "--time", "6", "--json").json
+    assert (line["removed"], line["upper"]) == (1, [7]) and not run("snapshot", "cl", "users", "--json").lines
+    for given in ((), ("keys.csv", "--where", "TRUE")):
+        refused = run("delete", "cl", "users", *given)
+        assert refused.code == 2 and "if it is 'TRUE'" in refused.err
+    (tmp_path / "gone.csv").write_text("id,gone\n2,true\n")
+    (line,) = run("upsert", "cl", "users", "gone.csv", "--delete-column", "gone", "--json").json
+    assert line["absent"] == 1
+
+
 def test_several_files_are_one_commit_and_must_have_the_same_columns(run, users, tmp_path):
     (tmp_path / "c.csv").write_text("name,id\nc,7\n")
     (tmp_path / "d.jsonl").write_text('{"id": 8, "name": null}\n')

@@ -90,7 +90,7 @@ def test_upsert_replaces_the_rows_of_its_keys(run, place, tmp_path) -> None:
     (tmp_path / "new.csv").write_text("id,name\n1,amy\n2,\n")
     assert run("upsert", place, "users", tmp_path / "new.csv", "--json").json[0]["rows"] == 2
     found = run("snapshot", place, "users", "--json").lines
-    assert [(one["id"], one["name"]) for one in found] == [(1, "amy"), (3, "cyd")]
+    assert [(one["id"], one["name"]) for one in found] == [(1, "amy"), (2, None), (3, "cyd")]
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])

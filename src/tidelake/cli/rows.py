@@ -270,10 +270,51 @@ def upsert(
     _print_answer(into, table, answer, as_json)
 
 
+@cli.command()
+@LAKE
+@NAME
+@click.argument(
+    "paths", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+)
+@click.option("--where", metavar="SQL", help="Delete the rows that match; 'TRUE' deletes all.")
+@click.option("--time", metavar="TIME", help="Time of the change; default: one set at the commit.")
+@AUTHOR
+@MESSAGE
+@JSON
+def delete(
+    lake: str,
+    collection: str,
+    paths: tuple[Path, ...],
+    where: str | None,
+    time: str | None,
+    author: str,
+    message: str,
+    as_json: bool,
+) -> None:
+    """Remove the rows of the keys in some files, or those that --where matches; - is standard input.
+
+    The files have the key columns only.
+    """
+    import tidelake
+    from tidelake.cli import files, output
+
+    if bool(paths) == (where is not None):
+        raise errors.UsageError("give FILES with keys, or --where, which deletes all rows if it is 'TRUE'")
+    with tidelake.open(lake, create=False) as opened:
+        into = opened.collection(collection)
+        at = files.time(time, into, "--time", read=False)
+        keys = files.read(paths, into, None) if paths else None
+        answer = into.delete(keys, where=where, time=at, author=author, message=message)
+    shown = {"removed": answer.removed, "absent": answer.absent, "lower": answer.lower, "upper": answer.upper}
+    output.table([output.timed(shown, into.domain)], as_json)
+
+
 def _print_answer(into: "Collection", table: "pa.Table", answer: "Appended", as_json: bool) -> None:
     from tidelake.cli import output
 
     shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
+    if answer.absent:
+        shown["absent"] = answer.absent
     if answer.waited_s:
         shown["waited s"] = round(answer.waited_s, 3)
     output.table([output.timed(shown, into.domain)], as_json)

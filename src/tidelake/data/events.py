@@ -29,6 +29,7 @@ Mask = npt.NDArray[np.bool_]
 
 REMOVED, ORDER, BEFORE = "_tidelake_removed", "_tidelake_order", "_tidelake_before"
 LEFT_OUT = "_tidelake_left_out"
+DELETED = "_tidelake_deleted"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,24 @@ class EventColumns:
             if name is not None and (not isinstance(name, str) or name in taken):
                 raise UsageError(f"{what}={name!r} must name a value column, or one of the table's own")
 
+    @property
+    def only_keys(self) -> bool:
+        """Whether all events are removals, and have no values."""
+        return self.delete_column == DELETED
+
+    def check_keys(self, names: Collection[str], schema: Schema) -> None:
+        """Refuse values of rows that are to be deleted by their keys.
+
+        Raises:
+            InvalidUpdates: there are some; names them.
+        """
+        values = [column.name for column in schema.value if column.name in names]
+        if self.only_keys and values:
+            raise InvalidUpdates(
+                f"delete takes keys, and column {listed(values)} is none: leave it out, or delete by a "
+                "condition with where=..."
+            )
+
     def besides(self, schema: Schema) -> tuple[str, ...]:
         """Names of these columns that the collection does not have."""
         own = {column.name for column in schema.columns}
@@ -79,6 +98,15 @@ class EventColumns:
             return ()
         own = (self.order_by, self.delete_column)
         return tuple(column.name for column in schema.value if column.name not in own)
+
+
+OF_KEYS = EventColumns(delete_column=DELETED)
+"""What the columns of `removals` mean."""
+
+
+def removals(keys: pa.Table) -> pa.Table:
+    """A table of keys, maybe with times, as events that remove these keys."""
+    return keys.append_column(DELETED, pa.array(np.ones(keys.num_rows, np.bool_)))
 
 
 def with_nullable_values(schema: Schema) -> Schema:
@@ -122,6 +150,7 @@ def read_events(
         raise InvalidUpdates(
             f"column {DIFF!r} has no place in an upsert, which finds old rows itself: drop it"
         )
+    columns.check_keys(table.column_names, schema)
     extra = {name: _only(table, name) for name in columns.besides(schema)}
     kept = [i for i, name in enumerate(table.column_names) if name not in extra]
     rows = normalize(

@@ -29,7 +29,7 @@ from tidelake.model.schema import DIFF, Schema
 from tidelake.model.time import TimeDomain
 
 Ints = npt.NDArray[np.int64]
-_ROW = "_tidelake_row"
+_ROW, _CAME = "_tidelake_row", "_tidelake_came"
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,24 @@ class UpsertRules:
     rows_count: bool = True
 
 
+@dataclass(frozen=True)
+class Resolved:
+    """What some events do.
+
+    Attributes:
+        updates: in the total order, consolidated.
+        removed: rows that removals take away, with their multiplicities.
+        absent: removals of keys that have no row.
+    """
+
+    updates: pa.Table
+    removed: int = 0
+    absent: int = 0
+
+
 def resolve(
     events: pa.Table, old: pa.Table, schema: Schema, domain: TimeDomain, rules: UpsertRules = UpsertRules()
-) -> pa.Table:
+) -> Resolved:
     """The updates that have the effect of some events.
 
     Args:
@@ -59,15 +74,15 @@ def resolve(
         rules: which events are late, and which are refused.
 
     Returns:
-        Updates in the total order, consolidated: old rows are retracted with their whole multiplicity, new
-        rows added once, each at the time of its event. Nothing where both are equal.
+        Old rows are retracted with their whole multiplicity, new rows added once, each at the time of its
+        event. Nothing where both are equal.
 
     Raises:
         InvalidUpdates: events of one key are equally good and differ; names the key.
     """
     wanted = update_schema(schema, domain)
     if not events.num_rows:
-        return wanted.empty_table()
+        return Resolved(wanted.empty_table())
     last = _winners(_joined(events), old, schema, domain, rules)
     starts = group_starts(last, len(schema.key))
     found = encode_key(old, schema)
@@ -82,7 +97,8 @@ def resolve(
     if rules.stored_order is not None:
         kept = ~_late(last, group, old.column(rules.stored_order), number)
         last, group = last.filter(pa.array(kept)), group[kept]
-    return consolidate(_differences(last, group, old, number, wanted), schema, domain)
+    updates = consolidate(_differences(last, group, old, number, wanted), schema, domain)
+    return Resolved(updates, *_counts(last, group, old, number))
 
 
 def _joined(events: pa.Table) -> pa.RecordBatch:
@@ -103,7 +119,33 @@ def _winners(
     wins = np.append(points[1:], True)
     if not rules.rows_count:
         _check_equal(ordered, group_starts(ordered.select(tied), len(tied)), wins, schema)
-    return ordered.filter(pa.array(wins)) if not wins.all() else ordered
+    if wins.all():
+        return ordered
+    last = ordered.filter(pa.array(wins))
+    removed = ordered.column(REMOVED).to_numpy(zero_copy_only=False)
+    if removed.any():
+        came = np.logical_or.reduceat(~removed, np.flatnonzero(points))
+        last = last.append_column(_CAME, pa.array(came))
+    return last
+
+
+def _counts(last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints) -> tuple[int, int]:
+    """How many rows the removals take away, and how many of them find none; arguments as `_differences`."""
+    gone = last.column(REMOVED).to_numpy(zero_copy_only=False)
+    if not gone.any():
+        return 0, 0
+    first = np.append(True, group[1:] != group[:-1])
+    keys = 1 + max(group[-1], number.max() if len(number) else -1)
+    copies = np.zeros(keys, np.int64)
+    np.add.at(copies, number, old.column(DIFF).to_numpy())
+    # Before an event there is what is stored, if it is the first of its key, else what the one before left.
+    left = np.append(0, ~gone[:-1])
+    there = np.where(first, np.bincount(number, minlength=keys)[group], left) > 0
+    before = np.where(first, copies[group], left)
+    if _CAME in last.schema.names:
+        # A row that came and went at one time was there.
+        there |= last.column(_CAME).to_numpy(zero_copy_only=False)
+    return int(before[gone].sum()), int((gone & ~there).sum())
 
 
 def _filled(ordered: pa.RecordBatch, old: pa.Table, schema: Schema) -> pa.RecordBatch:

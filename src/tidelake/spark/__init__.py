@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
     from tidelake.spark.writing.stage import stage
     from tidelake.spark.writing.tables import TablesBatch, TablesSink, tables_sink
-    from tidelake.spark.writing.upsert import replace, upsert
+    from tidelake.spark.writing.upsert import delete, replace, upsert
 
 _MODULES = {
     "envelopes.debezium": ("parse_changes",),
@@ -53,7 +53,7 @@ _MODULES = {
     "writing.exactly_once": ("Sink", "WrittenBatch", "sink"),
     "writing.stage": ("stage",),
     "writing.tables": ("TablesBatch", "TablesSink", "tables_sink"),
-    "writing.upsert": ("replace", "upsert"),
+    "writing.upsert": ("delete", "replace", "upsert"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -72,6 +72,7 @@ __all__ = [
     "append",
     "backfill",
     "changes",
+    "delete",
     "export",
     "history",
     "ingest",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from tidelake.data.upsert import Resolved
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.spark.tasks import one_thread
@@ -50,7 +51,9 @@ _MORE = pa.schema(
         pa.field("truncates", pa.int64(), nullable=False),
     ]
 )
-_PACKED = b"tidelake-answer 1\n"
+_COUNTS = (pa.field("removed", pa.int64(), nullable=False), pa.field("absent", pa.int64(), nullable=False))
+# Counts are only packed for drivers that know them: their tasks say so.
+_PACKED = {b"tidelake-answer 1\n": _MORE, b"tidelake-answer 2\n": pa.schema([*_MORE, *_COUNTS])}
 
 
 @dataclass
@@ -75,6 +78,8 @@ class Answer:
         held_events: how many they are.
         repeated: events of transactions that are in the collection already, ignored.
         truncates: truncations of the collection, which only one task that gets all events can carry out.
+        removed: rows that removals of keys took away.
+        absent: removals of keys that had no row.
     """
 
     uploads: tuple[bytes, ...] = field(default=(), repr=False)
@@ -94,6 +99,8 @@ class Answer:
     held_events: int = 0
     repeated: int = 0
     truncates: int = 0
+    removed: int = 0
+    absent: int = 0
 
     def see_files(self, names: pa.Array) -> None:
         """Remember which files there were."""
@@ -105,6 +112,11 @@ class Answer:
         if time_column is not None and batch.num_rows:
             ends = pc.min_max(batch.column(time_column)).as_py()
             self.see_times(ends["min"], ends["max"])
+
+    def see_removals(self, found: Resolved) -> None:
+        """Count what removals did."""
+        self.removed += found.removed
+        self.absent += found.absent
 
     def see_times(self, lower: int | None, upper: int | None) -> None:
         """Widen the range of times."""
@@ -129,6 +141,12 @@ class Answer:
         self.held_events += other.held_events
         self.repeated += other.repeated
         self.truncates += other.truncates
+        self.removed += other.removed
+        self.absent += other.absent
+
+
+def ignored(_found: Resolved) -> None:
+    """Count nothing, for a driver that does not know these counts."""
 
 
 def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
@@ -207,18 +225,22 @@ def answers_from_bytes(messages: Iterable[bytes]) -> pa.Table:
 
 def _packed(answer: Answer, upload: bytes) -> bytes:
     """The upload, with what only some answers have if there is any."""
-    more = {name: getattr(answer, name) for name in _MORE.names[1:]}
+    first, second = _PACKED
+    form = second if answer.removed or answer.absent else first
+    more = {name: getattr(answer, name) for name in _PACKED[form].names[1:]}
     if not any(more.values()):
         return upload
-    row = pa.RecordBatch.from_pylist([{"upload": upload, **more}], schema=_MORE)
-    return _PACKED + bytes(row.serialize())
+    row = pa.RecordBatch.from_pylist([{"upload": upload, **more}], schema=_PACKED[form])
+    return form + bytes(row.serialize())
 
 
 def _decoded(row: dict[str, Any]) -> Answer:
     found = {name: row[name] for name in _ANSWER.names[1:-1]}
     upload = bytes(row["upload"])
-    if upload.startswith(_PACKED):
-        (more,) = pa.ipc.read_record_batch(pa.py_buffer(upload[len(_PACKED) :]), _MORE).to_pylist()
-        upload = more.pop("upload")
-        found |= more
+    for form, schema in _PACKED.items():
+        if upload.startswith(form):
+            (more,) = pa.ipc.read_record_batch(pa.py_buffer(upload[len(form) :]), schema).to_pylist()
+            found |= more
+            upload = found.pop("upload")
+            break
     return Answer(uploads=(upload,) if upload else (), **found)

@@ -80,12 +80,17 @@ class Appended(FieldsAsHtml):
         upper: the shard's upper after the append.
         already: nothing had to be written: the data was in before this call, or there was no data.
         waited_s: seconds that the append waited, or merged, because too many runs were unmerged.
+        removed: rows that went because their removal was asked for: by a delete or the `delete_column` of an
+            upsert.
+        absent: removals of keys that had no row.
     """
 
     lower: Frontier
     upper: Frontier
     already: bool = False
     waited_s: float = 0.0
+    removed: int = 0
+    absent: int = 0
 
     @classmethod
     def before(cls, upper: Frontier) -> "Appended":

@@ -61,9 +61,13 @@ def test_rows_are_appended_in_one_commit(place: Place) -> None:
     assert place.rows() == {((1, "a"), 0): 2, ((2, None), 0): 1, ((3, "c"), 1): 1}
 
 
-def test_an_empty_frame_changes_nothing(place: Place) -> None:
+def test_an_empty_frame_closes_a_time(place: Place) -> None:
+    place.write(place.frame((1, "a")).where("id > 1"), envelope="upsert")
+    assert (place.c.upper, place.rows()) == (Frontier.of(1), {})
+    place.write(place.frame((1, "a")).where("id > 1"), envelope="snapshot")
+    assert place.c.upper == Frontier.of(1)
     place.write(place.frame((1, "a")).where("id > 1"))
-    assert (place.c.upper, place.rows()) == (Frontier.of(0), {})
+    assert place.c.upper == Frontier.of(2)
 
 
 def test_times_are_those_of_the_commit_a_column_or_given(place: Place) -> None:

@@ -246,6 +246,7 @@ def test_a_stream_of_upserts_takes_old_rows_away(stream: Stream) -> None:
         ((1, "b"), 0): 1,
         ((2, "c"), 0): 1,
         ((1, "b"), 1): -1,
+        ((1, None), 1): 1,
         ((3, "d"), 1): 1,
     }
 

@@ -23,7 +23,7 @@ from tidelake.config import Config
 from tidelake.errors import InvalidUpdates, UpdateBeforeLower, UpperMismatch, UsageError
 from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
-from tidelake.spark import replace, upsert, write
+from tidelake.spark import append, delete, replace, upsert, write
 from tidelake.spark.envelopes.snapshot import Snapshot
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.testing.oracle import canonical
@@ -331,3 +331,52 @@ def test_a_stream_of_upserts_is_written_once(spark: Any, tmp_path: Path) -> None
         )
         query.awaitTermination()
     assert held(c) == {(1, "a1"): 1, (10, "b"): 1, (11, "b"): 1}
+
+
+def test_keys_and_rows_of_a_condition_are_deleted_and_absent_keys_counted(spark: Any, tmp_path: Path) -> None:
+    c = make(tmp_path)
+    upsert(c, rows(spark, (1, "a"), (2, "b"), (3, "c")))
+    asked = {"token": "one", "author": "ann", "message": "gone"}
+    done = delete(c, rows(spark, (1,), (9,), schema="id bigint"), **asked)
+    assert (done.removed, done.absent, held(c)) == (1, 1, Counter({(2, "b"): 1, (3, "c"): 1}))
+    assert delete(c, rows(spark, (2,), schema="id bigint"), **asked).already
+    assert delete(c, where="v = 'c'", token="two").removed == 1
+    assert delete(c, where="TRUE", token="two").already and held(c) == Counter({(2, "b"): 1})
+    assert delete(c, where="v = 'x'").already
+    for given, message in (
+        ({}, "a table of keys, or where"),
+        ({"keys": rows(spark, (1,), schema="id bigint"), "where": "TRUE"}, "give one of the two"),
+        ({"keys": rows(spark, (1, "a"))}, "column 'v' is none"),
+        ({"keys": [1]}, "a list is no DataFrame"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            delete(c, **given)
+    by_flag = rows(spark, (2, True), (7, True), schema="id bigint, gone boolean")
+    done = upsert(c, by_flag, delete_column="gone", time=9)
+    assert (done.removed, done.absent, held(c)) == (1, 1, Counter())
+
+
+def test_a_first_write_without_rows_leaves_a_collection_that_can_be_read(spark: Any, tmp_path: Path) -> None:
+    empty, gone = rows(spark), rows(spark, (1,), schema="id bigint")
+    with tidelake.open(tmp_path / "lake") as lake:
+        for number, write in enumerate(
+            (
+                lambda c: append(c, empty),
+                lambda c: append(c, empty, token="t"),
+                lambda c: upsert(c, empty),
+                lambda c: upsert(c, empty, time=0),
+                lambda c: replace(c, empty),
+                lambda c: delete(c, gone),
+                lambda c: delete(c, where="TRUE"),
+            )
+        ):
+            c = lake.create(f"c{number}", SCHEMA, key=["id"])
+            write(c)
+            assert c.upper == Frontier.of(1) and held(c) == Counter(), number
+        # An append closes a time always, and a time that is given is closed.
+        assert append(c, empty).upper == Frontier.of(2)
+        assert upsert(c, empty).already and replace(c, empty).already
+        assert upsert(c, empty, time=4).upper == Frontier.of(5)
+        assert replace(c, empty, time=5).upper == Frontier.of(6)
+        timed = spark.createDataFrame([], "id bigint, v string, _time bigint")
+        assert append(c, timed).already and upsert(c, timed).already

@@ -10,7 +10,7 @@ from tidelake.model.instants import TimeLike
 _INSTEAD = {
     "insert": "collection.append, or collection.upsert",
     "update": "collection.upsert",
-    "delete": "collection.upsert with delete_column=...",
+    "delete": "collection.delete",
     "merge": "collection.upsert",
 }
 

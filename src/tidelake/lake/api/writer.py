@@ -7,8 +7,9 @@ adds the data. A process that opens the name again reads that number, and fences
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tidelake.data.events import EventColumns
+from tidelake.data.events import OF_KEYS, EventColumns, removals
 from tidelake.errors import UsageError
+from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.notes import noted
@@ -165,6 +166,24 @@ class Writer:
         return self._numbered(
             sequence, lambda idempotency: upsert.replace(self._shard, table, at, idempotency)
         )
+
+    def delete(
+        self,
+        keys: object = None,
+        *,
+        where: str | None = None,
+        time: TimeLike | None = None,
+        sequence: int | None = None,
+        author: str = "",
+        message: str = "",
+    ) -> Appended:
+        """`Collection.delete` as number `sequence`. If it is committed already, nothing is written."""
+        found, at = deletion(keys, where), self._time(time)
+        with noted(author, message, self._shard.known().format):
+            if isinstance(found, str):
+                return self._numbered(sequence, lambda key: upsert.delete(self._shard, found, at, key))
+            events = removals(found)
+            return self._numbered(sequence, lambda key: upsert.upsert(self._shard, events, OF_KEYS, at, key))
 
     def append_batches(
         self,

@@ -5,10 +5,11 @@ Owns the arguments; `tidelake.shard.writing` makes the commits.
 
 from typing import TYPE_CHECKING
 
-from tidelake.data.events import EventColumns
+from tidelake.data.events import OF_KEYS, EventColumns, removals
 from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle, noted_on
 from tidelake.lake.api.writer import Writer
+from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.tokens import writer_of, written
 from tidelake.model.instants import TimeLike
@@ -233,6 +234,46 @@ class Writing(CollectionHandle):
         at = None if time is None else self._times.at(time, "time")
         with noted_on(self, author, message):
             return upsert.replace(self._shard, table, at)
+
+    def delete(
+        self,
+        keys: object = None,
+        *,
+        where: str | None = None,
+        time: TimeLike | None = None,
+        author: str = "",
+        message: str = "",
+    ) -> Appended:
+        """Remove rows, by their keys or by a condition.
+
+        All rows of a key go, whatever their multiplicity. If another process commits meanwhile, the rows are
+        looked up again, as by `upsert`.
+
+        Args:
+            keys: a table in any Arrow form with the key columns; with `_time`, each key goes at its time.
+            where: a condition, as for `snapshot`: the rows that it is true for go. `"TRUE"` deletes all rows.
+            time: time of the change; default: chosen at the commit.
+            author: as for `append`.
+            message: as for `append`.
+
+        Returns:
+            The times written, the new upper, how many rows went (`removed`), and how many of the keys had
+            none (`absent`). Keys are looked up as by `upsert`; a condition reads what a snapshot with it
+            reads. Then one `put` for each new part and one log write; no log write if nothing changes and no
+            time was given.
+
+        Raises:
+            UsageError: neither `keys` nor `where` is given, or both; the condition cannot be read; or times
+                are tuples.
+            InvalidUpdates: the table does not hold keys, or has other columns.
+            UpdateBeforeLower: the time is already closed.
+        """
+        found = deletion(keys, where)
+        at = None if time is None else self._times.at(time, "time")
+        with noted_on(self, author, message):
+            if isinstance(found, str):
+                return upsert.delete(self._shard, found, at)
+            return upsert.upsert(self._shard, removals(found), OF_KEYS, at)
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is committed at most once.

@@ -26,9 +26,10 @@ from tidelake.model.time import parts
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing.append import REFUSALS, commit_floor
 from tidelake.shard.writing.transaction import (
+    Changed,
+    ContentChange,
     Given,
     Offered,
-    RowChanges,
     Stay,
     free_offered,
     prepare,
@@ -57,6 +58,7 @@ class Attempt:
         doubtful: whether it is unknown which rows are staged.
         asked: whether it may be decided already.
         at: the time of all rows, if this attempt chose one.
+        changed: what its changes of contents do.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Attempt:
         self._staged: dict[int, tuple[str, tuple[int, int] | None]] = {}
         # For writes that depend on contents: the state of the group after which those may not change.
         self._latest: dict[str, int] = {}
+        self.changed: list[Changed] = []
         self.at: int | None = None
         # Parts that the caller may offer again: they stay staged until then.
         self._kept: frozenset[str] = frozenset()
@@ -101,6 +104,13 @@ class Attempt:
         """The first and the last time of the staged rows."""
         found = [times for _, times in self._staged.values() if times is not None]
         return (min(first for first, _ in found), max(last for _, last in found)) if found else None
+
+    @property
+    def last(self) -> int | None:
+        """The last time of the staged rows, or of events that change nothing."""
+        ends = [one.end for one in self.changed if one.end is not None]
+        ends += [] if self.times is None else [self.times[1]]
+        return max(ends, default=None)
 
     def floor(self) -> int:
         """The earliest time that is open now in all its collections. Two log scans for each.
@@ -142,10 +152,11 @@ class Attempt:
                 raise
 
     def _one(self, shard: Shard, stay: Stay, given: Given, time: int | None) -> tuple[int, int] | None:
-        if isinstance(given, RowChanges):
-            times, latest = prepare_changes(shard, stay, self._awaited, given, time)
-            self._latest[shard.spec.shard_id] = latest
-            return times
+        if isinstance(given, ContentChange):
+            changed = prepare_changes(shard, stay, self._awaited, given, time)
+            self._latest[shard.spec.shard_id] = changed.latest
+            self.changed.append(changed)
+            return changed.times
         if not isinstance(given, Offered):
             return prepare(shard, stay, self._awaited, given, time)
         self._kept |= {part.name for part in given.parts}

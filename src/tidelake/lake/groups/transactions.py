@@ -14,7 +14,7 @@ from typing import Literal
 import pyarrow as pa
 
 from tidelake.data.consolidate import copied
-from tidelake.data.events import EventColumns
+from tidelake.data.events import OF_KEYS, EventColumns, removals
 from tidelake.data.given import as_table
 from tidelake.errors import (
     AlreadyTaken,
@@ -27,6 +27,7 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
+from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.times import Times
 from tidelake.lake.groups.attempt import Attempt
@@ -39,7 +40,16 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.writing.append import past_last
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.batches import check_once
-from tidelake.shard.writing.transaction import Given, Offered, RowChanges, check_fits, has_times, offered_of
+from tidelake.shard.writing.transaction import (
+    ContentChange,
+    Deletion,
+    Given,
+    Offered,
+    RowChanges,
+    check_fits,
+    has_times,
+    offered_of,
+)
 from tidelake.state.commands import open_writer
 from tidelake.state.deciding import seal_back
 from tidelake.state.idempotency import IdempotencyKey
@@ -48,7 +58,10 @@ from tidelake.tabletext import FieldsAsHtml
 
 # When a group has so many decisions, the next commit applies them to the collections.
 _DECISIONS_MAX = 16
-_ALONE = "{name!r} is upserted or replaced by the transaction: it gets no other rows, use another transaction"
+_ALONE = (
+    "{name!r} is upserted, replaced or deleted from by the transaction: it gets no other rows, use another "
+    "transaction"
+)
 
 
 @dataclass(frozen=True)
@@ -59,11 +72,15 @@ class Committed(FieldsAsHtml):
         upper: times before it are closed in all of the collections; after a write, in the whole group.
         already: nothing had to be written: it was committed before this call, or it was empty.
         uppers: the upper of each collection, by name.
+        removed: as for `Appended`, of all collections together.
+        absent: likewise.
     """
 
     upper: Frontier
     already: bool = False
     uppers: Mapping[str, Frontier] = field(default_factory=dict)
+    removed: int = 0
+    absent: int = 0
 
 
 class Transaction:
@@ -162,6 +179,27 @@ class Transaction:
             UsageError: the collection gets other rows already.
         """
         self._add_changes(name, table, None)
+
+    def delete(self, name: str, keys: object = None, *, where: str | None = None) -> None:
+        """Remove rows, by their keys or by a condition. See `Collection.delete`.
+
+        The rows are looked up at the commit, and again after others write, as by `upsert`.
+
+        Args:
+            name: name of the collection.
+            keys: as for `Collection.delete`.
+            where: as for `Collection.delete`.
+
+        Raises:
+            UsageError: neither `keys` nor `where` is given, or both; or the collection gets other rows
+                already.
+        """
+        self._check_open()
+        found = deletion(keys, where)
+        if isinstance(found, str):
+            self._add_change(name, Deletion(found))
+        else:
+            self._add_changes(name, removals(found), OF_KEYS)
 
     def stage(self, name: str, updates: object) -> None:
         """Stage updates at open times, which stay open. The updates need `_time`."""
@@ -290,8 +328,8 @@ class Transaction:
         return done
 
     def _depends(self) -> bool:
-        """Whether a write depends on contents (an upsert or a replace)."""
-        return any(isinstance(given, RowChanges) for _, given in self._rows)
+        """Whether a write depends on contents (an upsert, a replace or a delete)."""
+        return any(isinstance(given, ContentChange) for _, given in self._rows)
 
     def _is_final(self, attempt: Attempt, error: UpperMismatch | UpdateBeforeLower) -> bool:
         """Whether a refusal is due to the caller's arguments, so that another attempt cannot succeed."""
@@ -322,12 +360,10 @@ class Transaction:
             attempt.at = time = attempt.floor() if attempt.at is None else attempt.at
         self._offered = True
         attempt.prepare(self._rows, time)
-        written = attempt.times
         upper = self._upper
-        if upper is None and not written and self._time is not None:
-            upper = past_last(self._time)
-        if upper is None and self._kind == "write" and own_times and written is not None:
-            upper = past_last(written[1])
+        if upper is None and self._kind == "write":
+            last = attempt.last if own_times else self._closed_without_rows(attempt, time)
+            upper = None if last is None else past_last(last)
         if self._upper is None and self._kind == "write":
             for _, given in self._rows:
                 if isinstance(given, Offered):
@@ -343,11 +379,26 @@ class Transaction:
         )
         return self._committed(attempt, done.upper, already=done.already)
 
+    def _closed_without_rows(self, attempt: Attempt, time: int | None) -> int | None:
+        """The time that is closed though there are no rows; None: none, or that of the rows.
+
+        A time that was given is; so is one for rows to append, or if no time of a collection is closed yet.
+        """
+        if self._time is not None or attempt.times is not None:
+            return self._time
+        appends = any(isinstance(given, pa.Table) for _, given in self._rows)
+        minimum = TimeDomain().minimum
+        if not appends and not any(upper.less_equal(minimum) for upper in attempt.uppers().values()):
+            return None
+        return attempt.floor() if time is None else time
+
     def _committed(self, attempt: Attempt, upper: Frontier, *, already: bool) -> Committed:
         uppers = attempt.uppers()
         # Stages and seals act on each collection by itself; a write closes the times of the whole group.
         shown = upper if self._kind == "write" else reduce(Frontier.meet, uppers.values())
-        return Committed(shown, already, uppers)
+        removed = sum(one.removed for one in attempt.changed)
+        absent = sum(one.absent for one in attempt.changed)
+        return Committed(shown, already, uppers, removed, absent)
 
     def _in_unit(self, time: TimeLike | None) -> tuple[int | None, Frontier | None, Frontier | None]:
         """The time, lower and upper of this commit, in the unit of the collections, which is one."""
@@ -403,7 +454,7 @@ class Transaction:
         self._check_open()
         if self._kind not in (None, kind):
             raise UsageError("a transaction either writes or stages: use two")
-        if any(isinstance(given, RowChanges) for other, given in self._rows if other == name):
+        if any(isinstance(given, ContentChange) for other, given in self._rows if other == name):
             raise UsageError(_ALONE.format(name=name))
         offered = offered_of(self._shard(name), updates)
         if offered is not None:
@@ -417,14 +468,19 @@ class Transaction:
 
     def _add_changes(self, name: str, table: object, columns: EventColumns | None) -> None:
         self._check_open()
+        shard = self._shard(name)
+        if columns is not None:
+            columns.check(shard.spec.schema, shard.spec.domain)
+        self._add_change(name, RowChanges(_kept(table), columns))
+
+    def _add_change(self, name: str, change: ContentChange) -> None:
+        self._check_open()
         if self._kind == "stage":
             raise UsageError("a transaction either writes or stages: use two")
         if any(other == name for other, _ in self._rows):
             raise UsageError(_ALONE.format(name=name))
-        shard = self._shard(name)
-        if columns is not None:
-            columns.check(shard.spec.schema, shard.spec.domain)
-        self._rows.append((name, RowChanges(_kept(table), columns)))
+        self._shard(name)
+        self._rows.append((name, change))
         self._kind = "write"
 
     def _shard(self, name: str) -> Shard:

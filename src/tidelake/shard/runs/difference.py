@@ -42,11 +42,16 @@ def differences(
     """
     everything = Updates(Frontier.of(spec.domain.minimum), Frontier())
     with closing(rows(spec, blobs, old, AsOf(at), keys)) as there:
-        runs = [map(_negated, there), iter(new)]
+        runs = [map(negated, there), iter(new)]
         yield from merge(runs, spec.schema, spec.domain, everything, spec.config.merge_chunk_rows)
 
 
-def _negated(batch: pa.RecordBatch) -> pa.RecordBatch:
+def negated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as their retractions.
+
+    Raises:
+        InvalidUpdates: a multiplicity has no negative.
+    """
     try:
         diffs = pc.negate_checked(batch.column(batch.num_columns - 1))
     except pa.ArrowInvalid as error:

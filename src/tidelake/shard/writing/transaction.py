@@ -15,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.events import EventColumns, read_events
+from tidelake.data.selection import bind
 from tidelake.errors import LeftGroup, TransactionExpired, UploadExpired, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.batch import Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
 from tidelake.shard.runs.upload import check_times, discard, normalized, write_table
@@ -32,8 +34,9 @@ from tidelake.shard.writing.append import commit_floor, past_last, under_newest_
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.batches import check_once, check_own, check_stored, uploaded
 from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.replacement import check_total
 from tidelake.shard.writing.stage import offer_staged
-from tidelake.shard.writing.upsert import Difference, replacing, upserting
+from tidelake.shard.writing.upsert import Difference, deleting, replacing, upserting
 from tidelake.state import applying, awaiting, deciding
 from tidelake.state.append import Addition
 from tidelake.state.commands import Outcome
@@ -93,7 +96,19 @@ class RowChanges:
     columns: EventColumns | None
 
 
-Given: TypeAlias = pa.Table | Offered | RowChanges
+@dataclass(frozen=True)
+class Deletion:
+    """A delete of the rows that a condition is true for.
+
+    Attributes:
+        where: the condition.
+    """
+
+    where: str
+
+
+ContentChange: TypeAlias = RowChanges | Deletion
+Given: TypeAlias = pa.Table | Offered | RowChanges | Deletion
 Made: TypeAlias = Callable[[Version], Difference]
 Ask: TypeAlias = Callable[..., Outcome[bool]]
 
@@ -125,8 +140,8 @@ def offered_of(shard: Shard, given: object) -> Offered | None:
 
 def has_times(shard: Shard, given: Given) -> bool:
     """Whether the rows have times of their own."""
-    if isinstance(given, Offered):
-        return True
+    if isinstance(given, Offered | Deletion):
+        return isinstance(given, Offered)
     if isinstance(given, RowChanges):
         return given.columns is not None and has_times(shard, given.table)
     return bool(set(shard.spec.domain.columns) & set(given.column_names))
@@ -197,6 +212,10 @@ def check_fits(shard: Shard, given: Given) -> None:
     """
     if isinstance(given, Offered):
         return
+    if isinstance(given, Deletion):
+        check_total(shard.spec)
+        bind(ReadOptions(where=given.where), shard.version().spec.schema)
+        return
     at = None if has_times(shard, given) else shard.spec.domain.minimum
     table = (given.table if isinstance(given, RowChanges) else given).slice(0, 0)
     columns = given.columns if isinstance(given, RowChanges) else None
@@ -213,10 +232,30 @@ def check_fits(shard: Shard, given: Given) -> None:
     under_newest_schema(shard, fits)
 
 
+@dataclass(frozen=True)
+class Changed:
+    """What was staged for a change of contents.
+
+    Attributes:
+        times: the first and the last time of the updates; None: there are none.
+        end: the last time that was asked for, also if nothing changes there; None: none was.
+        latest: a seqno of the group: the decision must be refused if the group accepted another write to the
+            collection after that state.
+        removed: rows that go because their removal was asked for.
+        absent: removals of keys that have no row.
+    """
+
+    times: tuple[int, int] | None
+    end: int | None
+    latest: int
+    removed: int
+    absent: int
+
+
 def prepare_changes(
-    shard: Shard, stay: Stay, awaited: Awaited, changes: RowChanges, time: int | None
-) -> tuple[tuple[int, int] | None, int]:
-    """Compute the updates of an upsert or replacement on the present contents, and stage them.
+    shard: Shard, stay: Stay, awaited: Awaited, changes: ContentChange, time: int | None
+) -> Changed:
+    """Compute the updates of an upsert, a replacement or a delete on the present contents, and stage them.
 
     Three log scans, two log writes, a read of the contents, and one `put` for each part that is not tiny.
 
@@ -227,24 +266,22 @@ def prepare_changes(
         changes: the new rows.
         time: the time of the change; None: the rows have times.
 
-    Returns:
-        The first and the last time of the updates, None if there are none; and a seqno of the group: the
-        decision must be refused if the group accepted another write to the collection after that state.
-
     Raises:
         UpdateBeforeLower: a time is closed.
         UpperMismatch: all times are closed for good.
         LeftGroup, InvalidUpdates: as `prepare`.
         TransactionExpired: it took so long that the uploaded parts have expired.
     """
-    if changes.columns is None:
+    if isinstance(changes, Deletion):
+        made = deleting(shard, changes.where, time)
+    elif changes.columns is None:
         made = replacing(shard, changes.table, time)
     else:
         made = upserting(shard, changes.table, changes.columns, time)
     return under_newest_schema(shard, lambda _: _changed(shard, stay, awaited, made))
 
 
-def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tuple[int, int] | None, int]:
+def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
     look = shard.look()
     view, group = look.view, look.group
     if view is None or group is None or not view.is_of(stay.group, stay.joined):
@@ -258,8 +295,10 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
     Drainer(shard).make_room()
     found = made(version)
     runs, ends = _built(shard, version, found)
+    end = None if found.end is None else _number(found.end)
+    changed = Changed(ends, end, group.seqno, found.removed, found.absent)
     if ends is None:
-        return None, group.seqno
+        return changed
     refusal = unseen(state, Bounds(state.upper, past_last(ends[1]), state.minimum), found.seen)
     if refusal is not None:
         discard(shard.stores.blobs, shard.env, runs)
@@ -276,7 +315,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
         offer_staged(shard, runs, lambda offered: shard.run(partial(step, runs=offered)))
     except UploadExpired as error:
         raise TransactionExpired(awaited.transaction) from error
-    return ends, group.seqno
+    return changed
 
 
 def _built(

@@ -1,10 +1,11 @@
-"""Upserts and replacements by this process: reads the newest state and appends the differences.
+"""Upserts, replacements and deletes by this process: reads the newest state and appends the differences.
 
 Owns the retry loop: differences are valid only at the upper that they were computed for, so after another
 writer's append they are computed again. The loop has no limit, as each retry means that another append
 succeeded.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,13 +18,17 @@ import pyarrow.compute as pc
 from tidelake.data.consolidate import consolidate
 from tidelake.data.events import EventColumns, read_events
 from tidelake.data.given import as_table
+from tidelake.data.selection import bind
+from tidelake.data.upsert import Resolved
 from tidelake.errors import UploadExpired, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.query import AsOf
+from tidelake.model.schema import DIFF
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
-from tidelake.shard.runs.difference import differences
-from tidelake.shard.runs.read import sources_of
+from tidelake.shard.runs.difference import differences, negated
+from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.runs.upload import normalized
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -55,11 +60,22 @@ class Difference:
         updates: the updates, sorted and consolidated.
         end: the last time that was asked for, known once `updates` was read to its end; None: there is none,
             and without updates nothing has to be written.
+        picked: the time that was picked, since none was asked for; None: none was.
+        removed: rows that go because their removal was asked for, known as `end` is.
+        absent: removals of keys that have no row, known as `end` is.
     """
 
     seen: Seen
     updates: Iterator[pa.RecordBatch]
     end: Time | None
+    picked: Time | None = None
+    removed: int = 0
+    absent: int = 0
+
+    def see(self, found: Resolved) -> None:
+        """Count what removals did."""
+        self.removed += found.removed
+        self.absent += found.absent
 
 
 Attempt: TypeAlias = Callable[[Version], Difference]
@@ -128,14 +144,16 @@ def upserting(
             if at is not None:
                 events_given = given.drop_columns([*spec.domain.columns])
         upserter = Upserter.at(version, columns, at)
-        found = Difference(Seen(state.seqno, upserter.as_of), iter(()), time)
+        picked = at if time is None and not timed else None
+        found = Difference(Seen(state.seqno, upserter.as_of), iter(()), time, picked)
 
         def updates() -> Iterator[pa.RecordBatch]:
             for events, changed in upserter.resolved(shard.stores.blobs, [events_given], old_rows):
+                found.see(changed)
                 if timed:
                     last = pc.max(events.column(spec.domain.columns[0])).as_py()
                     found.end = last if found.end is None else max(found.end, last)
-                yield from changed.to_batches()
+                yield from changed.updates.to_batches()
 
         found.updates = updates()
         return found
@@ -190,7 +208,54 @@ def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attemp
         new = consolidate(table, spec.schema, spec.domain)
         old, _ = sources_of(state, AsOf(at))
         updates = differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
-        return Difference(Seen(state.seqno, times.parts(at)[0]), updates, time)
+        return Difference(
+            Seen(state.seqno, times.parts(at)[0]), updates, time, None if time is not None else at
+        )
+
+    return difference
+
+
+def delete(
+    shard: Shard, where: str, time: Time | None = None, idempotency: IdempotencyKey | None = None
+) -> Appended:
+    """Remove the rows that a condition is true for.
+
+    Args:
+        shard: the shard to write to.
+        where: the condition, as for reads.
+        time: the time of the change; None: picked at the commit.
+        idempotency: the claim to append under.
+
+    Raises:
+        UsageError, UpdateBeforeLower: the condition or the time cannot be taken. Nothing was written.
+    """
+    asked = pa.table({"where": [where]})
+    return _written(shard, deleting(shard, where, time), idempotency, lambda _spec: asked)
+
+
+def deleting(shard: Shard, where: str, time: Time | None = None) -> Attempt:
+    """A function that computes a delete on a version; arguments and errors as `delete`."""
+    check_total(shard.spec)
+    options = ReadOptions(where=where)
+
+    def difference(version: Version) -> Difference:
+        state, spec = version.state, version.spec
+        at = commit_floor(shard, state) if time is None else time
+        check_open(state, at)
+        selection = bind(options, spec.schema)
+        old, query = sources_of(state, AsOf(at))
+        found = Difference(
+            Seen(state.seqno, times.parts(at)[0]), iter(()), time, None if time is not None else at
+        )
+
+        def updates() -> Iterator[pa.RecordBatch]:
+            with closing(rows(spec, shard.stores.blobs, old, query, selection=selection)) as there:
+                for batch in map(negated, there):
+                    found.removed -= pc.sum(batch.column(DIFF)).as_py() or 0
+                    yield batch
+
+        found.updates = updates()
+        return found
 
     return difference
 
@@ -239,12 +304,16 @@ def _append(
             last = max(last, pc.max(batch.column(spec.domain.columns[0])).as_py())
             builder.add(batch)
         end = found.end if found.end is not None else last
+        if end == -1 and found.picked is not None and lower.less_equal(spec.domain.minimum):
+            # Nothing is closed yet: from now on the collection can be read.
+            end = found.picked
         upper = lower if end == -1 else past_last(end)
         built = builder.finish(upper)
     if upper == lower and idempotency is None:
-        return Appended(lower, lower, already=True)
+        return Appended(lower, lower, already=True, removed=found.removed, absent=found.absent)
     try:
-        return append_batches(shard, [built], lower, upper, idempotency, seen=found.seen, keeps=False)
+        done = append_batches(shard, [built], lower, upper, idempotency, seen=found.seen, keeps=False)
+        return done if done.already else dataclasses.replace(done, removed=found.removed, absent=found.absent)
     except REFUSALS:
         built.delete()
         raise

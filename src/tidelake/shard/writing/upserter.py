@@ -19,7 +19,7 @@ from tidelake.data.events import EventColumns, advanced, read_events, truncated
 from tidelake.data.keyranges import RangeLimits, key_ranges
 from tidelake.data.keyset import KeySet
 from tidelake.data.types import update_schema
-from tidelake.data.upsert import UpsertRules, resolve
+from tidelake.data.upsert import Resolved, UpsertRules, resolve
 from tidelake.errors import BlobNotFound, UpdateBeforeLower, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
@@ -139,6 +139,7 @@ class Upserter:
         watch: Callable[[pa.Table, pa.Table], None] = lambda _events, _updates: None,
         old_rows: OldRows | None = None,
         truncates: Sequence[tuple[int, bytes]] = (),
+        count: Callable[[Resolved], None] = lambda _found: None,
     ) -> bytes:
         """Look up old rows, compute updates and store them; the bytes go to `append_uploaded`.
 
@@ -156,6 +157,7 @@ class Upserter:
             truncates: the time and the order of each truncation, which removes all rows before it; only if
                 all events have an order, and the call gets the events of all keys. Then the whole contents
                 are read.
+            count: called after `watch`, with what removals did.
 
         Returns:
             The bytes; `b""` if nothing changes.
@@ -171,9 +173,10 @@ class Upserter:
             BatchBuilder(self.spec, blobs, env_here(), self.lower, sorted=True, upper=upper) as builder,
         ):
             keys: list[pa.Array] = []
-            for events, updates in self.resolved(blobs, batches, old_rows, truncates):
-                watch(events, updates)
-                builder.add(updates)
+            for events, found in self.resolved(blobs, batches, old_rows, truncates):
+                watch(events, found.updates)
+                count(found)
+                builder.add(found.updates)
                 if truncates:
                     keys.append(encode_key(events, self.spec.schema))
             if truncates:
@@ -189,8 +192,8 @@ class Upserter:
         given: Iterable[object],
         old_rows: OldRows | None = None,
         truncates: Sequence[tuple[int, bytes]] = (),
-    ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """The events of each range of keys, and the updates that they result in; both in ascending order."""
+    ) -> Iterator[tuple[pa.Table, Resolved]]:
+        """The events of each range of keys, and what they result in; both in ascending order."""
         spec, config = self.spec, self.spec.config
         own = {column.name for column in spec.schema.value}
         rules = UpsertRules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
@@ -198,7 +201,7 @@ class Upserter:
         threads = max(1, min(pa.cpu_count(), _RANGES_MAX)) if old_rows is None else 1
         limits = RangeLimits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE, threads)
 
-        def resolved(events: pa.Table) -> tuple[pa.Table, pa.Table]:
+        def resolved(events: pa.Table) -> tuple[pa.Table, Resolved]:
             # `old_rows` knows closed times only, so it cannot answer if staged updates count.
             known = old_rows(self.lower, events) if old_rows and not self.meets_staged else None
             old = self._stored(blobs, events) if known is None else known

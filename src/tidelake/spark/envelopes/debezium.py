@@ -239,7 +239,7 @@ class Debezium:
             return StoreChanges(
                 collection.distributed.uploader().to_bytes(), parser, tuple(columns), self.rejects
             )
-        return StoreEvents(upserter.to_bytes(), parser, tuple(columns), self.rejects)
+        return StoreEvents(upserter.to_bytes(), parser, tuple(columns), self.rejects, counted=True)
 
     def _encodings(self) -> tuple[tuple[str, Encoding], ...]:
         found = []

@@ -8,6 +8,7 @@ number its updates are committed.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -81,6 +82,28 @@ class RowByRow:
     def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
         """Nothing."""
         return 0
+
+
+@dataclass(frozen=True)
+class OneTime:
+    """The one time of all rows of a write.
+
+    Attributes:
+        time: the time.
+        given: whether the caller gave it, so that it is closed in any case; else it was picked.
+    """
+
+    time: int
+    given: bool = False
+
+
+@runtime_checkable
+class AtOneTime(Protocol):
+    """Work that may give all rows one time."""
+
+    @property
+    def all_at(self) -> OneTime | None:
+        """The time; None: the rows have times of their own."""
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.changes import TIME, ChangeParser
 from tidelake.spark.envelopes.messages import late_reason, place, unreadable
 from tidelake.spark.envelopes.read import BEST, EMPTIED, GONE, NOTE, UNTOLD
-from tidelake.spark.uploads import Answer, answered
+from tidelake.spark.uploads import Answer, answered, ignored
 
 _PLACE_FROM, _PLACE_TO = 24, -16
 
@@ -43,12 +43,14 @@ class StoreEvents:
         parser: has the lower of the upserter, and says what to do with late events.
         columns: names of the input columns.
         rejects_to: the folder for rejects.
+        counted: whether the driver knows counts of removals.
     """
 
     upload: bytes
     parser: ChangeParser
     columns: tuple[str, ...]
     rejects_to: str | None
+    counted: bool = False
 
     @staticmethod
     def upserter(collection: Collection) -> Upserter:
@@ -77,7 +79,10 @@ class StoreEvents:
         first = list(islice(events, 1))
         known = len(truncates)
         stored = Upserter.from_bytes(self.upload).upload(
-            chain(first, events), watch, truncates=tuple(truncates)
+            chain(first, events),
+            watch,
+            truncates=tuple(truncates),
+            count=answer.see_removals if self.counted else ignored,
         )
         if known:
             times = [time for time, _ in truncates]

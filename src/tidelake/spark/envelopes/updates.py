@@ -17,7 +17,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.spark.columns import check_frame, convert
-from tidelake.spark.envelopes.envelope import RowByRow
+from tidelake.spark.envelopes.envelope import OneTime, RowByRow
 from tidelake.spark.envelopes.times import TakeTime, check_time, one_time
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, upload
@@ -137,6 +137,11 @@ class StoreRows:
     advances: bool = False
     prepare: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     half: Half | None = None
+
+    @property
+    def all_at(self) -> OneTime | None:
+        """As `AtOneTime`."""
+        return None if self.stamp is None else OneTime(self.stamp)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""

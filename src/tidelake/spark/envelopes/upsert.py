@@ -18,13 +18,15 @@ from tidelake.data.events import EventColumns
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import parts
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
+from tidelake.spark.envelopes.envelope import OneTime
 from tidelake.spark.envelopes.times import TakeTime, check_time, one_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.installed import VERSION
 from tidelake.spark.tasks import ArrowMap, slots
-from tidelake.spark.uploads import Answer, answered
+from tidelake.spark.uploads import Answer, answered, ignored
 
 Prepare: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 """What a task does to a batch before all else."""
@@ -79,6 +81,7 @@ class Upsert:
                 )
         extra = {*columns.besides(spec.schema), *(() if time is None else (time,))} - {*own}
         rest = t.StructType([field for field in frame if field.name not in extra])
+        columns.check_keys(rest.names, spec.schema)
         check_frame(rest, collection.schema, optional={*spec.optional, *columns.needless(spec.schema)})
         flag = [field for field in frame if field.name == self.delete_column]
         if flag and not isinstance(flag[0].dataType, t.BooleanType):
@@ -124,6 +127,7 @@ class Upsert:
             own,
             stamped=at is None and time is None,
             prepare=None if time in (None, own) else TakeTime(str(time), own, collection.domain.unit),
+            counted=True,
         )
 
     def catch_up(self, collection: Collection) -> None:
@@ -155,6 +159,7 @@ class _UpsertEvents:
         time: name of its time column.
         stamped: whether the events have the time of the commit: then no time passes without updates.
         prepare: applied to each batch first, under the names of `columns`; None: nothing is.
+        counted: whether the driver knows counts of removals.
     """
 
     upserter: bytes
@@ -163,6 +168,13 @@ class _UpsertEvents:
     time: str
     stamped: bool
     prepare: Prepare | None
+    counted: bool = False
+
+    @property
+    def all_at(self) -> OneTime | None:
+        """As `AtOneTime`."""
+        at = Upserter.from_bytes(self.upserter).time
+        return None if at is None else OneTime(parts(at)[0], given=not self.stamped)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -172,6 +184,7 @@ class _UpsertEvents:
             return upserter.upload(
                 (self._events(batch, upserter) for batch in batches),
                 lambda events, updates: self._see(answer, events, updates),
+                count=answer.see_removals if self.counted else ignored,
             )
 
         return answered(work)

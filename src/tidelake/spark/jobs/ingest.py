@@ -60,6 +60,7 @@ class IngestedBatch:
         files: files read.
         held: events that are held back: the commit, or the end, of their transaction is not known yet.
         repeated: events ignored, since their transactions are in the collection.
+        absent: removals of keys that had no row, as far as old rows were looked up.
     """
 
     batch: int
@@ -74,6 +75,10 @@ class IngestedBatch:
     files: int = 0
     held: int = 0
     repeated: int = 0
+    absent: int = 0
+
+
+_SUMMED = ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "files", "repeated", "absent")
 
 
 @dataclass
@@ -99,13 +104,14 @@ class IngestReport:
     files: int = 0
     held: int = 0
     repeated: int = 0
+    absent: int = 0
     upper: Frontier | None = None
 
     def add(self, batch: IngestedBatch) -> None:
         """Count one more micro-batch."""
         self.batches += not batch.already
         self.already += batch.already
-        for name in ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "files", "repeated"):
+        for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(batch, name))
         self.held = self.held if batch.already else batch.held
         self.upper = batch.upper
@@ -303,6 +309,7 @@ class _Sink(BatchSink[IngestedBatch, Writer]):
             len(answer.files if files is None else files),
             answer.held_events,
             answer.repeated,
+            answer.absent,
         )
 
     def _files(self, frame: DataFrame) -> tuple[str, ...]:

@@ -44,13 +44,23 @@ class TablesReport:
     held: int = 0
     repeated: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
+    absent: int = 0
     upper: Frontier | None = None
 
     def add(self, batch: TablesBatch) -> None:
         """Count one more micro-batch."""
         self.batches += not batch.already
         self.already += batch.already
-        for name in ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "repeated"):
+        for name in (
+            "events",
+            "updates",
+            "heartbeats",
+            "tombstones",
+            "late",
+            "rejects",
+            "repeated",
+            "absent",
+        ):
             setattr(self, name, getattr(self, name) + getattr(batch, name))
         for table, events in batch.by_collection.items():
             self.by_collection[table] = self.by_collection.get(table, 0) + events

@@ -203,7 +203,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # have another number, and a different batch the same.
         content = planned_in(self._checkpoint, batchId) or f"{sum(m.rows for m in found)} rows"
         if not is_in(writer, batchId, content):
-            self.upload.commit(collection, found, Numbered(writer, batchId, lambda _answer: content))
+            numbered = Numbered(writer, batchId, lambda _answer: content)
+            self.upload.commit(collection, found, numbered, stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing; see `BatchWriter.abort`."""

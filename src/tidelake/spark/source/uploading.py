@@ -23,12 +23,12 @@ from tidelake.lake.api.handle import noted_on
 from tidelake.lake.arguments.notes import noted
 from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
-from tidelake.spark.envelopes.envelope import Compared, Envelope
+from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope
 from tidelake.spark.reading.holds import application
 from tidelake.spark.source.kept import Target
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, answered, answers_from_bytes, answers_to_bytes, total
-from tidelake.spark.writing.commit import Numbered, commit, open_upper
+from tidelake.spark.writing.commit import Numbered, commit, idle_end, open_upper
 
 
 @dataclass(frozen=True)
@@ -145,18 +145,30 @@ class Upload:
         """In a task: store the rows."""
         return self._planned()(batches, query)
 
-    def commit(self, collection: Collection, messages: Sequence[Uploaded], numbered: Numbered | None) -> None:
-        """In the driver: append what the tasks uploaded.
+    def commit(
+        self,
+        collection: Collection,
+        messages: Sequence[Uploaded],
+        numbered: Numbered | None,
+        *,
+        stream: bool = False,
+    ) -> None:
+        """In the driver: append what the tasks uploaded, maybe as a micro-batch of a stream.
 
         Raises:
             InvalidUpdates: a task found data that cannot be stored.
             UpdateBeforeLower: a time is closed.
         """
         with noted(self._application, ""), noted_on(collection, self._author, self._message):
-            self._commit(collection, messages, numbered)
+            self._commit(collection, messages, numbered, stream=stream)
 
     def _commit(
-        self, collection: Collection, messages: Sequence[Uploaded], numbered: Numbered | None
+        self,
+        collection: Collection,
+        messages: Sequence[Uploaded],
+        numbered: Numbered | None,
+        *,
+        stream: bool,
     ) -> None:
         given = total(answers_from_bytes(message.answers for message in messages))
         handed = [name for message in messages for name in message.handed]
@@ -172,7 +184,12 @@ class Upload:
                 answer = total(answers_from_bytes([answers_to_bytes(work(spill.rows(handed, state)))]))
             elif isinstance(self.envelope, Compared):
                 answer = self.envelope.difference(collection, given, lower, None)
-            if commit(collection, answer, lower, read_at=read_at, numbered=numbered) is not None:
+            end = None
+            if answer.time_upper is None:
+                work = self.envelope.work(collection, self.names, lower)
+                if isinstance(work, AtOneTime):
+                    end = idle_end(self.envelope, work, collection, lower, stream=stream)
+            if commit(collection, answer, lower, end, read_at=read_at, numbered=numbered) is not None:
                 break
             if rebases:
                 # A time of the rows was closed meanwhile, and the rows are not here to be uploaded again.

@@ -118,8 +118,9 @@ def write(
             events of these tools), `"delta"`, `"paimon"`, `"hudi"` (changelogs of such tables), or an
             envelope object.
         lower: write iff the collection's upper equals it; default: whatever the upper is.
-        upper: close all times before it; default: just past the last time. An empty frame moves no time.
-            Tuple times need both.
+        upper: close all times before it; default: just past the last time. Without rows, the time of the
+            commit is closed too: by updates always, by other envelopes if none is closed yet. Rows with times
+            of their own have none to close then. Tuple times need both.
         ranges: first sort the rows into so many key ranges; see `append`.
         token: a text that identifies this write, such as `"orders 2026-01-31"`. A write whose token is
             committed already succeeds without writing, whatever its rows are, so that a job that is run

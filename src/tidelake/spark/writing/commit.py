@@ -15,15 +15,17 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidelake.errors import UpdateBeforeLower, UploadExpired, UpperMismatch, UsageError
+from tidelake.errors import UpdateBeforeLower, UploadExpired, UpperMismatch
 from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.lake.api.writer import Writer
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
+from tidelake.shard.writing.append import past_last
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.envelope import Compared, Envelope
+from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope, OneTime
 from tidelake.spark.envelopes.held import with_held
 from tidelake.spark.envelopes.places import TopicPartition
+from tidelake.spark.envelopes.updates import commit_time
 from tidelake.spark.tasks import described, signed
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.rejects import NumberedBatch, keep
@@ -90,7 +92,7 @@ def write(
             that it closed.
         envelope: what the rows mean.
         lower: append iff the collection's upper equals it; default: whatever the upper is.
-        upper: close all times before it; default: just past the last time. An empty frame moves no time.
+        upper: close all times before it; default: just past the last time; see `idle_end`.
         numbered: append under this number.
         title: description of the jobs, for Spark's UI.
         by_tasks: let tasks do the work however few rows there are: the caller has distributed the rows.
@@ -143,7 +145,8 @@ def write(
                             expected_bytes=expected_bytes,
                             few=few,
                         )
-                    answer = rows.answer(envelope.work(collection, rows.names, start))
+                    work = envelope.work(collection, rows.names, start)
+                    answer = rows.answer(work)
                     answer.repeated += 0 if taken is None else taken.repeated
                 if isinstance(envelope, Compared):
                     stored = answer if stored is None else stored
@@ -163,6 +166,9 @@ def write(
             if upper is None and taken is not None and taken.timeline.upper is not None:
                 told = Frontier.of(taken.timeline.upper)
                 end = told if start <= told else None
+            if end is None and answer.time_upper is None and isinstance(work, AtOneTime):
+                stream = numbered is not None and numbered.stream
+                end = idle_end(envelope, work, collection, start, stream=stream)
             with signed(frame.sparkSession):
                 appended = (
                     commit(collection, answer, start, end, read_at=read_at, numbered=numbered)
@@ -174,12 +180,34 @@ def write(
             if appended is not None:
                 if stored is not None and isinstance(envelope, Compared):
                     envelope.discard(collection, stored)
-                return WriteReport(appended, answer)
+                return WriteReport(replace(appended, removed=answer.removed, absent=answer.absent), answer)
         except UploadExpired as error:
             if not error.erased:
                 raise
             # Rows were erased meanwhile: all is stored again.
             stored = None
+
+
+def idle_end(
+    envelope: Envelope, work: AtOneTime, collection: LakeCollection, lower: Frontier, *, stream: bool
+) -> Frontier | None:
+    """Up to where a write that has no updates closes times; None: none is closed.
+
+    Rows with times of their own have none to close. A time that was given is closed, and so is one that was
+    picked for rows to append. What changes nothing closes one only where none is closed yet, so that the
+    collection can be read. A micro-batch of a stream closes none, as there may be many.
+    """
+    if stream:
+        return None
+    found = work.all_at
+    if isinstance(envelope, Compared):
+        # Its rows are stored at no time yet.
+        found = OneTime(commit_time(collection, lower))
+    if found is None:
+        return None
+    if found.given or envelope.rebases or lower.less_equal(collection.domain.minimum):
+        return past_last(found.time)
+    return None
 
 
 def _staged(collection: LakeCollection, answer: Answer, numbered: Numbered, seal: int | None) -> Appended:
@@ -311,10 +339,5 @@ def _end(lower: Frontier, upper: Frontier | None, answer: Answer) -> Frontier:
     last = answer.time_upper
     if answer.rows and answer.advances:
         last = times.parts(times.join(last, lower.elements[0]))[0]
-    end = Frontier.past(last)
-    if end.closed:
-        raise UsageError(
-            f"time {last} is the last there is, and appending it closes the collection for good: "
-            "give upper=[] if that is meant"
-        )
+    end = past_last(last)
     return end if lower <= end else lower

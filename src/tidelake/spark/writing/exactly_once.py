@@ -72,6 +72,7 @@ class WrittenBatch:
         late: rows that the tasks moved to a later time, or that were staged in the collection for late rows.
         held: events that are held back: the commit, or the end, of their transaction is not known yet.
         repeated: events ignored, since their transactions are in the collection, or their offsets were seen.
+        absent: removals of keys that had no row, as far as old rows were looked up.
     """
 
     batch: int
@@ -81,6 +82,7 @@ class WrittenBatch:
     late: int = 0
     held: int = 0
     repeated: int = 0
+    absent: int = 0
 
 
 Progress = Callable[[WrittenBatch], None]
@@ -209,6 +211,7 @@ class Sink(BatchSink[WrittenBatch, Writer]):
             answer.late,
             answer.held_events,
             answer.repeated,
+            answer.absent,
         )
 
     def _open(self, query: str) -> Writer:

@@ -63,6 +63,7 @@ class TablesBatch:
         held: events that are held back: the commit, or the end, of their transaction is not known yet.
         repeated: events of transactions that are in the collections already, ignored.
         left_out: events of tables without a key, by table: they are in no collection.
+        absent: removals of keys that had no row, as far as old rows were looked up.
     """
 
     batch: int
@@ -80,6 +81,7 @@ class TablesBatch:
     held: int = 0
     repeated: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
+    absent: int = 0
 
 
 Made = Callable[[pa.RecordBatch | None], Lines]
@@ -249,6 +251,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             whole.held_events,
             whole.repeated + repeated,
             {str(table): lines.count(table) for table in plans.left_out},
+            whole.absent,
         )
 
     def _closing(self, times: Timeline | None, whole: Answer, changed: Entries) -> tuple[int | None, Entries]:

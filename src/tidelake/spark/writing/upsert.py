@@ -1,15 +1,21 @@
-"""Upserts and full dumps of DataFrames: the functions for users."""
+"""Upserts, deletes and full dumps of DataFrames: the functions for users."""
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
+from tidelake.data.events import DELETED
+from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
+from tidelake.lake.arguments.deletions import deletion
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
+from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.snapshot import Snapshot
 from tidelake.spark.envelopes.updates import Late
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.writing.append import write
+from tidelake.spark.writing.token import TokenWriter
 from tidelake.state.append import Appended
 
 
@@ -60,9 +66,59 @@ def upsert(
             differ and have no order (nothing was appended).
         UpdateBeforeLower: a time is closed.
     """
-    at = time if time is None or isinstance(time, str) else parts(times_of(collection).at(time, "time"))[0]
-    envelope = Upsert(order_by, delete_column, at, late)
+    envelope = Upsert(order_by, delete_column, _at(collection, time), late)
     return write(collection, frame, envelope, token=token, author=author, message=message).appended
+
+
+def delete(
+    collection: Collection,
+    keys: DataFrame | None = None,
+    *,
+    where: str | None = None,
+    time: TimeLike | None = None,
+    late: Late = "refuse",
+    token: str | None = None,
+    author: str = "",
+    message: str = "",
+) -> Appended:
+    """Remove rows, by their keys or by a condition, in one commit. See `Collection.delete`.
+
+    Keys are looked up by tasks, as by `upsert`. A condition is carried out in the driver, in bounded memory:
+    for one that many rows match, let tasks do it, by `tidelake.spark.sql("DELETE FROM ...")`.
+
+    Args:
+        collection: the collection to write to.
+        keys: the key columns, by name in any order.
+        where: a condition, as for `Collection.snapshot`; `"TRUE"` deletes all rows.
+        time: as for `upsert`; with `where` no column.
+        late: as for `upsert`.
+        token: see `tidelake.spark.write`.
+        author: see `tidelake.spark.write`.
+        message: see `tidelake.spark.write`.
+
+    Returns:
+        As `Collection.delete`. Errors as there, and as for `upsert`.
+    """
+    if where is not None:
+        deletion(keys, where)
+        if token is None:
+            return collection.delete(where=where, time=time, author=author, message=message)
+        tokens = TokenWriter(collection, token)
+        done = tokens.done()
+        if done is not None:
+            return done
+        numbered = tokens.open()
+        return numbered.writer.delete(
+            where=where, time=time, sequence=numbered.sequence, author=author, message=message
+        )
+    if keys is None or not hasattr(keys, "sparkSession"):
+        if keys is None:
+            deletion(keys, where)
+        raise UsageError(f"a {type(keys).__name__} is no DataFrame of Spark: use collection.delete(keys)")
+    columns = [quoted(name) for name in keys.columns]
+    events = keys.select(*columns, f.lit(True).alias(DELETED))
+    envelope = Upsert(None, DELETED, _at(collection, time), late)
+    return write(collection, events, envelope, token=token, author=author, message=message).appended
 
 
 def replace(
@@ -92,3 +148,10 @@ def replace(
     """
     at = None if time is None else parts(times_of(collection).at(time, "time"))[0]
     return write(collection, frame, Snapshot(at), token=token, author=author, message=message).appended
+
+
+def _at(collection: Collection, time: TimeLike | None) -> str | int | None:
+    """The time of all events, in the collection's unit; or the column that has it."""
+    if time is None or isinstance(time, str):
+        return time
+    return parts(times_of(collection).at(time, "time"))[0]
