@@ -477,7 +477,7 @@ def test_rows_that_are_copied_among_others_have_the_times_of_these() -> None:
         assert times == {1: 59, 2: 79, 9: 79, 8: 79, 3: 94}
     roles = {"first": COPY, "streamed": ROWS, "incremental": ROWS}
     for progress, again in (
-        (Progress("mysql", copying=True), False),
+        (Progress("mysql", last=7, floor=7, copying=True), False),
         (Progress("mysql"), False),
         (Progress("mysql", last=7), True),
         (Progress("mysql", floor=7), True),

@@ -17,8 +17,10 @@ from tidelake.spark.envelopes.dialect import Dialect, DialectParser
 from tidelake.spark.envelopes.dms import DmsDialect
 from tidelake.spark.envelopes.maxwell import Maxwell, MaxwellDialect
 from tidelake.spark.envelopes.messagekeys import key_names
+from tidelake.spark.envelopes.read import EventReader
 from tidelake.spark.envelopes.routes import seen_in, tables_of
 from tidelake.spark.envelopes.tablename import Table, name_parts, quoted_name
+from tidelake.spark.uploads import Answer
 from tiers import examples
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -179,7 +181,7 @@ def test_documents_of_mongodb_are_texts() -> None:
             *(
                 ("n", pa.int64()),
                 ("d", pa.decimal128(9, 2)),
-                ("at", pa.timestamp("ms", "UTC")),
+                ("at", pa.timestamp("us", "UTC")),
                 ("b", pa.binary()),
             ),
             *(("tags", pa.list_(pa.string())), ("x", pa.float64())),
@@ -227,6 +229,17 @@ def test_a_row_of_an_incremental_snapshot_is_not_doubled(more: str) -> None:
         == 2
     )
     assert parse(STORED, (None, again)).events == 1
+
+
+def test_events_that_are_columns_are_not_doubled_either() -> None:
+    row = pa.struct(list(SCHEMA))
+    kinds = {"op": pa.string(), "before": row, "after": row}
+    kinds["source"] = pa.struct([("lsn", pa.int64()), ("snapshot", pa.string())])
+    event_ = {"op": "r", "after": {"id": 1, "v": "x"}, "source": {"lsn": 5, "snapshot": "incremental"}}
+    batch = pa.RecordBatch.from_pylist([event_], schema=pa.schema(list(kinds.items())))
+    with pytest.raises(InvalidUpdates, match="incremental snapshot"):
+        EventReader(ChangeParser(SCHEMA, ("id",)), tuple(kinds), Answer()).read(batch)
+    assert EventReader(STORED, tuple(kinds), Answer()).read(batch)[1].events == 1
 
 
 def test_advice_about_times_fits_the_connector() -> None:

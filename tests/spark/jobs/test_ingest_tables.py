@@ -108,6 +108,25 @@ def test_a_truncation_empties_the_collection(landing: Landing) -> None:
         run()
 
 
+def test_tables_that_are_copied_again_are_not_doubled(landing: Landing) -> None:
+    def copied(snapshot: str, pos: int) -> str:
+        source = {"connector": "mysql", "file": "bin.000001", "pos": pos, "snapshot": snapshot, "ts_ms": 1}
+        return json.dumps({"op": "r", "before": None, "after": {"id": 1, "v": "x"}, "source": source})
+
+    c = landing.lake.create("c", {"id": "int64", "v": "string"}, key=["id"])
+
+    def run(**options: Any) -> None:
+        ingest_change_files(landing.spark, c, landing.directory, landing.root / "cp", **options)
+
+    landing.put(copied("last", 5))
+    run()
+    landing.put(copied("first", 9), copied("last", 9))
+    with pytest.raises(InvalidUpdates, match=r"copied while the collection has rows.*old_rows='stored'"):
+        run()
+    run(old_rows="stored")
+    assert landing.rows("c") == {1: {"id": 1, "v": "x"}}
+
+
 def test_an_array_that_the_source_left_out_is_that_of_the_row_before(landing: Landing) -> None:
     kinds = {"s": pa.string(), "i": pa.int32(), "j": pa.int64(), "b": pa.binary(), "u": pa.string()}
     key = pa.field("id", pa.int64(), nullable=False)

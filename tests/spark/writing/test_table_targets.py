@@ -112,7 +112,8 @@ def test_a_deletion_that_leaves_its_key_out_is_refused(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.take(*((key(id=n), event("c", {"id": n, "v": f"e{n}"}, 5)) for n in range(3)))
     # A whole old row of key 0; and, of a replica identity by default, only the key, of a row that is gone.
-    stream.take(deletion(0, "e0", 6), deletion(0, None, 7))
+    stream.take(deletion(0, "e0", 6))
+    stream.take(deletion(0, None, 7))
     stream.take((key(id=0), event("c", {"id": 0, "v": "e0"}, 8)), deletion(0, "e0", 8))
     with pytest.raises(InvalidUpdates, match=r"\[\"id\"\] are 0 or empty.*USING INDEX"):
         stream.take(deletion(0, "e2", 9))
