@@ -22,9 +22,11 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.state import codec
 from tidelake.state.agreed import AS_MADE, ERASING, LINEAGE, Agreed
 from tidelake.state.applying import taken_along
+from tidelake.state.edits import Edits
 from tidelake.state.erased import Erasure
 from tidelake.state.forking import started
 from tidelake.state.garbage import NEVER_READ, Garbage
+from tidelake.state.holds import settle
 from tidelake.state.spine import Spine
 from tidelake.state.staged import Staged
 from tidelake.state.state import ShardState, WriterRecord
@@ -172,7 +174,17 @@ def copied(
 
 
 def recorded(copy: ShardState, source: ShardState, contents: str) -> ShardState:
-    """A copy that remembers its source, and how it is left."""
+    """A copy that remembers its source, and how it is left.
+
+    Its `since` is what its owner and its own holds allow, as after any commit to it: readers of the source
+    hold back none of its history. A hold that is over by now ends with its next commit.
+    """
+    moved = settle(copy, Edits(), 0)
+    copy = replace(
+        copy,
+        since=copy.since if moved.since is None else moved.since.after,
+        retained=copy.retained if moved.retained is None else moved.retained.after,
+    )
     content = f"{contents} {own_marks(copy)}"
     record = WriterRecord(0, source.seqno, source.shard_id, copy.upper, content)
     return replace(copy, writers=copy.writers.set(WRITER, record))

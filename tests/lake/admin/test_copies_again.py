@@ -1,6 +1,7 @@
 """A copy that is made again has what its source has by then; only what is new is copied."""
 
 import threading
+import uuid
 from random import Random
 
 import pyarrow as pa
@@ -467,6 +468,27 @@ def test_a_copy_of_one_lake_leaves_copies_of_others_alone(world, other):
     world.lake().drop("a")
     world.lake().copy(other.lake(), delete=True)
     assert other.lake().list() == ["b"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_readers_of_a_source_hold_back_no_history_of_its_copy(again):
+    """`since` of a copy is what the owner allows and readers of the copy keep, in the first run and later."""
+    lake, other = (tidelake.open(f"memory://{uuid.uuid4().hex}") for _ in range(2))
+    c = lake.create("c", pa.schema([("id", pa.int64())]), key=["id"])
+    for n in range(8):
+        c.append(pa.table({"id": [n]}))
+    if again:
+        lake.copy(other)
+        kept = other.collection("c").reader("of the copy", since=4)
+    with c.reader("of the source", since=2):
+        c.advance_since(6)
+        c.append(pa.table({"id": [8]}))
+        lake.copy(other)
+        assert c.since == Frontier.of(2)
+        assert other.collection("c").since == Frontier.of(4 if again else 6)
+    if again:
+        kept.close()
+        assert other.collection("c").since == Frontier.of(6)
 
 
 def test_a_source_that_went_back_is_not_copied(world, other, c):
