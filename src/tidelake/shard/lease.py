@@ -99,7 +99,9 @@ class Lease:
         self._base: int | None = None
         self._pins: tuple[int, ...] = ()
         self._renewed_s, self._renewed_ms = 0.0, 0
-        self._opened = self._over = False
+        self._opened = False
+        # A lake that is open for reading only writes no hold: a plain read goes on without one.
+        self._over = shard.stores.read_only and not reader
         self._origin = ProcessOrigin()
         self._lock = threading.Lock()
 
@@ -115,7 +117,7 @@ class Lease:
 
     @property
     def over(self) -> bool:
-        """Whether the hold was closed, or is known to be gone."""
+        """Whether the hold was closed, is known to be gone, or will never be."""
         return self._over
 
     # For readers.
