@@ -58,7 +58,7 @@ def merge_tasks(c: tidelake.Collection, parallelism: int) -> list[bytes]:
     """The tasks of a merge of everything, times advanced to `since`; at most `parallelism` of them."""
     state = c.state()
     needed = [Source.of(run, item.batch) for item in state.spine for run in item.batch.runs]
-    tasks = cut(c._shard.spec, c._shard.stores.blobs, needed, Fold(state.since), parallelism)
+    tasks = cut(c._shard.version().spec, c._shard.stores.blobs, needed, Fold(state.since), parallelism)
     return [encode_record("task", task) for task in tasks]
 
 

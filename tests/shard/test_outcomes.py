@@ -446,7 +446,7 @@ def test_a_merge_result_is_not_refused_on_a_stale_state():
     found = everything(state.spine, idle_policy(fresh._shard))
     runs = [run for member in state.spine for run in member.batch.runs]
     needed = [Source.of(run, member.batch) for member in state.spine for run in member.batch.runs]
-    (task,) = between(fresh._shard.spec, needed, Fold(state.since), ())
+    (task,) = between(fresh._shard.version().spec, needed, Fold(state.since), ())
     output = decode_run(run_merge_task(encode_record("task", task), place.stores.blobs))
     assert digest(runs) == found.inputs
     result = MergeResult(found.id, (), found.inputs, state.since, output)

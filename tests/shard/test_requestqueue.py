@@ -637,7 +637,7 @@ def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
     def commands(place, c, round_):
         """Appends at a commit or exactly at some time, by writers or without one."""
         for n, at, idempotency in round_:
-            spec = c._shard.spec
+            spec = c._shard.version_of(c._shard.known()).spec
             when = AtCommit(0) if at is None else Exactly(Frontier.of(at), Frontier.of(at + 1))
             table = normalized(spec, rows(*range(n)), 0 if at is None else at)
             runs = write_table(spec, place.stores.blobs, c._shard.env, table)

@@ -27,6 +27,7 @@ class ReadOptions:
         staged: do not wait. Of times that are open the answer has what is staged by now.
         schema_id: id of the schema to read under; None: the newest.
         times: the type of the time column: `int64`, or `timestamp` (in UTC), which only clocks have.
+        complete: refuse a column that was dropped since the schema to read under; otherwise it is null.
 
     Raises:
         UsageError: an argument has the wrong type.
@@ -38,6 +39,7 @@ class ReadOptions:
     staged: bool = False
     schema_id: int | None = None
     times: TimesAs = "int64"
+    complete: bool = False
 
     def __post_init__(self) -> None:
         columns: object = self.columns

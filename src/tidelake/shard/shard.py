@@ -83,6 +83,7 @@ class Shard:
     """One shard of a lake.
 
     Attributes:
+        spec: what is the same in all versions. Schemas are of a `Version`.
         stores: the stores that hold its bytes.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
@@ -100,8 +101,8 @@ class Shard:
         *,
         renewer: LeaseRenewer | None = None,
     ) -> None:
+        self.spec = spec.place
         self._spec = spec
-        self._spec_of: ShardState | None = None
         self.renewer = renewer or renewer_of(env, spec.config)
         self.stores = stores
         self.env = env
@@ -178,18 +179,6 @@ class Shard:
         return cls(stores, spec, env, machine, history, renewer=renewer)
 
     @property
-    def spec(self) -> ShardSpec:
-        """The spec with which another process can work on the same shard, as of the newest known state.
-
-        It changes with every state: read it once for each operation. A read takes that of its `Version`.
-        """
-        # Another thread may overwrite this with an older spec; then the next call makes it again.
-        state = self.known()
-        if self._spec_of is not state:
-            self._spec, self._spec_of = self._spec.at(state), state
-        return self._spec
-
-    @property
     def group_commit(self) -> GroupCommit:
         """What it shares with the other handles on the shard in this lake object."""
         return self._machine.group_commit
@@ -237,6 +226,8 @@ class Shard:
 
     def _add_rollup(self) -> None:
         """Write a rollup that is due, as far as possible: it only makes opening cheaper."""
+        if self.stores.read_only:
+            return
         try:
             self.write_rollup()
         except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
@@ -314,7 +305,9 @@ class Shard:
 
     def version_of(self, state: ShardState) -> Version:
         """The version of a state in which every decision of its group is applied. No store call."""
-        return Version(state, self._spec.at(state))
+        # Another thread may overwrite this with that of another state; the next call makes it again.
+        self._spec = spec = self._spec.at(state)
+        return Version(state, spec)
 
     def look(self, take: Callable[[], ShardState] | None = None) -> LogView:
         """The newest state, and the decisions of its group to read it with. Costs and `take` as `version`.

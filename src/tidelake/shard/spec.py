@@ -21,6 +21,25 @@ from tidelake.store.url import Stores, open_stores
 
 
 @dataclass(frozen=True)
+class ShardPlace:
+    """What is the same in every version of a shard: where it is, its times and the settings of this process.
+
+    It has no schemas: those are of a version, and a call takes them from the version that it works on.
+
+    Attributes:
+        url: URL of the lake.
+        shard_id: id of the shard in the lake.
+        domain: unit of its times.
+        config: settings of the lake.
+    """
+
+    url: str
+    shard_id: str
+    domain: TimeDomain
+    config: Config
+
+
+@dataclass(frozen=True)
 class ShardSpec:
     """The place of a shard, and the schemas of its rows.
 
@@ -43,6 +62,11 @@ class ShardSpec:
     config: Config
     seqno: int = 0
     hashed: bool = False
+
+    @property
+    def place(self) -> ShardPlace:
+        """The spec without what changes with the version."""
+        return ShardPlace(self.url, self.shard_id, self.domain, self.config)
 
     @property
     def schema(self) -> Schema:
@@ -124,7 +148,7 @@ def env_here() -> Env:
     return _ENV.get()
 
 
-def stores_of(spec: ShardSpec) -> Stores:
+def stores_of(spec: ShardSpec | ShardPlace) -> Stores:
     """The stores of a spec, opened once per process (a forked child opens its own)."""
     opened, key = _OPENED.get(), (spec.url, spec.config)
     if key not in opened:

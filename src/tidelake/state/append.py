@@ -208,16 +208,24 @@ def stage(
     *,
     inline_bytes_max: int | None = None,
     seal_to: Frontier | None = None,
+    as_now: bool = False,
     offered: tuple[Part, ...] = (),
 ) -> Outcome[bool]:
     """Keep runs for times that are open. False if the key shows that they are in, or there are no runs.
 
-    `offered` as for `append`. With `seal_to` the same step also closes all times before that frontier.
+    `offered` and `as_now` as for `append`. With `seal_to` the same step also closes all times before it.
 
     Refused as `append` and `staging.place`; nothing is written then.
     """
     found = stage_on(
-        state, runs, checked, idempotency, inline_bytes_max=inline_bytes_max, seal_to=seal_to, offered=offered
+        state,
+        runs,
+        checked,
+        idempotency,
+        inline_bytes_max=inline_bytes_max,
+        seal_to=seal_to,
+        as_now=as_now,
+        offered=offered,
     )
     if not isinstance(found, Addition):
         return found
@@ -244,6 +252,7 @@ def stage_on(
     *,
     inline_bytes_max: int | None = None,
     seal_to: Frontier | None = None,
+    as_now: bool = False,
     offered: tuple[Part, ...] = (),
 ) -> "Addition[bool] | NoOp[bool] | Refused":
     """What `stage` would do to a state; the collection commits it itself, or its group does."""
@@ -258,7 +267,7 @@ def stage_on(
     bounds = Bounds(state.upper, upper, state.minimum)
     if not runs:
         return Addition(False, (), bounds, stays_open=True)
-    unfit = unfitting(state, runs, offered)
+    unfit = unfitting(state, runs, offered, as_now=as_now)
     if unfit is not None:
         return Refused(unfit)
     placed = place(state, runs, checked)
@@ -348,12 +357,8 @@ def _admitted(
     late = too_late(state, parts)
     if late is not None:
         return Refused(late)
-    gone = _dropped(state, runs) if as_now else None
-    if gone is not None:
-        return Refused(
-            IncompatibleSchema(f"column {gone!r} was dropped or renamed meanwhile: leave it out of the table")
-        )
-    return placed
+    gone = _outdated(state, runs) if as_now else None
+    return placed if gone is None else Refused(gone)
 
 
 def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
@@ -368,8 +373,8 @@ def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema
     )
 
 
-def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
-    """The name of a column of these rows that the newest schema no longer has; None: it has all.
+def _outdated(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
+    """The error for a column of these rows that the newest schema no longer has; None: it has all.
 
     A column that was renamed is gone by its old name, which may be that of another one now.
     """
@@ -379,16 +384,19 @@ def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
     for id_ in others:
         for column in state.schemas[id_].schema.columns:
             if (column.id, column.name) not in live:
-                return column.name
+                return IncompatibleSchema(
+                    f"column {column.name!r} was dropped or renamed meanwhile: leave it out of the table"
+                )
     return None
 
 
 def unfitting(
-    state: ShardState, runs: tuple[Run, ...], offered: tuple[Part, ...]
+    state: ShardState, runs: tuple[Run, ...], offered: tuple[Part, ...], *, as_now: bool = False
 ) -> IncompatibleSchema | AlreadyTaken | UploadExpired | None:
-    """The error for runs that no state of the shard can take, whatever their times are."""
+    """The error for runs that the shard cannot take, whatever their times are; `as_now` as for `append`."""
     parts = (*(part for run in runs for part in run.parts), *offered)
-    return unregistered(state, runs) or repeated(state, parts) or too_late(state, parts)
+    unfit = unregistered(state, runs) or repeated(state, parts) or too_late(state, parts)
+    return unfit or (_outdated(state, runs) if as_now else None)
 
 
 def too_late(state: ShardState, parts: Iterable[Part]) -> UploadExpired | None:

@@ -38,11 +38,13 @@ def prepare(
     checked: Frontier,
     movable: bool = False,
     inline_bytes_max: int | None = None,
+    as_now: bool = False,
     offered: tuple[Part, ...] = (),
 ) -> Outcome[bool]:
     """Stage runs for a transaction. False if they are staged already, or there are none; refused as `stage`.
 
-    `offered` as for `append`. What was taken once is not taken again, even if its transaction is given up.
+    `offered` and `as_now` as for `append`. What was taken once is not taken again, even if its transaction is
+    given up.
 
     Refused with `LeftGroup` if the collection is no longer in the group, or came back to it since.
     """
@@ -55,7 +57,7 @@ def prepare(
     there = state.staged.batches.get(runs[0].parts[0].name)
     if there is not None and there.awaits == awaited:
         return NoOp(False)
-    unfit = unfitting(state, runs, offered)
+    unfit = unfitting(state, runs, offered, as_now=as_now)
     if unfit is not None:
         return Refused(unfit)
     placed = place(state, runs, checked, movable=movable)

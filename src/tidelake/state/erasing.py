@@ -9,7 +9,7 @@ that they were made from (`made_before`).
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tidelake.errors import CollectionDropped, UsageError
+from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.state.agreed import ERASING
@@ -35,15 +35,21 @@ def names_of(run: Run) -> Names:
     return tuple(part.name for part in run.parts)
 
 
-def ask(state: ShardState, _now_ms: int, *, id_: str, erasure: Erasure) -> Outcome[bool]:
+def ask(
+    state: ShardState, _now_ms: int, *, id_: str, erasure: Erasure, schema_id: int | None = None
+) -> Outcome[bool]:
     """Note an erasure, which any process that maintains the shard carries out. False if it is noted already.
 
-    Refused if the lake has an earlier format, or there are too many keys.
+    Refused if the lake has an earlier format, there are too many keys, or `schema_id` is not the newest one.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if id_ in state.erasures:
         return NoOp(False)
+    if schema_id not in (None, state.schema_id):
+        return Refused(
+            IncompatibleSchema(f"the columns have changed since schema {schema_id}: give the keys again")
+        )
     if state.agreed.format < ERASING:
         return Refused(
             UsageError(

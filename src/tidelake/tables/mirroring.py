@@ -158,6 +158,8 @@ class _Work:
         timeout_s: float | None,
     ) -> None:
         self._collection, self._target, self._mark, self._timeout_s = collection, target, mark, timeout_s
+        # The columns are those of now, whatever the handle has seen.
+        collection.state()
         names = list(collection.schema.names if columns is None else columns)
         absent = [name for name in collection.key if name not in names]
         if absent:

@@ -384,7 +384,9 @@ def rows_in(world, c, change):
     found = c.updates(0, c.upper).read_all().combine_chunks().to_batches()[0]
     old = part_of(c)
     stats = StatsSettings.of(SMALL)
-    writer = PartWriter(c._shard.spec.schema, c.domain, 0, row_group_rows=SMALL.row_group_rows, stats=stats)
+    writer = PartWriter(
+        c._shard.known().schema, c.domain, 0, row_group_rows=SMALL.row_group_rows, stats=stats
+    )
     writer.write(change(found))
     part, data = writer.finish(old.name)
     world.overwrite(old.name, lambda _: data)
@@ -816,7 +818,7 @@ def test_a_damaged_rollup_of_the_catalog_is_made_again(world, c, names):
 
 
 def test_an_unnamed_empty_shard_is_told_once_it_is_old_and_removed(world, c):
-    schema = c._shard.spec.schema
+    schema = c._shard.known().schema
     state = commands.initial("ef" * 16, TimeDomain("counter"), schema, world.clock.ms)
     assert world.log.compare_and_set("ef" * 16, None, codec.encode_state(state))
     assert world.fsck().findings == ()

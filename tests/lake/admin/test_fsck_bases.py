@@ -25,7 +25,7 @@ def c(world):
 
 def replaced(world, c, number, rows):
     """Put rows in the place of those of a base, as a version before hashes of rows could."""
-    spec = replace(c._shard.spec, hashed=False)
+    spec = replace(c._shard.version().spec, hashed=False)
     run = write_rows(spec, world.blobs, Env(clock=SetClock()), rows)
 
     base = [*c.state().bases][number]
@@ -58,7 +58,8 @@ def swapped(rows):
 def test_a_base_with_swapped_rows_is_refused_at_its_commit(world, c, number):
     base, rows = at_base(c, number)
     sound, wrong = (
-        write_rows(c._shard.spec, world.blobs, Env(clock=SetClock()), one) for one in (rows, swapped(rows))
+        write_rows(c._shard.version().spec, world.blobs, Env(clock=SetClock()), one)
+        for one in (rows, swapped(rows))
     )
     c._shard.run(lambda _state, _ms: Commit(Edits(bases={base.hi: None}), None))
 

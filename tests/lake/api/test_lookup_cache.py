@@ -305,7 +305,7 @@ def test_a_merged_part_takes_the_room_of_its_own_collection(tmp_path):
 
 def is_kept(c):
     """Whether all parts of a collection are in the cache."""
-    spec = c._shard.spec
+    spec = c._shard.version().spec
     parts = [part for member in c.state().spine for part in member.batch.parts()]
     return all(cache_of(spec).has(cache.identity(spec, part)) for part in parts)
 

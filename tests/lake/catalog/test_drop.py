@@ -357,7 +357,9 @@ def test_two_droppers_at_once_both_come_to_an_end(site):
 
 def shard_without_name(site):
     """The leftovers of a process that dies after it has made a shard, before the shard has a name."""
-    spec = ShardSpec("memory://x", uuid.uuid4().hex, site.c.domain, 0, site.c._shard.spec.schemas, CONFIG)
+    spec = ShardSpec(
+        "memory://x", uuid.uuid4().hex, site.c.domain, 0, {0: site.c._shard.known().schema}, CONFIG
+    )
     return Shard.create(site.stores, Env(clock=site.clock), spec)
 
 

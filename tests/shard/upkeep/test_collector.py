@@ -44,7 +44,9 @@ def leak(c, value=-1):
     """What a process uploads that dies before it appends: the names of the parts."""
     shard = c._shard
     table = rows(value).append_column("_time", [[0]]).append_column("_diff", [[1]])
-    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table.cast(c.update_schema))
+    runs = write_table(
+        shard.version_of(shard.known()).spec, shard.stores.blobs, shard.env, table.cast(c.update_schema)
+    )
     return {part.name for run in runs for part in run.parts}
 
 

@@ -491,7 +491,7 @@ def test_a_batch_of_many_runs_is_merged_in_several_passes():
     runs = []
     for n in range(200):
         table = timed(0, n, n + 1).cast(c.update_schema)
-        runs += write_table(c._shard.spec, c._shard.stores.blobs, c._shard.env, table)
+        runs += write_table(c._shard.version().spec, c._shard.stores.blobs, c._shard.env, table)
     commit(c._shard, Exactly(Frontier.of(0), Frontier.of(1)), None, tuple(runs))
     assert c.state().spine.totals.runs == 200
     held = ids(c)

@@ -230,7 +230,7 @@ class Maintained:
         for member in members:
             for run in member.batch.runs:
                 needed = [Source.of(run, member.batch)]
-                for batch in read.rows(shard.spec, shard.stores.blobs, needed, Fold(state.minimum)):
+                for batch in read.rows(shard.version().spec, shard.stores.blobs, needed, Fold(state.minimum)):
                     for row, time, diff in tables.updates(batch, self.domain):
                         yield tuple(canonical(value) for value in row), time, diff
 

@@ -34,7 +34,7 @@ from tidelake.errors import (
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.spec import ShardPlace
 from tidelake.shard.writing.batch import Batch, SentBatch
 from tidelake.state.codec import encode_record
 from tidelake.testing.faults import Fault, FaultPlan
@@ -176,7 +176,7 @@ def test_bytes_are_a_checked_record_of_one_shard():
     for no_bytes in (None, "text", 5, batch):
         with pytest.raises(UsageError, match="a batch comes as bytes"):
             c.distributed.batch_from_bytes(no_bytes)
-    assert isinstance(c._shard.spec, ShardSpec)
+    assert isinstance(c._shard.spec, ShardPlace)
     c.distributed.batch_from_bytes(data).delete()
     # There may be other copies.
     assert stored(place, c) == {part.name for part in hollow.parts()}

@@ -491,8 +491,8 @@ def test_a_builder_that_is_forgotten_says_what_it_leaves():
 
 def test_a_slice_of_a_large_table_does_not_keep_it_alive():
     _, c = made(Config(part_target_bytes=64 * 1024))
-    builder = BatchBuilder(c._shard.spec, c._shard.stores.blobs, c._shard.env, Frontier.of(0))
-    large = normalize(many(0, 200_000), c._shard.spec.schema, c.domain)
+    builder = BatchBuilder(c._shard.version().spec, c._shard.stores.blobs, c._shard.env, Frontier.of(0))
+    large = normalize(many(0, 200_000), c._shard.known().schema, c.domain)
     before = pa.total_allocated_bytes()
     builder.add(large)
     builder._background.close()

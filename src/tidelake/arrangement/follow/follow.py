@@ -29,13 +29,15 @@ from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, StoreUnavailable, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
+from tidelake.model.predicate import Predicate
 from tidelake.model.query import AsOf
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
-from tidelake.shard.reading.tail import Tail, outgrown
+from tidelake.shard.reading.tail import Tail
 from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.spec import ShardPlace, ShardSpec
+from tidelake.shard.version import Version
 from tidelake.state.bases import needed
 from tidelake.state.holds import close_hold
 
@@ -175,8 +177,8 @@ class FollowedArrangement(Arrangement):
             self._shard.run(partial(close_hold, hold_id=before))
         return saved
 
-    def why_not_all_of(self, spec: ShardSpec) -> str:
-        """Why this is not an arrangement of all rows and columns of a shard; empty if it is."""
+    def why_not_all_of(self, spec: ShardSpec | ShardPlace) -> str:
+        """Why this is not an arrangement of all rows and columns of a shard, or a version; empty if it is."""
         followed = self._followed
         if followed.collection_id != spec.shard_id:
             return f"it is an arrangement of {followed.name!r}"
@@ -184,7 +186,7 @@ class FollowedArrangement(Arrangement):
             return "it has only some of the rows"
         if followed.columns is not None:
             return "it has only some of the columns"
-        if followed.schema_id != spec.schema_id:
+        if isinstance(spec, ShardSpec) and followed.schema_id != spec.schema_id:
             return "the columns have changed since it was made: arrange anew"
         return ""
 
@@ -270,22 +272,23 @@ def arranged(
         options: settings of the arrangement and of the follower.
         as_of: keep history from this time on; None: keep none.
         restore: a directory of checkpoints of the same rows. The contents are loaded anew if it has none, if
-            the history after the newest one is gone, if one of its columns was dropped or widened, or if rows
-            were erased since: then its checkpoints are removed.
+            the history after the newest one is gone, if columns have changed since, or if rows were erased:
+            its checkpoints are then removed.
 
     Raises:
         UsageError: times are tuples, a column or condition is wrong, or the checkpoint is of other rows.
         HistoryCompacted: `as_of` is before `since`.
         NotYetClosed: `as_of` is not closed in time.
     """
-    shard.alive()
+    version = shard.version()
     given.directory_or_none(options.directory, "directory")
     restore = given.directory_or_none(restore, "restore")
-    followed = _followed(shard, name, wanted, keeps_history=as_of is not None)
-    found = None if restore is None else _restored(shard, followed, restore, options)
+    followed = _followed(version.spec, name, wanted, keeps_history=as_of is not None)
+    schema = _schema(version.spec, followed)
+    found = None if restore is None else _restored(shard, version, followed, restore, options)
     if found is None:
         home = Home(options.directory, shard.env.ids.fresh())
-        layout = Layout(_schema(shard, followed), shard.spec.domain)
+        layout = Layout(schema, shard.spec.domain)
         spine = AsyncSpine(layout, options.config, directory=home.path, env=shard.env)
         found = FollowedArrangement(
             spine,
@@ -293,7 +296,7 @@ def arranged(
             shard,
             shard.env.ids.fresh(),
             followed=followed,
-            follower=_follower(shard, followed, options),
+            follower=_follower(shard, schema, followed, options),
         )
         try:
             found._begin(as_of, wanted.timeout_s)
@@ -310,9 +313,8 @@ def arranged(
     return found
 
 
-def _followed(shard: Shard, name: str, wanted: ReadOptions, *, keeps_history: bool) -> Followed:
+def _followed(spec: ShardSpec, name: str, wanted: ReadOptions, *, keeps_history: bool) -> Followed:
     """What to follow, checked; its position and hold are not known yet."""
-    spec = shard.spec
     bind(wanted, spec.schema)
     columns = None
     if wanted.columns is not None:
@@ -330,18 +332,25 @@ def _followed(shard: Shard, name: str, wanted: ReadOptions, *, keeps_history: bo
     )
 
 
-def _schema(shard: Shard, followed: Followed) -> Schema:
+def _schema(spec: ShardSpec, followed: Followed) -> Schema:
     """The schema of the arrangement: the key, and the wanted value columns in the collection's order."""
-    schema = shard.spec.schemas[followed.schema_id]
+    schema = spec.schemas[followed.schema_id]
     if followed.columns is None:
         return schema
     return Schema(schema.key, tuple(column for column in schema.value if column.name in followed.columns))
 
 
-def _follower(shard: Shard, followed: Followed, options: FollowOptions) -> Callable[[UpdateSink], Follower]:
+def _condition(spec: ShardSpec, followed: Followed) -> Predicate | None:
+    """The condition on rows, on columns by their ids."""
+    return bind(ReadOptions(where=followed.where), spec.schemas[followed.schema_id]).where
+
+
+def _follower(
+    shard: Shard, schema: Schema, followed: Followed, options: FollowOptions
+) -> Callable[[UpdateSink], Follower]:
     columns = None
     if followed.columns is not None:
-        columns = tuple(column.name for column in _schema(shard, followed).columns)
+        columns = tuple(column.name for column in schema.columns)
     tail = Tail(
         shard,
         shard.env.ids.fresh(),
@@ -365,25 +374,32 @@ def _follower(shard: Shard, followed: Followed, options: FollowOptions) -> Calla
 
 
 def _restored(
-    shard: Shard, followed: Followed, path: str | os.PathLike[str], options: FollowOptions
+    shard: Shard,
+    version: Version,
+    followed: Followed,
+    path: str | os.PathLike[str],
+    options: FollowOptions,
 ) -> FollowedArrangement | None:
     """The arrangement of the newest checkpoint; None if there is none, or following cannot resume from it."""
     there = CheckpointDirectory(path).checkpoints()
     if not there:
         return None
     before = _same(there[-1], followed, path)
-    erased = shard.known().erased
+    spec, erased = version.spec, version.state.erased
     if before.erased != erased:
         shard.env.recorder.count("arrangement.restore.erased")
         _discard_erased(path, erased)
         return None
-    if outgrown(shard.spec, ReadOptions(before.columns, before.where, schema_id=before.schema_id)):
+    schema = _schema(spec, before)
+    if schema != _schema(spec, followed) or _condition(spec, before) != _condition(spec, followed):
+        # It has other columns than the collection has by these names.
         shard.env.recorder.count("arrangement.restore.outgrown")
         return None
+    before = replace(before, schema_id=followed.schema_id)
     spine, home, found = restored(
         path, there[-1].number, directory=options.directory, config=options.config, env=shard.env
     )
-    follower = _follower(shard, before, options)
+    follower = _follower(shard, schema, before, options)
     restored_ = FollowedArrangement(spine, home, shard, found.content, followed=before, follower=follower)
     try:
         restored_._resume(before)

@@ -4,8 +4,6 @@ Owns the check that the arrangement has these rows, and the form of the answer; 
 uses it.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import pyarrow as pa
 
@@ -13,26 +11,26 @@ from tidelake.arrangement.follow.follow import FollowedArrangement
 from tidelake.arrangement.follow.following import last_before
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.spec import ShardPlace, ShardSpec
 from tidelake.shard.writing.upserter import OldRows
 
 
-def old_rows_in(state: FollowedArrangement, spec: Callable[[], ShardSpec], name: str) -> OldRows:
+def old_rows_in(state: FollowedArrangement, place: ShardPlace, name: str) -> OldRows:
     """A function that looks up old rows of a shard in an arrangement of it.
 
     Args:
         state: the arrangement.
-        spec: returns the shard's current spec.
+        place: which shard it is.
         name: name of the collection, for messages.
 
     Raises:
         UsageError: the arrangement is not of all rows and columns of the shard. The look-up raises it too, if
             the columns of the shard have changed.
     """
-    _check(state, spec(), name)
+    _check(state, place, name)
 
-    def look(upper: Frontier, events: pa.Table) -> pa.Table | None:
-        _check(state, spec(), name)
+    def look(spec: ShardSpec, upper: Frontier, events: pa.Table) -> pa.Table | None:
+        _check(state, spec, name)
         if upper.less_equal(0):
             return state.layout.arrow.empty_table()
         time = last_before(upper)
@@ -49,7 +47,7 @@ def old_rows_in(state: FollowedArrangement, spec: Callable[[], ShardSpec], name:
     return look
 
 
-def _check(state: object, spec: ShardSpec, name: str) -> None:
+def _check(state: object, spec: ShardSpec | ShardPlace, name: str) -> None:
     if not isinstance(state, FollowedArrangement):
         raise UsageError(
             f"state={type(state).__name__} is not an arrangement of the collection: give collection.arrange()"

@@ -21,7 +21,7 @@ class Collection(Writing, Framing, Following, Maintaining, Erasing, Plotting):
     """A multiset of rows that changes over time."""
 
     def __repr__(self) -> str:
-        return f"Collection({self.name!r}, {self._shard.spec.schema}, time={self.domain})"
+        return f"Collection({self.name!r}, {self._shard.known().schema}, time={self.domain})"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: columns, frontiers and sizes. One log scan."""

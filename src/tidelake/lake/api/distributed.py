@@ -109,9 +109,8 @@ class Distributed(SplitReads):
 
         One log scan. Uploads made with it later than `upload_age_s` from now may be refused.
         """
-        self._shard.alive()
         return Uploader(
-            self._shard.spec,
+            self._shard.version_of(self._shard.alive()).spec,
             None if lower is None else self._reads._frontier(lower, "lower"),
             None if upper is None else self._reads._frontier(upper, "upper"),
         )

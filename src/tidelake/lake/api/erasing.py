@@ -7,10 +7,13 @@ import pyarrow as pa
 
 from tidelake.data.given import as_table
 from tidelake.data.keyset import KeySet
-from tidelake.errors import UsageError
+from tidelake.data.types import row_schema
+from tidelake.errors import IncompatibleSchema, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.arguments.keys import one_key
+from tidelake.model.schema import Schema
 from tidelake.shard.reading.lookup import keys_of
+from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.eraser import Eraser, ask
 from tidelake.state.copied import CopyRecord
 from tidelake.state.erased import Erasure
@@ -85,15 +88,20 @@ class Erasing(CollectionHandle):
             ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made.
         """
         _check_reason(reason)
-        shard = self._shard
-        spec = shard.spec
-        given = _keys(keys, self)
-        if not given.num_rows:
-            return ErasureReport("", 0)
-        shard.alive()
-        encoded = tuple(KeySet.of(given, spec.schema).keys.to_pylist())
-        id_, now_ms = shard.env.ids.fresh(), shard.env.clock.now_ms()
-        ask(shard, id_, Erasure(reason, len(encoded), now_ms, encoded))
+        shard, id_ = self._shard, self._shard.env.ids.fresh()
+        while True:
+            spec = shard.version().spec
+            given = _keys(keys, spec)
+            if not given.num_rows:
+                return ErasureReport("", 0)
+            encoded = tuple(KeySet.of(given, spec.schema).keys.to_pylist())
+            erasure = Erasure(reason, len(encoded), shard.env.clock.now_ms(), encoded)
+            try:
+                ask(shard, id_, erasure, spec.schema_id)
+                break
+            except IncompatibleSchema:
+                # The columns have changed since: the keys may be others.
+                continue
         forks = Eraser(shard).run_with_forks()
         return _report(shard.known(), id_, forks)
 
@@ -110,9 +118,8 @@ def _check_reason(reason: object) -> None:
         raise UsageError(f"reason={reason!r} must be a text of 1 to {_REASON_MAX} characters")
 
 
-def _keys(keys: object, of: CollectionHandle) -> pa.Table:
+def _keys(keys: object, spec: ShardSpec) -> pa.Table:
     """Keys as a user writes them, as a table with the key columns, checked and made canonical."""
-    spec = of._shard.spec
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, list | tuple | set | frozenset):
         return keys_of(as_table(keys, "keys"), spec)
     # Each key has the types that Arrow takes it for. Those of the same types are checked together: another
@@ -122,7 +129,7 @@ def _keys(keys: object, of: CollectionHandle) -> pa.Table:
         row = one_key(key, spec.schema)
         by_types.setdefault(tuple(row.schema.types), []).append(row)
     given = [keys_of(pa.concat_tables(rows).combine_chunks(), spec) for rows in by_types.values()]
-    return pa.concat_tables(given) if given else of.schema.empty_table().select(of.key)
+    return pa.concat_tables(given) if given else row_schema(Schema(spec.schema.key)).empty_table()
 
 
 def _report(state: ShardState, id_: str, forks: tuple[str, ...]) -> ErasureReport:

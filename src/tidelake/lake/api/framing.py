@@ -11,6 +11,9 @@ from tidelake.lake.api.tablecontents import TableContents
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.selection import ReadOptions
+from tidelake.shard.reading import query
+from tidelake.shard.reading.versionread import VersionRead
+from tidelake.shard.version import Version
 
 
 class Framing(Reading):
@@ -39,7 +42,8 @@ class Framing(Reading):
         Raises:
             InvalidUpdates: a row has a negative multiplicity.
         """
-        return self._contents(as_of, columns, where, timeout_s).rows().to_arrow()
+        contents, version = self._contents(as_of, columns, where, timeout_s)
+        return contents.rows(seen=version).to_arrow()
 
     def to_pandas(
         self,
@@ -61,7 +65,8 @@ class Framing(Reading):
             timeout_s: as for `to_arrow`.
             options: of `pyarrow.Table.to_pandas`.
         """
-        return self._contents(as_of, columns, where, timeout_s).rows().to_pandas(**options)
+        contents, version = self._contents(as_of, columns, where, timeout_s)
+        return contents.rows(seen=version).to_pandas(**options)
 
     def to_polars(
         self,
@@ -79,7 +84,7 @@ class Framing(Reading):
         """
         from tidelake.lake.api.lazyframe import lazy_frame
 
-        return lazy_frame(self._contents(as_of, columns, where, timeout_s))
+        return lazy_frame(self._contents(as_of, columns, where, timeout_s)[0])
 
     def to_duckdb(
         self,
@@ -111,7 +116,7 @@ class Framing(Reading):
         from tidelake.data.importable import check_names
         from tidelake.lake.api.duckdbframe import ContentsDataset
 
-        dataset = ContentsDataset(self._contents(as_of, columns, where, timeout_s))
+        dataset = ContentsDataset(self._contents(as_of, columns, where, timeout_s)[0])
         check_names(dataset.schema)
         return (duckdb if connection is None else connection).from_arrow(dataset)
 
@@ -121,10 +126,13 @@ class Framing(Reading):
         columns: Sequence[str] | None,
         where: str | None,
         timeout_s: float | None,
-    ) -> TableContents:
-        state = self.state()
-        at = self.last_time() if as_of is None else self._times.read(as_of, "as_of")
-        options = ReadOptions(columns, where, timeout_s, schema_id=state.schema_id)
+    ) -> tuple[TableContents, Version]:
+        """The contents, and the version that knows them."""
+        version = self._shard.version()
+        schema = version.spec.schema
+        at = self._last_before(version.upper) if as_of is None else self._times.read(as_of, "as_of")
+        options = ReadOptions(columns, where, timeout_s, schema_id=version.spec.schema_id, complete=True)
         # A bad argument is told by the call, also where nothing is read yet.
-        self._read(AsOf(at), options).close()
-        return TableContents(self, at, options, state.schema)
+        version = query.ready(self._shard, AsOf(at), options, version)
+        VersionRead.of(self._shard, version, AsOf(at), options)
+        return TableContents(self, at, options, schema), version

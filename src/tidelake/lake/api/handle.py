@@ -44,17 +44,17 @@ class CollectionHandle:
     @property
     def schema(self) -> pa.Schema:
         """Key columns, then value columns, of the newest schema that this handle has seen."""
-        return row_schema(self._shard.spec.schema)
+        return row_schema(self._shard.known().schema)
 
     @property
     def update_schema(self) -> pa.Schema:
         """The columns of an update: key, value, `_time` (or `_time_0`, ...) and `_diff`."""
-        return update_schema(self._shard.spec.schema, self.domain)
+        return update_schema(self._shard.known().schema, self.domain)
 
     @property
     def key(self) -> tuple[str, ...]:
         """Names of the key columns."""
-        return tuple(column.name for column in self._shard.spec.schema.key)
+        return tuple(column.name for column in self._shard.known().schema.key)
 
     @property
     def since(self) -> Frontier:

@@ -74,8 +74,9 @@ class Maintaining(CollectionHandle):
             if rename is None or key is not None or value is not None or drop:
                 raise UsageError("evolve needs the new schema, or rename={...} alone")
             return self._shard.evolve(None, (), names)
-        keys = [names.get(name, name) for name in self.key] if key is None else key
-        return self._shard.evolve(schema_from_arrow(schema, keys, value), tuple(drop), names)
+        if key is None:
+            key = [names.get(column.name, column.name) for column in self._shard.alive().schema.key]
+        return self._shard.evolve(schema_from_arrow(schema, key, value), tuple(drop), names)
 
     def critical_hold(
         self, name: str, token: str = "", since: FrontierLike | None = None

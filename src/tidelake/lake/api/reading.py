@@ -164,7 +164,7 @@ class Reading(CollectionHandle, IntervalReads):
         start = None if lower is None else bound(lower, "lower")
         end = None if upper is None else bound(upper, "upper")
         options = ReadOptions(columns, where, timeout_s, staged, times=times)
-        return history(self._shard, one_key(key, self._shard.spec.schema), start, end, options)
+        return history(self._shard, lambda schema: one_key(key, schema), start, end, options)
 
     def _at(self, as_of: TimeLike | None, options: ReadOptions, read: ReadAt[R]) -> R:
         if as_of is not None:
@@ -192,6 +192,6 @@ class Reading(CollectionHandle, IntervalReads):
         return CollectionReader(reader, self._times, self._last_staged_in)
 
 
-def ask(collection: Reading, asked: Query, options: ReadOptions) -> Rows:
+def ask(collection: Reading, asked: Query, options: ReadOptions, seen: Version | None = None) -> Rows:
     """The answer to a query whose times are those of the collection; errors as for `Collection.snapshot`."""
-    return collection._read(asked, options)
+    return collection._read(asked, options, seen)

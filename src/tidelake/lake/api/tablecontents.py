@@ -1,6 +1,7 @@
 """The contents of a collection at a time as a table: each row as often as its multiplicity."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
+from tidelake.shard.version import Version
 
 
 class TableContents:
@@ -23,18 +25,24 @@ class TableContents:
         names = whole.names if options.columns is None else options.columns
         self.schema = pa.schema([whole.field(name) for name in names])
 
-    def rows(self, columns: Sequence[str] | None = None, where: str | None = None) -> Rows:
+    def rows(
+        self, columns: Sequence[str] | None = None, where: str | None = None, seen: Version | None = None
+    ) -> Rows:
         """The rows, as a stream.
 
         Args:
             columns: of these columns; default: all of them.
             where: a further condition.
+            seen: a version that was just read; default: the newest.
+
+        Raises:
+            IncompatibleSchema: a column was dropped since.
         """
         asked = self._options
         both = [f"({one})" for one in (asked.where, where) if one is not None]
         names = list(self.schema.names if columns is None else columns)
-        options = ReadOptions(names, " AND ".join(both) or None, asked.timeout_s, schema_id=asked.schema_id)
-        found = ask(self._collection, AsOf(self._at), options)
+        options = replace(asked, columns=names, where=" AND ".join(both) or None)
+        found = ask(self._collection, AsOf(self._at), options, seen)
         schema = pa.schema([self.schema.field(name) for name in names])
         return Rows(schema, _expanded(found, names))
 

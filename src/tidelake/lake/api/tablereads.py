@@ -108,7 +108,7 @@ def table_reads(
     reads = {}
     for index, one in found.items():
         state, need = states[one.name], needs[index]
-        options = ReadOptions(need.columns, need.where, timeout_s, schema_id=state.schema_id)
+        options = ReadOptions(need.columns, need.where, timeout_s, schema_id=state.schema_id, complete=True)
         reads[index] = TableRead(one, moments.of(index), options, state.schema)
     return reads
 

@@ -158,9 +158,9 @@ class Writing(CollectionHandle):
         """
         shard = self._shard
         # Read the state also if `lower` is given: names of uploads contain its seqno, and old ones expire.
-        upper = shard.version().upper
-        start = upper if lower is None else self._frontier(lower, "lower")
-        return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
+        version = shard.version()
+        start = version.upper if lower is None else self._frontier(lower, "lower")
+        return BatchBuilder(version.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
     def upsert(
         self,
@@ -294,4 +294,4 @@ class Writing(CollectionHandle):
         # Imported here, as in `arrange`: few users need it, and the import takes time.
         from tidelake.arrangement.follow.oldrows import old_rows_in
 
-        return old_rows_in(state, lambda: self._shard.spec, self.name)
+        return old_rows_in(state, self._shard.spec, self.name)

@@ -39,7 +39,7 @@ def create_collection(
             # Another process got the name first: remove the empty shard made here.
             shards.unmake(spec.shard_id)
         if found is not None:
-            _check_same(name, found.spec, spec)
+            _check_same(name, found.version_of(found.known()).spec, spec)
             return found
         if name in listing.shards and not allow_recreate:
             refuse_gone(name)

@@ -470,7 +470,7 @@ class Transaction:
         self._check_open()
         shard = self._shard(name)
         if columns is not None:
-            columns.check(shard.spec.schema, shard.spec.domain)
+            columns.check(shard.alive().schema, shard.spec.domain)
         self._add_change(name, RowChanges(_kept(table), columns))
 
     def _add_change(self, name: str, change: ContentChange) -> None:

@@ -3,7 +3,9 @@
 Owns the reads; which parts, row groups and rows are left out is `tidelake.shard.runs.scope`.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,9 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
 
+Keys: TypeAlias = Callable[[Schema], pa.Table]
+"""Makes a table of keys for the schema of the version that is read."""
+
 
 def lookup(
     shard: Shard, keys: pa.Table, query: AsOf, options: ReadOptions, seen: Version | None = None
@@ -39,17 +44,17 @@ def lookup(
     Raises:
         InvalidUpdates: the table is none of keys; names the column and the row.
     """
-    return _among(shard, keys, query, options, seen)
+    return _among(shard, lambda _: keys, query, options, seen)
 
 
 def history(
-    shard: Shard, key: pa.Table, lower: Frontier | None, upper: Frontier | None, options: ReadOptions
+    shard: Shard, key: Keys, lower: Frontier | None, upper: Frontier | None, options: ReadOptions
 ) -> pa.Table:
     """The updates of a key in the order of time; of one time the removed rows come first, then by value.
 
     Args:
         shard: to read.
-        key: one row with the key columns.
+        key: makes, for the schema of the version that is read, one row with the key columns.
         lower: the first times; None: what is known, which begins with the contents at `since`.
         upper: updates before it; None: all closed ones or, with `staged`, all.
         options: as for `tidelake.shard.reading.query.read`, whose errors it has as well.
@@ -82,11 +87,9 @@ def _by_time(updates: pa.Table, domain: TimeDomain) -> pa.Table:
     return updates.take(pa.array(order))
 
 
-def _among(
-    shard: Shard, keys: pa.Table, query: Query, options: ReadOptions, seen: Version | None
-) -> pa.Table:
+def _among(shard: Shard, keys: Keys, query: Query, options: ReadOptions, seen: Version | None) -> pa.Table:
     asked = read(shard, query, options, seen)
-    given = keys_of(keys, asked.spec)
+    given = keys_of(keys(asked.spec.schema), asked.spec)
     return asked.among(KeySet.of(given, asked.spec.schema)) if given.num_rows else asked.schema.empty_table()
 
 

@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidelake.data.rows import Rows
-from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, RowsErased, UsageError
-from tidelake.model.evolution import why_not_readable_as
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query, Updates
 from tidelake.model.selection import ReadOptions
@@ -25,10 +23,9 @@ from tidelake.shard.lease import Lease, young
 from tidelake.shard.reading import query
 from tidelake.shard.reading.durable import DurableLease
 from tidelake.shard.reading.readahead import ReadAhead
-from tidelake.shard.reading.versionread import VersionRead
+from tidelake.shard.reading.versionread import VersionRead, outgrown
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
 from tidelake.state.backlog import Limits, Span, end_of, fitting, frontier_of, spans
 from tidelake.state.state import ShardState
@@ -306,20 +303,6 @@ class Tail:
         for batch in found:
             times, rows = _summed(times, rows, batch.column(column).to_numpy())
         return _Counted(lower, upper, times, rows)
-
-
-def outgrown(spec: ShardSpec, options: ReadOptions) -> str:
-    """Why present rows do not fit what was read under an earlier schema; empty if they do.
-
-    If a column is dropped, rows that are removed later have null there, and match nothing that was read.
-    """
-    if options.schema_id is None or options.schema_id == max(spec.schemas):
-        return ""
-    schema = spec.schemas[options.schema_id]
-    for column in bind(options, schema).needs(schema):
-        if column.id not in spec.live:
-            return f"column {column.name!r} was dropped since"
-    return why_not_readable_as(spec.schemas[max(spec.schemas)], schema)
 
 
 def _summed(times: Ints, rows: Ints, more: Ints) -> tuple[Ints, Ints]:

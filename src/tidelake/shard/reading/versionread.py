@@ -18,7 +18,8 @@ from tidelake.data import timestamps
 from tidelake.data.keyset import KeySet
 from tidelake.data.rows import Rows
 from tidelake.data.selection import bind
-from tidelake.errors import BlobNotFound, TidelakeError, UsageError
+from tidelake.errors import BlobNotFound, IncompatibleSchema, TidelakeError, UsageError
+from tidelake.model.evolution import why_not_readable_as
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.lease import explained
@@ -65,6 +66,11 @@ class VersionRead:
             UsageError: the options do not fit the schema; see `tidelake.data.selection.bind`.
         """
         spec, as_timestamps = version.spec.read_as(options.schema_id), options.times == "timestamp"
+        if options.complete and (reason := outgrown(version.spec, options)):
+            raise IncompatibleSchema(
+                f"collection {shard.title!r} cannot be read with the columns that it had before: {reason}; "
+                "begin again with those that it has now"
+            )
         if as_timestamps:
             timestamps.check_clock(spec.domain)
         return cls(shard, version, query, spec, bind(options, spec.schema), as_timestamps)
@@ -179,3 +185,17 @@ def _digest(state: ShardState) -> str:
     """A word for the stored parts that a state names."""
     parts = (part for part in state.parts() if part.inline is None)
     return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
+
+
+def outgrown(spec: ShardSpec, options: ReadOptions) -> str:
+    """Why present rows do not fit what was read under an earlier schema; empty if they do.
+
+    If a column is dropped, rows that are removed later have null there, and match nothing that was read.
+    """
+    if options.schema_id is None or options.schema_id == max(spec.schemas):
+        return ""
+    schema = spec.schemas[options.schema_id]
+    for column in bind(options, schema).needs(schema):
+        if column.id not in spec.live:
+            return f"column {column.name!r} was dropped since"
+    return why_not_readable_as(spec.schemas[max(spec.schemas)], schema)

@@ -22,6 +22,7 @@ from tidelake.shard.runs.plan import Task, between, cut_keys, decode_run, run_me
 from tidelake.shard.runs.read import KeyRange, Source, rows
 from tidelake.shard.runs.upload import discard, write_rows
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.state import basing, claims, maintenance
 from tidelake.state.codec import encode_record
 from tidelake.state.commands import Command
@@ -127,27 +128,33 @@ class _Work:
     """What a request needs, and what to do with its output.
 
     Attributes:
+        spec: of the version with the runs.
         request: a merge, a base or a cut by time.
         needed: the runs to read.
         since: times of a merge are advanced to it; a base has the contents at its time.
         apply: commits the result.
     """
 
+    spec: ShardSpec
     request: MergeRequest
     needed: list[Source]
     since: Frontier
     apply: Callable[[_Output], MergeReport]
 
-    def tasks(self, shard: Shard, cuts: tuple[bytes, ...], since: Frontier | None = None) -> list[Task]:
+    def tasks(self, cuts: tuple[bytes, ...], since: Frontier | None = None) -> list[Task]:
         """The tasks of all chunks."""
         if self.request.times:
-            edges = [shard.known().minimum, *(Frontier.of(int(cut)) for cut in cuts), Frontier()]
+            edges = [
+                Frontier.of(self.spec.domain.minimum),
+                *(Frontier.of(int(cut)) for cut in cuts),
+                Frontier(),
+            ]
             return [
-                Task.of(shard.spec, self.needed, KeyRange(), Updates(lower, upper))
+                Task.of(self.spec, self.needed, KeyRange(), Updates(lower, upper))
                 for lower, upper in pairwise(edges)
             ]
         query = Fold(since or self.since) if self.request.base is None else AsOf(self.request.base)
-        return between(shard.spec, self.needed, query, cuts)
+        return between(self.spec, self.needed, query, cuts)
 
 
 @dataclass(frozen=True)
@@ -218,13 +225,16 @@ class Compactor:
         if len(runs) == 1 and not rewrite and not runs[0].truncated:
             # One run and empty neighbours: nothing to read or write.
             return self._apply(request, members, _folded(members), _Output([runs[0].parts]))
+        spec = self.shard.version_of(state).spec
         try:
-            return self._merge(request, members, runs, state.since, inline=not rewrite, chunk_rows=chunk_rows)
+            return self._merge(
+                spec, request, members, runs, state.since, inline=not rewrite, chunk_rows=chunk_rows
+            )
         except InvalidUpdates:
             # Sums that do not fit with times advanced to `since` may fit at the present times.
             if len(runs) == 1 or _folded(members) == state.since:
                 raise
-            return self._merge(request, members, runs, _folded(members), inline=False)
+            return self._merge(spec, request, members, runs, _folded(members), inline=False)
 
     def merge_tiny(self, requests: Sequence[MergeRequest]) -> list[MergeReport]:
         """Carry out requests of few rows, and commit all their results at once, waiting for no other commit.
@@ -235,6 +245,7 @@ class Compactor:
             requests: of the newest known state.
         """
         clock, state, results = self.shard.env.clock, self.shard.known(), list[_Result]()
+        spec = self.shard.version_of(state).spec
         started_s = clock.monotonic_s()
         for request in requests:
             if not self._is_tiny(request) or not state.spine.tiled(request.id):
@@ -243,7 +254,7 @@ class Compactor:
             runs = chosen(members, request.positions)
             needed = _needed(members, runs)
             try:
-                output = _Output([self._tiny(needed, Fold(state.since))], chunks=1)
+                output = _Output([self._tiny(spec, needed, Fold(state.since))], chunks=1)
             except SET_ASIDE:
                 continue
             results.append(self._result(request, members, state.since, output))
@@ -258,6 +269,7 @@ class Compactor:
 
     def _merge(
         self,
+        spec: ShardSpec,
         request: MergeRequest,
         members: list[Member],
         runs: list[Run],
@@ -268,13 +280,15 @@ class Compactor:
     ) -> MergeReport:
         needed = _needed(members, runs)
         if inline and self._is_tiny(request):
-            return self._apply(request, members, since, _Output([self._tiny(needed, Fold(since))], chunks=1))
+            return self._apply(
+                request, members, since, _Output([self._tiny(spec, needed, Fold(since))], chunks=1)
+            )
 
         def apply(output: _Output) -> MergeReport:
             folded = since if output.claim is None else output.claim.since
             return self._apply(request, members, folded, output)
 
-        return self._carry_out(_Work(request, needed, since, apply), chunk_rows)
+        return self._carry_out(_Work(spec, request, needed, since, apply), chunk_rows)
 
     def _made(self, state: ShardState, request: MergeRequest, chunk_rows: int | None) -> MergeReport:
         """Make a base, or cut a slice."""
@@ -297,14 +311,15 @@ class Compactor:
                 command = partial(basing.add_base, made=made, claim=output.claim)
             return self._finished(self.shard.run(command), MergeShape.of(batches), output.parts, output)
 
-        work = _Work(request, [source for batch in batches for source in _of(batch)], since, apply)
+        needed = [source for batch in batches for source in _of(batch)]
+        work = _Work(self.shard.version_of(state).spec, request, needed, since, apply)
         return self._carry_out(work, chunk_rows)
 
     def _carry_out(self, work: "_Work", chunk_rows: int | None) -> MergeReport:
         request = work.request
-        cuts = self._cuts(request, work.needed, chunk_rows)
+        cuts = self._cuts(work, chunk_rows)
         if request.rows <= self._config.merge_claim_rows and (not cuts or request.times):
-            tasks = work.tasks(self.shard, cuts)
+            tasks = work.tasks(cuts)
             outputs = self._workers.run([encode_record("task", task) for task in tasks])
             return work.apply(_Output([_parts(output) for output in outputs], chunks=len(tasks)))
         claimed = self._claim(request, cuts, work.since)
@@ -317,10 +332,9 @@ class Compactor:
             self._release(claimed.claim)
             raise
 
-    def _tiny(self, needed: list[Source], query: Fold) -> tuple[Part, ...]:
+    def _tiny(self, spec: ShardSpec, needed: list[Source], query: Fold) -> tuple[Part, ...]:
         """Merge a few rows in memory. Inline rows stay inline if the result takes no more bytes than they."""
-        # Use one spec for rows and parts: `shard.spec` changes if another thread sees a new schema.
-        spec, blobs = self.shard.spec, self.shard.stores.blobs
+        blobs = self.shard.stores.blobs
         table = pa.Table.from_batches(
             rows(spec, blobs, needed, query), update_schema(spec.schema, spec.domain)
         )
@@ -328,7 +342,8 @@ class Compactor:
         run = write_rows(spec, blobs, self.shard.env, table, inline_bytes_max=room)
         return run.parts if run else ()
 
-    def _cuts(self, request: MergeRequest, needed: list[Source], chunk_rows: int | None) -> tuple[bytes, ...]:
+    def _cuts(self, work: "_Work", chunk_rows: int | None) -> tuple[bytes, ...]:
+        request = work.request
         if request.times:
             return tuple(str(time).encode() for time in request.times)
         held = self.shard.known().claims.get(f"{request.id.lo}-{request.id.hi}")
@@ -337,7 +352,7 @@ class Compactor:
         chunks = max(-(-request.size_bytes // self._config.part_target_bytes), self._workers.width)
         if chunk_rows is not None:
             chunks = max(chunks, -(-request.rows // chunk_rows))
-        return cut_keys(self.shard.spec, self.shard.stores.blobs, needed, chunks)
+        return cut_keys(work.spec, self.shard.stores.blobs, work.needed, chunks)
 
     def _claim(self, request: MergeRequest, cuts: tuple[bytes, ...], since: Frontier) -> maintenance.Claimed:
         command = partial(
@@ -357,7 +372,7 @@ class Compactor:
     def _claimed(
         self, work: "_Work", claim: MergeClaim, done: dict[int, tuple[Part, ...]], *, whole: bool
     ) -> MergeReport:
-        tasks = work.tasks(self.shard, claim.cuts, claim.since)
+        tasks = work.tasks(claim.cuts, claim.since)
         resumed = len(done)
         todo = [i for i in range(len(tasks)) if i not in done]
         if not whole:

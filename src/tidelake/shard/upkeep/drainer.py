@@ -31,6 +31,7 @@ from tidelake.shard.requestqueue import Request
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.upload import discard, write_rows, write_run
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.state import staging
 from tidelake.state.staging import Split, splits, staged_parts
 from tidelake.state.state import ShardState
@@ -191,19 +192,20 @@ class Drainer:
         """Write each group of batches of a state as a run before `upper` and a run of the rest."""
         below: list[Run] = []
         above: list[Run] = []
+        spec = self._shard.version_of(state).spec
         try:
             for batches in groups:
                 if state.drained != upper:
-                    below += self._run(batches, Updates(state.drained, upper))
-                above += self._run(batches, Updates(upper, Frontier()))
+                    below += self._run(spec, batches, Updates(state.drained, upper))
+                above += self._run(spec, batches, Updates(upper, Frontier()))
         except BaseException:
             discard(self._shard.stores.blobs, self._shard.env, (*below, *above))
             raise
         return Split(names, upper, tuple(below), tuple(above), state.seqno)
 
-    def _run(self, batches: Sequence[HollowBatch], query: Updates) -> tuple[Run, ...]:
+    def _run(self, spec: ShardSpec, batches: Sequence[HollowBatch], query: Updates) -> tuple[Run, ...]:
         """Write the updates of some batches in an interval as one run; no run if there are no updates."""
-        spec, blobs, env = self._shard.spec, self._shard.stores.blobs, self._shard.env
+        blobs, env = self._shard.stores.blobs, self._shard.env
         found = rows(spec, blobs, sources(batches, query), query)
         if (
             sum(batch.rows for batch in batches) <= _TINY_ROWS

@@ -50,10 +50,14 @@ from tidelake.state.erasing import ErasedRuns, names_of, pending
 from tidelake.state.state import ShardState
 
 
-def ask(shard: Shard, id_: str, erasure: Erasure) -> bool:
-    """Note an erasure in a shard, which lasts. Whether it is new. One log write."""
+def ask(shard: Shard, id_: str, erasure: Erasure, schema_id: int | None = None) -> bool:
+    """Note an erasure in a shard, which lasts. Whether it is new. One log write.
+
+    Raises:
+        IncompatibleSchema: `schema_id`, under which the keys were given, is not the newest one.
+    """
     # Alone: the entry of the log has the keys, and nothing that is needed later.
-    return shard.run(partial(erasing.ask, id_=id_, erasure=erasure), alone=True)
+    return shard.run(partial(erasing.ask, id_=id_, erasure=erasure, schema_id=schema_id), alone=True)
 
 
 class Eraser:

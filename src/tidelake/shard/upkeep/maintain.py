@@ -196,8 +196,9 @@ class Maintainer:
     def _follow(self, report: MaintenanceReport, before: list[Source]) -> None:
         """Unpack the results of merges for look-ups of this process, if it had unpacked the inputs."""
         if report.merges:
+            spec = self._shard.version_of(self._shard.known()).spec
             try:
-                follow_merges(self._shard.spec, self._shard.stores.blobs, before, self._newest())
+                follow_merges(spec, self._shard.stores.blobs, before, self._newest())
             except (BlobNotFound, StoreUnavailable):
                 # The merges are done. Look-ups need no unpacked parts, and say what they cannot read.
                 self._shard.env.failed("lookup.unpack.failed")

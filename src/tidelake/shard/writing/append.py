@@ -163,15 +163,17 @@ def _append_timed(
 def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
     """Run an attempt; run it again if it was refused under a schema that is not the newest one.
 
-    SUBTLE: the errors caught here mean that nothing was written: the table did not fit, or the state refused.
+    The attempt gets the spec of the newest known state, which saves a look at the log.
+
+    SUBTLE: so its command must be refused if a column that it writes has another name by then (`as_now`). The
+    errors caught here mean that nothing was written: the table did not fit, or the state refused.
     """
     while True:
-        spec = shard.spec
+        spec = shard.version_of(shard.known()).spec
         try:
             return attempt(spec)
         except (InvalidUpdates, IncompatibleSchema):
-            shard.state()
-            if shard.spec.schema_id == spec.schema_id:
+            if shard.state().schema_id == spec.schema_id:
                 raise
 
 
@@ -358,7 +360,7 @@ def attempt_with_upkeep(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -
 
 
 def _stored_first(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Done[Appended]:
-    moved = stored(shard.spec, shard.stores.blobs, shard.env, runs)
+    moved = stored(shard.version_of(shard.known()).spec, shard.stores.blobs, shard.env, runs)
     before = {part.name for run in runs for part in run.parts}
     fresh = [Run((part,)) for run in moved for part in run.parts if part.name not in before]
     try:

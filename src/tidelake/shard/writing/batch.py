@@ -21,7 +21,7 @@ from tidelake.model.time import Time
 from tidelake.process import ProcessOrigin
 from tidelake.shard.records import decoded
 from tidelake.shard.runs.upload import discard
-from tidelake.shard.spec import ShardSpec, env_here, stores_of
+from tidelake.shard.spec import ShardPlace, ShardSpec, env_here, stores_of
 from tidelake.state.codec import encode_record
 from tidelake.store.protocols import BlobStore
 from tidelake.store.url import Stores
@@ -34,8 +34,8 @@ class BatchStores(Protocol):
     env: Env
 
     @property
-    def spec(self) -> ShardSpec:
-        """The spec of the shard."""
+    def spec(self) -> ShardPlace:
+        """Which shard it is."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,13 @@ class Batch:
     """
 
     def __init__(
-        self, spec: ShardSpec, blobs: BlobStore, env: Env, hollow: HollowBatch, *, sent: bool = False
+        self,
+        spec: ShardSpec | ShardPlace,
+        blobs: BlobStore,
+        env: Env,
+        hollow: HollowBatch,
+        *,
+        sent: bool = False,
     ) -> None:
         self._use = ""
         self._offered = False
@@ -74,7 +80,7 @@ class Batch:
         self.sent = sent
 
     @classmethod
-    def from_bytes(cls, place: BatchStores | ShardSpec, data: bytes) -> "Batch":
+    def from_bytes(cls, place: BatchStores | ShardSpec | ShardPlace, data: bytes) -> "Batch":
         """The batch in the bytes of `to_bytes`; the caller is responsible for its parts from now on.
 
         Args:
@@ -85,11 +91,9 @@ class Batch:
             UsageError: it was written for another shard.
             CorruptionError, FormatTooNew: the bytes are damaged, or of a newer version.
         """
-        spec = place if isinstance(place, ShardSpec) else place.spec
-        hollow = decode_batch(spec, data)
-        if isinstance(place, ShardSpec):
-            return cls(spec, stores_of(spec).blobs, env_here(), hollow, sent=True)
-        return cls(spec, place.stores.blobs, place.env, hollow, sent=True)
+        if isinstance(place, ShardSpec | ShardPlace):
+            return cls(place, stores_of(place).blobs, env_here(), decode_batch(place, data), sent=True)
+        return cls(place.spec, place.stores.blobs, place.env, decode_batch(place.spec, data), sent=True)
 
     def __repr__(self) -> str:
         used = f", {self._use}" if self._use else ""
@@ -218,7 +222,7 @@ def warn_forgotten(what: str, names: Iterable[str], source: object) -> None:
     )
 
 
-def decode_batch(spec: ShardSpec, data: bytes) -> HollowBatch:
+def decode_batch(spec: ShardSpec | ShardPlace, data: bytes) -> HollowBatch:
     """The description in the bytes of a batch of this shard; errors as `Batch.from_bytes`."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise UsageError(f"a batch comes as bytes, not as {type(data).__name__}: use Batch.to_bytes()")
@@ -234,7 +238,9 @@ def decode_batch(spec: ShardSpec, data: bytes) -> HollowBatch:
     return found.batch
 
 
-def _check_rewrite(hollow: HollowBatch, spec: ShardSpec, frontier: Frontier, new_upper: Frontier) -> None:
+def _check_rewrite(
+    hollow: HollowBatch, spec: ShardSpec | ShardPlace, frontier: Frontier, new_upper: Frontier
+) -> None:
     bounds, minimum = hollow.bounds, Frontier.of(spec.domain.minimum)
     earlier = [part.rewrite for part in hollow.parts() if part.rewrite is not None]
     if not spec.domain.total_order:

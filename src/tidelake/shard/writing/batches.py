@@ -34,6 +34,7 @@ def append_batches(
     *,
     seen: Seen | None = None,
     keeps: bool = True,
+    as_now: bool = False,
 ) -> Appended:
     """Add the updates of the batches in `[lower, upper)` iff the shard's upper equals `lower`. One log write.
 
@@ -53,6 +54,7 @@ def append_batches(
         idempotency: the claim of a writer, if one appends.
         seen: the contents that the batches depend on, if any.
         keeps: whether the batches may be tried again after a refusal.
+        as_now: as for `tidelake.state.append.append`.
 
     Raises:
         InvalidBatchBounds: a batch does not cover the interval; names both.
@@ -66,7 +68,7 @@ def append_batches(
         left = [narrowed(batch.hollow, lower, upper) for batch in batches]
         runs = tuple(run for narrow in left for run in narrow.runs)
         when = Exactly(lower, upper)
-        answer = _offered(shard, offer, runs, when, idempotency, seen=seen, keeps=keeps)
+        answer = _offered(shard, offer, runs, when, idempotency, seen=seen, keeps=keeps, as_now=as_now)
     if not answer.already:
         # Parts of a sent batch stay: a copy of it may be appended for just these parts.
         dropped = [
@@ -130,6 +132,7 @@ def _offered(
     *,
     seen: Seen | None = None,
     keeps: bool = True,
+    as_now: bool = False,
 ) -> Appended:
     """Append runs of batches. The state remembers the batches, and takes neither them nor copies again."""
     parts = tuple(part for batch in offer.batches for part in batch.hollow.parts())
@@ -147,7 +150,14 @@ def _offered(
     def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
         offer.tried = True
         write = single.an_append(
-            offered, when, idempotency, inline_bytes_max=limit, seen=seen, offered=parts, keeps=keeps
+            offered,
+            when,
+            idempotency,
+            inline_bytes_max=limit,
+            as_now=as_now,
+            seen=seen,
+            offered=parts,
+            keeps=keeps,
         )
         return single.carry_out(shard, write)
 

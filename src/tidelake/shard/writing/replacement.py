@@ -18,7 +18,7 @@ from tidelake.shard.runs.difference import differences
 from tidelake.shard.runs.plan import Task, between, cut_keys
 from tidelake.shard.runs.read import sources_of
 from tidelake.shard.runs.scope import Source
-from tidelake.shard.spec import ShardSpec, env_here, stores_of
+from tidelake.shard.spec import ShardPlace, ShardSpec, env_here, stores_of
 from tidelake.shard.version import Version
 from tidelake.shard.writing.batch import decode_batch
 from tidelake.shard.writing.builder import BatchBuilder
@@ -115,7 +115,7 @@ def plan_replacement(
     return [Replacement(before, after, state.upper, at) for before, after in pairs]
 
 
-def check_total(spec: ShardSpec) -> None:
+def check_total(spec: ShardSpec | ShardPlace) -> None:
     """Refuse a shard whose times have no total order.
 
     Raises:

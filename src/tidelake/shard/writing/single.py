@@ -129,11 +129,21 @@ def a_stage(
     *,
     inline_bytes_max: int | None = None,
     seal_to: Frontier | None = None,
+    as_now: bool = False,
     offered: tuple[Part, ...] = (),
 ) -> Write[bool]:
     """`tidelake.state.append.stage` as a write; `offered` as for `an_append`."""
-    what = partial(appending.stage, runs=runs, checked=checked, idempotency=idempotency, seal_to=seal_to)
-    on = partial(appending.stage_on, runs=runs, checked=checked, idempotency=idempotency, seal_to=seal_to)
+    what = partial(
+        appending.stage, runs=runs, checked=checked, idempotency=idempotency, seal_to=seal_to, as_now=as_now
+    )
+    on = partial(
+        appending.stage_on,
+        runs=runs,
+        checked=checked,
+        idempotency=idempotency,
+        seal_to=seal_to,
+        as_now=as_now,
+    )
     limit = None if offered else inline_bytes_max
     return Write(
         partial(what, inline_bytes_max=inline_bytes_max, offered=offered),

@@ -105,7 +105,7 @@ def stage_uploaded(
     try:
         done = attempt(runs)
     except InlineFull:
-        done = attempt(stored(shard.spec, shard.stores.blobs, shard.env, runs))
+        done = attempt(stored(shard.version_of(shard.known()).spec, shard.stores.blobs, shard.env, runs))
     tend_if_due(shard, done)
     return done.result
 
@@ -118,7 +118,7 @@ def offer_staged(shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[R
         except InlineFull:
             make_room(shard)
             # Only inline parts are replaced, and those are in no store, so nothing is left behind.
-            runs = stored(shard.spec, shard.stores.blobs, shard.env, runs)
+            runs = stored(shard.version_of(shard.known()).spec, shard.stores.blobs, shard.env, runs)
             kept = attempt(runs)
     except REFUSALS:
         discard(shard.stores.blobs, shard.env, runs)
@@ -139,7 +139,7 @@ def _commit(
     while True:
         try:
             return single.carry_out(
-                shard, single.a_stage(runs, checked, idempotency, inline_bytes_max=limit)
+                shard, single.a_stage(runs, checked, idempotency, inline_bytes_max=limit, as_now=True)
             ).result
         except UpperMismatch as error:
             # If times are tuples, the parts do not tell whether one was closed meanwhile; the rows do.

@@ -168,7 +168,7 @@ def prepare(
         UpdateBeforeLower: a time of the rows is closed.
         InvalidUpdates: the table does not fit the collection.
     """
-    ask = partial(awaiting.prepare, group=stay.group, joined=stay.joined, awaited=awaited)
+    ask = partial(awaiting.prepare, group=stay.group, joined=stay.joined, awaited=awaited, as_now=True)
     return under_newest_schema(shard, lambda spec: _prepared(shard, spec, ask, given, time))
 
 
@@ -310,6 +310,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
         awaited=awaited,
         checked=state.upper,
         inline_bytes_max=spec.config.inline_total_bytes,
+        as_now=True,
     )
     try:
         offer_staged(shard, runs, lambda offered: shard.run(partial(step, runs=offered)))

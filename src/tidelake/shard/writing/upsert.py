@@ -25,7 +25,7 @@ from tidelake.model import time as times
 from tidelake.model.query import AsOf
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions
-from tidelake.model.time import Time
+from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.lease import Lease
 from tidelake.shard.runs.difference import differences, negated
 from tidelake.shard.runs.read import rows, sources_of
@@ -112,7 +112,7 @@ def upsert(
             spec.schema,
             spec.domain,
             columns,
-            time=time if _has_times(spec, given) else spec.domain.minimum,
+            time=time if _has_times(spec.domain, given) else spec.domain.minimum,
             optional=spec.optional,
             dropped=spec.dropped,
         )
@@ -130,7 +130,7 @@ def upserting(
     old_rows: OldRows | None = None,
 ) -> Attempt:
     """A function that computes an upsert on a version; arguments and errors as `upsert`."""
-    timed = _has_times(shard.spec, given)
+    timed = _has_times(shard.spec.domain, given)
 
     def difference(version: Version) -> Difference:
         state, spec = version.state, version.spec
@@ -260,8 +260,8 @@ def deleting(shard: Shard, where: str, time: Time | None = None) -> Attempt:
     return difference
 
 
-def _has_times(spec: ShardSpec, given: pa.Table) -> bool:
-    return any(name in given.column_names for name in spec.domain.columns)
+def _has_times(domain: TimeDomain, given: pa.Table) -> bool:
+    return any(name in given.column_names for name in domain.columns)
 
 
 def _written(
@@ -312,7 +312,9 @@ def _append(
     if upper == lower and idempotency is None:
         return Appended(lower, lower, already=True, removed=found.removed, absent=found.absent)
     try:
-        done = append_batches(shard, [built], lower, upper, idempotency, seen=found.seen, keeps=False)
+        done = append_batches(
+            shard, [built], lower, upper, idempotency, seen=found.seen, keeps=False, as_now=True
+        )
         return done if done.already else dataclasses.replace(done, removed=found.removed, absent=found.absent)
     except REFUSALS:
         built.delete()

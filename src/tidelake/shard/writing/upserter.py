@@ -40,8 +40,8 @@ from tidelake.state.codec import encode_record
 from tidelake.state.staged import begins_before
 from tidelake.store.protocols import BlobStore
 
-OldRows: TypeAlias = Callable[[Frontier, pa.Table], pa.Table | None]
-"""A source of old rows other than the store, called with an upper and a table of events.
+OldRows: TypeAlias = Callable[[ShardSpec, Frontier, pa.Table], pa.Table | None]
+"""A source of old rows other than the store, called with the spec and upper of a version, and some events.
 
 Returns all rows of the keys of the events, as of the last time before the upper: canonical, consolidated
 updates with any time and the multiplicity in `_diff`. None if it does not know them.
@@ -203,7 +203,7 @@ class Upserter:
 
         def resolved(events: pa.Table) -> tuple[pa.Table, Resolved]:
             # `old_rows` knows closed times only, so it cannot answer if staged updates count.
-            known = old_rows(self.lower, events) if old_rows and not self.meets_staged else None
+            known = old_rows(spec, self.lower, events) if old_rows and not self.meets_staged else None
             old = self._stored(blobs, events) if known is None else known
             events = truncated(events, truncates, spec.schema, spec.domain) if truncates else events
             return events, resolve(events, old, spec.schema, spec.domain, rules)

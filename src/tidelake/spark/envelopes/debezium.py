@@ -157,6 +157,7 @@ class Debezium:
         """
         optional: Iterable[str] = ()
         if not isinstance(collection, Unmade):
+            # First: it looks at the newest state, of which the columns are as well.
             optional = collection.distributed.uploader().spec.optional
         return self.parses(
             collection.schema,

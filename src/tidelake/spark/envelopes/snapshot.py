@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
+from tidelake.data.types import update_schema
 from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
@@ -75,9 +76,11 @@ class Snapshot:
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002
         """As `Envelope`: store the rows, all at time 0."""
-        wanted = [field for field in collection.update_schema if field.name in columns]
+        uploader = collection.distributed.uploader()
+        whole = update_schema(uploader.spec.schema, collection.domain)
+        wanted = [field for field in whole if field.name in columns]
         return StoreRows(
-            collection.distributed.uploader().to_bytes(),
+            uploader.to_bytes(),
             tuple(columns),
             pa.schema(wanted),
             time=collection.domain.columns[0],

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from tidelake.data.types import update_schema
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model import time as times
@@ -86,7 +87,7 @@ class Updates(RowByRow):
         elif at is None and domain.total_order and own not in columns:
             stamp = commit_time(collection, lower)
         given = columns if take is None else (*columns, own)
-        wanted = [field for field in collection.update_schema if field.name in given]
+        wanted = [field for field in update_schema(uploader.spec.schema, domain) if field.name in given]
         return StoreRows(
             uploader.to_bytes(),
             tuple(columns),

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from tidelake.data.events import EventColumns
+from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
@@ -123,7 +124,7 @@ class Upsert:
         return _UpsertEvents(
             upserter.to_bytes(),
             tuple(columns),
-            collection.update_schema,
+            update_schema(upserter.spec.schema, upserter.spec.domain),
             own,
             stamped=at is None and time is None,
             prepare=None if time in (None, own) else TakeTime(str(time), own, collection.domain.unit),

@@ -65,7 +65,8 @@ def backfill(
     clock = collection.distributed.env.clock
     started_s = clock.monotonic_s()
     if ranges is None:
-        # Without a number, Spark may combine small neighbouring ranges.
+        # Without a number, Spark may combine small neighbouring ranges. The key's name is that of now.
+        collection.state()
         frame = frame.repartitionByRange(*map(quoted, collection.key))
     done = write(collection, frame, envelope, lower=lower, upper=upper, ranges=ranges, token=token)
     seconds = clock.monotonic_s() - started_s

@@ -114,6 +114,7 @@ def rows_of(
     if format == "keyed":
         raise UsageError("format='keyed' is for lines of change events: use jsonl, csv or parquet for rows")
     file = f.col("_metadata.file_path").alias(file_column)
+    collection.state()
     known = collection.update_schema
     try:
         if format == "parquet":

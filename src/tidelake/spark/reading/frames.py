@@ -195,7 +195,7 @@ def snapshots(
     """
     asked = [AsOf(times_of(collection).read(time, "times")) for time in times]
     # Read all under one schema, even if others change it meanwhile.
-    options = ReadOptions(timeout_s=timeout_s, schema_id=collection.state().schema_id)
+    options = ReadOptions(timeout_s=timeout_s, schema_id=collection.state().schema_id, complete=True)
     plans = [collection.distributed.plan(query, 1, options) for query in asked]
     held = hold_plans(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema

@@ -94,12 +94,12 @@ class BatchReader(DataSourceReader):
         """
         asked = read_options(self._options)
         with opened(self._options) as (_, collection):
-            plan = planned(collection, asked, self._schema)
+            plan, under = planned(collection, asked, self._schema)
             held = None
             if asked.hold_for_s is not None:
                 held = hold_for_application(collection, plan, asked.hold_for_s)
-            key, domain = collection.key, collection.domain
-        return [ReadTask(task, asked.shape, key, domain, held) for task in plan.tasks]
+            domain = collection.domain
+        return [ReadTask(task, asked.shape, under.key, domain, held) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches of Spark's own types."""

@@ -5,6 +5,7 @@ Must not know holds or workers.
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -64,19 +65,45 @@ def timed(batches: Iterator[pa.RecordBatch], asked: RowShape, domain: TimeDomain
     return (with_timestamps(batch, domain) for batch in batches)
 
 
-def planned(collection: Collection, asked: FormatReadOptions, wanted: StructType) -> ReadPlan:
-    """The plan of a read that returns at least the columns in `wanted`.
+@dataclass(frozen=True)
+class Readable:
+    """How columns that Spark has asked for can be read.
+
+    Attributes:
+        schema_id: of the schema to read under.
+        columns: the columns to read under it.
+        key: its key columns.
+    """
+
+    schema_id: int
+    columns: list[str]
+    key: tuple[str, ...]
+
+
+def planned(
+    collection: Collection, asked: FormatReadOptions, wanted: StructType
+) -> tuple[ReadPlan, Readable]:
+    """The plan of a read that returns at least the columns in `wanted`, and under which schema it reads.
 
     Raises:
         UsageError: no schema of the collection has them.
+        IncompatibleSchema: one of them was dropped since.
     """
-    schema_id, columns = readable(collection, asked.shape, wanted)
-    return collection.distributed.plan(
+    under = readable(collection, asked.shape, wanted)
+    plan = collection.distributed.plan(
         query_of(collection, asked),
         asked.parallelism or os.cpu_count() or 1,
-        ReadOptions(columns, asked.shape.where, asked.timeout_s, asked.staged, schema_id),
+        ReadOptions(
+            under.columns,
+            asked.shape.where,
+            asked.timeout_s,
+            asked.staged,
+            under.schema_id,
+            complete=True,
+        ),
         task_bytes_max=_TASK_BYTES if asked.parallelism is None else None,
     )
+    return plan, under
 
 
 def query_of(collection: Collection, asked: FormatReadOptions) -> Query | None:
@@ -98,7 +125,7 @@ def query_of(collection: Collection, asked: FormatReadOptions) -> Query | None:
     return None if asked.as_of is None else AsOf(time_of(asked.as_of, times, "asOf", staged=staged))
 
 
-def readable(collection: Collection, asked: RowShape, wanted: StructType) -> tuple[int, list[str]]:
+def readable(collection: Collection, asked: RowShape, wanted: StructType) -> Readable:
     """The newest schema that has the columns in `wanted`, and the columns to read under it.
 
     A DataFrame is planned when it is first used. The collection's columns may have changed since Spark asked
@@ -118,15 +145,12 @@ def readable(collection: Collection, asked: RowShape, wanted: StructType) -> tup
             continue
         reason = _unlike(wanted, frame_schema(shown(rows, collection.domain, asked)))
         if reason is None:
-            names = [name for name in rows.names if name in wanted.names or _keyed(name, collection, asked)]
-            return schema_id, names
+            key = tuple(column.name for column in schemas[schema_id].schema.key)
+            # A change feed needs the key.
+            needed = {*wanted.names, *(key if asked.rows == "feed" else ())}
+            return Readable(schema_id, [name for name in rows.names if name in needed], key)
         reasons.append(reason)
     raise UsageError(f"collection {collection.name!r} cannot be read with this schema: {reasons[0]}")
-
-
-def _keyed(name: str, collection: Collection, asked: RowShape) -> bool:
-    """Whether a column is needed as a key column of a change feed."""
-    return asked.rows == "feed" and name in collection.key
 
 
 def _unlike(wanted: StructType, offered: StructType) -> str | None:

@@ -110,6 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._opened: tuple[Lake, Collection] | None = None
         self._tail: Tail | None = None
+        self._key: tuple[str, ...] = ()
         self._until: Frontier | None = None
 
     def initialOffset(self) -> Json:
@@ -174,8 +175,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise IncompatibleSchema(f"{error}: start the query again, from the same checkpoint") from error
         if plan is None:
             return []
-        collection, shape = self._collection(), self._read.shape
-        return [StreamTask(task, shape, collection.key, collection.domain) for task in plan.tasks]
+        domain, shape = self._collection().domain, self._read.shape
+        return [StreamTask(task, shape, self._key, domain) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition, sorted by key, value and time. In a worker."""
@@ -216,14 +217,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._tail is not None:
                 self._tail.stop()
             # Decide once: a running query keeps its schema, also if the collection's columns change.
-            schema_id, columns = readable(collection, read.shape, self._schema)
+            under = readable(collection, read.shape, self._schema)
+            self._key = under.key
             self._tail = collection.tail(
                 hold,
                 hold_for=read.hold_for_s,
                 poll_s=read.poll_s,
-                columns=columns,
+                columns=under.columns,
                 where=read.shape.where,
-                schema_id=schema_id,
+                schema_id=under.schema_id,
             )
         return self._tail
 

@@ -153,6 +153,8 @@ def write(
             return WriteReport(done, Answer())
         numbered = tokens.open()
     if ranges is not None:
+        # The key may have another name since the handle has looked.
+        collection.state()
         frame = frame.repartitionByRange(ranges, *map(quoted, collection.key))
     title = f"tidelake: write to {collection.name}"
     with noted_on(collection, author, message):
