@@ -21,6 +21,7 @@ names the object and, if there is one, the remedy.
     │   ├── CollectionInUse           others hold it: close these readers, or use force
     │   ├── NotALake                  the directory holds no lake
     │   ├── ReadOnlyLake              the lake is open for reading only: open it with write access
+    │   ├── StaysHere                 a handle does not go to another process: open the lake there
     │   └── Closed                    the lake was closed
     ├── UpperMismatch                 a conflict: read `current`, decide, try again
     ├── InlineFull                    the state holds enough tiny parts: merge them, or store the parts
@@ -45,7 +46,7 @@ names the object and, if there is one, the remedy.
     └── InternalError                 a bug in Tidelake: report it
 """
 
-from typing import Self
+from typing import NoReturn, Self
 
 from tidelake.timetext import shown, span
 
@@ -253,6 +254,29 @@ class ReadOnlyLake(UsageError):
 
 class Closed(UsageError):
     """The lake was closed; open it again."""
+
+
+class StaysHere(UsageError, TypeError):
+    """A handle does not go to another process, by pickle or a copy: open the lake there.
+
+    A `TypeError` as well, which is what pickle raises.
+    """
+
+
+class Handle:
+    """The base of what is opened, with locks and perhaps credentials in it: pickle and `copy` refuse it."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            StaysHere: always; says what to do.
+        """
+        raise StaysHere(
+            f"a {type(self).__name__} cannot be pickled or copied, since it belongs to this process: "
+            "open the lake in the worker with tidelake.open(lake.url), and hand on names, rows or an "
+            "arrangement_reference"
+        )
 
 
 class UpperMismatch(TimedError, TidelakeError):

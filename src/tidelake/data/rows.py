@@ -20,7 +20,7 @@ from tidelake.data.importable import check_names, hard_columns, importable
 from tidelake.data.pandasframe import frame
 from tidelake.data.timecells import texts
 from tidelake.data.types import UNFIT
-from tidelake.errors import UsageError, to_install
+from tidelake.errors import Handle, UsageError, to_install
 from tidelake.model.time import TimeDomain
 
 SHOWN_ROWS = 10
@@ -29,7 +29,7 @@ _LAST_COLUMNS = 3  # of a wide table; times and `_diff` are the last ones
 _SHOWN_ITEMS = 10
 
 
-class Rows:
+class Rows(Handle):
     """Rows of an answer, as a stream of record batches that can be read once.
 
     It is an iterator of `pyarrow.RecordBatch`, and an Arrow stream for every library that takes one (polars,

@@ -63,7 +63,7 @@ def decode_marker(path: str, data: bytes) -> Marker:
     """
     try:
         fields = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptionError(path, "it is not JSON") from error
     found = fields.get("format") if isinstance(fields, dict) else None
     if type(found) is not int or found < 1:

@@ -89,7 +89,7 @@ class Api:
         """Sizes and frontiers of some collections: a JSON list of names. Two log scans each."""
         try:
             names = json.loads(given.get("names", ""))
-        except ValueError:
+        except (ValueError, RecursionError):
             names = None
         if (
             not isinstance(names, list)
@@ -129,7 +129,7 @@ class Api:
         of = self._of(given)
         try:
             words = json.loads(given.get("key", ""))
-        except ValueError:
+        except (ValueError, RecursionError):
             words = None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise errors.UsageError("key must be a JSON list with a text for each key column")

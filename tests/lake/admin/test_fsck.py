@@ -1,6 +1,7 @@
 """Every kind of damage is found and called by its name; a healthy lake has none; repairs are safe."""
 
 import sqlite3
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -939,3 +940,18 @@ def test_a_check_of_some_collections_looks_at_their_group(world, c):
     report = world.fsck(["d"])
     assert {one.collection for one in report.left} == {f"group {group}"}
     assert world.fsck(["alone"]).clean
+
+
+@pytest.mark.parametrize("shard", ["../../x", "", "x" * 300, "A\0b", "é", "no-such-shard", "a/b"])
+def test_a_row_of_the_catalog_that_leads_nowhere_is_told_and_the_others_go_on(shard):
+    with tidelake.open(f"memory://{uuid.uuid4().hex}") as lake:
+        good = lake.create("good", {"id": "int64"}, key=["id"])
+        good.append(pa.table({"id": [1]}))
+        lake._catalog.set(lake._catalog.look(["bad"]), "bad", shard)
+        told = {}
+        assert [one.name for one in lake.collections(told.__setitem__)] == ["good"]
+        assert set(told) == {"bad"}
+        for report in (lake.fsck(), lake.fsck(["bad", "good"]), lake.fsck(repair=True)):
+            assert {one.collection for one in report.left} == {"bad"}
+            assert report.rows == 1
+        assert lake["good"].to_arrow().num_rows == 1

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from tidelake.data.rows import Rows
 from tidelake.env import Env, Spawned, Stop
-from tidelake.errors import Closed, CollectionNotFound, NotYetClosed, RowsErased
+from tidelake.errors import Closed, CollectionNotFound, Handle, NotYetClosed, RowsErased
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Updates
 from tidelake.model.time import Time
@@ -52,7 +52,7 @@ class UpdateSink(Protocol):
         """Allow times before `since` to be folded into it."""
 
 
-class Follower:
+class Follower(Handle):
     """Keeps a sink up to date with a shard. Thread-safe.
 
     Args:

@@ -23,7 +23,7 @@ from tidelake.lake.arguments.names import not_found
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog, Listing
 from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.groups.groups import is_group
-from tidelake.model.names import marked
+from tidelake.model.names import is_plain, marked
 from tidelake.shard.checking.finding import Finding
 from tidelake.shard.checking.fsck import Checked, ShardCheck
 from tidelake.shard.history import History, LoadedVersion
@@ -140,8 +140,9 @@ class LakeCheck:
             if shards.get(name) is None:
                 raise CollectionNotFound(not_found(name, shards))
         ids = [shards[name] or "" for name in wanted]
-        self._mend_logs(ids)
-        groups = self._groups(ids)
+        plain = list(filter(is_plain, ids))
+        self._mend_logs(plain)
+        groups = self._groups(plain)
         self._mend_logs(groups)
         for name, shard_id in zip(wanted, ids, strict=True):
             self._collection(name, shard_id)
@@ -235,6 +236,10 @@ class LakeCheck:
 
     def _collection(self, name: str, shard_id: str) -> None:
         found = len(self._found)
+        if not is_plain(shard_id):
+            message = f"the catalog says that {shard_id[:60]!r} is its shard, which is no name of one"
+            self._tell("catalog-row", SHARD_ID, message, name)
+            return
         checked = self._shard(shard_id, name)
         if checked.findings and shard_id not in self.catalog.read().shards.values():
             # It was dropped meanwhile, perhaps under another name: the findings are due to that.

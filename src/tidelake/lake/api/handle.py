@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 
 from tidelake.data.types import row_schema, update_schema
-from tidelake.errors import NotYetClosed, UsageError
+from tidelake.errors import Handle, NotYetClosed, UsageError
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.times import ReadTimes
@@ -19,7 +19,7 @@ from tidelake.state.schemas import schema_id_at
 from tidelake.state.state import ShardState, WriterRecord
 
 
-class CollectionHandle:
+class CollectionHandle(Handle):
     """A handle on one collection.
 
     Attributes:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tidelake.config import Config
 from tidelake.env import Env
+from tidelake.errors import Handle
 from tidelake.lake.admin.agreeing import Agreeing
 from tidelake.lake.admin.sinces import Sinces
 from tidelake.lake.catalog.catalog import Catalog
@@ -17,7 +18,7 @@ from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.url import Stores
 
 
-class LakeHandle:
+class LakeHandle(Handle):
     """A handle on one lake.
 
     Attributes:

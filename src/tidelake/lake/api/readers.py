@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from tidelake.data.rows import Rows
-from tidelake.errors import UsageError
+from tidelake.errors import Handle, UsageError
 from tidelake.lake.api.following import following
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt, SplitReads
 from tidelake.lake.arguments.frontiers import FrontierLike
@@ -21,7 +21,7 @@ from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
 
 
-class CollectionReader(IntervalReads, SplitReads):
+class CollectionReader(IntervalReads, SplitReads, Handle):
     """Reads of a collection under a hold, until `close` or the end of a `with` block.
 
     The hold keeps history from `since` on, and the parts of the version that the reader uses. That is the
@@ -140,7 +140,7 @@ class CollectionReader(IntervalReads, SplitReads):
         self.close()
 
 
-class CollectionCriticalHold:
+class CollectionCriticalHold(Handle):
     """A named hold that lasts until it is dropped; see `tidelake.shard.reading.critical.CriticalHold`."""
 
     def __init__(self, hold: CriticalHold, times: Times) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from tidelake.config import Config
 from tidelake.env import Env, Stop
-from tidelake.errors import Closed, CollectionNotFound, TidelakeError
+from tidelake.errors import Closed, CollectionNotFound, Handle, TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.collector import Collector, CollectReport
@@ -70,7 +70,7 @@ class Tidy:
     pause_s: Callable[[], float]
 
 
-class Upkeep:
+class Upkeep(Handle):
     """Maintains collections until it is stopped. Use as a context manager, or call `stop`.
 
     Attributes:

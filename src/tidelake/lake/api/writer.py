@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tidelake.data.events import OF_KEYS, EventColumns, removals
-from tidelake.errors import UsageError
+from tidelake.errors import Handle, UsageError
 from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
@@ -29,7 +29,7 @@ from tidelake.state.staging import Seen
 R = TypeVar("R")
 
 
-class Writer:
+class Writer(Handle):
     """One epoch of a named writer. Threads may share it: its calls are carried out one after the other.
 
     Attributes:

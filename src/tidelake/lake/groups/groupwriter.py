@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from tidelake.errors import TidelakeError, UsageError
+from tidelake.errors import Handle, TidelakeError, UsageError
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.numbers import WriterNumbers
@@ -23,7 +23,7 @@ from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.single import member_key
 
 
-class GroupWriter:
+class GroupWriter(Handle):
     """One epoch of a named writer of a group. Threads may share it: its writes follow each other.
 
     It is a writer of the collection that it was opened for, its register: `register.writers` shows it, and

@@ -19,6 +19,7 @@ from tidelake.data.given import as_table
 from tidelake.errors import (
     AlreadyTaken,
     CollectionNotFound,
+    Handle,
     LeftGroup,
     TidelakeError,
     TransactionExpired,
@@ -83,7 +84,7 @@ class Committed(FieldsAsHtml):
     absent: int = 0
 
 
-class Transaction:
+class Transaction(Handle):
     """Collects writes; `commit`, or the end of the `with` block, commits them together.
 
     Nothing is stored before that, and nothing at all if the block raises. After a conflict the rows are

@@ -24,7 +24,7 @@ from tidelake.data.order import Comparable, row_tuple
 from tidelake.data.rowbuffer import Load, RowBuffer
 from tidelake.data.types import update_schema
 from tidelake.env import Env
-from tidelake.errors import UpdateNotBeforeUpper, UsageError
+from tidelake.errors import Handle, UpdateNotBeforeUpper, UsageError
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -61,7 +61,7 @@ class _Piece:
     last: Comparable
 
 
-class BatchBuilder:
+class BatchBuilder(Handle):
     """Takes tables of updates, stores them as parts in the background, and returns a `Batch`.
 
     Use it in a `with` block: leaving the block deletes what was stored, unless `finish` returned the batch.
