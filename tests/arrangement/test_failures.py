@@ -5,7 +5,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.arrangement.arrangement_rows import sorted_rows
-from tests.arrangement.spine_rig import LAYOUT, NoThreads, Rig, SetMachine, row, tiny
+from tests.arrangement.spine_rig import BUDGET, LAYOUT, NoThreads, Rig, SetMachine, row, tiny
 from tidelake.arrangement.batch.batch import FilterPlan
 from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.errors import CorruptionError, StoreUnavailable, UsageError
@@ -46,7 +46,7 @@ def share(request):
 
 
 def test_an_append_for_which_no_thread_can_be_started_appends_nothing(tmp_path, share):
-    rig = Rig(tmp_path, spawner=NoThreadToStart())
+    rig = Rig(tmp_path, tiny(process_budget_bytes=BUDGET if share else None), spawner=NoThreadToStart())
     rig.machine.share = share
     rig.append_keys([1])
     files, contents = rig.files(), rig.spine.contents
@@ -62,7 +62,7 @@ def test_an_append_for_which_no_thread_can_be_started_appends_nothing(tmp_path, 
 
 
 def test_an_append_amid_a_full_merge_for_which_no_thread_can_be_started_appends_nothing(tmp_path):
-    rig = Rig(tmp_path, spawner=NoThreadToStart())
+    rig = Rig(tmp_path, tiny(process_budget_bytes=None), spawner=NoThreadToStart())
     rig.append_keys([1])
     for ask in (rig.spine.merge_nowait, lambda: rig.append_keys([2])):
         with pytest.raises(RuntimeError, match="thread"):

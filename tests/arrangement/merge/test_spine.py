@@ -16,7 +16,7 @@ from tidelake.arrangement.merge.pressure import Pressure
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.arrangement.read.retention import last_n
-from tidelake.env import Env, RandomIds, SystemClock
+from tidelake.env import Env, RandomIds, SystemClock, ThreadSpawner
 from tidelake.errors import (
     Closed,
     CorruptionError,
@@ -930,13 +930,37 @@ def test_a_spine_without_a_directory_takes_its_own_along(tmp_path):
 
 
 def test_threads_start_with_the_first_merge_that_is_due(tmp_path):
-    rig = Rig(tmp_path, tiny(merge_workers=2))
+    rig = Rig(tmp_path, tiny(merge_workers=2, process_budget_bytes=None))
     rig.append_keys([1])
     assert rig.spawner.asked == []
     rig.append_keys([2])
     rig.append_keys([3])
     assert rig.spawner.asked == ["tidelake-merger-0", "tidelake-merger-1"]
     rig.spine.close()
+
+
+def test_what_never_merged_spills_by_itself_when_the_process_grows(tmp_path):
+    rig = Rig(tmp_path, tiny(idle_s=0.01), spawner=ThreadSpawner())
+    rig.append_keys([1, 2])
+    # The rest of the process takes memory; nothing is asked of the arrangement.
+    rig.machine.share = 0.8
+    for _ in range(6_000):
+        if rig.files():
+            break
+        threading.Event().wait(0.01)
+    assert rig.held_keys() == [1, 2] and rig.files()
+    rig.spine.close()
+
+
+def test_a_cache_that_may_press_what_is_in_memory_out_is_looked_after(tmp_path):
+    for cache_bytes, asked in ((0, []), (1 << 40, ["tidelake-merger-0"])):
+        settings = {"memory_budget_bytes": 1 << 20, "cache_bytes": cache_bytes, "large_share": 1.0}
+        rig = Rig(tmp_path / str(cache_bytes), tiny(process_budget_bytes=None, **settings))
+        rig.append(*(row(key, value="x" * 4_000) for key in range(140)))
+        report = rig.spine.report()
+        assert report.bytes_on_disk == 0 and report.pressure == "low", report
+        assert rig.spawner.asked == asked
+        rig.spine.close()
 
 
 def test_a_pause_waits_for_the_step_that_is_being_done(tmp_path):

@@ -358,8 +358,8 @@ class Merger:
             self._error = _no_room()
 
     def _wake(self) -> None:
-        """Wake the threads; start them when a merge is due for the first time."""
-        if not self._threads and self._schedule.due():
+        """Wake the threads; start them when there is something to merge, or pressure to look for."""
+        if not self._threads and (self._schedule.due() or self._schedule.may_spill):
             for i in range(self.config.merge_workers):
                 self._threads.append(self._env.spawner.spawn(f"tidelake-merger-{i}", self._work))
         self._changed.notify_all()

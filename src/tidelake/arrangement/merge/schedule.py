@@ -191,6 +191,16 @@ class Schedule:
         merges = sum(self._merge_bytes(running) for running in self.running.values())
         return sum(batch.memory_bytes for batch in self.batches) + merges + self.cache.bytes
 
+    @property
+    def may_spill(self) -> bool:
+        """Whether pressure that no append brings about can make it spill: from the cache, or the process."""
+        in_memory = sum(batch.memory_bytes for batch in self.batches if not batch.on_disk)
+        filled = self.used_bytes - self.cache.bytes + self.config.cache_bytes_held
+        share = filled / self.config.memory_budget_bytes
+        return in_memory > 0 and (
+            self.config.process_budget_bytes is not None or share >= self.config.shares.high
+        )
+
     def measure(self) -> int:
         """Update the pressure; returns the bytes used."""
         used = self.used_bytes

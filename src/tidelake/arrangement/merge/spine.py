@@ -56,7 +56,10 @@ class AsyncSpine(Merger):
         since: Frontier | None = None,
         retention: RetentionFilters | None = None,
     ) -> None:
-        """An empty spine; threads start with the first merge that is due.
+        """An empty spine.
+
+        Threads start with the first merge that is due, or with the first batch in memory that other use of
+        memory may drive out: that of the cache, or of the process if it has a budget.
 
         Args:
             layout: layout of the rows.
