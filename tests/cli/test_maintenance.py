@@ -18,10 +18,15 @@ import pyarrow as pa
 import pytest
 
 import tidelake
+from clocks import SetClock
 from tables import rows
+from tidelake.cli import show
+from tidelake.cli.watch import _merging
 from tidelake.config import Config
+from tidelake.env import Env
 from tidelake.lake.api.lake import Lake
 from tidelake.shard.upkeep.compactor import Workers
+from tidelake.web import describe
 from tied_process import tied
 
 TIDELAKE = "from tidelake.cli.main import main; main()"
@@ -239,6 +244,14 @@ def test_show_tells_merges_under_way(run, place):
 
     with tidelake.open(place, config=config) as lake, pytest.raises(KeyboardInterrupt):
         lake.collection("users").merge(Workers(stop))
+    with tidelake.open(place, read_only=True) as lake:
+        users, (held,) = lake.collection("users"), lake.collection("users").state().claims.values()
+        for left_ms, count in ((1, 1), (0, 0)):
+            clock = SetClock(held.expires_ms - left_ms)
+            assert len(show.claims(users.state(), clock.now_ms())) == count
+            with tidelake.open(place, read_only=True, env=Env(clock=clock)) as there:
+                found = describe.collection(there.collection("users"))["running"]
+                assert len(found) == len(_merging(there)) == count
     (claim,) = json.loads(run("show", place, "users", "--json").out)["claims"]
     assert (claim["chunks"], claim["done"]) == (1, 0)
     assert "merges under way" in run("show", place, "users").out

@@ -46,6 +46,17 @@ def test_a_token_stages_once(run, lake):
     assert ids(run("snapshot", lake, "c", "--staged", "--json")[1]) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("command", ["append", "upsert"])
+def test_a_token_writes_once_and_the_second_call_says_already(run, lake, command):
+    call = (command, lake, "c", "untimed.csv", "--time", "1", "--token", "day 1", "--json")
+    for already in (False, True):
+        code, out, _ = run(*call)
+        (answer,) = json.loads(out)
+        assert (code, answer["rows"], answer["already"]) == (0, 0 if already else 1, already)
+    code, _, err = run(*call[:-3], "--json")
+    assert code == 2 and "before which nothing may be written" in err
+
+
 def test_closed_times_and_rows_without_times_are_refused(run, lake):
     run("seal", lake, "c", "5")
     code, _, err = run("stage", lake, "c", "late.csv")

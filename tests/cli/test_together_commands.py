@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidelake
+from tidelake.web import describe
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -92,3 +93,16 @@ def test_what_makes_no_sense_is_one_line_that_says_what_does(run, place, argumen
     command, *rest = arguments
     code, out, told = run(command, place, *rest)
     assert code == 2 and message in told and not out and "Traceback" not in told
+
+
+def test_counts_are_those_of_what_is_read_whatever_the_collections_have_applied(run, place):
+    with tidelake.open(place) as lake:
+        one = pa.table({"k": [1], "v": ["x"]})
+        for _ in range(20):
+            lake.write({"a": one, "b=c": one})
+        a = lake.collection("a")
+        assert a.state().spine.totals.rows < 20
+        assert describe.summary(a)["gauges"]["updates"] == 20 and "20 updates" in a._repr_html_()
+        assert sum(member["rows"] for member in describe.collection(a)["spine"]["members"]) == 20
+    assert [line["updates"] for line in json.loads(run("ls", place, "--json")[1])] == [20, 20]
+    assert shown(run, place, "a")["updates"] == 20

@@ -52,6 +52,9 @@ ORDER_BY = click.option(
 DELETE_COLUMN = click.option(
     "--delete-column", metavar="COLUMN", help="For upsert: true where the key is removed."
 )
+TOKEN = click.option(
+    "--token", metavar="TEXT", help="Identifies this call: repeated with the same token, it writes nothing."
+)
 AUTHOR = click.option("--author", default="", metavar="NAME", help="Who makes the commit, for the log.")
 MESSAGE = click.option("--message", default="", metavar="TEXT", help="Why, for the log of commits.")
 READ_ONLY = click.option(

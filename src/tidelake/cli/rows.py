@@ -25,6 +25,7 @@ from tidelake.cli.group import (
     STAGED,
     TIMEOUT,
     TIMES,
+    TOKEN,
     WHERE,
     cli,
 )
@@ -189,6 +190,7 @@ def show(
 )
 @ORDER_BY
 @DELETE_COLUMN
+@TOKEN
 @AUTHOR
 @MESSAGE
 @JSON
@@ -201,6 +203,7 @@ def append(
     envelope: str,
     order_by: str | None,
     delete_column: str | None,
+    token: str | None,
     author: str,
     message: str,
     as_json: bool,
@@ -213,7 +216,7 @@ def append(
     import tidelake
     from tidelake.cli import files
 
-    said: dict[str, Any] = {"author": author, "message": message}
+    said: dict[str, Any] = {"author": author, "message": message, "token": token}
     if envelope != "updates" and upper is not None:
         raise errors.UsageError(f"--upper is for updates: leave it out with --envelope {envelope}")
     if envelope != "upsert" and (order_by is not None or delete_column is not None):
@@ -230,7 +233,7 @@ def append(
                 answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column, **said)
             else:
                 answer = into.replace(table, time=at, **said)
-    _print_answer(into, table, answer, as_json)
+    _print_answer(into, table, answer, token, as_json)
 
 
 @cli.command()
@@ -240,6 +243,7 @@ def append(
 @click.option("--time", metavar="TIME", help="Time of all rows; default: one set at the commit.")
 @ORDER_BY
 @DELETE_COLUMN
+@TOKEN
 @AUTHOR
 @MESSAGE
 @JSON
@@ -250,6 +254,7 @@ def upsert(
     time: str | None,
     order_by: str | None,
     delete_column: str | None,
+    token: str | None,
     author: str,
     message: str,
     as_json: bool,
@@ -265,9 +270,9 @@ def upsert(
         into = opened.collection(collection)
         at = files.time(time, into, "--time", read=False)
         table = files.read(paths, into, None)
-        said: dict[str, Any] = {"author": author, "message": message}
+        said: dict[str, Any] = {"author": author, "message": message, "token": token}
         answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column, **said)
-    _print_answer(into, table, answer, as_json)
+    _print_answer(into, table, answer, token, as_json)
 
 
 @cli.command()
@@ -278,6 +283,7 @@ def upsert(
 )
 @click.option("--where", metavar="SQL", help="Delete the rows that match; 'TRUE' deletes all.")
 @click.option("--time", metavar="TIME", help="Time of the change; default: one set at the commit.")
+@TOKEN
 @AUTHOR
 @MESSAGE
 @JSON
@@ -287,6 +293,7 @@ def delete(
     paths: tuple[Path, ...],
     where: str | None,
     time: str | None,
+    token: str | None,
     author: str,
     message: str,
     as_json: bool,
@@ -304,17 +311,23 @@ def delete(
         into = opened.collection(collection)
         at = files.time(time, into, "--time", read=False)
         keys = files.read(paths, into, None) if paths else None
-        answer = into.delete(keys, where=where, time=at, author=author, message=message)
+        answer = into.delete(keys, where=where, time=at, token=token, author=author, message=message)
     shown = {"removed": answer.removed, "absent": answer.absent, "lower": answer.lower, "upper": answer.upper}
+    if token is not None:
+        shown["already"] = answer.already
     output.table([output.timed(shown, into.domain)], as_json)
 
 
-def _print_answer(into: "Collection", table: "pa.Table", answer: "Appended", as_json: bool) -> None:
+def _print_answer(
+    into: "Collection", table: "pa.Table", answer: "Appended", token: str | None, as_json: bool
+) -> None:
     from tidelake.cli import output
 
     shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
     if answer.absent:
         shown["absent"] = answer.absent
+    if token is not None:
+        shown |= {"rows": 0 if answer.already else table.num_rows, "already": answer.already}
     if answer.waited_s:
         shown["waited s"] = round(answer.waited_s, 3)
     output.table([output.timed(shown, into.domain)], as_json)
@@ -325,7 +338,7 @@ def _append(
     paths: tuple[Path, ...],
     at: "TimeLike | None",
     end: "TimeLike | None",
-    **said: str,
+    **said: Any,
 ) -> "tuple[pa.Table, Appended]":
     from tidelake.cli import files
 

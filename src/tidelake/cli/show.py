@@ -12,10 +12,12 @@ import click
 from tidelake.cli import jsonlines, output
 from tidelake.cli.output import TimeCell, timed
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.handle import shard_of
 from tidelake.model import time as times
 from tidelake.model.query import AsOf
 from tidelake.shard.upkeep.compactor import MergeShape
 from tidelake.state.bases import needed
+from tidelake.state.claims import living
 from tidelake.state.forking import borrowed_parts
 from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState, WriterRecord
@@ -33,14 +35,13 @@ Names = Callable[[], dict[str, str]]
 
 
 def summary(collection: Collection) -> Line:
-    """One row on a collection."""
-    state = collection.state()
+    """One row on a collection, as readers see it: with what its group has decided and it has not applied."""
+    state = shard_of(collection).version().state
     line = {
         "collection": collection.name,
         "time": str(state.domain),
         "since": state.since,
-        # For a collection in a group, the group's decisions count as well.
-        "upper": collection.upper if state.group else state.upper,
+        "upper": state.upper,
         **counts(MergeShape.of([item.batch for item in state.spine])),
     }
     return timed(line, state.domain)
@@ -79,7 +80,7 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         as_json: print one JSON document.
         names: returns the names of collections by id, to name those that share parts with this one.
     """
-    state = collection.state()
+    state = shard_of(collection).version().state
     group, awaited = _group(collection, names)
     lists = [
         # Name in JSON, title of the table, rows.
@@ -89,7 +90,7 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         ("staged", "staged batches", _staged(state)),
         ("writers", "writers", _writers(collection.writers())),
         ("holds", "holds", _holds(state)),
-        ("claims", "merges under way", claims(state)),
+        ("claims", "merges under way", claims(state, collection.distributed.env.clock.now_ms())),
         ("shared", "shared parts", _shared(state, names)),
         ("group", "group", group),
         ("awaiting", "awaiting transactions", awaited),
@@ -235,7 +236,7 @@ def _holds(state: ShardState) -> list[Line]:
     return leased + critical
 
 
-def claims(state: ShardState) -> list[Line]:
+def claims(state: ShardState, now_ms: int) -> list[Line]:
     """One row for each merge in progress."""
     return [
         {
@@ -245,7 +246,7 @@ def claims(state: ShardState) -> list[Line]:
             "done": sum(1 for key in state.chunks if key.startswith(f"{claim.name}/")),
             "expires_ms": claim.expires_ms,
         }
-        for claim in sorted(state.claims.values(), key=lambda claim: claim.id)
+        for claim in living(state, now_ms)
     ]
 
 

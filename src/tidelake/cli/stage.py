@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, NAME, PATHS, cli
+from tidelake.cli.group import JSON, LAKE, NAME, PATHS, TOKEN, cli
 
 if TYPE_CHECKING:
     from tidelake.model.instants import TimeLike
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 @NAME
 @PATHS
 @click.option("--time", metavar="TIME", help="Give all rows this time; default: the column _time.")
-@click.option(
-    "--token", metavar="TEXT", help="Identifies this call: repeated with the same token, it stages nothing."
-)
+@TOKEN
 @JSON
 def stage(
     lake: str, collection: str, paths: tuple[Path, ...], time: str | None, token: str | None, as_json: bool
@@ -75,9 +73,7 @@ def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
 @LAKE
 @click.argument("written", nargs=-1, required=True, metavar="COLLECTION=FILE...")
 @click.option("--time", metavar="TIME", help="Time of all rows; default: _time, or one chosen at the commit.")
-@click.option(
-    "--token", metavar="TEXT", help="Identifies this call: repeated with the same token, it writes nothing."
-)
+@TOKEN
 @JSON
 def write(lake: str, written: tuple[str, ...], time: str | None, token: str | None, as_json: bool) -> None:
     """Append files to several collections at one instant: all of them are committed, or none.

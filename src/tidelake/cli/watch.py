@@ -130,7 +130,7 @@ def _merging(lake: "Lake") -> list[dict[str, Any]]:
     lines = [
         {"collection": one.name, **line}
         for one in lake.collections(failed.add)
-        for line in show.claims(one.state())
+        for line in show.claims(one.state(), lake.env.clock.now_ms())
     ]
     failed.check()
     return lines

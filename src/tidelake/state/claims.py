@@ -78,3 +78,8 @@ def ending(state: ShardState, claims: list[MergeClaim]) -> Edits:
         edits.claims[claim.name] = None
         edits.chunks.update({claim.chunk(index): None for index, _ in recorded(state, claim)})
     return edits
+
+
+def living(state: ShardState, now_ms: int) -> list[MergeClaim]:
+    """The merges that are under way, oldest first: a claim that expired was left by a process that ended."""
+    return sorted((one for one in state.claims.values() if now_ms < one.expires_ms), key=lambda one: one.id)

@@ -291,7 +291,7 @@ class ShardState:
             "slices": len(self.spine.slices),
             "bases": len(self.bases),
             "staged updates": self.staged.totals.rows,
-            "merges under way": len(self.claims),
+            "merges claimed": len(self.claims),
             "writers": len(self.writers),
             "holds": len(self.holds) + len(self.critical),
             "garbage objects": len(self.garbage) + len(self.doomed),

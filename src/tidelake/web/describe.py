@@ -17,6 +17,7 @@ from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading.commits import CommitEntry
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.shard.upkeep.measure import measured
+from tidelake.state.claims import living
 from tidelake.state.spine import Member
 from tidelake.state.state import ShardState
 from tidelake.tabletext import printable
@@ -35,9 +36,8 @@ LISTED_MAX = 200
 
 
 def summary(collection: Collection) -> Json:
-    """One line on a collection. Two log scans."""
-    state = collection.state()
-    upper = collection.upper if state.group else state.upper
+    """One line on a collection, as readers see it: with what its group has decided. Two log scans."""
+    state = shard_of(collection).version().state
     gauges = measured(shard_of(collection), state)
     return {
         "name": collection.name,
@@ -45,14 +45,14 @@ def summary(collection: Collection) -> Json:
         "unit": str(state.domain),
         "seqno": state.seqno,
         "since": frontier(state.since, state.domain),
-        "upper": frontier(upper, state.domain),
+        "upper": frontier(state.upper, state.domain),
         "gauges": {name.removeprefix("collection."): value for name, value in gauges.items()},
     }
 
 
 def collection(of: Collection) -> Json:
     """Everything on a collection but its rows and commits. A few log scans."""
-    state = of.state()
+    state = shard_of(of).version().state
     return {
         **summary(of),
         "id": of.id,
@@ -73,7 +73,7 @@ def collection(of: Collection) -> Json:
                 "done": sum(1 for key in state.chunks if key.startswith(f"{claim.name}/")),
                 "base": claim.base is not None,
             }
-            for claim in sorted(state.claims.values(), key=lambda claim: claim.id)[:LISTED_MAX]
+            for claim in living(state, of.distributed.env.clock.now_ms())[:LISTED_MAX]
         ],
         "holds": holds(state),
         "writers": [

@@ -41,6 +41,8 @@ WRITES = {
     "append": lambda _, c, **at: c.append(rows(2), **at),
     "upsert": lambda _, c, **at: c.upsert(rows(2), **at),
     "replace": lambda _, c, **at: c.replace(rows(2), **at),
+    "delete": lambda _, c, **at: c.delete(where="TRUE", **at),
+    "delete of keys": lambda _, c, **at: c.delete(pa.table({"id": [1]}), **at),
     "a writer's append": lambda _, c, **at: c.writer("w").append(rows(2), **at),
     "a writer's upsert": lambda _, c, **at: c.writer("w").upsert(rows(2), **at),
     "a writer's replace": lambda _, c, **at: c.writer("w").replace(rows(2), **at),

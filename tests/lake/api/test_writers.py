@@ -3,11 +3,12 @@
 import threading
 import uuid
 
+import pyarrow as pa
 import pytest
 
 import tidelake
 from tables import SCHEMA, at, contents, rows
-from tidelake.errors import UsageError, WriterFenced
+from tidelake.errors import UpdateBeforeLower, UsageError, WriterFenced
 
 
 @pytest.fixture
@@ -125,3 +126,36 @@ def test_a_number_that_was_left_out_is_refused_later(lake):
     assert not writer.append(rows(2)).already
     # A process that starts again gives what the one before gave, and learns that it is in.
     assert c.writer("w").append(rows(1), sequence=3).already
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_write_under_a_token_is_in_once_by_every_call(lake, grouped):
+    c = lake.create("c", SCHEMA, key=["id"])
+    lake.create("d", SCHEMA, key=["id"])
+    if grouped:
+        lake.write({"c": rows(0), "d": rows(0)})
+    calls = {
+        "append": lambda v: c.append(rows(1, v=v), token="a"),
+        "at a time": lambda v: c.append(rows(2, v=v), time=5, token="b"),
+        "up to": lambda v: c.append(at(7, 3, v=v), lower=c.upper, upper=9, token="c"),
+        "upsert": lambda v: c.upsert(rows(4, v=v), token="d"),
+        "delete": lambda v: c.delete(where="TRUE" if v == "x" else "id = 1", token="f"),
+        "delete keys": lambda v: c.delete(pa.table({"id": [1 if v == "x" else 2]}), token="g"),
+        "replace": lambda v: c.replace(rows(5, v=v), token="e"),
+    }
+    for name, call in calls.items():
+        assert not call("x").already, name
+        done, upper = call("y"), c.upper
+        assert done.already and done.upper == upper, name
+    assert contents(c) == {(5, "x"): 1}
+    found = in_threads([lambda n=n: c.append(rows(n), token="raced") for n in range(6, 10)])
+    assert sum(not isinstance(one, WriterFenced) and not one.already for one in found) == 1
+    assert len(contents(c)) == 2
+
+
+def test_what_a_token_refused_can_be_written_under_it(lake):
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.seal(9)
+    with pytest.raises(UpdateBeforeLower):
+        c.append(rows(1), time=3, token="t")
+    assert not c.append(rows(1), time=9, token="t").already and contents(c) == {(1, "x"): 1}

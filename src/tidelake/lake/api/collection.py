@@ -26,7 +26,7 @@ class Collection(Writing, Framing, Following, Maintaining, Erasing, Plotting):
     def _repr_html_(self) -> str:
         """What a notebook shows: columns, frontiers and sizes. One log scan."""
         try:
-            state = self.state()
+            state = self._shard.version().state
         except TidelakeError as error:
             return as_html([], [], repr(self), f"its state cannot be read: {error}")
         key, value = state.schema.key, state.schema.value

@@ -3,6 +3,7 @@
 Owns the arguments; `tidelake.shard.writing` makes the commits.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelake.data.events import OF_KEYS, EventColumns, removals
@@ -11,13 +12,14 @@ from tidelake.lake.api.handle import CollectionHandle, noted_on
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.tokens import writer_of, written
+from tidelake.lake.arguments.tokens import under_token
 from tidelake.model.instants import TimeLike
 from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.upserter import OldRows
 from tidelake.state.append import Appended
+from tidelake.state.idempotency import IdempotencyKey
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow.follow import FollowedArrangement
@@ -33,6 +35,7 @@ class Writing(CollectionHandle):
         lower: FrontierLike | None = None,
         upper: FrontierLike | None = None,
         time: TimeLike | None = None,
+        token: str | None = None,
         author: str = "",
         message: str = "",
     ) -> Appended:
@@ -49,6 +52,8 @@ class Writing(CollectionHandle):
             time: time of all rows, which then have no `_time`. Default: the first open time or, for clock
                 times, the wall clock if that is later. It must be given, in every write, if the last time is
                 one that a writer gave more than a day after it: `"now"` closes all times until now.
+            token: a text that identifies this write; as for `stage`. A repeated write answers `already`,
+                whatever its rows are.
             author: who makes the commit, such as a name or a job: at most 255 bytes. `commits` shows it,
                 for as long as the log has the commit. Not in a lake that earlier versions write too.
             message: why: at most 4,096 bytes; likewise.
@@ -73,17 +78,16 @@ class Writing(CollectionHandle):
                         "a batch has its own bounds and times: append it without, or by "
                         "distributed.append_batches"
                     )
-                return batches.append_batch(self._shard, updates)
+                return self._once(token, lambda key: batches.append_batch(self._shard, updates, key))
             if lower is None:
                 end = None if upper is None else self._frontier(upper, "upper")
-                return append.append_rows(self._shard, updates, end, time=at)
+                return self._once(token, lambda key: append.append_rows(self._shard, updates, end, key, at))
             if at is not None:
                 raise UsageError("lower is for rows with times of their own: leave time or lower out")
             if upper is None:
                 raise UsageError(f"lower={lower} needs an upper: give upper=...")
-            return append.append_up_to(
-                self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
-            )
+            start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+            return self._once(token, lambda key: append.append_up_to(self._shard, updates, start, end, key))
 
     def compare_and_append(
         self,
@@ -130,11 +134,9 @@ class Writing(CollectionHandle):
             UpperMismatch: all times are closed for good.
             WriterFenced: another process that began later is writing under the same token.
         """
-        if token is None:
-            return stage.stage(self._shard, updates)
-        if written(self._shard, token) is not None:
-            return False
-        return self.writer(writer_of(token)).stage(updates, sequence=0)
+        return under_token(
+            self._shard, token, lambda key: stage.stage(self._shard, updates, key), lambda _: False
+        )
 
     def seal(self, upper: FrontierLike) -> Appended:
         """Close all times before `upper`. If they are closed already, nothing changes.
@@ -170,6 +172,7 @@ class Writing(CollectionHandle):
         order_by: str | None = None,
         delete_column: str | None = None,
         state: "FollowedArrangement | None" = None,
+        token: str | None = None,
         author: str = "",
         message: str = "",
     ) -> Appended:
@@ -190,6 +193,7 @@ class Writing(CollectionHandle):
                 key, also if its values are all null. If all rows are removals, value columns may be missing.
             state: an arrangement of the collection, with all rows and columns: old rows are looked up in it,
                 and no stored part is opened. It catches up first.
+            token: as for `append`.
             author: as for `append`.
             message: as for `append`.
 
@@ -207,10 +211,18 @@ class Writing(CollectionHandle):
         old_rows = None if state is None else self._old_rows(state)
         columns = EventColumns(order_by, delete_column)
         with noted_on(self, author, message):
-            return upsert.upsert(self._shard, table, columns, at, old_rows=old_rows)
+            return self._once(
+                token, lambda key: upsert.upsert(self._shard, table, columns, at, key, old_rows=old_rows)
+            )
 
     def replace(
-        self, table: object, *, time: TimeLike | None = None, author: str = "", message: str = ""
+        self,
+        table: object,
+        *,
+        time: TimeLike | None = None,
+        token: str | None = None,
+        author: str = "",
+        message: str = "",
     ) -> Appended:
         """Replace the contents with the rows of a table (a full dump); only differences are stored.
 
@@ -221,6 +233,7 @@ class Writing(CollectionHandle):
         Args:
             table: in any Arrow form, with the key and value columns; without `_diff` each row counts once.
             time: time of the change; default: chosen at the commit.
+            token: as for `append`.
             author: as for `append`.
             message: as for `append`.
 
@@ -233,7 +246,7 @@ class Writing(CollectionHandle):
         """
         at = None if time is None else self._times.at(time, "time")
         with noted_on(self, author, message):
-            return upsert.replace(self._shard, table, at)
+            return self._once(token, lambda key: upsert.replace(self._shard, table, at, key))
 
     def delete(
         self,
@@ -241,6 +254,7 @@ class Writing(CollectionHandle):
         *,
         where: str | None = None,
         time: TimeLike | None = None,
+        token: str | None = None,
         author: str = "",
         message: str = "",
     ) -> Appended:
@@ -253,6 +267,7 @@ class Writing(CollectionHandle):
             keys: a table in any Arrow form with the key columns; with `_time`, each key goes at its time.
             where: a condition, as for `snapshot`: the rows that it is true for go. `"TRUE"` deletes all rows.
             time: time of the change; default: chosen at the commit.
+            token: as for `append`.
             author: as for `append`.
             message: as for `append`.
 
@@ -272,8 +287,9 @@ class Writing(CollectionHandle):
         at = None if time is None else self._times.at(time, "time")
         with noted_on(self, author, message):
             if isinstance(found, str):
-                return upsert.delete(self._shard, found, at)
-            return upsert.upsert(self._shard, removals(found), OF_KEYS, at)
+                return self._once(token, lambda key: upsert.delete(self._shard, found, at, key))
+            events = removals(found)
+            return self._once(token, lambda key: upsert.upsert(self._shard, events, OF_KEYS, at, key))
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is committed at most once.
@@ -289,6 +305,9 @@ class Writing(CollectionHandle):
                 then.
         """
         return Writer(self._shard, name, owner, take_over, resume)
+
+    def _once(self, token: str | None, write: Callable[[IdempotencyKey | None], Appended]) -> Appended:
+        return under_token(self._shard, token, write, lambda record: Appended.before(record.upper))
 
     def _old_rows(self, state: "FollowedArrangement") -> OldRows:
         # Imported here, as in `arrange`: few users need it, and the import takes time.
