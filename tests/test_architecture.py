@@ -59,7 +59,9 @@ BANS = (
     Ban("os.system", COMMANDS),
     # The three write temporary files, whose names have the process id.
     Ban(
-        "os.getpid", PROCESS, ("process.py", "cli/output.py", "spark/writing/rejects.py", "store/scratch.py")
+        "os.getpid",
+        PROCESS,
+        ("process.py", "cli/output.py", "spark/writing/rejects.py", "store/scratch.py", "store/sqlite.py"),
     ),
     Ban("subprocess", COMMANDS, ("cli/", "spark/session.py")),  # the session asks Java for its version
     # The address of a log may be secret, so workers find it in their environment.
@@ -139,6 +141,7 @@ WORLDS = {
     "arrangement/arrangement.py": {"Env"},
     "shard/spec.py": {"Env"},
     "store/objects/driver.py": {"ThreadSpawner"},  # the one thread of the loop of a process
+    "store/sqlite.py": {"SystemClock"},  # of a log that is opened alone
     "testing/files.py": {"SystemClock"},
 }
 

@@ -55,7 +55,7 @@ class Config:
         upload_age_s: an upload that is older than this, and in no collection, is given up and removed. A
             setting of the lake.
         rollup_bytes_min: bytes of deltas after which a rollup may be due; more if the state is larger.
-        retry_deadline_s: how long calls of an unavailable store are retried.
+        retry_deadline_s: how long calls of an unavailable store are retried, and a write waits for a lock.
         wait_timeout_s: how long a read without `timeout_s` waits for a time to be closed; 0: not at all.
         poll_interval_s: longest pause between two reads of the log while waiting.
     """

@@ -22,7 +22,14 @@ import tidelake
 from clocks import MovedClock
 from tables import SCHEMA, at, ids
 from tidelake.env import Env
-from tidelake.errors import CorruptionError, NotALake, ReadOnlyLake, TidelakeError, UsageError
+from tidelake.errors import (
+    CorruptionError,
+    NotALake,
+    ReadOnlyLake,
+    StoreUnavailable,
+    TidelakeError,
+    UsageError,
+)
 from tidelake.store.access import LOG_VARIABLE, StoreAccess
 from tidelake.store.objects.address import parse_address
 from tidelake.store.objects.cloud import CloudBucket
@@ -66,6 +73,24 @@ def provided() -> str:
 
 
 class TestOpening:
+    def test_a_database_without_an_encoding_is_refused_by_name(
+        self, postgres: PostgresServer, tmp_path: Path, place: Path, url: str
+    ) -> None:
+        execute(postgres.url(), "CREATE DATABASE bytes TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+        with pytest.raises(StoreUnavailable, match=r"encoding SQL_ASCII.*ENCODING 'UTF8'"):
+            tidelake.open(tmp_path / "other", log=postgres.url("bytes"))
+        with pytest.raises(StoreUnavailable, match="encoding SQL_ASCII"):
+            tidelake.open(place, log=postgres.url("bytes"))
+        assert not (tmp_path / "other" / "tidelake.json").exists()
+
+    def test_texts_come_as_texts_whatever_the_environment_asks_for(
+        self, place: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for encoding in ("SQL_ASCII", "LATIN1"):
+            monkeypatch.setenv("PGCLIENTENCODING", encoding)
+            with tidelake.open(place, log=url) as lake:
+                assert ids(lake.collection("c")) == {1: 1}
+
     def test_a_lake_is_opened_by_argument_by_variable_and_by_provider(
         self, place: Path, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

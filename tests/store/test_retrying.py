@@ -138,11 +138,13 @@ def test_a_put_of_unknown_outcome_does_not_claim_what_another_wrote(clock: Recor
     assert inner.get("a") == b"theirs"
 
 
-def test_equal_bytes_are_no_success_when_nothing_was_unknown(clock: RecordingClock) -> None:
+def test_an_object_of_the_same_bytes_is_that_of_a_refused_put(clock: RecordingClock) -> None:
     blobs, inner, _ = blobs_over(clock, Fault.UNAVAILABLE)
     inner.put("a", b"same")
+    blobs.put("a", b"same")
     with pytest.raises(BlobExists):
-        blobs.put("a", b"same")
+        blobs.put("a", b"other")
+    assert inner.get("a") == b"same"
 
 
 def test_a_call_with_an_unknown_attempt_never_ends_as_certain(clock: RecordingClock) -> None:

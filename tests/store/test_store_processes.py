@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 import store_child
 
-from tidelake.errors import Closed
+from tidelake.errors import Closed, StoreUnavailable
 from tidelake.store.local import LocalBlobStore
+from tidelake.store.readonly import CopiedVersionLog
 from tidelake.store.sqlite import SqliteVersionLog
 from tidelake.store.sqlite_pool import connections_allowed
 
@@ -223,3 +225,66 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(Closed, match="open it again"):
         log.head("k")
+
+
+def test_a_wait_for_the_lock_of_a_log_ends_and_says_which_process_has_it(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path), wait_s=0.05)
+    assert log.compare_and_set("k", None, b"0")
+    child = os.fork()
+    if not child:
+        with log._writing("k", create=False):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    try:
+        os.waitpid(child, os.WUNTRACED)
+        for write in (
+            lambda: log.compare_and_set("k", 0, b"1"),
+            lambda: log.truncate("k", 0),
+            lambda: log.delete("k"),
+            lambda: log.mend("k", ()),
+        ):
+            with pytest.raises(StoreUnavailable, match=f"process {child} has held .*lock'"):
+                write()
+        assert [entry.data for entry in log.scan("k", 0)] == [b"0"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert log.compare_and_set("k", 0, b"1")
+
+
+def test_a_wait_for_another_thread_that_writes_ends(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path), wait_s=0.05)
+    assert log.compare_and_set("k", None, b"0")
+    with log._writing("k", create=False), pytest.raises(StoreUnavailable, match="another thread"):
+        log.compare_and_set("k", 0, b"1")
+    assert log.compare_and_set("k", 0, b"1")
+
+
+def test_logs_that_are_read_without_sqlite_keep_no_files_open(tmp_path: Path) -> None:
+    """Beside others that are written: a file stays open as long as SQLite has it open in this process."""
+
+    def opened() -> int:
+        return sum(
+            os.path.exists(f"/proc/self/fd/{one}") and str(tmp_path) in os.readlink(f"/proc/self/fd/{one}")
+            for one in os.listdir("/proc/self/fd")
+        )
+
+    for name in ("a", "b"):
+        log = SqliteVersionLog(str(tmp_path / name))
+        for n in range(12):
+            assert log.compare_and_set(f"k{n}", None, b"0")
+        log.close()
+    written, read = SqliteVersionLog(str(tmp_path / "a")), CopiedVersionLog(str(tmp_path / "b"))
+    assert written.compare_and_set("k0", 0, b"1")
+    before = opened()
+    for n in range(12):
+        assert read.scan(f"k{n}", 0)
+    assert opened() == before
+    beside = CopiedVersionLog(str(tmp_path / "a"))
+    for n in range(3):
+        assert written.compare_and_set("k0", n + 1, b"1")
+        for m in range(12):
+            assert beside.scan(f"k{m}", 0)
+    assert opened() <= before + 1
+    written.close()
+    assert opened() == 0

@@ -16,9 +16,7 @@ from typing import Protocol
 from tidelake.env import Clock
 from tidelake.errors import SymbolicLink
 from tidelake.process import PerProcess
-from tidelake.store.files import SYSTEM_FILES, Files, locked, refuse_links
-
-_LOOK_S_MIN, _LOOK_S_MAX = 0.00025, 0.002
+from tidelake.store.files import LOOK_S_MAX, LOOK_S_MIN, SYSTEM_FILES, Files, locked, refuse_links
 
 
 class AdvisoryLocks(Protocol):
@@ -102,11 +100,11 @@ def taken_within(locks: AdvisoryLocks, key: str, name: str, clock: Clock, second
     Yields:
         True if the turn was taken; False if others have had it for so many seconds.
     """
-    until_s, look_s = clock.monotonic_s() + seconds, _LOOK_S_MIN
+    until_s, look_s = clock.monotonic_s() + seconds, LOOK_S_MIN
     while True:
         with locks.take(key, name) as is_ours:
             if is_ours or clock.monotonic_s() >= until_s:
                 yield is_ours
                 return
         clock.sleep(look_s)
-        look_s = min(2 * look_s, _LOOK_S_MAX)
+        look_s = min(2 * look_s, LOOK_S_MAX)

@@ -14,7 +14,11 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import BinaryIO, Protocol
 
+from tidelake.env import Clock
 from tidelake.errors import SymbolicLink
+
+# How often a wait for a lock looks: first, and at last.
+LOOK_S_MIN, LOOK_S_MAX = 0.00025, 0.002
 
 Flush = Callable[[int], None]
 """Makes what was written through a descriptor durable: `os.fsync`, or a replacement that fails in tests."""
@@ -233,6 +237,21 @@ def is_file_at(files: Files, descriptor: int, path: str) -> bool:
 def refused(code: int, path: str) -> OSError:
     """The `OSError` (or its subclass) that the operating system raises for `code`."""
     return OSError(code, os.strerror(code), path)
+
+
+def lock_within(files: Files, descriptor: int, clock: Clock, seconds: float) -> bool:
+    """Lock a file, and wait for that: looks again and again, less and less often.
+
+    Returns:
+        False if others have had it for so many seconds.
+    """
+    until_s, look_s = clock.monotonic_s() + seconds, LOOK_S_MIN
+    while not files.lock(descriptor):
+        if clock.monotonic_s() >= until_s:
+            return False
+        clock.sleep(look_s)
+        look_s = min(2 * look_s, LOOK_S_MAX)
+    return True
 
 
 @contextmanager

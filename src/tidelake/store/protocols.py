@@ -70,7 +70,8 @@ class BlobStore(Protocol):
         A name must not be a folder of another name (`a` and `a/b`); stores that can detect this refuse it.
 
         Raises:
-            BlobExists: an object of this name exists. It is unchanged, and it is durable.
+            BlobExists: an object of this name exists. It is unchanged, and it is durable. If it has the same
+                bytes, a store may also return as if it had put it.
         """
 
     def delete(self, name: str) -> bool:

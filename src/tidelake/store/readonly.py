@@ -51,7 +51,7 @@ class CopiedVersionLog(SqliteVersionLog):
     """
 
     def __init__(self, root: str, base: str | None = None) -> None:
-        super().__init__(root, base=base, locks=False)
+        super().__init__(root, base=base)
         self._seen: dict[str, bytes] = {}
 
     @contextmanager

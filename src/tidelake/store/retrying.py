@@ -126,20 +126,15 @@ class RetryingBlobStore(BlobLayer):
     def put(self, name: str, data: bytes) -> None:
         """Store a new object; see `BlobStore.put`.
 
-        If the outcome was unknown and an object of this name and with these bytes exists, the put has
-        succeeded: it does not matter which process put it. Finding out costs one more call.
+        If an object of this name and with these bytes exists, the put has succeeded: it does not matter which
+        process put it, or which attempt. Finding out costs one more call.
         """
-        is_unknown = False
 
         def attempt() -> None:
-            nonlocal is_unknown
             try:
                 self._inner.put(name, data)
-            except OutcomeUnknown:
-                is_unknown = True
-                raise
             except BlobExists:
-                if not is_unknown or not self._holds(name, data):
+                if not self._holds(name, data):
                     raise
 
         self._retry.write(attempt)

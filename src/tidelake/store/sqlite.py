@@ -3,7 +3,7 @@
 Owns the files of a key, and the order of the steps of a write. Must not retry anything, nor know what the
 entries mean.
 
-    <root>/<key, with / written as ~>/lock          locked by the process that writes
+    <root>/<key, with / written as ~>/lock          locked by the process that writes; holds its id
                                       <id>.db       the database of the entries; at most one
                                       <id>.db-wal, <id>.db-shm
                                       <id>.witness  the newest acknowledged entry (`tidelake.store.witness`)
@@ -21,18 +21,18 @@ that would be the log of the new database.
 """
 
 import errno
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
-from tidelake.env import IdSource, RandomIds
-from tidelake.errors import CorruptionError, InternalError, SymbolicLink, TidelakeError
+from tidelake.env import Clock, IdSource, RandomIds, SystemClock
+from tidelake.errors import CorruptionError, InternalError, StoreUnavailable, SymbolicLink, TidelakeError
 from tidelake.model.names import is_object
 from tidelake.store.disk import Folders, unavailable, unknown
-from tidelake.store.files import Flush, SystemFiles, is_file_at, refuse_links
+from tidelake.store.files import Flush, SystemFiles, is_file_at, lock_within, refuse_links
 from tidelake.store.names import (
     check_expected,
     check_limit,
@@ -74,7 +74,8 @@ class SqliteVersionLog:
         connections_max: most keys that are kept open; each takes four or five file descriptors. Default: by
             the limit of this process on descriptors (`connections_allowed`).
         base: no symbolic link below it is followed; default: the root.
-        locks: whether SQLite opens the files itself, and so locks them.
+        wait_s: how long a write waits for the lock of a key that another process or thread has.
+        clock: measures that.
     """
 
     def __init__(
@@ -85,14 +86,16 @@ class SqliteVersionLog:
         connections_max: int | None = None,
         base: str | None = None,
         *,
-        locks: bool = True,
+        wait_s: float = 30.0,
+        clock: Clock | None = None,
     ) -> None:
         self.root = os.path.abspath(root)
         self._base = self.root if base is None else os.path.abspath(base)
         self._ids = ids or RandomIds()
         self._files = SystemFiles(flush)  # SQLite cannot use simulated files
         self._folders = Folders(self.root, self._files)
-        self._pool = ConnectionPool(connections_max or connections_allowed(), locks=locks)
+        self._pool = ConnectionPool(connections_max or connections_allowed())
+        self._wait_s, self._clock = wait_s, clock or SystemClock()
 
     def head(self, key: str) -> Entry | None:
         """The newest entry; see `VersionLog.head`."""
@@ -275,7 +278,7 @@ class SqliteVersionLog:
     @contextmanager
     def _writing(self, key: str, *, create: bool) -> Iterator[KeyHandle | None]:
         """Hold the write lock of a key; yields its handle, or `None` if its folder does not exist."""
-        with self._pool.writing(key) as handle:
+        with self._pool.writing(key, self._wait_s) as handle:
             descriptor = self._lock(key, create=create)
             if descriptor is None:
                 yield None
@@ -296,7 +299,7 @@ class SqliteVersionLog:
             try:
                 if create:
                     self._folders.ensure(self._folder(key))
-                descriptor = _lock(path)
+                descriptor = self._locked(path, key)
             except FileNotFoundError:
                 if create:
                     continue  # a delete has just removed the folder
@@ -312,6 +315,26 @@ class SqliteVersionLog:
             if is_there:
                 return descriptor
 
+    def _locked(self, path: str, key: str) -> int:
+        """Open and lock the lock file of a key, and note this process in it. Closing it releases the lock.
+
+        Raises:
+            StoreUnavailable: another process has had it for too long, such as one that is stopped.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            if not lock_within(self._files, descriptor, self._clock, self._wait_s):
+                raise StoreUnavailable(
+                    f"cannot lock key {key!r}: {_holder(descriptor)} has held {path!r} for "
+                    f"{self._wait_s:g} s; let it go on, or end it"
+                )
+            with suppress(OSError):  # such as a full disk
+                os.pwrite(descriptor, b"%-20d\n" % os.getpid(), 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
     def _connect(self, key: str, handle: KeyHandle) -> Database | None:
         """The current database of a key, opened in its handle; `None` if the key does not exist."""
         if handle.database is not None and os.path.exists(handle.database.path):
@@ -321,14 +344,15 @@ class SqliteVersionLog:
         if path is None:
             return None
         try:
-            handle.database = open_database(path, key)
+            return handle.connect(path, partial(open_database, key=key))
+        except FileNotFoundError:  # deleted since it was listed
+            return None
         except _RAW as error:
             if not os.path.exists(path):  # deleted since it was listed
                 return None
             raise self._refused("open", key, error) from error
         except OSError as error:
             raise unavailable("open key", key, error) from error
-        return handle.database
 
     def _create(self, key: str, handle: KeyHandle, data: bytes) -> None:
         """Create the database with its first entry under a temporary name; rename it. REQUIRES: the lock."""
@@ -511,12 +535,7 @@ def _is_of_key(name: str) -> bool:
     return _is_database(name) or is_witness(name)
 
 
-def _lock(path: str) -> int:
-    """Open and lock the lock file; waits for the lock. Closing the descriptor releases it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+def _holder(descriptor: int) -> str:
+    """The process that has locked a lock file, as the file says."""
+    noted = os.pread(descriptor, 20, 0).strip()
+    return f"process {int(noted)}" if noted.isdigit() else "another process"

@@ -14,8 +14,8 @@ entries. Hence the fork hooks below, which the first log of a process installs.
 import os
 import resource
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
 
@@ -28,7 +28,10 @@ _pools: "WeakSet[ConnectionPool]" = WeakSet()
 _hooked = False
 
 
-# Descriptors of databases that must stay open, by device and inode; see `close_descriptor`.
+_files = threading.Lock()  # guards the two tables below; nothing else is locked while it is held
+# By device and inode: how many connections this process has to a database, and the descriptors of it that
+# must stay open as long as there are any.
+_connected: Counter[tuple[int, int]] = Counter()
 _kept: dict[tuple[int, int], list[int]] = {}
 
 
@@ -45,29 +48,30 @@ def connections_allowed() -> int:
     return min(max(allowed // _DESCRIPTORS_EACH, _CONNECTIONS_MIN), _CONNECTIONS_MAX)
 
 
-def close_descriptor(descriptor: int) -> None:
-    """Close a descriptor from `open_descriptor`, or keep it for later.
-
-    SUBTLE: closing a file releases all locks that this process has on it, also those of SQLite. So while this
-    process has a log open for writing, the descriptor stays open and is used again.
-    """
-    with _guard:
-        if not any(pool.locks for pool in _pools):
-            os.close(descriptor)
-            return
-        found = os.fstat(descriptor)
-        _kept.setdefault((found.st_dev, found.st_ino), []).append(descriptor)
-
-
 def open_descriptor(path: str, flags: int) -> int:
     """Open a database file for reading, without SQLite. Close it by `close_descriptor`."""
-    with _guard:
+    with _files:
         try:
             found = os.lstat(path)
         except FileNotFoundError:
             found = None
         kept = [] if found is None else _kept.get((found.st_dev, found.st_ino), [])
         return kept.pop() if kept else os.open(path, flags)
+
+
+def close_descriptor(descriptor: int) -> None:
+    """Close a descriptor from `open_descriptor`, or keep it as long as SQLite has the file open here.
+
+    SUBTLE: closing a file releases all locks that this process has on it, also those of SQLite.
+    """
+    with _files:
+        found = os.fstat(descriptor)
+        file = (found.st_dev, found.st_ino)
+        if _connected[file]:
+            _kept.setdefault(file, []).append(descriptor)
+        else:
+            del _connected[file]
+            os.close(descriptor)
 
 
 class KeyHandle:
@@ -84,6 +88,8 @@ class KeyHandle:
         retired: the handle is no longer used; take another one.
     """
 
+    _file: tuple[int, int] | None = None
+
     def __init__(self) -> None:
         self.writer = threading.Lock()
         self.lock = threading.Lock()
@@ -92,20 +98,48 @@ class KeyHandle:
         self.flushed = False
         self.retired = False
 
+    def connect(self, path: str, opened: Callable[[str], Database]) -> Database:
+        """Open the database at a path. Its other descriptors in this process stay open from now on.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        self.drop()
+        found = os.stat(path)
+        self._file = (found.st_dev, found.st_ino)
+        with _files:
+            _connected[self._file] += 1
+        try:
+            self.database = opened(path)
+        except BaseException:
+            self.drop()
+            raise
+        return self.database
+
     def drop(self) -> None:
         """Close the connection; an open transaction is rolled back."""
         database, self.database = self.database, None
         self.flushed = False
         if database is not None:
             database.close()
+        file, self._file = self._file, None
+        if file is not None:
+            _disconnect(file)
+
+
+def _disconnect(file: tuple[int, int]) -> None:
+    with _files:
+        _connected[file] -= 1
+        if not _connected[file]:
+            del _connected[file]
+            for descriptor in _kept.pop(file, ()):
+                os.close(descriptor)
 
 
 class ConnectionPool:
     """Handles by key. Above `limit`, the least recently used ones are closed."""
 
-    def __init__(self, limit: int, *, locks: bool = True) -> None:
-        # Whether SQLite opens and locks files for these connections.
-        self.locks = locks
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._handles: OrderedDict[str, KeyHandle] = OrderedDict()
         self._closed = False
@@ -123,14 +157,25 @@ class ConnectionPool:
                     return
 
     @contextmanager
-    def writing(self, key: str) -> Iterator[KeyHandle]:
-        """The handle of `key` with its `writer` held; take its `lock` before using the connection."""
+    def writing(self, key: str, wait_s: float) -> Iterator[KeyHandle]:
+        """The handle of `key` with its `writer` held; take its `lock` before using the connection.
+
+        Raises:
+            StoreUnavailable: another thread had it for so many seconds.
+        """
         while True:
             handle = self._take(key)
-            with handle.writer:
+            if not handle.writer.acquire(timeout=wait_s):
+                raise StoreUnavailable(
+                    f"cannot lock key {key!r}: another thread of this process has been writing to it for "
+                    f"{wait_s:g} s"
+                )
+            try:
                 if not handle.retired:
                     yield handle
                     return
+            finally:
+                handle.writer.release()
 
     def close(self) -> None:
         """Close all connections, after waiting for running operations."""

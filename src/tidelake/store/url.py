@@ -220,7 +220,9 @@ def open_stores(
     if read_only:
         found = Stores(objects, CopiedVersionLog(log, base=root))
         return _layered(_read_only(found, url), config, env)
-    return _layered(Stores(objects, SqliteVersionLog(log, env.ids, base=root), locks), config, env)
+    wait_s = config.retry_deadline_s
+    versions = SqliteVersionLog(log, env.ids, base=root, wait_s=wait_s, clock=env.clock)
+    return _layered(Stores(objects, versions, locks), config, env)
 
 
 def _open_objects(

@@ -47,16 +47,22 @@ class ObjectBlobStore:
         return self._bucket.get_ranges(check_name(name), ranges)
 
     def put(self, name: str, data: bytes) -> None:
-        """Store a new object, with one request; several if it is large. See `BlobStore.put`."""
+        """Store a new object, with one request; several if it is large or refused. See `BlobStore.put`."""
         check_name(name)
         if len(data) > MULTIPART_BYTES:
             if self._bucket.head(name) is not None:
                 raise BlobExists(name)
             self._bucket.put(name, data)
         elif not self._bucket.put_new(name, data):
-            if self._bucket.head(name) is None:
+            # A service may refuse a put that has landed, such as one that was sent twice on the way.
+            try:
+                there = self._bucket.get(name)
+            except BlobNotFound:
+                there = None
+            if there is None:
                 raise StoreUnavailable(f"cannot write object {name!r}: another put of it is under way")
-            raise BlobExists(name)
+            if there != data:
+                raise BlobExists(name)
 
     def delete(self, name: str) -> bool:
         """Delete an object, with two requests: one tells whether it existed; see `BlobStore.delete`."""

@@ -253,7 +253,7 @@ class _Client:
 
         try:
             asked_s = deadline_s + _moving_s(len(data))
-            await self._ask(create, f"write object {key!r}", asked_s, has_effect=True)
+            await self._ask(create, f"write object {key!r}", asked_s, has_effect=True, has_condition=True)
         except _Refused:
             return False
         return True
@@ -344,6 +344,7 @@ class _Client:
         within_s: float,
         *,
         has_effect: bool = False,
+        has_condition: bool = False,
     ) -> T:
         """Make a request, as soon as there is room for it, and translate its error."""
         failed: Exception
@@ -360,14 +361,16 @@ class _Client:
             except Exception as error:
                 if not is_of_driver(error, self._errors.BaseError):
                     raise
-                failed = self._failed(error, what, has_effect=has_effect)
+                failed = self._failed(error, what, has_effect=has_effect, has_condition=has_condition)
         # Not within `except`: the error of the driver would be the context of ours.
         raise failed
 
-    def _failed(self, error: BaseException, what: str, *, has_effect: bool) -> Exception:
+    def _failed(self, error: BaseException, what: str, *, has_effect: bool, has_condition: bool) -> Exception:
         if isinstance(error, FileNotFoundError) and not is_without_bucket(error):
             return _Missing()
-        if isinstance(error, self._errors.AlreadyExistsError | self._errors.PreconditionError):
+        if has_condition and isinstance(
+            error, self._errors.AlreadyExistsError | self._errors.PreconditionError
+        ):
             return _Refused()
         if is_out_of_range(error):
             return _OutOfRange()

@@ -64,7 +64,8 @@ class Address:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a connection is opened with. Holds secrets."""
-        return {**_DEFAULTS, **self._given}
+        # Not of the environment: with another one, texts come as bytes, or not at all.
+        return {**_DEFAULTS, **self._given, "client_encoding": "UTF8"}
 
     def redacted(self, text: str) -> str:
         """A message of the driver in one line, without secrets."""

@@ -38,7 +38,7 @@ _LOOK_S = 0.1  # how often a wait looks whether it was interrupted
 # What a session must not take from the settings of its role or database. A commit that is acknowledged must
 # be on disk, so `off` becomes `on`; the other values are the choice of who runs the server.
 _SETTINGS = """
-SELECT pg_is_in_recovery(),
+SELECT pg_is_in_recovery(), getdatabaseencoding() = 'SQL_ASCII',
        set_config('statement_timeout', %s, false),
        set_config('idle_in_transaction_session_timeout', %s, false),
        set_config('default_transaction_isolation', 'read committed', false),
@@ -194,6 +194,12 @@ class Connections:
             raise StoreUnavailable(
                 f"the server at {self.address} is a standby, which may lack the newest commits: give the "
                 "address of the primary, or wait until the standby is promoted"
+            )
+        if found[1]:
+            raise StoreUnavailable(
+                f"the database at {self.address} has the encoding SQL_ASCII, with which it does not check "
+                "texts: make one with CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'",
+                retryable=False,
             )
 
 
