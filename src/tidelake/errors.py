@@ -352,7 +352,7 @@ class NotYetClosed(TimedError, TidelakeError):
         waited = f" after waiting {self.timeout_s:g} s" if self.timeout_s else ""
         return (
             f"time {self._text(self.asked)} is not closed{waited}: {self._behind()}; ask for an earlier "
-            "time, wait for it (timeout_s), or append up to a later frontier"
+            "time, wait for it (timeout_s; timeout in Spark's format), or append up to a later frontier"
         )
 
     def _behind(self) -> str:

@@ -193,6 +193,7 @@ def test_a_table_stays_whole_where_columns_are_not_chosen_by_name(text):
         "SELECT 1 FROM orders o WHERE EXISTS (SELECT 1 FROM customers c WHERE identifier('city') = 'x')",
         "SELECT id FROM orders WHERE id IN (SELECT id FROM IDENTIFIER(:t))",
         "SELECT struct(*) FROM orders",
+        "INSERT INTO customers TABLE orders",
         "SELECT * EXCEPT (id) FROM orders",
         "SELECT transform(xs, x -> IDENTIFIER('id')) FROM orders",
         "SELECT made_by_a_user(id) FROM orders",

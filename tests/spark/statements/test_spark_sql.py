@@ -158,6 +158,39 @@ def test_rows_are_inserted_updated_and_deleted_by_one_commit_each(spark: Any, sh
     assert orders.upper.elements[0] == before.elements[0] + 1  # nothing to do is no commit
 
 
+def test_what_only_sparks_parser_knows_is_carried_out(spark: Any, shop: Any) -> None:
+    copy = shop.create("copy", CUSTOMERS, key=["id"])
+    both = {(1, "Ann"): 1, (2, "Bob"): 1}
+    odd = shop.create("odd", {"id": "int64", "a`b": "int64", "at": "timestamp[us, UTC]"}, key=["id"])
+    odd.append(odd.schema.empty_table())
+    for text in (
+        "TABLE customers",
+        "SELECT * FROM (TABLE customers) x",
+        "SELECT x.id, customers.name FROM (TABLE customers) x, customers WHERE x.id = customers.id",
+        "WITH customers AS (TABLE customers), w AS (TABLE customers) SELECT * FROM w",
+        "SELECT id, name FROM customers WHERE id IN (SELECT id FROM (TABLE customers))",
+        "SELECT * FROM customers WHERE FALSE UNION ALL TABLE customers",
+        "SELECT * FROM IDENTIFIER('customers')",
+        "SELECT min(id), name FROM customers FOR VERSION AS OF 0 GROUP BY name, window(now(), '1 day')",
+    ):
+        assert rows(ts.sql(spark, text, lake=shop)) == both, text
+    hidden = "WITH customers AS (SELECT 5 AS id, 'x' AS name), w AS (TABLE customers) SELECT * FROM w"
+    assert rows(ts.sql(spark, hidden, lake=shop)) == {(5, "x"): 1}
+    changes = "SELECT id FROM table_changes('customers', 0) GROUP BY id, window(now(), '1 day')"
+    assert rows(ts.sql(spark, changes, lake=shop)) == {(1,): 1, (2,): 1}
+    for text in (
+        "INSERT INTO copy TABLE customers",
+        "DELETE FROM copy WHERE id IN (SELECT id FROM (TABLE customers) c)",
+        "INSERT INTO copy (name, id) "
+        "SELECT name, id FROM customers GROUP BY id, name, window(now(), '1 day')",
+        "MERGE INTO odd t USING (TABLE customers) s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT (`id`, t.`a``b`) VALUES (s.id, 7)",
+    ):
+        ts.sql(spark, text, lake=shop)
+        assert contents(copy) == ({} if text.startswith("DELETE") else both)
+    assert contents(odd) == {(1, 7, None): 1, (2, 7, None): 1}
+
+
 def test_an_insert_that_reads_its_own_table_is_made_again(
     spark: Any, lake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,8 +227,9 @@ def test_values_without_names_go_to_the_columns_as_declared_or_nowhere(spark: An
 @pytest.mark.full
 def test_numbers_that_do_not_fit_are_refused_and_nothing_is_written(spark: Any, shop: Any) -> None:
     before = contents(shop["orders"])
-    with pytest.raises(Exception, match="does not fit column 'customer'"):
-        ts.sql(spark, "UPDATE orders SET customer = 1.5", lake=shop)
+    for value in ("1.5", "1e30D", "99999999999999999999"):
+        with pytest.raises(Exception, match="does not fit column 'customer'"):
+            ts.sql(spark, f"UPDATE orders SET customer = {value}", lake=shop)
     assert contents(shop["orders"]) == before
 
 

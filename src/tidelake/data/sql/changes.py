@@ -276,11 +276,19 @@ class _Words:
                 raise UsageError("write INSERT * or INSERT (columns) VALUES (values)")
             return Action("insert", False, condition, None)
         listed = TextSpan(*self._inside(start))
-        names = [self._statement.text[p.start : p.end].strip().strip("`") for p in self.pieces(listed)]
+        names = [self._name(one) for one in self.pieces(listed)]
         given = self.pieces(TextSpan(*self._inside(values)))
         if listed.end > values or len(names) != len(given):
             raise UsageError("INSERT (columns) VALUES (values): give one value for each column")
         return Action("insert", False, condition, tuple(names), tuple(given))
+
+    def _name(self, span: TextSpan) -> str:
+        """The one name of a piece, or the last of two of which the first is the target."""
+        found = [t.text for t in self._all if span.start <= t.start < span.end and t.text != "."]
+        if not found or len(found) > 2 or (len(found) == 2 and found[0].casefold() != self._alias):
+            wrong = shown(self._statement.text[span.start : span.end].strip())
+            raise UsageError(f"{wrong} is no name of a column, as INSERT (columns) takes them")
+        return str(found[-1])
 
     def _inside(self, start: int) -> tuple[int, int]:
         opening = next(int(t.start) for t in self._all if t.start >= start and t.text == "(")

@@ -82,7 +82,11 @@ def needs_of(statement: Statement, schemas: Mapping[int, Schema]) -> dict[int, N
         statement: any.
         schemas: by position in `statement.tables`.
     """
-    if "|>" in statement.text or (statement.engine == "spark" and "${" in statement.text):
+    if (
+        not statement.is_understood
+        or "|>" in statement.text
+        or (statement.engine == "spark" and "${" in statement.text)
+    ):
         # In a pipe the order of clauses matters, and the tree does not show it. For `${name}` Spark puts a
         # setting into the text, which may be anything.
         return dict.fromkeys(schemas, WHOLE)
@@ -156,7 +160,9 @@ def _names_its_columns(node: exp.Expression) -> bool:
         is_of_one = isinstance(parent, exp.Column) and bool(parent.table)
         return is_of_one or (isinstance(parent, exp.Count) and not any(node.args.values()))
     if isinstance(node, exp.Table):
-        return isinstance(node.this, exp.Identifier) or is_changes(node)
+        # INSERT INTO t TABLE d
+        is_query = isinstance(parent, exp.Insert) and node.arg_key != "this"
+        return not is_query and (isinstance(node.this, exp.Identifier) or is_changes(node))
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
         # A function that may choose columns, such as IDENTIFIER('name'), or that is not known.
         return (isinstance(parent, exp.Table) and is_changes(parent)) or bool(node.find_ancestor(exp.Hint))

@@ -104,7 +104,8 @@ class Statement:
         engine: the engine that carries it out.
         kind: what it does; DESCRIBE, SUMMARIZE and EXPLAIN of DuckDB are queries.
         tables: the tables that it names, in the order of the text.
-        tree: sqlglot's tree.
+        tree: sqlglot's tree; None: there is none.
+        is_understood: whether the tree says all that the text says.
     """
 
     text: str
@@ -112,6 +113,7 @@ class Statement:
     kind: Kind
     tables: tuple[TableReference, ...]
     tree: Any = field(repr=False)
+    is_understood: bool = True
 
     def replaced(self, names: Mapping[int, str], start: int = 0, end: int | None = None) -> str:
         """The text, or a piece of it, with other names for some tables; columns are called as before.
@@ -183,7 +185,7 @@ def statement(text: str, engine: Engine) -> Statement:
         text,
         engine,
         kinds[0] if kinds else "other",
-        tuple(_reference(text, node, engine) for node in nodes),
+        tuple(reference(text, node, engine) for node in nodes),
         tree,
     )
 
@@ -236,7 +238,12 @@ def _start(node: exp.Table) -> int:
     return int(first.meta["start"])
 
 
-def _reference(text: str, node: exp.Table, engine: Engine) -> TableReference:
+def reference(text: str, node: exp.Table, engine: Engine) -> TableReference:
+    """A table of a text, at the places that its node says.
+
+    Raises:
+        UsageError: its version is no literal, or it is written in a way that is not supported.
+    """
     start = _start(node)
     if isinstance(node.this, exp.Anonymous):
         call = _CHANGES.match(text, start)

@@ -9,6 +9,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from tidelake.errors import UsageError
+from tidelake.spark.installed import VERSION
 
 
 def assigned(value: Column, kind: t.DataType, field: t.StructField) -> Column:
@@ -24,7 +25,7 @@ def assigned(value: Column, kind: t.DataType, field: t.StructField) -> Column:
     """
     to = field.dataType
     name, given = to.simpleString(), kind.simpleString()
-    made = value.cast(to)
+    made = _cast(value, to)
     if given == name or isinstance(kind, t.NullType):
         return made.alias(field.name)
     if not isinstance(kind, t.NumericType) or not isinstance(to, t.NumericType):
@@ -33,6 +34,12 @@ def assigned(value: Column, kind: t.DataType, field: t.StructField) -> Column:
         )
     if isinstance(to, t.FloatType | t.DoubleType) and isinstance(kind, t.DecimalType):
         return made.alias(field.name)
-    fits = value.isNull() | made.cast(kind).eqNullSafe(value)
+    fits = value.isNull() | _cast(made, kind).eqNullSafe(value)
     message = f.lit(f"a value does not fit column {field.name!r}, which is {name}: round it, or cast it")
+    # Spark's own error about a cast would advise what does not help here.
     return f.when(fits, made).otherwise(f.raise_error(message).cast(to)).alias(field.name)
+
+
+def _cast(value: Column, to: t.DataType) -> Column:
+    """A number as another type; null if it is too large for it."""
+    return value.try_cast(to) if VERSION >= (4, 0) else value.cast(to)

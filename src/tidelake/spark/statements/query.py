@@ -5,13 +5,14 @@ Owns which statements are taken; the text itself reaches Spark as it was written
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.data.sql.statement import shown, statement
+from tidelake.data.sql.statement import shown
 from tidelake.errors import UsageError
 from tidelake.lake.api.lake import Lake
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.model.instants import TimeLike
 from tidelake.spark.reading.holds import HOLD_FOR
 from tidelake.spark.statements.changing import changed
+from tidelake.spark.statements.parsing import parsed as parsed_by
 from tidelake.spark.statements.tables import Args, SqlTables, piece
 
 
@@ -64,7 +65,7 @@ def sql(
         InvalidUpdates: rows to be written do not fit.
         UpperMismatch: other writers were first, five times; nothing was written.
     """
-    parsed = statement(text, "spark")
+    parsed = parsed_by(spark, text)
     if parsed.kind == "other":
         raise UsageError(
             f"{shown(text)}: ts.sql takes queries, INSERT INTO, UPDATE, DELETE FROM and MERGE INTO. "
