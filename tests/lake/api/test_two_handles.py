@@ -419,6 +419,68 @@ class TwoHandles(RuleBasedStateMachine):
             assert self.counted(c.snapshot().read_all()) == self.seen()
 
 
+def values_swapped(c):
+    for old, new in (("v", "tmp"), ("w", "v"), ("tmp", "w")):
+        c.evolve(rename={old: new})
+
+
+def keys_swapped(c):
+    for old, new in (("a", "tmp"), ("b", "a"), ("tmp", "b")):
+        c.evolve(rename={old: new})
+
+
+def key_and_value_swapped(c):
+    for old, new in (("a", "tmp"), ("v", "a"), ("tmp", "v")):
+        c.evolve(rename={old: new})
+
+
+def added_again(c):
+    whole = c.schema
+    c.evolve(whole.remove(whole.get_field_index("v")), drop=["v"])
+    c.evolve(whole)
+
+
+CHANGES = [values_swapped, keys_swapped, key_and_value_swapped, added_again]
+
+
+@pytest.fixture
+def pair():
+    """The lakes of two handles of a collection, and both handles."""
+    url = f"memory://{uuid.uuid4().hex}"
+    one, two = tidelake.open(url), tidelake.open(url)
+    key = [pa.field(name, pa.int64(), nullable=False) for name in "ab"]
+    c = one.create("c", pa.schema([*key, ("v", pa.int64()), ("w", pa.int64())]), key=["a", "b"])
+    c.append(pa.table({"a": [1], "b": [2], "v": [3], "w": [4]}))
+    return c, two, two.collection("c")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("how", ADD + UPSERT + REPLACE)
+def test_each_write_means_the_columns_of_now(pair, how, change):
+    c, lake, stale = pair
+    change(c)
+    (time,) = c.upper.elements
+    how(stale, lake, pa.table({"a": [5], "b": [6], "v": [7], "w": [8]}), time)
+    rows = c.to_arrow(where="a = 5").to_pylist()
+    assert rows == [{"a": 5, "b": 6, "v": 7, "w": 8}]
+
+
+@pytest.mark.parametrize("columns", [None, ["w"]])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_restored_arrangement_has_the_columns_of_now(pair, tmp_path, change, columns):
+    c, _, stale = pair
+    asked = {"follow": False, "columns": columns, "where": "v = 3"}
+    with stale.arrange(**asked) as held:
+        held.save(tmp_path / "saved")
+    change(c)
+    names = [*c.key, *(columns or ["v", "w"])]
+    names = [name for name in c.schema.names if name in names]
+    for handle in (stale, c):
+        with handle.arrange(**asked, restore=tmp_path / "saved") as held:
+            found = held.range()
+        assert found.select(names).to_pylist() == c.to_arrow(columns=names, where="v = 3").to_pylist()
+
+
 class TestTwoHandles(TwoHandles.TestCase):
     settings = settings(max_examples=15, stateful_step_count=12)
 
