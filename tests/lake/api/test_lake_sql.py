@@ -187,7 +187,7 @@ def test_parameters(shop):
         ("SELECT * FROM order", CollectionNotFound, "orders"),
         ("SELECT * FROM table_changes('order', 1)", CollectionNotFound, "orders"),
         ("SELECT nope FROM orders", UsageError, "DuckDB.*nope"),
-        ("DELETE FROM orders", UsageError, "reads only.*collection.upsert"),
+        ("DELETE FROM orders", UsageError, "reads only.*collection.delete"),
         ("INSERT INTO orders VALUES (1, 2, 3)", UsageError, "reads only.*collection.append"),
         ("CREATE TABLE x AS SELECT 1", UsageError, "reads only: take SELECT.*SHOW TABLES"),
         ("SHOW orders", UsageError, "take SELECT.*DESCRIBE"),
