@@ -11,10 +11,10 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.events import EventColumns, read_events
 from tidelake.data.ingest import normalize
 from tidelake.data.types import schema_from_arrow
-from tidelake.data.upsert import UpsertRules, resolve
+from tidelake.data.upsert import UpsertRules, resolve, resolve_among
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.time import TimeDomain
-from tidelake.testing.oracle import canonical
+from tidelake.testing.oracle import canonical, rank
 from tidelake.testing.strategies import DECIMALS, FLOATS, INTS, LISTS, TEXTS
 from tidelake.testing.tables import SCHEMA, by_time, table
 from upsert_reference import Event, Model
@@ -97,6 +97,58 @@ def test_events_older_than_the_stored_row_change_nothing(old, drawn):
     columns = EventColumns(order_by="n", delete_column="gone")
     read = read_events(frame(events), KEYED, DOMAIN, columns)
     check(resolve(read, stored(old), KEYED, DOMAIN, UpsertRules("n")), model, events)
+
+
+@given(
+    OLD,
+    st.lists(st.tuples(ROWS, st.integers(1, 3), st.sampled_from((1, 2, -1))), max_size=6),
+    event_lists(st.none()),
+    st.booleans(),
+)
+def test_events_meet_the_rows_that_come_and_go_between_them(old, later, events, ordered):
+    if ordered:
+        events = [Event(e.row, e.time, e.removed, e.row[2]) for e in events if e.row[2] is not None]
+    model, newest, expected = model_of(old, 2 if ordered else None), {}, Counter()
+    for time in (1, 2, 3):
+        for row, at, n in later:
+            model.rows[tuple(map(canonical, row))] += n if at == time else 0
+        model.rows = Counter({row: n for row, n in model.rows.items() if n})
+        here = [e for e in events if e.time == time]
+        if ordered:
+            # Older than an event before, that of a removal too: it changes nothing.
+            best = {}
+            for e in here:
+                key = model.key_of(e.row)
+                best[key] = max(best.get(key, e), e, key=lambda one: rank(canonical(one.order)))
+            late = {k for k, e in best.items() if k in newest and rank(canonical(e.order)) < newest[k]}
+            newest |= {k: rank(canonical(e.order)) for k, e in best.items() if k not in late}
+            here = [e for e in here if model.key_of(e.row) not in late]
+        expected.update(model.apply(here))
+    staged = normalize(table([(row, at, n) for row, at, n in later], DOMAIN, ARROW), KEYED, DOMAIN)
+    columns = EventColumns(order_by="n" if ordered else None, delete_column="gone")
+    found = resolve_among(
+        read_events(frame(events), KEYED, DOMAIN, columns),
+        stored(old),
+        consolidate(staged, KEYED, DOMAIN),
+        KEYED,
+        DOMAIN,
+        rules=UpsertRules("n" if ordered else None),
+    )
+    assert updates_of(found) == {change: diff for change, diff in expected.items() if diff}
+
+
+def test_an_event_is_late_after_a_removal_also_if_rows_come_between_them():
+    columns = EventColumns(order_by="w", delete_column="gone")
+    events = small([(1, "a", 9), (1, "b", 5), (1, "c", 9)], gone=[True, False, False], _time=[2, 4, 6])
+    later = table([((2, "other", 1), 3, 1), ((1, "come", 1), 4, 1), ((1, "new", 10), 7, 1)], DOMAIN, SMALL)
+    found = resolve_among(
+        read_events(events, SMALL_SCHEMA, DOMAIN, columns),
+        *(normalize(rows, SMALL_SCHEMA, DOMAIN) for rows in (NOTHING, later)),
+        SMALL_SCHEMA,
+        DOMAIN,
+        rules=UpsertRules("w"),
+    )
+    assert updates_of(found) == {((1, "come", 1), 6): -1, ((1, "c", 9), 6): 1}
 
 
 @given(event_lists(st.sampled_from((1, 2))))

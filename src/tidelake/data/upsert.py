@@ -101,6 +101,61 @@ def resolve(
     return Resolved(updates, *_counts(last, group, old, number))
 
 
+def resolve_among(
+    events: pa.Table,
+    old: pa.Table,
+    later: pa.Table,
+    schema: Schema,
+    domain: TimeDomain,
+    *,
+    rules: UpsertRules = UpsertRules(),
+) -> Resolved:
+    """As `resolve`, where rows of the keys come and go between the events.
+
+    The events between two such times meet the rows that are there by then, so there is one step for each.
+
+    Args:
+        events: as for `resolve`.
+        old: as for `resolve`, of a time at or before the first event.
+        later: canonical updates of at least the events' keys, at times after that.
+        schema: of the rows.
+        domain: of the times.
+        rules: as for `resolve`.
+    """
+    if not later.num_rows or not events.num_rows:
+        return resolve(events, old, schema, domain, rules)
+    if rules.stored_order is not None:
+        events = _timely(events, old.slice(0, 0), schema, domain, rules)
+    column = domain.columns[0]
+    turns = np.unique(later.column(column).to_numpy())
+    steps = np.searchsorted(turns, events.column(column).to_numpy(), side="right")
+    found: list[Resolved] = []
+    for step in np.unique(steps):
+        come = later.filter(pc.less(later.column(column), turns[step])) if step < len(turns) else later
+        parts = [old, come, *(one.updates for one in found)]
+        present = consolidate(pa.concat_tables(_at_one_time(part, column) for part in parts), schema, domain)
+        found.append(resolve(events.filter(pa.array(steps == step)), present, schema, domain, rules))
+    updates = consolidate(pa.concat_tables(one.updates for one in found), schema, domain)
+    return Resolved(updates, sum(one.removed for one in found), sum(one.absent for one in found))
+
+
+def _timely(
+    events: pa.Table, none: pa.Table, schema: Schema, domain: TimeDomain, rules: UpsertRules
+) -> pa.Table:
+    """The events that win at their time and are not older than an earlier one of their key."""
+    last = _winners(_joined(events), none, schema, domain, rules)
+    group = np.cumsum(group_starts(last, len(schema.key))) - 1
+    stored = pa.chunked_array([], last.column(ORDER).type)
+    kept = ~_late(last, group, stored, np.zeros(0, np.int64))
+    return pa.Table.from_batches([last.filter(pa.array(kept))]).select(events.column_names)
+
+
+def _at_one_time(updates: pa.Table, column: str) -> pa.Table:
+    place = updates.schema.get_field_index(column)
+    times = pa.array(np.zeros(updates.num_rows, np.int64))
+    return updates.set_column(place, updates.schema.field(place), times)
+
+
 def _joined(events: pa.Table) -> pa.RecordBatch:
     batch = events.combine_chunks().to_batches()[0]
     return batch.append_column(_ROW, pa.array(np.arange(batch.num_rows)))

@@ -510,9 +510,16 @@ def test_events_of_one_time_meet_what_is_staged_for_it_wherever_the_time_stands(
     assert found[0][2] == {(1, "new"): 1, (2, "x"): 1}
 
 
-def test_events_of_several_times_around_what_is_staged_are_refused_with_the_remedy():
+def test_uploads_of_several_times_around_what_is_staged_are_refused_with_the_remedy():
+    """Only this process knows what is staged between the times of events."""
     c = tidelake.open("memory://several-times").create("c", SCHEMA, key=["id"])
     c.append(rows(1, 2))
     c.stage(pa.table({"id": [1], "v": ["y"], "_time": [5]}))
+    events, read_at = pa.table({"id": [1, 1], "v": ["a", "b"], "_time": [4, 9]}), c.state().seqno
+    upserter = c.distributed.upserter()
+    upload = upserter.upload(events.to_batches())
     with pytest.raises(UsageError, match=r"staged for times before.*seal the collection"):
-        c.upsert(pa.table({"id": [1, 1], "v": ["a", "b"], "_time": [4, 9]}))
+        c.distributed.append_uploaded([upload], lower=upserter.lower, upper=10, read_at=read_at)
+    c.upsert(events)
+    assert [contents(c, time).get((1, "y"), 0) for time in (4, 5, 9)] == [0, 1, 0]
+    assert (contents(c, 5)[1, "a"], contents(c, 9)[1, "b"], contents(c, 9).get((1, "a"), 0)) == (1, 1, 0)

@@ -118,9 +118,10 @@ def test_what_is_staged_for_its_time_is_met(lake):
     changed(lake, ("upsert", "a", rows(4, v=8)), time=6).commit()
     assert held(lake, "a") == {1: 5, 2: 5, 4: 8}
     lake.collection("a").stage(at([9], [3]))
-    with pytest.raises(UsageError, match="seal the collection up to"):
-        changed(lake, ("upsert", "a", at([8, 11], [1, 1]))).commit()
-    assert not awaiting(lake, "a")
+    # So is what is staged between the times of several events.
+    events = pa.table({"k": [9, 9], "v": [1, 2], "_time": [8, 11]})
+    changed(lake, ("upsert", "a", events)).commit()
+    assert [held(lake, "a", time)[9] for time in (8, 11)] == [1, 2] and not awaiting(lake, "a")
 
 
 MORE, SAME = rows(1, 3, v=9), rows(1, 2, v=5)

@@ -667,16 +667,31 @@ def test_an_upsert_is_not_disturbed_by_what_is_staged_for_later_times():
     assert contents(c, 9, staged=True) == [(9, "new", 1), (9, "x", 1)]
 
 
-def test_events_of_several_times_are_refused_if_something_is_staged_between_them():
+def test_events_of_several_times_meet_what_is_staged_at_each_of_them():
     c = made(Place())
     c.append(rows(1, v="old"))
-    c.stage(at([3]))
-    events = row([3, 4], ["a", "b"])
-    with pytest.raises(UsageError, match="seal the collection up to"):
-        c.upsert(events.append_column("_time", pa.array([2, 5])))
-    c.seal(6)
-    c.upsert(events.append_column("_time", pa.array([6, 7])))
-    assert contents(c, 7) == [(1, "old", 1), (3, "a", 1), (4, "b", 1)]
+    c.stage(at([3, 4, 9], v="staged"))
+    events = row([3, 3, 4, 1], ["a", "b", "c", "d"])
+    c.upsert(events.append_column("_time", pa.array([2, 5, 5, 4])))
+    assert contents(c, 2) == [(1, "old", 1), (3, "a", 1)]
+    assert contents(c, 3) == [(1, "old", 1), (3, "a", 1), (3, "staged", 1)]
+    assert contents(c, 4) == [(1, "d", 1), (3, "a", 1), (3, "staged", 1), (4, "staged", 1)]
+    assert contents(c, 5) == [(1, "d", 1), (3, "b", 1), (4, "c", 1)]
+    # Events at one time, and staged updates behind them.
+    c.upsert(row([9], ["e"]).append_column("_time", pa.array([7])))
+    assert [one for one in contents(c, 9, staged=True) if one[0] == 9] == [(9, "e", 1), (9, "staged", 1)]
+
+
+def test_events_of_several_times_look_again_if_more_is_staged_between_them_meanwhile():
+    place = Place()
+    c = made(place)
+    c.append(rows(1, v="old"))
+    c.stage(at([8]))
+    other = another(place)
+    with before(place.stores.log, "compare_and_set", lambda: other.stage(at([3], v="staged"))):
+        c.upsert(row([3, 3], ["a", "b"]).append_column("_time", pa.array([2, 5])))
+    assert [one for one in contents(c, 3) if one[0] == 3] == [(3, "a", 1), (3, "staged", 1)]
+    assert [one for one in contents(c, 5) if one[0] == 3] == [(3, "b", 1)]
 
 
 def test_uploads_of_other_processes_are_staged():

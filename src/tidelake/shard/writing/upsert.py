@@ -48,7 +48,6 @@ from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.append import Appended, already_in
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.staging import Seen
-from tidelake.state.state import ShardState
 
 
 @dataclass
@@ -135,20 +134,17 @@ def upserting(
     def difference(version: Version) -> Difference:
         state, spec = version.state, version.spec
         columns.check(spec.schema, spec.domain)
-        at, events_given = time, given
-        if time is None and not timed:
-            at = commit_floor(shard, state)
-        elif time is None and len(state.staged):
-            # Staged updates are read as of one time: the time of all events, if they have a common one.
-            at = _one_time(given, spec.domain.columns[0], state)
-            if at is not None:
-                events_given = given.drop_columns([*spec.domain.columns])
-        upserter = Upserter.at(version, columns, at)
-        picked = at if time is None and not timed else None
-        found = Difference(Seen(state.seqno, upserter.as_of), iter(()), time, picked)
+        picked = commit_floor(shard, state) if time is None and not timed else None
+        upserter = Upserter.at(version, columns, picked if time is None else time)
+        last = _last_time(given, spec, columns) if time is None and timed and len(state.staged) else None
+        reach = last if last is not None and last > upserter.as_of else None
+        if reach is not None:
+            upserter = upserter.reaching(state, reach)
+        seen = Seen(state.seqno, upserter.as_of if reach is None else reach)
+        found = Difference(seen, iter(()), time, picked)
 
         def updates() -> Iterator[pa.RecordBatch]:
-            for events, changed in upserter.resolved(shard.stores.blobs, [events_given], old_rows):
+            for events, changed in upserter.resolved(shard.stores.blobs, [given], old_rows, last=reach):
                 found.see(changed)
                 if timed:
                     last = pc.max(events.column(spec.domain.columns[0])).as_py()
@@ -161,16 +157,13 @@ def upserting(
     return difference
 
 
-def _one_time(given: pa.Table, name: str, state: ShardState) -> Time | None:
-    """The one time of all events of a table; None if they have several times, or an invalid or closed one."""
-    if given.column_names.count(name) != 1:
-        return None
-    column = given.column(name)
-    if not pa.types.is_integer(column.type) or column.null_count or not len(column):
-        return None
-    ends = pc.min_max(column).as_py()
-    only = ends["min"] == ends["max"] and 0 <= ends["min"] <= times.TIME_MAX
-    return ends["min"] if only and state.upper.less_equal(ends["min"]) else None
+def _last_time(given: pa.Table, spec: ShardSpec, columns: EventColumns) -> int | None:
+    """The last time of events that have times of their own."""
+    events = read_events(
+        given, spec.schema, spec.domain, columns, optional=spec.optional, dropped=spec.dropped
+    )
+    last: int | None = pc.max(events.column(spec.domain.columns[0])).as_py()
+    return last
 
 
 def replace(

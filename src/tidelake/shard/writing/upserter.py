@@ -19,11 +19,11 @@ from tidelake.data.events import EventColumns, advanced, read_events, truncated
 from tidelake.data.keyranges import RangeLimits, key_ranges
 from tidelake.data.keyset import KeySet
 from tidelake.data.types import update_schema
-from tidelake.data.upsert import Resolved, UpsertRules, resolve
+from tidelake.data.upsert import Resolved, UpsertRules, resolve_among
 from tidelake.errors import BlobNotFound, UpdateBeforeLower, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
-from tidelake.model.query import AsOf
+from tidelake.model.query import AsOf, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.shard.lease import explained_by
@@ -38,6 +38,7 @@ from tidelake.shard.version import Version
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import encode_record
 from tidelake.state.staged import begins_before
+from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 
 OldRows: TypeAlias = Callable[[ShardSpec, Frontier, pa.Table], pa.Table | None]
@@ -105,6 +106,14 @@ class Upserter:
         met = any(begins_before(one.batch, end) for one in state.staged)
         needed, _ = sources_of(state, AsOf(made.as_of))
         return replace(made, needed=tuple(needed), meets_staged=met)
+
+    def reaching(self, state: ShardState, last: int) -> "Upserter":
+        """An upserter that also has what is staged up to a last time, for events with times of their own.
+
+        Its `resolved` gets the same `last`. For this process: other ones know no staged times.
+        """
+        needed, _ = sources_of(state, AsOf(last))
+        return replace(self, needed=tuple(needed), meets_staged=True)
 
     @property
     def as_of(self) -> int:
@@ -192,8 +201,12 @@ class Upserter:
         given: Iterable[object],
         old_rows: OldRows | None = None,
         truncates: Sequence[tuple[int, bytes]] = (),
+        last: int | None = None,
     ) -> Iterator[tuple[pa.Table, Resolved]]:
-        """The events of each range of keys, and what they result in; both in ascending order."""
+        """The events of each range of keys, and what they result in; both in ascending order.
+
+        With `last`, each event meets the contents of its own time, up to this one; see `reaching`.
+        """
         spec, config = self.spec, self.spec.config
         own = {column.name for column in spec.schema.value}
         rules = UpsertRules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
@@ -204,16 +217,20 @@ class Upserter:
         def resolved(events: pa.Table) -> tuple[pa.Table, Resolved]:
             # `old_rows` knows closed times only, so it cannot answer if staged updates count.
             known = old_rows(spec, self.lower, events) if old_rows and not self.meets_staged else None
-            old = self._stored(blobs, events) if known is None else known
+            old = self._stored(blobs, events, AsOf(self.as_of)) if known is None else known
+            later = old.slice(0, 0)
+            if last is not None:
+                open_times = Updates(Frontier.past(self.as_of), Frontier.past(last))
+                later = self._stored(blobs, events, open_times)
             events = truncated(events, truncates, spec.schema, spec.domain) if truncates else events
-            return events, resolve(events, old, spec.schema, spec.domain, rules)
+            return events, resolve_among(events, old, later, spec.schema, spec.domain, rules=rules)
 
         yield from mapped(resolved, key_ranges(map(self._events, given), spec.schema, limits), threads)
 
-    def _stored(self, blobs: BlobStore, events: pa.Table) -> pa.Table:
-        """The stored rows of the keys of events."""
+    def _stored(self, blobs: BlobStore, events: pa.Table, query: Query) -> pa.Table:
+        """What a query finds of the keys of events."""
         among = KeySet.of(events, self.spec.schema)
-        found = rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=among)
+        found = rows(self.spec, blobs, list(self.needed), query, among=among)
         return pa.Table.from_batches(found, update_schema(self.spec.schema, self.spec.domain))
 
     def _emptied(self, blobs: BlobStore, keys: Sequence[pa.Array], time: int) -> Iterator[pa.Table]:
