@@ -160,7 +160,7 @@ def stored_bytes(folder: Path, shard_id: str) -> dict[str, float]:
 
     blobs = folder / "blobs" / shard_id
     return {
-        "log_mib": total(folder.glob(f"**/{shard_id}/*.db*")),
+        "log_mib": total(folder.glob(f"**/{shard_id}/log")),
         "rollup_mib": total((blobs / "rollups").glob("*")),
         "parts_mib": total((blobs / "parts").glob("*")),
     }

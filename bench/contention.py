@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,38 +36,31 @@ from bench.kernels import once
 from tidelake.env import Counters, Env
 from tidelake.lake.api.lake import Lake
 from tidelake.store.advisory import FileAdvisoryLocks
+from tidelake.store.files import SYSTEM_FILES, SystemFiles
+from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
-from tidelake.store.sqlite import SqliteVersionLog
-from tidelake.store.sqlite_pool import KeyHandle
 from tidelake.store.url import Stores
 
 PROCESSES, ROUNDS = 8, 3
 SLOW_S = 0.002
 BATCHES = (10, 10_000)
-T = TypeVar("T")
 Work = Callable[[], object]
 
 
-class SlowLog(SqliteVersionLog):
-    """A log on a disk whose flush takes longer. As with a real one, an entry can be seen only after it."""
+def slow_files(flush_s: float) -> SystemFiles:
+    """A disk whose flush takes longer. As with a real one, an entry can be seen only after it."""
 
-    flush_s = 0.0
+    def flush(descriptor: int) -> None:
+        os.fdatasync(descriptor)
+        time.sleep(flush_s)
 
-    def _commit(self, key: str, handle: KeyHandle, work: Callable[[sqlite3.Connection], T]) -> T:
-        def slowed(connection: sqlite3.Connection) -> T:
-            done = work(connection)
-            if done:  # a lost race writes nothing, and flushes nothing
-                time.sleep(self.flush_s)
-            return done
-
-        return super()._commit(key, handle, slowed if self.flush_s else work)
+    return SystemFiles(flush) if flush_s else SYSTEM_FILES
 
 
 def opened(place: Path, flush_s: float, config: tidelake.Config, counters: Counters) -> Lake:
     tidelake.open(place).close()
-    log = SlowLog(str(place / "log"))
-    log.flush_s = flush_s
+    log = FramedVersionLog(str(place / "log"), files=slow_files(flush_s))
     blobs = MeteredBlobStore(LocalBlobStore(str(place / "blobs")), counters)
     env = Env(recorder=counters)
     return Lake(

@@ -1,18 +1,16 @@
-"""A log that may lose its newest entries, as SQLite may after it recovered from a damaged write-ahead log.
+"""A log that may lose its newest entries, as a file may that was damaged.
 
-Owns the witness of each key, which survives the loss. A log that contradicts its witness is damaged; a log
-on disk finds damage in the same way.
+Owns how far each key was acknowledged, which survives the loss. A log that ends before is damaged; a log on
+disk finds damage in the same way.
 """
 
 from tidelake.errors import CorruptionError
-from tidelake.store import witness
 from tidelake.store.memory import MemoryVersionLog
 from tidelake.store.protocols import Entry
-from tidelake.store.witness import Acknowledged
 
 
 class LosingLog(MemoryVersionLog):
-    """A `VersionLog` in memory with a witness for each key.
+    """A `VersionLog` in memory that knows how far each key was acknowledged.
 
     Attributes:
         noticed: whether a caller was told that a key is damaged.
@@ -21,7 +19,7 @@ class LosingLog(MemoryVersionLog):
     def __init__(self) -> None:
         super().__init__()
         self.noticed = False
-        self._witnesses: dict[str, Acknowledged] = {}
+        self._acknowledged: dict[str, int] = {}
 
     def head(self, key: str) -> Entry | None:
         """The newest entry; see `VersionLog.head`."""
@@ -43,9 +41,7 @@ class LosingLog(MemoryVersionLog):
         self._believe(key)
         won = super().compare_and_set(key, expected, data)
         if won:
-            seqno, before = 0 if expected is None else expected + 1, self._witnesses.get(key)
-            link = witness.link(before.link if before else b"", seqno, data)
-            self._witnesses[key] = Acknowledged(seqno, link)
+            self._acknowledged[key] = 0 if expected is None else expected + 1
         return won
 
     def truncate(self, key: str, seqno: int) -> int:
@@ -55,7 +51,7 @@ class LosingLog(MemoryVersionLog):
 
     def delete(self, key: str) -> bool:
         """Remove the key; see `VersionLog.delete`."""
-        self._witnesses.pop(key, None)
+        self._acknowledged.pop(key, None)
         return super().delete(key)
 
     def lose(self, key: str, count: int) -> None:
@@ -71,7 +67,7 @@ class LosingLog(MemoryVersionLog):
         head = super().head(key)
         if head is None:
             return
-        reason = witness.contradiction(self._witnesses.get(key), head.seqno, None)
-        if reason is not None:
+        acknowledged = self._acknowledged.get(key, head.seqno)
+        if head.seqno < acknowledged:
             self.noticed = True
-            raise CorruptionError(key, reason)
+            raise CorruptionError(key, f"it ends at entry {head.seqno}, but {acknowledged} was acknowledged")

@@ -545,5 +545,20 @@ class FormatTooNew(TidelakeError):
         )
 
 
+class FormatTooOld(TidelakeError):
+    """Written by an unreleased version of Tidelake, whose formats are read no more."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name!r} is of an unreleased version of Tidelake, which this one does not read: write its "
+            "collections to files with that version (`tidelake snapshot LAKE NAME --out FILE`), and append "
+            "them to a new lake"
+        )
+
+
 class InternalError(TidelakeError):
     """An invariant of Tidelake does not hold: a bug. Nothing was committed."""

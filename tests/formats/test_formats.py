@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import shutil
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +59,6 @@ from tidelake.state import codec
 from tidelake.state.agreed import AS_MADE
 from tidelake.state.edits import Edits
 from tidelake.state.state import ShardState
-from tidelake.store.marker import decode_marker
 
 V1, V2, V3, V4, V5, V6 = (Path(__file__).parent / f"v{n}" for n in range(1, 7))
 MODULES = (make_v1, make_v2, make_v3, make_v4, make_v5, make_v6, make_v7, make_v8)
@@ -294,62 +292,6 @@ def test_a_part_of_a_newer_format_is_refused(monkeypatch):
 
 
 # --- A lake ---
-
-
-@pytest.fixture
-def lake(tmp_path):
-    """A copy: opening a log writes beside it."""
-    return Path(shutil.copytree(V1 / "lake", tmp_path / "lake"))
-
-
-def test_a_lake_is_read_as_what_it_was(lake):
-    found = json.loads(json.dumps(make_v1.contents(lake)))
-    assert without_later(found) == without_later(expected("lake"))
-
-
-def test_a_lake_of_then_is_whole_and_is_written_to(lake):
-    with tidelake.open(lake, create=False) as opened:
-        assert opened.fsck(["orders", "pairs", "empty"]).left == ()
-        orders = opened.collection("orders")
-        before = orders.upper
-        orders.append(make_v1.table([1]))
-        orders.merge()
-        assert orders.upper != before and opened.fsck(["orders"]).left == ()
-        # The writer of then is known by its number.
-        upper = orders.upper
-        orders.writer("w", owner="me").append(make_v1.table([1]), sequence=4)
-        assert orders.upper == upper
-
-
-def test_the_kept_lake_has_something_of_everything(lake):
-    with tidelake.open(lake, create=False) as opened:
-        state = opened.collection("orders").state()
-    parts = [part for member in state.spine for part in member.batch.parts()]
-    assert any(part.inline for part in parts) and any(not part.inline for part in parts)
-    assert {part.schema_id for part in parts} == {0, 1}
-    assert state.rollup.seqno and state.writers and state.holds and state.garbage and state.since
-    assert len(list((lake / "blobs").glob("*/rollups/*"))) == 1
-
-
-def test_a_log_of_a_newer_format_is_refused(lake):
-    [database] = (lake / "log" / "catalog").glob("*.db")
-    opened = sqlite3.connect(database)
-    opened.execute("PRAGMA user_version = 3")
-    opened.commit()
-    opened.close()
-    with tidelake.open(lake, create=False) as opened, pytest.raises(FormatTooNew):
-        opened.list()
-
-
-def test_a_marker_of_a_newer_format_is_refused(lake):
-    marker = lake / "tidelake.json"
-    newer = json.loads(marker.read_bytes()) | {"format": 3}
-    with pytest.raises(FormatTooNew):
-        decode_marker("x", json.dumps(newer).encode())
-    marker.chmod(0o644)
-    marker.write_text(json.dumps(newer))
-    with pytest.raises(FormatTooNew):
-        tidelake.open(lake)
 
 
 def test_a_kept_record_that_is_damaged_is_refused():

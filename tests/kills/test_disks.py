@@ -10,7 +10,7 @@ from mounts import SHUTDOWN_FLAGS, ext4, holding_all_mounts, tmpfs
 from test_kills import CREW
 
 from tidelake.errors import StoreUnavailable
-from tidelake.store.sqlite import SqliteVersionLog
+from tidelake.store.framed.log import FramedVersionLog
 from tiers import rounds
 
 # Enough for any number of rounds, since what is not needed is collected.
@@ -102,7 +102,7 @@ def test_a_disk_comes_back_while_another_process_holds_what_was_shut_down(tmp_pa
 @pytest.mark.parametrize("flag", SHUTDOWN_FLAGS)
 def test_a_log_on_a_disk_that_went_away_is_not_called_damaged(tmp_path, flag):
     with ext4(tmp_path) as disk:
-        writer, reader = (SqliteVersionLog(str(disk.place / "log")) for _ in range(2))
+        writer, reader = (FramedVersionLog(str(disk.place / "log")) for _ in range(2))
         assert writer.compare_and_set("a", None, b"first")
         assert reader.head("a").data == b"first"
         # The reader has to read again.
@@ -114,4 +114,4 @@ def test_a_log_on_a_disk_that_went_away_is_not_called_damaged(tmp_path, flag):
         writer.close()
         reader.close()
         disk.plug_in_again()
-        assert SqliteVersionLog(str(disk.place / "log")).head("a").data == b"second"
+        assert FramedVersionLog(str(disk.place / "log")).head("a").data == b"second"

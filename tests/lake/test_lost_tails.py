@@ -1,4 +1,4 @@
-"""Logs that have lost their newest entries, as SQLite's recovery leaves them: no older answer, and no wait.
+"""Logs that have lost their newest entries: no older answer, and no wait.
 
 A lake is copied while it is open, which is what a crash leaves, and one bit of it is flipped.
 """
@@ -49,7 +49,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logs(lake: Path) -> list[Path]:
-    return sorted((lake / "log").glob("*/*.db-wal"))
+    return sorted((lake / "log").glob("*/log"))
 
 
 def names_file(error: CorruptionError, place: Path) -> bool:
@@ -97,7 +97,7 @@ def test_a_lake_that_crashed_is_whole(crashed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.grows
-def test_no_flipped_bit_in_a_write_ahead_log_gives_a_wrong_or_an_older_answer(
+def test_no_flipped_bit_in_a_log_gives_a_wrong_or_an_older_answer(
     crashed: Path, tmp_path: Path, rng: Random
 ) -> None:
     refused = 0
@@ -123,7 +123,8 @@ def test_a_repair_takes_back_what_is_sound_and_says_what_is_lost(
         shutil.copytree(crashed, place)
         path = logs(place)[i % 6]
         content = bytearray(path.read_bytes())
-        content[rng.randrange(len(content) // 2)] ^= 1 << rng.randrange(8)
+        second = content.index(b"\xf0frm", 100)  # nobody can begin without the first entry
+        content[rng.randrange(second, content.rindex(b"tidelake-"))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
         with tidelake.open(place, create=False) as lake:
             lost = [one for one in lake.fsck(repair=True).findings if one.kind == "log-lost"]
@@ -138,7 +139,7 @@ def test_a_repair_takes_back_what_is_sound_and_says_what_is_lost(
     assert whole
 
 
-# --- Without what SQLite's files say: a log of memory that is cut ---
+# --- Without what files say: a log of memory that is cut ---
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from simulation.logs import LogClient
 from simulation.options import Options
+from simulation.tails import LosingLog
 from tidelake.errors import TidelakeError, WriterFenced
 from tidelake.lake.groups.groups import Groups
 from tidelake.shard.history import History, advanced
@@ -16,7 +17,6 @@ from tidelake.state import bases, basing, deciding, edits, garbage, idempotency,
 from tidelake.state import collection as collection_commands
 from tidelake.state.commands import NoOp, Refused
 from tidelake.state.state import UNSTAGED
-from tidelake.store import witness
 from tidelake.store.objects.log import ObjectVersionLog
 
 
@@ -211,12 +211,12 @@ def base_whose_boundary_fell():
 
 
 @contextmanager
-def no_witness():
+def no_acknowledgement():
     """A log that has lost its newest entries is believed."""
     drawn = Options.drawn
     with (
         replaced(Options, drawn=lambda draw: replace(drawn(draw), loses_tail=True)),
-        replaced(witness, contradiction=lambda acknowledged, head, link_there: None),
+        replaced(LosingLog, _believe=lambda self, key: None),
     ):
         yield
 

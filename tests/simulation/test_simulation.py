@@ -73,7 +73,7 @@ def found_within(bug, seeds):
             for bug, symptom in [
                 (partial(bugs.skipped_flush, "folder"), "not there"),
                 (bugs.lost_reply_taken_for_a_defeat, ""),
-                (bugs.no_witness, ""),
+                (bugs.no_acknowledgement, ""),
                 (bugs.fence_with_a_hole, "epoch"),
                 (bugs.numbers_that_are_forgotten_by_stages, ""),
                 (bugs.reads_without_what_is_not_drained, "rows differ"),

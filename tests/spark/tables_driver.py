@@ -13,12 +13,12 @@ import quick
 
 import tidelake
 from tidelake.spark import ingest_tables
-from tidelake.store.sqlite import SqliteVersionLog
+from tidelake.store.framed.log import FramedVersionLog
 
 
 def main(lake: str, directory: str, checkpoint: str, call: str = "0") -> None:
     left = int(call)
-    original = SqliteVersionLog.compare_and_set
+    original = FramedVersionLog.compare_and_set
 
     def compare_and_set(self, *args, **kwargs):
         nonlocal left
@@ -27,7 +27,7 @@ def main(lake: str, directory: str, checkpoint: str, call: str = "0") -> None:
             os.killpg(os.getpgid(0), signal.SIGKILL)
         return original(self, *args, **kwargs)
 
-    SqliteVersionLog.compare_and_set = compare_and_set
+    FramedVersionLog.compare_and_set = compare_and_set
     spark = quick.session()
     spark.conf.set("spark.tidelake.driverBytesMax", "0" if left % 2 else "16m")
     ingest_tables(

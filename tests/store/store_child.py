@@ -14,8 +14,8 @@ import sys
 import pytest
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
+from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.local import LocalBlobStore
-from tidelake.store.sqlite import SqliteVersionLog
 
 
 def content(name: str) -> bytes:
@@ -31,7 +31,7 @@ def put(root: str, tag: str, count: int) -> None:
 
 
 def cas(root: str, tag: str, count: int) -> None:
-    log = SqliteVersionLog(root)
+    log = FramedVersionLog(root)
     for number in range(count):
         data = f"{tag}-{number}".encode()
         while True:
@@ -53,7 +53,7 @@ def limited(root: str) -> None:
     assert caught.value.__cause__.errno == errno.EFBIG
     assert [info.name for info in store.list()] == ["small"]
     assert os.listdir(root + "/blobs/~tmp") == []
-    log = SqliteVersionLog(root + "/log")
+    log = FramedVersionLog(root + "/log")
     acknowledged, unknown = [], 0
     for number in range(200):
         try:

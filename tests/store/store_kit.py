@@ -8,6 +8,7 @@ import pytest
 from clocks import RecordingClock
 from tests.store.servers import AzureServer, S3Server
 from tidelake.env import Counters, SystemClock
+from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
@@ -16,7 +17,6 @@ from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
-from tidelake.store.sqlite import SqliteVersionLog
 from tidelake.testing.buckets import MemoryBucket
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tidelake.testing.files import SimulatedDisk
@@ -69,16 +69,19 @@ def cloud_bucket(server: AzureServer | S3Server, prefix: str = "") -> CloudBucke
     return CloudBucket(parse_address(made + prefix), server.options)
 
 
+_DISK = SimulatedDisk()
+
 VERSION_LOGS: dict[str, Callable[[str], VersionLog]] = {
     "memory": lambda root: MemoryVersionLog(),
-    "sqlite": SqliteVersionLog,
-    "sqlite-two-connections": lambda root: SqliteVersionLog(root, connections_max=2),
+    "framed": FramedVersionLog,
+    "framed-two-open": lambda root: FramedVersionLog(root, opened_max=2),
+    "framed-simulated": lambda root: FramedVersionLog(root, files=_DISK.process()),
     "objects-in-memory": lambda root: object_log(),
     "objects-in-memory-small-pages": lambda root: object_log(page=2),
     "retrying-faulty-objects-in-memory": lambda root: retrying_log(object_log()),
-    "metered": lambda root: MeteredVersionLog(SqliteVersionLog(root), Counters()),
+    "metered": lambda root: MeteredVersionLog(FramedVersionLog(root), Counters()),
     "retrying-faulty-memory": lambda root: retrying_log(MemoryVersionLog()),
-    "retrying-faulty-metered-sqlite": lambda root: retrying_log(
-        MeteredVersionLog(SqliteVersionLog(root), Counters())
+    "retrying-faulty-metered-framed": lambda root: retrying_log(
+        MeteredVersionLog(FramedVersionLog(root), Counters())
     ),
 }

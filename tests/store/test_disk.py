@@ -3,22 +3,21 @@
 import errno
 import os
 import shutil
-import sqlite3
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clocks import RecordingClock
 from tidelake.env import RandomIds
-from tidelake.errors import BlobExists, CorruptionError, FormatTooNew, OutcomeUnknown, StoreUnavailable
+from tidelake.errors import BlobExists, OutcomeUnknown, StoreUnavailable
 from tidelake.store.files import SystemFiles, no_flush
+from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.protocols import Entry
 from tidelake.store.retrying import RetryingBlobStore, draw_from
-from tidelake.store.sqlite import SqliteVersionLog
 
 
 class Flushes:
@@ -60,7 +59,7 @@ def test_a_put_on_a_full_disk_leaves_nothing(small_disk: Path, clock: RecordingC
 
 
 def test_a_log_on_a_full_disk_keeps_what_it_acknowledged(small_disk: Path) -> None:
-    log = SqliteVersionLog(str(small_disk / "log"))
+    log = FramedVersionLog(str(small_disk / "log"))
     count = 0
 
     def fill() -> None:
@@ -78,24 +77,25 @@ def test_a_log_on_a_full_disk_keeps_what_it_acknowledged(small_disk: Path) -> No
         log.compare_and_set("other", None, b"z" * 400_000)
     assert list(log.keys()) == ["k"]
     log.close()
-    again = SqliteVersionLog(str(small_disk / "log"))
+    again = FramedVersionLog(str(small_disk / "log"))
     assert [entry.seqno for entry in again.scan("k", 0)] == list(range(count))
     again.close()
 
 
-def test_a_log_that_cannot_be_opened_on_a_full_disk_says_so_at_once(small_disk: Path) -> None:
-    log = SqliteVersionLog(str(small_disk / "log"))
+def test_a_log_is_read_on_a_full_disk(small_disk: Path) -> None:
+    log = FramedVersionLog(str(small_disk / "log"))
     assert log.compare_and_set("k", None, b"0")
     log.close()
     filler = small_disk / "filler"
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free)
-    again = SqliteVersionLog(str(small_disk / "log"))
-    with pytest.raises(StoreUnavailable, match="cannot open key 'k': no space left on device") as caught:
-        again.head("k")
+    again = FramedVersionLog(str(small_disk / "log"))
+    assert again.head("k") == Entry(0, b"0")
+    with pytest.raises(StoreUnavailable, match="cannot write key 'k': no space left on device") as caught:
+        again.compare_and_set("k", 0, b"1" * 100_000)
     assert not caught.value.retryable
     filler.unlink()
-    assert again.head("k") == Entry(0, b"0")
+    assert again.compare_and_set("k", 0, b"1" * 100_000)
     again.close()
 
 
@@ -242,21 +242,21 @@ def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(
 
 def test_a_new_key_whose_folder_is_not_flushed_is_unknown(tmp_path: Path) -> None:
     flushes = Flushes(4)
-    log = SqliteVersionLog(str(tmp_path), flush=flushes)
+    log = FramedVersionLog(str(tmp_path), files=SystemFiles(flushes))
     with pytest.raises(OutcomeUnknown, match="'k'"):
         log.compare_and_set("k", None, b"x")
-    new = str(database(tmp_path).with_suffix(".new"))
+    new = str(tmp_path / "k" / "new")
     assert flushes.paths == [str(tmp_path.parent), str(tmp_path), new, str(tmp_path / "k")]
     assert log.head("k") == Entry(0, b"x")
     log.close()
-    again = SqliteVersionLog(str(tmp_path))
+    again = FramedVersionLog(str(tmp_path))
     assert again.compare_and_set("k", 0, b"y")
     again.close()
 
 
-def test_a_new_key_whose_database_is_not_flushed_is_not_there(tmp_path: Path) -> None:
+def test_a_new_key_whose_file_is_not_flushed_is_not_there(tmp_path: Path) -> None:
     flushes = Flushes(3)
-    log = SqliteVersionLog(str(tmp_path), flush=flushes)
+    log = FramedVersionLog(str(tmp_path), files=SystemFiles(flushes))
     with pytest.raises(StoreUnavailable, match="'k'"):
         log.compare_and_set("k", None, b"x")
     assert log.head("k") is None
@@ -267,71 +267,20 @@ def test_a_new_key_whose_database_is_not_flushed_is_not_there(tmp_path: Path) ->
 
 def test_the_first_append_flushes_the_folder_of_a_key_that_others_made(tmp_path: Path) -> None:
     flushes, others = Flushes(), Flushes()
-    log = SqliteVersionLog(str(tmp_path), flush=flushes)
+    log = FramedVersionLog(str(tmp_path), files=SystemFiles(flushes))
     assert log.compare_and_set("k", None, b"x")
     flushes.paths.clear()
     assert log.compare_and_set("k", 0, b"y")
-    assert flushes.paths == []  # it has flushed the folder when it made the key
-    other = SqliteVersionLog(str(tmp_path), flush=others)
+    assert flushes.paths == [str(tmp_path / "k" / "log")]  # the folder was flushed when the key was made
+    other = FramedVersionLog(str(tmp_path), files=SystemFiles(others))
     assert other.compare_and_set("k", 1, b"z")
     assert str(tmp_path / "k") in others.paths
     log.close()
     other.close()
 
 
-def database(root: Path) -> Path:
-    (found,) = (root / "k").glob("*.db")
-    return found
-
-
-def overwrite(path: Path) -> None:
-    path.write_bytes(b"not a database, whatever its name says" * 300)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def foreign(path: Path) -> None:
-    path.unlink()
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE entries (seqno, data)")
-    connection.close()
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-4096])
-
-
-@pytest.mark.parametrize("damage", [overwrite, empty, foreign, cut])
-def test_a_damaged_database_is_corruption(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    log = SqliteVersionLog(str(tmp_path))
-    for seqno in range(30):
-        assert log.compare_and_set("k", seqno - 1 if seqno else None, b"x" * 1000)
-    log.close()
-    damage(database(tmp_path))
-    again = SqliteVersionLog(str(tmp_path))
-    for call in (lambda: again.scan("k", 0), lambda: again.compare_and_set("k", 29, b"x")):
-        with pytest.raises(CorruptionError, match="'k'"):
-            call()
-    again.close()
-
-
-def test_a_newer_database_is_too_new(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path))
-    assert log.compare_and_set("k", None, b"x")
-    log.close()
-    connection = sqlite3.connect(database(tmp_path))
-    connection.execute("PRAGMA user_version = 3")
-    connection.close()
-    log = SqliteVersionLog(str(tmp_path))
-    with pytest.raises(FormatTooNew, match="'k' has format 3"):
-        log.head("k")
-    log.close()
-
-
 def test_a_key_that_another_process_made_anew_is_seen(tmp_path: Path) -> None:
-    first, second = SqliteVersionLog(str(tmp_path)), SqliteVersionLog(str(tmp_path))
+    first, second = FramedVersionLog(str(tmp_path)), FramedVersionLog(str(tmp_path))
     assert first.compare_and_set("k", None, b"old")
     assert second.head("k") == Entry(0, b"old")
     assert first.delete("k")
@@ -342,32 +291,15 @@ def test_a_key_that_another_process_made_anew_is_seen(tmp_path: Path) -> None:
     first.close()
     assert second.compare_and_set("k", 1, b"newest")
     second.close()
-    assert len(SqliteVersionLog(str(tmp_path)).scan("k", 0)) == 3
+    assert len(FramedVersionLog(str(tmp_path)).scan("k", 0)) == 3
 
 
 def test_what_a_crash_left_beside_a_key_is_ignored_and_removed(tmp_path: Path) -> None:
     (tmp_path / "k").mkdir()
-    (tmp_path / "k" / "0123.new").write_bytes(b"half")
-    (tmp_path / "k" / "4567.db-wal").write_bytes(b"left over from a delete")
-    log = SqliteVersionLog(str(tmp_path))
+    (tmp_path / "k" / "new").write_bytes(b"half")
+    log = FramedVersionLog(str(tmp_path))
     assert log.head("k") is None
     assert list(log.keys()) == []
     assert log.compare_and_set("k", None, b"x")
-    assert sorted(name.partition(".")[2] for name in os.listdir(tmp_path / "k")) == ["", "db", "witness"]
-    log.close()
-
-
-def test_a_foreign_reader_that_holds_the_database_is_waited_for_and_named(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path))
-    assert log.compare_and_set("k", None, b"x")
-    assert log.head("k") is not None
-    foreign_writer = sqlite3.connect(database(tmp_path), isolation_level=None)
-    foreign_writer.execute("BEGIN IMMEDIATE")
-    log._pool._handles["k"].database.connection.execute("PRAGMA busy_timeout = 50")  # type: ignore[union-attr]
-    with pytest.raises(StoreUnavailable, match="'k': database is locked") as caught:
-        log.compare_and_set("k", 0, b"y")
-    assert caught.value.retryable
-    foreign_writer.execute("ROLLBACK")
-    foreign_writer.close()
-    assert log.compare_and_set("k", 0, b"y")
+    assert sorted(os.listdir(tmp_path / "k")) == ["lock", "log", "published"]
     log.close()

@@ -13,9 +13,9 @@ from tidelake.arrangement.arrangement import Arrangement
 from tidelake.config import Config
 from tidelake.errors import BlobNotFound, SymbolicLink
 from tidelake.store.advisory import FileAdvisoryLocks
+from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.protocols import BlobStore, VersionLog
-from tidelake.store.sqlite import SqliteVersionLog
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -54,8 +54,8 @@ def blobs(root: Path) -> LocalBlobStore:
     return LocalBlobStore(str(root / "blobs"), base=str(root))
 
 
-def log(root: Path) -> SqliteVersionLog:
-    return SqliteVersionLog(str(root / "log"), base=str(root))
+def log(root: Path) -> FramedVersionLog:
+    return FramedVersionLog(str(root / "log"), base=str(root))
 
 
 @pytest.mark.parametrize("place", ["blobs", "blobs/a", "blobs/a/parts"])
@@ -153,25 +153,19 @@ def test_no_entry_is_read_written_or_removed_behind_a_link(tmp_path: Path, outsi
     store.close()
 
 
-def test_a_link_in_the_place_of_a_database_or_lock_is_not_followed(tmp_path: Path, outside: Path) -> None:
+def test_a_link_in_the_place_of_a_log_or_lock_is_not_followed(tmp_path: Path, outside: Path) -> None:
     root = tmp_path / "lake"
     first = log(root)
     assert first.compare_and_set("k", None, b"0")
     first.close()
-    (database,) = (root / "log" / "k").glob("*.db")
-    for name in (database.name, f"{database.name}-wal", f"{database.name}-shm", f"{database.stem}.witness"):
-        path = root / "log" / "k" / name
-        if path.exists():
-            move_out(path, outside)
-        else:
-            path.symlink_to(outside / "not there")
+    for name in ("log", "published"):
+        path = move_out(root / "log" / "k" / name, outside)
         before, store = seen(outside), log(root)
         refused(path, *entries(store))
         assert seen(outside) == before
         store.close()
         path.unlink()
-        if (outside / name).exists():
-            shutil.move(outside / name, path)
+        shutil.move(outside / name, path)
     lock = root / "log" / "k" / "lock"
     lock.unlink()
     lock.symlink_to(outside / "not there")

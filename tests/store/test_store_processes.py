@@ -1,5 +1,6 @@
 """Real processes: together, killed, and forked."""
 
+import gc
 import os
 import resource
 import signal
@@ -15,10 +16,9 @@ import pytest
 import store_child
 
 from tidelake.errors import Closed, StoreUnavailable
+from tidelake.store.framed.log import FramedVersionLog
+from tidelake.store.framed.pool import files_allowed
 from tidelake.store.local import LocalBlobStore
-from tidelake.store.readonly import CopiedVersionLog
-from tidelake.store.sqlite import SqliteVersionLog
-from tidelake.store.sqlite_pool import connections_allowed
 
 CHILD = [sys.executable, store_child.__file__]
 
@@ -57,7 +57,7 @@ def test_of_four_processes_one_gets_each_seqno(tmp_path: Path) -> None:
     children = [start("cas", tmp_path, f"p{number}", 60) for number in range(4)]
     lines = [line for child in children for line in child.communicate(timeout=60)[0].splitlines()]
     assert [child.returncode for child in children] == [0] * 4
-    log = SqliteVersionLog(str(tmp_path))
+    log = FramedVersionLog(str(tmp_path))
     assert sorted(lines) == sorted(f"{entry.seqno} {entry.data.decode()}" for entry in log.scan("race", 0))
     assert len(set(lines)) == 240
     log.close()
@@ -82,7 +82,7 @@ def test_acknowledged_entries_survive_a_kill(tmp_path: Path) -> None:
     acknowledged: list[str] = []
     for round_ in range(6):
         acknowledged += killed_after(1 + 9 * round_, "cas", tmp_path, f"r{round_}", 10**6)
-    log = SqliteVersionLog(str(tmp_path))
+    log = FramedVersionLog(str(tmp_path))
     entries = log.scan("race", 0)
     assert [entry.seqno for entry in entries] == list(range(len(entries)))
     assert set(acknowledged) <= {f"{entry.seqno} {entry.data.decode()}" for entry in entries}
@@ -97,7 +97,7 @@ def test_a_killed_creation_leaves_no_key(tmp_path: Path) -> None:
         time.sleep(0.05 + 0.005 * round_)
         child.kill()
         child.communicate(timeout=30)
-    log = SqliteVersionLog(str(tmp_path))
+    log = FramedVersionLog(str(tmp_path))
     entries = log.scan("race", 0)
     assert [entry.seqno for entry in entries] == list(range(len(entries)))
     assert log.compare_and_set("race", len(entries) - 1 if entries else None, b"goes on")
@@ -111,7 +111,7 @@ def test_a_limit_on_the_size_of_files_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_forked_children_and_their_parent_write_together(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path))
+    log = FramedVersionLog(str(tmp_path))
     assert log.compare_and_set("race", None, b"first")
     done = threading.Event()
     written: list[bytes] = []
@@ -143,7 +143,7 @@ def test_forked_children_and_their_parent_write_together(tmp_path: Path) -> None
     assert statuses == [0] * 6
     entries = log.scan("race", 0)
     log.close()
-    again = SqliteVersionLog(str(tmp_path))
+    again = FramedVersionLog(str(tmp_path))
     assert again.scan("race", 0) == entries
     again.close()
     assert [entry.seqno for entry in entries] == list(range(len(entries)))
@@ -153,12 +153,12 @@ def test_forked_children_and_their_parent_write_together(tmp_path: Path) -> None
 
 
 def test_a_child_goes_on_after_its_parent_closed_the_log(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path))
+    log = FramedVersionLog(str(tmp_path))
     assert log.compare_and_set("k", None, b"0")
     reader, writer = os.pipe()
 
     def work() -> None:
-        assert log.compare_and_set("k", 0, b"1")  # opens its own connection
+        assert log.compare_and_set("k", 0, b"1")  # opens files of its own
         os.read(reader, 1)  # until the parent has closed its own
         for seqno in range(1, 50):
             assert log.compare_and_set("k", seqno, b"%d" % (seqno + 1))
@@ -169,13 +169,13 @@ def test_a_child_goes_on_after_its_parent_closed_the_log(tmp_path: Path) -> None
     log.close()
     os.write(writer, b"x")
     assert os.waitpid(pid, 0)[1] == 0
-    again = SqliteVersionLog(str(tmp_path))
+    again = FramedVersionLog(str(tmp_path))
     assert [entry.data for entry in again.scan("k", 0)] == [b"%d" % number for number in range(51)]
     again.close()
 
 
-def test_no_connection_is_open_in_a_fork(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path))
+def test_a_fork_has_no_files_of_its_parent_open_and_opens_its_own(tmp_path: Path) -> None:
+    log = FramedVersionLog(str(tmp_path))
     for number in range(5):
         assert log.compare_and_set(f"k{number}", None, b"")
         assert log.head(f"k{number}") is not None
@@ -189,18 +189,19 @@ def test_no_connection_is_open_in_a_fork(tmp_path: Path) -> None:
                 continue
         return [link for link in links if str(tmp_path) in link]
 
-    assert open_files()
+    assert len(open_files()) == 10
 
     def work() -> None:
         assert open_files() == []
+        assert log.head("k3") is not None
 
     assert os.waitpid(in_fork(work), 0)[1] == 0
     log.close()
     assert open_files() == []
 
 
-def test_few_connections_are_open_for_many_keys(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path), connections_max=8)
+def test_few_files_are_open_for_many_keys(tmp_path: Path) -> None:
+    log = FramedVersionLog(str(tmp_path), opened_max=8)
     for number in range(40):
         assert log.compare_and_set(f"k/{number}", None, b"%d" % number)
     for number in range(40):
@@ -208,27 +209,27 @@ def test_few_connections_are_open_for_many_keys(tmp_path: Path) -> None:
     links = [f"/proc/self/fd/{descriptor}" for descriptor in os.listdir("/proc/self/fd")]
     # Of this log only: other tests of the same process may have left theirs open.
     opened = [os.readlink(link) for link in links if os.path.exists(link)]
-    databases = [path for path in opened if path.startswith(str(tmp_path)) and path.endswith(".db")]
-    assert 0 < len(databases) <= 8
+    files = [path for path in opened if path.startswith(str(tmp_path)) and path.endswith("/log")]
+    assert 0 < len(files) <= 8
     log.close()
 
 
-def test_a_pool_keeps_as_many_connections_as_the_limit_on_descriptors_allows(monkeypatch):
-    given = {256: 64, 1024: 64, 8192: 512, 1 << 20: 1024, resource.RLIM_INFINITY: 1024}
-    for limit, connections in given.items():
+def test_a_pool_keeps_as_many_files_as_the_limit_on_descriptors_allows(monkeypatch):
+    given = {256: 64, 1024: 128, 4096: 512, 1 << 20: 1024, resource.RLIM_INFINITY: 1024}
+    for limit, files in given.items():
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert connections_allowed() == connections
+        assert files_allowed() == files
 
 
 def test_a_closed_log_says_so(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path))
+    log = FramedVersionLog(str(tmp_path))
     log.close()
     with pytest.raises(Closed, match="open it again"):
         log.head("k")
 
 
 def test_a_wait_for_the_lock_of_a_log_ends_and_says_which_process_has_it(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path), wait_s=0.05)
+    log = FramedVersionLog(str(tmp_path), wait_s=0.05)
     assert log.compare_and_set("k", None, b"0")
     child = os.fork()
     if not child:
@@ -253,38 +254,25 @@ def test_a_wait_for_the_lock_of_a_log_ends_and_says_which_process_has_it(tmp_pat
 
 
 def test_a_wait_for_another_thread_that_writes_ends(tmp_path: Path) -> None:
-    log = SqliteVersionLog(str(tmp_path), wait_s=0.05)
+    log = FramedVersionLog(str(tmp_path), wait_s=0.05)
     assert log.compare_and_set("k", None, b"0")
     with log._writing("k", create=False), pytest.raises(StoreUnavailable, match="another thread"):
         log.compare_and_set("k", 0, b"1")
     assert log.compare_and_set("k", 0, b"1")
 
 
-def test_logs_that_are_read_without_sqlite_keep_no_files_open(tmp_path: Path) -> None:
-    """Beside others that are written: a file stays open as long as SQLite has it open in this process."""
-
+def test_a_log_that_is_dropped_without_a_close_keeps_no_files_open(tmp_path: Path) -> None:
     def opened() -> int:
         return sum(
             os.path.exists(f"/proc/self/fd/{one}") and str(tmp_path) in os.readlink(f"/proc/self/fd/{one}")
             for one in os.listdir("/proc/self/fd")
         )
 
-    for name in ("a", "b"):
-        log = SqliteVersionLog(str(tmp_path / name))
-        for n in range(12):
-            assert log.compare_and_set(f"k{n}", None, b"0")
-        log.close()
-    written, read = SqliteVersionLog(str(tmp_path / "a")), CopiedVersionLog(str(tmp_path / "b"))
-    assert written.compare_and_set("k0", 0, b"1")
-    before = opened()
+    log = FramedVersionLog(str(tmp_path))
     for n in range(12):
-        assert read.scan(f"k{n}", 0)
-    assert opened() == before
-    beside = CopiedVersionLog(str(tmp_path / "a"))
-    for n in range(3):
-        assert written.compare_and_set("k0", n + 1, b"1")
-        for m in range(12):
-            assert beside.scan(f"k{m}", 0)
-    assert opened() <= before + 1
-    written.close()
+        assert log.compare_and_set(f"k{n}", None, b"0")
+    reader = FramedVersionLog(str(tmp_path), read_only=True)
+    assert [reader.scan(f"k{n}", 0) for n in range(12)] and opened() == 48
+    del log, reader
+    gc.collect()
     assert opened() == 0

@@ -15,7 +15,15 @@ import pytest
 
 from tidelake.config import Config
 from tidelake.env import Counters, Env
-from tidelake.errors import BlobExists, CorruptionError, FormatTooNew, NotALake, StoreUnavailable, UsageError
+from tidelake.errors import (
+    BlobExists,
+    CorruptionError,
+    FormatTooNew,
+    FormatTooOld,
+    NotALake,
+    StoreUnavailable,
+    UsageError,
+)
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores, normalize_url, open_stores
 
@@ -70,8 +78,10 @@ def test_a_crash_while_creating_does_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"\xff", b"[]", b"{}", b'{"format": 1}', b'{"format": "1", "lake": "x"}',
-             b'{"format": true, "lake": "x"}', b'{"format": 0, "lake": "x"}', b'{"format": 1, "lake": 3}']
+    "data", [b"", b"{", b"\xff", b"[]", b"{}", b'{"tidelake": 1}', b'{"tidelake": "1", "lake": "x"}',
+             b'{"tidelake": true, "lake": "x"}', b'{"tidelake": 0, "lake": "x"}',
+             b'{"tidelake": 1, "lake": 3}', b'{"tidelake": 1, "lake": "x"}',
+             b'{"tidelake": 1, "lake": "x", "log": "elsewhere"}']
 )  # fmt: skip
 def test_a_damaged_marker_is_corruption(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "tidelake.json").write_bytes(data)
@@ -80,9 +90,21 @@ def test_a_damaged_marker_is_corruption(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_newer_marker_is_too_new(tmp_path: Path) -> None:
-    (tmp_path / "tidelake.json").write_bytes(b'{"format": 3, "lakes": ["who knows"]}')
-    with pytest.raises(FormatTooNew, match="format 3"):
+    (tmp_path / "tidelake.json").write_bytes(b'{"tidelake": 2, "lakes": ["who knows"]}')
+    with pytest.raises(FormatTooNew, FormatTooOld, match="format 2"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"format": 1, "lake": "x"}', b'{"format": 2, "lake": "x", "log": "postgres"}']
+)
+def test_a_lake_of_an_unreleased_version_is_told_how_to_carry_its_data_over(
+    tmp_path: Path, data: bytes
+) -> None:
+    (tmp_path / "tidelake.json").write_bytes(data)
+    with pytest.raises(FormatTooOld, match=r"unreleased version.*tidelake snapshot.*append.*to a new lake"):
+        opened(tmp_path, create=True)
+    assert os.listdir(tmp_path) == ["tidelake.json"]
 
 
 def test_eight_at_once_create_one_lake(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import tidelake
 from tidelake.errors import FormatTooNew
 from tidelake.lake.admin.agreeing import UpgradeReport
 from tidelake.state.agreed import BEFORE_SLICES, NEWEST, SLICES
-from tidelake.store.sqlite import SqliteVersionLog
+from tidelake.store.framed.log import FramedVersionLog
 from tied_process import tied
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
@@ -127,7 +127,7 @@ def answers_of(sources, lake):
 
 def formats(lake):
     """How many records of each format the logs of a lake have."""
-    log, found = SqliteVersionLog(str(lake / "log")), Counter()
+    log, found = FramedVersionLog(str(lake / "log")), Counter()
     for key in log.keys():  # noqa: SIM118 - it is no dict
         for entry in log.scan(key, log.head(key).seqno - 10_000 if log.head(key).seqno > 10_000 else 0):
             found[int(entry.data.split(b" ", 2)[1])] += 1

@@ -36,6 +36,7 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.CorruptionError, 6),
     (errors.BlobNotFound, 6),
     (errors.FormatTooNew, 6),
+    (errors.FormatTooOld, 6),
 )
 
 

@@ -16,6 +16,7 @@ from typing import BinaryIO, Protocol
 
 from tidelake.env import Clock
 from tidelake.errors import SymbolicLink
+from tidelake.process import PerProcess
 
 # How often a wait for a lock looks: first, and at last.
 LOOK_S_MIN, LOOK_S_MAX = 0.00025, 0.002
@@ -35,11 +36,17 @@ class Files(Protocol):
     `OSError`s with the same `errno`.
     """
 
+    def boot(self) -> bytes:
+        """Which start of the machine it is, 16 bytes; zeros if the system does not tell."""
+
     def open(self, path: str) -> int:
         """Open a file or folder for reading. Follows symbolic links, and does not block."""
 
     def create(self, path: str) -> int:
         """Create an empty file and open it for writing; `FileExistsError` if the name is taken."""
+
+    def edit(self, path: str) -> int:
+        """Open a file for reading and writing; `ELOOP` if it is a symbolic link. Does not block."""
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor; this releases its lock."""
@@ -53,8 +60,14 @@ class Files(Protocol):
     def write(self, descriptor: int, data: memoryview) -> int:
         """Append the beginning of `data`; return how many bytes were written."""
 
+    def pwrite(self, descriptor: int, data: bytes, start: int) -> None:
+        """Write all of `data` at a position. After an error any part of it may be written."""
+
     def fsync(self, descriptor: int) -> None:
         """Make the bytes of a file durable, or the entries of a folder (not the files they lead to)."""
+
+    def datasync(self, descriptor: int) -> None:
+        """Make the bytes of a file and its size durable, but not when it was changed."""
 
     def lock(self, descriptor: int) -> bool:
         """Lock a file until the descriptor is closed, by this call or by the end of the process.
@@ -83,6 +96,9 @@ class Files(Protocol):
     def link(self, path: str, name: str) -> None:
         """Make `name` a hard link to the file at `path`; `FileExistsError` if the name is taken."""
 
+    def rename(self, path: str, name: str) -> None:
+        """Give a file another name, in one step also if that name is taken by another file."""
+
     def unlink(self, path: str) -> None:
         """Remove a name of a file."""
 
@@ -91,6 +107,17 @@ class Files(Protocol):
 
     def rmdir(self, path: str) -> None:
         """Remove an empty folder; `ENOTEMPTY` if it is not empty."""
+
+
+def _boot() -> bytes:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return bytes.fromhex(file.read().decode().strip().replace("-", ""))
+    except (OSError, ValueError):  # not Linux
+        return bytes(16)
+
+
+_BOOT = PerProcess(_boot)
 
 
 class SystemFiles:
@@ -102,6 +129,11 @@ class SystemFiles:
 
     def __init__(self, flush: Flush = os.fsync) -> None:
         self._flush = flush
+        self._datasync = getattr(os, "fdatasync", flush) if flush is os.fsync else flush
+
+    def boot(self) -> bytes:
+        """See `Files.boot`."""
+        return _BOOT.get()
 
     def open(self, path: str) -> int:
         """See `Files.open`."""
@@ -111,6 +143,10 @@ class SystemFiles:
     def create(self, path: str) -> int:
         """See `Files.create`."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def edit(self, path: str) -> int:
+        """See `Files.edit`."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
 
     def close(self, descriptor: int) -> None:
         """See `Files.close`."""
@@ -128,9 +164,19 @@ class SystemFiles:
         """See `Files.write`."""
         return os.write(descriptor, data)
 
+    def pwrite(self, descriptor: int, data: bytes, start: int) -> None:
+        """See `Files.pwrite`."""
+        done = os.pwrite(descriptor, data, start)
+        while done < len(data):
+            done += os.pwrite(descriptor, data[done:], start + done)
+
     def fsync(self, descriptor: int) -> None:
         """See `Files.fsync`."""
         self._flush(descriptor)
+
+    def datasync(self, descriptor: int) -> None:
+        """See `Files.datasync`."""
+        self._datasync(descriptor)
 
     def lock(self, descriptor: int) -> bool:
         """See `Files.lock`."""
@@ -168,6 +214,10 @@ class SystemFiles:
     def link(self, path: str, name: str) -> None:
         """See `Files.link`."""
         os.link(path, name)
+
+    def rename(self, path: str, name: str) -> None:
+        """See `Files.rename`."""
+        os.rename(path, name)
 
     def unlink(self, path: str) -> None:
         """See `Files.unlink`."""

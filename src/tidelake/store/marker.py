@@ -2,12 +2,14 @@
 
 Owns its bytes. Must not know where it lies.
 
-    {"format": 1, "lake": "<id>"}                       a lake in a directory, with its log there
-    {"format": 2, "lake": "<id>", "log": "postgres"}    a lake whose log is in a PostgreSQL database
-    {"format": 2, "lake": "<id>", "log": "postgres", "place": "<url>"}
-                                                        the same, with its objects in an object store
-    {"format": 2, "lake": "<id>", "log": "objects", "place": "<url>", "grace_s": 600}
-                                                        a lake in an object store, with its log there
+    {"tidelake": 1, "lake": "<id>", "log": "files"}       a lake in a directory, with its log there
+    {"tidelake": 1, "lake": "<id>", "log": "postgres"}    a lake whose log is in a PostgreSQL database
+    {"tidelake": 1, "lake": "<id>", "log": "postgres", "place": "<url>"}
+                                                          the same, with its objects in an object store
+    {"tidelake": 1, "lake": "<id>", "log": "objects", "place": "<url>", "grace_s": 600}
+                                                          a lake in an object store, with its log there
+
+`tidelake` is the format. Lakes of unreleased versions have `format` instead, and are refused.
 
 INVARIANT: a marker holds no address of a server, and no credential.
 """
@@ -16,16 +18,16 @@ import json
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tidelake.errors import CorruptionError, FormatTooNew, NotALake
+from tidelake.errors import CorruptionError, FormatTooNew, FormatTooOld, NotALake
 from tidelake.model.names import checked
 
-FORMAT = 2
+FORMAT = 1
 MARKER = "tidelake.json"
 
 GRACE_S = 600
 """How long a log in an object store keeps what it has removed, in new lakes."""
 
-LogKind: TypeAlias = Literal["sqlite", "postgres", "objects"]
+LogKind: TypeAlias = Literal["files", "postgres", "objects"]
 """Where the log of a lake is: in its directory, in a PostgreSQL database, or in its object store."""
 
 
@@ -41,17 +43,15 @@ class Marker:
     """
 
     lake: str
-    log: LogKind = "sqlite"
+    log: LogKind = "files"
     place: str = ""
     grace_s: int = 0
 
     def encode(self) -> bytes:
-        """The bytes of the marker. A lake that older versions can open has the format that they know."""
-        if self.log == "sqlite":
-            return json.dumps({"format": 1, "lake": self.lake}).encode()
+        """The bytes of the marker."""
         more = {"place": self.place} if self.place else {}
         waits = {"grace_s": self.grace_s} if self.grace_s else {}
-        return json.dumps({"format": FORMAT, "lake": self.lake, "log": self.log} | more | waits).encode()
+        return json.dumps({"tidelake": FORMAT, "lake": self.lake, "log": self.log} | more | waits).encode()
 
 
 def decode_marker(path: str, data: bytes) -> Marker:
@@ -59,13 +59,16 @@ def decode_marker(path: str, data: bytes) -> Marker:
 
     Raises:
         FormatTooNew: a newer Tidelake wrote the marker.
+        FormatTooOld: an unreleased version wrote it.
         CorruptionError: the marker is damaged.
     """
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptionError(path, "it is not JSON") from error
-    found = fields.get("format") if isinstance(fields, dict) else None
+    found = fields.get("tidelake") if isinstance(fields, dict) else None
+    if found is None and isinstance(fields, dict) and "format" in fields:
+        raise FormatTooOld(path)
     if type(found) is not int or found < 1:
         raise CorruptionError(path, "it has no format number")
     if found > FORMAT:
@@ -74,10 +77,8 @@ def decode_marker(path: str, data: bytes) -> Marker:
     if not isinstance(lake, str) or not lake:
         raise CorruptionError(path, "it names no lake")
     checked(lake, path)
-    if found == 1:
-        return Marker(lake)
     log, place, grace_s = fields.get("log"), fields.get("place", ""), fields.get("grace_s", 0)
-    if log not in ("postgres", "objects"):
+    if log not in ("files", "postgres", "objects"):
         raise CorruptionError(path, "it does not say where the log is")
     if not isinstance(place, str) or type(grace_s) is not int:
         raise CorruptionError(path, "its place or its grace_s is of another type")

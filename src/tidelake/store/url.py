@@ -42,6 +42,7 @@ from tidelake.store.access import (
 from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks
 from tidelake.store.clock import StoreClock
 from tidelake.store.disk import unavailable
+from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.layers import Around, BlobLayer, LogLayer, Operation
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.marker import GRACE_S, MARKER, Marker, decode_marker
@@ -55,10 +56,9 @@ from tidelake.store.objects.folder import FolderBucket
 from tidelake.store.objects.lake import find_marker, make_lake
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
-from tidelake.store.readonly import CopiedVersionLog, refusing_writes
+from tidelake.store.readonly import refusing_writes
 from tidelake.store.retrying import Retry, RetryingBlobStore, RetryingVersionLog, draw_from
 from tidelake.store.scratch import FOLDER as SCRATCH_FOLDER
-from tidelake.store.sqlite import SqliteVersionLog
 
 T = TypeVar("T")
 
@@ -217,12 +217,11 @@ def open_stores(
         raise UsageError(
             f"lake {url!r} has its log in its directory: leave out log=, which is for lakes made with it"
         )
-    if read_only:
-        found = Stores(objects, CopiedVersionLog(log, base=root))
-        return _layered(_read_only(found, url), config, env)
-    wait_s = config.retry_deadline_s
-    versions = SqliteVersionLog(log, env.ids, base=root, wait_s=wait_s, clock=env.clock)
-    return _layered(Stores(objects, versions, locks), config, env)
+    framed = FramedVersionLog(
+        log, env.ids, base=root, read_only=read_only, wait_s=config.retry_deadline_s, clock=env.clock
+    )
+    found = Stores(objects, framed, locks)
+    return _layered(_read_only(found, url) if read_only else found, config, env)
 
 
 def _open_objects(

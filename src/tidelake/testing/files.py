@@ -38,6 +38,7 @@ class SimulatedDisk:
         self.tree = Tree(self.clock)
         self._skipped_flush = skipped_flush
         self._processes: list[SimulatedFiles] = []
+        self.boots = 1
 
     def process(self, before: Callable[[str], None] = lambda _operation: None) -> "SimulatedFiles":
         """Start a process, and return the files as it sees them.
@@ -57,6 +58,7 @@ class SimulatedDisk:
             for process in list(self._processes):
                 process.kill()
             self.tree.lose(random)
+            self.boots += 1
 
     def sync(self, inode: Inode) -> None:
         """Make an inode durable, or do nothing if this flush is skipped. REQUIRES: the lock."""
@@ -72,7 +74,8 @@ class SimulatedDisk:
 @dataclass(eq=False)
 class _Opened:
     inode: Inode
-    is_writable: bool = False
+    reads: bool = True
+    writes: bool = False
 
 
 class SimulatedFiles:
@@ -96,6 +99,10 @@ class SimulatedFiles:
                 self.close(descriptor)
             self._disk.forget(self)
 
+    def boot(self) -> bytes:
+        """See `Files.boot`. A power cut is another start."""
+        return self._disk.boots.to_bytes(16, "big")
+
     def open(self, path: str) -> int:
         """See `Files.open`."""
         with self._operation("open") as tree:
@@ -107,7 +114,15 @@ class SimulatedFiles:
             folder, name = tree.vacancy(path)
             file = tree.new_file()
             folder.change(name, file)
-            return self._add(_Opened(file, is_writable=True))
+            return self._add(_Opened(file, reads=False, writes=True))
+
+    def edit(self, path: str) -> int:
+        """See `Files.edit`."""
+        with self._operation("edit") as tree:
+            inode = tree.find(path)
+            if isinstance(inode, Folder):
+                raise refused(errno.EISDIR, path)
+            return self._add(_Opened(inode, writes=True))
 
     def close(self, descriptor: int) -> None:
         """See `Files.close`. Does nothing after the end of the process, which closed all descriptors."""
@@ -134,16 +149,23 @@ class SimulatedFiles:
     def write(self, descriptor: int, data: memoryview) -> int:
         """See `Files.write`."""
         with self._operation("write"):
-            opened = self._get(descriptor)
-            if isinstance(opened.inode, Folder) or not opened.is_writable:
-                raise refused(errno.EBADF, "")
-            opened.inode.content += data
-            opened.inode.modified_ms = self._disk.clock.now_ms()
+            file = self._writable(descriptor)
+            file.write(bytes(data), len(file.content))
             return data.nbytes
+
+    def pwrite(self, descriptor: int, data: bytes, start: int) -> None:
+        """See `Files.pwrite`."""
+        with self._operation("pwrite"):
+            self._writable(descriptor).write(data, start)
 
     def fsync(self, descriptor: int) -> None:
         """See `Files.fsync`."""
         with self._operation("fsync"):
+            self._disk.sync(self._get(descriptor).inode)
+
+    def datasync(self, descriptor: int) -> None:
+        """See `Files.datasync`."""
+        with self._operation("datasync"):
             self._disk.sync(self._get(descriptor).inode)
 
     def lock(self, descriptor: int) -> bool:
@@ -199,6 +221,15 @@ class SimulatedFiles:
                 raise refused(errno.EPERM, path)
             folder.change(last, inode)
 
+    def rename(self, path: str, name: str) -> None:
+        """See `Files.rename`."""
+        with self._operation("rename") as tree:
+            inode = tree.find(path)
+            if isinstance(inode, Folder):
+                raise refused(errno.EISDIR, path)
+            tree.folder(os.path.dirname(name)).change(os.path.basename(name), inode)
+            tree.folder(os.path.dirname(path)).change(os.path.basename(path), None)
+
     def unlink(self, path: str) -> None:
         """See `Files.unlink`."""
         with self._operation("unlink") as tree:
@@ -251,6 +282,13 @@ class SimulatedFiles:
         opened = self._get(descriptor)
         if isinstance(opened.inode, Folder):
             raise refused(errno.EISDIR, "")
-        if opened.is_writable:
+        if not opened.reads:
             raise refused(errno.EBADF, "")
+        return opened.inode
+
+    def _writable(self, descriptor: int) -> RegularFile:
+        opened = self._get(descriptor)
+        if isinstance(opened.inode, Folder) or not opened.writes:
+            raise refused(errno.EBADF, "")
+        opened.inode.modified_ms = self._disk.clock.now_ms()
         return opened.inode

@@ -4,9 +4,10 @@ Owns files, folders and the look-up of paths. Must not know processes and their 
 `tidelake.testing.files`.
 
 Durable is only what POSIX promises, whatever some file systems add to it: the bytes of a file once the file
-is flushed, and its names once the folders that hold them are flushed. In a power cut each unflushed change of
-a folder entry is kept or lost independently of earlier and later changes. If the entry of a folder is lost,
-all contents of the folder are lost.
+is flushed, and its names once the folders that hold them are flushed. Sectors that were written between two
+flushes are kept or lost in any order, and the length of a file apart from them. In a power cut each unflushed
+change of a folder entry is kept or lost independently of earlier and later changes. If the entry of a folder
+is lost, all contents of the folder are lost.
 
 INVARIANT: the same calls in the same order and the same random choices leave the same tree.
 """
@@ -20,27 +21,46 @@ from random import Random
 from tidelake.env import Clock
 from tidelake.store.files import refused
 
+_SECTOR_BYTES = 512
+
 
 @dataclass(eq=False)
 class RegularFile:
-    """Bytes, of which the first `synced_bytes` are durable. They are written once, from start to end."""
+    """Bytes, those that are durable (`synced`), and the `writes` since the last flush, in order."""
 
     number: int
     modified_ms: int
     content: bytearray = field(default_factory=bytearray)
-    synced_bytes: int = 0
+    synced: bytes = b""
+    writes: list[tuple[int, bytes]] = field(default_factory=list)
     locked_by: object = None
+
+    def write(self, data: bytes, start: int) -> None:
+        """Write at a position. A gap before it is zeros."""
+        self.writes.append((start, data))
+        _put(self.content, data, start)
 
     def sync(self) -> None:
         """Make the bytes durable."""
-        self.synced_bytes = len(self.content)
+        self.synced = bytes(self.content)
+        self.writes.clear()
 
     def lose(self, random: Random) -> None:
-        """Keep the flushed bytes, and of the rest nothing, a prefix, as many zeros, or all."""
-        rest = self.content[self.synced_bytes :]
-        if rest:
-            outcomes = (b"", rest[: random.randrange(len(rest))], bytes(len(rest)), rest)
-            self.content[self.synced_bytes :] = random.choice(outcomes)
+        """Keep what was flushed, and of each sector that was written since what it was at some moment.
+
+        The length of the file is kept or lost apart from its bytes.
+        """
+        if self.writes:
+            left, reached = bytearray(self.synced), len(self.synced)
+            keeps = random.choice((0.0, 0.5, 0.9, 1.0))
+            for sector in sorted({at for start, data in self.writes for at in _sectors(start, len(data))}):
+                pieces = [piece for write in self.writes if (piece := _piece(*write, sector))]
+                kept = len(pieces) if random.random() < keeps else random.randrange(len(pieces))
+                for start, data in pieces[:kept]:
+                    _put(left, data, start)
+            lengths = (len(left), len(self.content), random.randint(reached, len(self.content)))
+            length = random.choice(lengths) if reached <= len(self.content) else len(left)
+            self.content = left[:length].ljust(length, b"\0")
         self.sync()
 
     def status(self) -> os.stat_result:
@@ -143,6 +163,22 @@ class Tree:
     def _next_number(self) -> int:
         self._inodes_made += 1
         return self._inodes_made
+
+
+def _sectors(start: int, length: int) -> range:
+    return range(start // _SECTOR_BYTES, -(-(start + length) // _SECTOR_BYTES))
+
+
+def _piece(start: int, data: bytes, sector: int) -> tuple[int, bytes] | None:
+    """What of a write falls into a sector."""
+    low, high = max(start, sector * _SECTOR_BYTES), min(start + len(data), (sector + 1) * _SECTOR_BYTES)
+    return (low, data[low - start : high - start]) if low < high else None
+
+
+def _put(content: bytearray, data: bytes, start: int) -> None:
+    if len(content) < start:
+        content.extend(bytes(start - len(content)))
+    content[start : start + len(data)] = data
 
 
 def _set_entry(entries: dict[str, Inode], name: str, inode: Inode | None) -> None:

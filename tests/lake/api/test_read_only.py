@@ -134,7 +134,6 @@ def test_each_acknowledged_commit_is_seen_at_once(place):
 BUSY = """
     import sys, pyarrow as pa, tidelake
     for n in range(5, 10_000):
-        # Write-ahead logs are made, grow, are carried over and deleted.
         if n % 7 == 5:
             lake = tidelake.open(sys.argv[1])
             c = lake.collection("c")
@@ -165,9 +164,9 @@ def test_a_reader_beside_a_busy_writer_never_gets_an_older_answer(tmp_path):
 
 
 def test_damage_is_reported_and_never_an_older_answer(place, tmp_path):
-    log = next(path for path in (place / "log").glob("*/*.db-wal"))
+    log = next(path for path in (place / "log").glob("*/log"))
     data = bytearray(log.read_bytes())
-    data[32 + 24 + 100] ^= 1
+    data[100] ^= 1
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", str(place), str(copy)], check=True)
     (copy / log.relative_to(place)).write_bytes(data)

@@ -1,0 +1,325 @@
+"""The open file of one key, and its record of what is published.
+
+Owns the order of what is read and written in them: a frame is flushed before it is published, and only what
+is published is believed. Must not know where keys are, nor who may write.
+
+    <folder>/log         the frames; a truncation or a repair puts another file in its place
+    <folder>/published   how far they are durable, written after each flush and never flushed itself
+"""
+
+import os
+import stat
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+from tidelake.errors import CorruptionError, FormatTooNew
+from tidelake.store.files import Files, is_file_at
+from tidelake.store.framed.frames import (
+    FORMAT,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    PUBLISHED_BYTES,
+    Frame,
+    Header,
+    Published,
+    continuing,
+    encode_frame,
+    frame_at,
+    intact,
+)
+from tidelake.store.protocols import Entry
+
+LOG, PUBLISHED = "log", "published"
+
+_WINDOW_BYTES = 1 << 16
+# The file grows by as much as it holds, within these bounds, so that most appends change no length.
+_GROWTH_BYTES_MIN, _GROWTH_BYTES_MAX = 1 << 12, 1 << 18
+
+
+def damaged(key: str, path: str, reason: str) -> CorruptionError:
+    """The error that names the damaged key and its file."""
+    return CorruptionError(key, f"{path}: {reason}; `tidelake fsck --repair` recovers what is intact")
+
+
+class KeyFile:
+    """The open file of one key. Threads may read at once; who writes holds the lock of the key.
+
+    Attributes:
+        header: the header of the file.
+        path: its path.
+        is_settled: whether this process has settled it: then what is published is never behind the file.
+        is_named: whether its name was made durable by this process.
+    """
+
+    def __init__(self, files: Files, key: str, folder: str, *, edits: bool) -> None:
+        """Open the file.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptionError, FormatTooNew: it cannot be read.
+            OSError: it cannot be opened.
+        """
+        self.path = os.path.join(folder, LOG)
+        self._record_path = os.path.join(folder, PUBLISHED)
+        self._files, self._key, self._edits = files, key, edits
+        self.is_settled = self.is_named = False
+        self._record: int | None = None
+        self._opening = threading.Lock()
+        self._descriptor: int | None = files.edit(self.path) if edits else files.open(self.path)
+        try:
+            if not stat.S_ISREG(files.fstat(self._descriptor).st_mode):
+                raise self.damaged("it is not a file")
+            content = files.pread(self._descriptor, HEADER_BYTES, 0)
+            header = Header.decode(content)
+            if header is None:
+                raise self.damaged("its header is damaged")
+            if header.format > FORMAT:
+                raise FormatTooNew(key, header.format, FORMAT)
+            self.header = header
+        except BaseException:
+            self.close()
+            raise
+
+    def damaged(self, reason: str) -> CorruptionError:
+        """The error that reports this file as damaged."""
+        return damaged(self._key, self.path, reason)
+
+    def is_current(self) -> bool:
+        """Whether this file still has its name."""
+        return is_file_at(self._files, self._descriptor, self.path)
+
+    def is_whole(self) -> bool:
+        """Whether this file and its record still have their names."""
+        record = self._record
+        return self.is_current() and (record is None or is_file_at(self._files, record, self._record_path))
+
+    def published(self) -> Published | None:
+        """What the record says; None if it is missing or torn. Reads 96 bytes."""
+        if self._record is None:
+            with self._opening:
+                if self._record is None:
+                    self._record = self._opened_record()
+        if self._record is None:
+            return None
+        return Published.decode(self._files.pread(self._record, PUBLISHED_BYTES, 0))
+
+    def trusts(self, known: Published | None) -> bool:
+        """Whether a record is known to be as new as the file."""
+        if known is None or known.file != self.header.file:
+            return False
+        return self.is_settled or known.boot == self._files.boot() != bytes(16)
+
+    def unpublished(self, known: Published) -> int:
+        """How many frames, at most two, follow what is published, by their headers."""
+        count, start, before = 0, known.end, known.link
+        while count < 2:
+            head = self._files.pread(self._descriptor, FRAME_BYTES, start)
+            frame = frame_at(self.header.file, head, start, start)
+            if frame is None or frame.seqno != known.seqno + count + 1 or frame.before != before:
+                break
+            count, start, before = count + 1, frame.end, frame.link
+        return count
+
+    def entries(self, known: Published, start: int, limit: int | None = None) -> list[Entry]:
+        """Entries with `seqno >= start`, ascending, at most `limit`, up to the newest one published.
+
+        Each is compared with its link, and each continues the one before it. Reads what it returns, and at
+        most as much again.
+
+        Raises:
+            CorruptionError: the file does not hold what was published.
+        """
+        if start > known.seqno or limit == 0:
+            return []
+        frames, content, origin = self._frames(known, start)
+        found: list[Entry] = []
+        before = self.header.before if frames[0].start == HEADER_BYTES else frames[0].before
+        for frame in frames:
+            data = frame.data(content, origin)
+            if data is None or frame.before != before:
+                raise self.damaged(f"its entry {frame.seqno} is damaged, or does not continue the one before")
+            found.append(Entry(frame.seqno, data))
+            before = frame.link
+        return found if limit is None else found[:limit]
+
+    def settle(self, *, writes: bool) -> Published:
+        """Take in what is durable and not published, and publish it.
+
+        REQUIRES: the lock of the key, and `is_whole`.
+
+        A process that was killed, or a power cut, may leave frames that nobody has published. The intact ones
+        that continue the log are flushed, and count from now on. What a torn write left is taken away.
+
+        Args:
+            writes: whether this user may write; otherwise nothing is.
+
+        Raises:
+            CorruptionError: the file has lost what was published, or intact frames follow damage.
+        """
+        known, file = self.published(), self.header.file
+        is_ours = known is not None and known.file == file
+        if known is not None and is_ours:
+            self.entries(known, known.seqno)
+        if known is not None and self.trusts(known) and not any(self._read(known.end, FRAME_BYTES)):
+            return known
+        content = self.content()
+        last, start = None, HEADER_BYTES
+        if known is not None and is_ours:
+            last, start = replace(known, boot=self._files.boot()), known.end
+        seqno, before = (last.seqno + 1, last.link) if last else (self.header.first, self.header.before)
+        for frame, _ in continuing(file, content, start, seqno, before):
+            if known is not None and frame.seqno == known.seqno and frame.link != known.link:
+                raise self.damaged(
+                    f"its entry {frame.seqno} is not the one that was acknowledged: it is another log"
+                )
+            last = Published(file, frame.seqno, frame.start, frame.end, frame.link, self._files.boot())
+        end = last.end if last else HEADER_BYTES
+        if any(frame.seqno > (last.seqno if last else -1) for frame, _ in intact(file, content, end)):
+            raise self.damaged(f"it is damaged from byte {end} on, and acknowledged entries come after that")
+        if last is None:
+            raise self.damaged("it has no entries")
+        if known is not None and last.seqno < known.seqno:
+            raise self.damaged(
+                f"it ends at entry {last.seqno}, but entry {known.seqno} was acknowledged: the rest is lost"
+            )
+        if writes and start < last.end:
+            # SUBTLE: written again, since after a flush that failed the kernel may take it for durable.
+            self._files.pwrite(self._descriptor, content[start : last.end], start)
+        self._files.datasync(self._descriptor)
+        if writes:
+            self._clear(last.end)
+            self.publish(last)
+            self.is_settled = True
+        return last
+
+    def write(self, known: Published, data: bytes) -> Published:
+        """Write the next entry, which nobody believes yet; `flush` it then. REQUIRES: the lock, and `settle`.
+
+        Raises:
+            OSError: it is not in.
+        """
+        back, seqno = known.end - known.start, known.seqno + 1
+        frame, here = encode_frame(self.header.file, data, back, seqno, known.link)
+        end = known.end + len(frame)
+        try:
+            self._grow(end)
+            self._files.pwrite(self._descriptor, frame, known.end)
+        except BaseException:
+            self._clear(known.end)
+            raise
+        return Published(self.header.file, seqno, known.end, end, here, self._files.boot())
+
+    def flush(self, written: Published) -> None:
+        """Make a written entry durable, then publish it.
+
+        Raises:
+            OSError: the entry may be durable; it counts if a later `settle` finds it.
+        """
+        try:
+            self._files.datasync(self._descriptor)
+        except BaseException:
+            self._clear(written.start)
+            raise
+        self.publish(written)
+
+    def publish(self, known: Published) -> None:
+        """Let readers believe what is durable. Writes 96 bytes."""
+        with self._opening:
+            if self._record is None:
+                self._record = self._made_record()
+        self._files.pwrite(self._record, known.encode(), 0)
+
+    def link_before(self, known: Published, seqno: int) -> bytes:
+        """The link of entry `seqno - 1`. REQUIRES: the file has entry `seqno`."""
+        return self._frames(known, seqno)[0][0].before
+
+    def content(self) -> bytes:
+        """All bytes of the file."""
+        return self._read(0, self._files.fstat(self._descriptor).st_size)
+
+    def close(self) -> None:
+        """Close the files. May be repeated."""
+        descriptors = self._descriptor, self._record
+        self._descriptor = self._record = None
+        for descriptor in descriptors:
+            if descriptor is not None:
+                self._files.close(descriptor)
+
+    def __del__(self) -> None:
+        """Close the files of a log that was dropped without a `close`."""
+        if hasattr(self, "_descriptor"):
+            self.close()
+
+    def _frames(self, known: Published, first: int) -> tuple[list[Frame], bytes, int]:
+        """Frames from entry `first` (or the first of the file) to the newest, with the bytes they are in.
+
+        They are found from the end: each says how long the one before it is.
+        """
+        file, end = self.header.file, known.end
+        origin = max(HEADER_BYTES, min(known.start, end - _WINDOW_BYTES))
+        content = self._read(origin, end - origin)
+        if len(content) < end - origin:
+            raise self.damaged(
+                f"it ends before entry {known.seqno}, which was acknowledged: the rest is lost"
+            )
+        frame, seqno, found = frame_at(file, content, known.start, origin), known.seqno, list[Frame]()
+        if frame is None or (frame.link, frame.end) != (known.link, end):
+            raise self.damaged(f"its entry {seqno} is not the one that was acknowledged")
+        while True:
+            if frame is None or frame.seqno != seqno:
+                raise self.damaged(f"its entry {seqno} is damaged")
+            found.append(frame)
+            if seqno <= first or frame.start == HEADER_BYTES:
+                break
+            position, seqno = frame.start - frame.back, seqno - 1
+            if position < origin:
+                further = max(HEADER_BYTES, min(position, origin - len(content)))
+                content = self._read(further, origin - further) + content
+                origin = further
+            frame = frame_at(file, content, position, origin) if position >= origin else None
+        if frame.start == HEADER_BYTES and frame.seqno != self.header.first:
+            raise self.damaged(f"its first entry is {frame.seqno}, not {self.header.first}")
+        found.reverse()
+        return found, content, origin
+
+    def _read(self, start: int, length: int) -> bytes:
+        return self._files.pread(self._descriptor, length, start)
+
+    def _grow(self, end: int) -> None:
+        """Write zeros for the frames to come: a flush of bytes that are there is cheaper than of new ones."""
+        size = self._files.fstat(self._descriptor).st_size
+        if end <= size:
+            return
+        more = min(max(size, _GROWTH_BYTES_MIN), _GROWTH_BYTES_MAX)
+        grown = -(-max(end, size + more) // _GROWTH_BYTES_MIN) * _GROWTH_BYTES_MIN
+        with suppress(OSError):  # the frame itself may fit
+            self._files.pwrite(self._descriptor, bytes(grown - size), size)
+
+    def _clear(self, start: int) -> None:
+        """Take away what stands where the next frame comes."""
+        with suppress(OSError):  # then it is found by `settle`
+            if any(self._read(start, FRAME_BYTES)):
+                self._files.pwrite(self._descriptor, bytes(FRAME_BYTES), start)
+
+    def _opened_record(self) -> int | None:
+        try:
+            record = (self._files.edit if self._edits else self._files.open)(self._record_path)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        if stat.S_ISREG(self._files.fstat(record).st_mode):
+            return record
+        self._files.close(record)
+        return None
+
+    def _made_record(self) -> int:
+        try:
+            created = self._files.create(self._record_path)
+        except FileExistsError:  # something else has this name
+            if self._files.isdir(self._record_path):
+                self._files.rmdir(self._record_path)
+            else:
+                self._files.unlink(self._record_path)
+            created = self._files.create(self._record_path)
+        self._files.close(created)
+        return self._files.edit(self._record_path)
