@@ -1,7 +1,7 @@
 """Work of a process that is killed before each change that it makes to files, one after the other.
 
 The kill is real: a fork runs the work and ends by `os._exit` within the call, so that no `finally` runs and
-the operating system releases its locks. What SQLite does inside of a commit is one step.
+the operating system releases its locks.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tiers import calls
 _KILLED = 137
 _CHANGES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_BY_DESCRIPTOR = ("write", "pwrite", "fsync")
+_BY_DESCRIPTOR = ("write", "pwrite", "fsync", "fdatasync")
 
 
 def killed(prepared: Path, work: Callable[[Path], object], *, fast: int, full: int = 3) -> Iterator[Path]:

@@ -140,6 +140,7 @@ WORLDS = {
     "lake/api/lake.py": {"Env"},
     "arrangement/arrangement.py": {"Env"},
     "shard/spec.py": {"Env"},
+    "store/framed/log.py": {"SystemClock"},  # of a log that is opened alone, for its wait for a lock
     "store/objects/driver.py": {"ThreadSpawner"},  # the one thread of the loop of a process
     "store/sqlite.py": {"SystemClock"},  # of a log that is opened alone
     "testing/files.py": {"SystemClock"},

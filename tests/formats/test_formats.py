@@ -36,7 +36,6 @@ from format_values import (
     STATES,
 )
 
-import tidelake
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.batch.cache import BlockCache
 from tidelake.arrangement.batch.files import open_batch
@@ -291,9 +290,6 @@ def test_a_part_of_a_newer_format_is_refused(monkeypatch):
         next(read_part(io.BytesIO(data), part, schema, domain, batch_rows=10))
 
 
-# --- A lake ---
-
-
 def test_a_kept_record_that_is_damaged_is_refused():
     data = bytearray((V1 / "records" / "delta-append").read_bytes())
     data[-2] ^= 1
@@ -373,69 +369,3 @@ def test_a_batch_is_written_as_it_was_but_for_what_lz4_makes_of_it(kind, tmp_pat
     assert made.filter.words.tolist() == kept.filter.words.tolist()
     assert (made.index.firsts, made.index.lasts) == (kept.index.firsts, kept.index.lasts)
     assert made.starts.tolist() == kept.starts.tolist()
-
-
-@pytest.fixture
-def later_lake(tmp_path):
-    """A copy, of the lake with staged batches."""
-    return Path(shutil.copytree(V2 / "lake", tmp_path / "lake"))
-
-
-def test_a_lake_with_staged_batches_is_read_as_what_it_was(later_lake):
-    assert json.loads(json.dumps(make_v2.contents(later_lake))) == expected("lake", V2)
-
-
-def test_a_lake_with_staged_batches_is_whole_and_is_drained(later_lake):
-    with tidelake.open(later_lake, create=False) as opened:
-        assert opened.fsck(["orders"]).left == ()
-        orders = opened.collection("orders")
-        before = orders.state()
-        assert before.drained != before.upper and len(before.staged) > 1
-        orders.maintain()
-        assert orders.state().drained == before.upper and opened.fsck(["orders"]).left == ()
-
-
-@pytest.fixture
-def newest_lake(tmp_path):
-    """A copy, of the lake with settings of its own and a group."""
-    return Path(shutil.copytree(V3 / "lake", tmp_path / "lake"))
-
-
-def test_a_lake_with_settings_and_a_group_is_read_as_what_it_was(newest_lake):
-    assert json.loads(json.dumps(make_v3.contents(newest_lake))) == expected("lake", V3)
-
-
-def test_a_lake_with_settings_and_a_group_is_whole_and_is_written_to(newest_lake):
-    with tidelake.open(newest_lake, create=False) as opened:
-        assert opened.fsck().left == ()
-        orders = opened.collection("orders")
-        before = orders.upper
-        orders.writer("w", owner="me").append(make_v1.table([90]), sequence=4)
-        assert orders.upper == before
-        orders.append(make_v1.table([91]))
-        orders.maintain()
-        assert orders.upper != before and opened.fsck().left == ()
-
-
-@pytest.fixture
-def sliced_lake(tmp_path):
-    """A copy, of the lake with slices and bases."""
-    return Path(shutil.copytree(V4 / "lake", tmp_path / "lake"))
-
-
-def test_a_lake_with_slices_and_bases_is_read_as_what_it_was(sliced_lake):
-    found = make_v4.contents(sliced_lake)
-    assert json.loads(json.dumps(found)) == expected("lake", V4)
-    assert len(found["slices"]) > 2 and len(found["bases"]) > 1
-
-
-def test_a_lake_with_slices_and_bases_is_whole_and_is_written_to(sliced_lake):
-    with tidelake.open(sliced_lake, create=False, config=make_v4.CONFIG) as opened:
-        assert opened.fsck().left == ()
-        orders = opened.collection("orders")
-        before = orders.state()
-        orders.upsert(make_v1.table(range(16), "y"))
-        orders.maintain()
-        after = orders.state()
-        assert len(after.spine.slices) > len(before.spine.slices) and after.upper != before.upper
-        assert opened.fsck().left == ()

@@ -263,7 +263,7 @@ def test_no_torn_write_is_taken_for_damage(written: Path) -> None:
     judged()
 
 
-def test_what_a_killed_writer_left_is_taken_in_by_whoever_comes_next(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_is_taken_in_by_the_next_process(tmp_path: Path) -> None:
     log = FramedVersionLog(str(tmp_path / "log"))
     extend(log, "k", *range(5))
     record = (tmp_path / "log" / "k" / "published").read_bytes()

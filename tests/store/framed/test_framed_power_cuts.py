@@ -203,7 +203,7 @@ def believing(self: FramedVersionLog, key: str, file: KeyFile) -> Any:
     flush = self._files.datasync
     self._files.datasync = lambda _: None  # type: ignore[method-assign]
     try:
-        return file.settle(writes=False)
+        return file.recover(writes=False)
     finally:
         self._files.datasync = flush  # type: ignore[method-assign]
 

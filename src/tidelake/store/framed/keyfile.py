@@ -43,12 +43,12 @@ def damaged(key: str, path: str, reason: str) -> CorruptionError:
 
 
 class KeyFile:
-    """The open file of one key. Threads may read at once; who writes holds the lock of the key.
+    """The open file of one key. Threads may read it at once; a writer holds the lock of the key.
 
     Attributes:
         header: the header of the file.
         path: its path.
-        is_settled: whether this process has settled it: then what is published is never behind the file.
+        is_recovered: whether this process has recovered it: then what is published is never behind the file.
         is_named: whether its name was made durable by this process.
     """
 
@@ -63,7 +63,7 @@ class KeyFile:
         self.path = os.path.join(folder, LOG)
         self._record_path = os.path.join(folder, PUBLISHED)
         self._files, self._key, self._edits = files, key, edits
-        self.is_settled = self.is_named = False
+        self.is_recovered = self.is_named = False
         self._record: int | None = None
         self._opening = threading.Lock()
         self._descriptor: int | None = files.edit(self.path) if edits else files.open(self.path)
@@ -108,7 +108,7 @@ class KeyFile:
         """Whether a record is known to be as new as the file."""
         if known is None or known.file != self.header.file:
             return False
-        return self.is_settled or known.boot == self._files.boot() != bytes(16)
+        return self.is_recovered or known.boot == self._files.boot() != bytes(16)
 
     def unpublished(self, known: Published) -> int:
         """How many frames, at most two, follow what is published, by their headers."""
@@ -143,12 +143,12 @@ class KeyFile:
             before = frame.link
         return found if limit is None else found[:limit]
 
-    def settle(self, *, writes: bool) -> Published:
+    def recover(self, *, writes: bool) -> Published:
         """Take in what is durable and not published, and publish it.
 
         REQUIRES: the lock of the key, and `is_whole`.
 
-        A process that was killed, or a power cut, may leave frames that nobody has published. The intact ones
+        A process that was killed, or a power cut, may leave frames that were not published. The intact ones
         that continue the log are flushed, and count from now on. What a torn write left is taken away.
 
         Args:
@@ -190,11 +190,11 @@ class KeyFile:
         if writes:
             self._clear(last.end)
             self.publish(last)
-            self.is_settled = True
+            self.is_recovered = True
         return last
 
     def write(self, known: Published, data: bytes) -> Published:
-        """Write the next entry, which nobody believes yet; `flush` it then. REQUIRES: the lock, and `settle`.
+        """Write the next entry, which no reader believes yet; `flush` it then. REQUIRES: the lock, and `recover`.
 
         Raises:
             OSError: it is not in.
@@ -214,7 +214,7 @@ class KeyFile:
         """Make a written entry durable, then publish it.
 
         Raises:
-            OSError: the entry may be durable; it counts if a later `settle` finds it.
+            OSError: the entry may be durable; it counts if a later `recover` finds it.
         """
         try:
             self._files.datasync(self._descriptor)
@@ -298,7 +298,7 @@ class KeyFile:
 
     def _clear(self, start: int) -> None:
         """Take away what stands where the next frame comes."""
-        with suppress(OSError):  # then it is found by `settle`
+        with suppress(OSError):  # then it is found by `recover`
             if any(self._read(start, FRAME_BYTES)):
                 self._files.pwrite(self._descriptor, bytes(FRAME_BYTES), start)
 

@@ -114,7 +114,7 @@ class FramedVersionLog:
                 if expected is None:
                     self._make(key, Header(self._fresh(), 0, NO_LINK), [data])
                 return expected is None
-            known = self._settled(key, file)
+            known = self._recovered(key, file)
             if known.seqno != expected:
                 return False
             try:
@@ -131,7 +131,7 @@ class FramedVersionLog:
     def truncate(self, key: str, seqno: int) -> int:
         """Put a file without the removed entries in the place of the other; see `VersionLog.truncate`."""
         with self._writing(check_name(key), create=False) as file:
-            known = None if file is None else self._settled(key, file)
+            known = None if file is None else self._recovered(key, file)
             check_truncation(key, None if known is None else known.seqno, seqno)
             if file is None or known is None:
                 return 0
@@ -171,7 +171,7 @@ class FramedVersionLog:
             try:
                 with self._opened(key, KeyFile.is_whole) as file:
                     if file is not None:
-                        file.entries(self._settled(key, file), 0)
+                        file.entries(self._recovered(key, file), 0)
                 return None
             except SymbolicLink:
                 raise
@@ -227,8 +227,8 @@ class FramedVersionLog:
         """How far a file may be believed by a reader.
 
         SUBTLE: a frame behind what is published is that of a process that is just writing, or one that a
-        killed process or a lost record left. Who gets the lock can tell. Two such frames are never of a
-        process that is just writing, which has settled the first.
+        killed process or a lost record left. A reader that gets the lock can tell. Two such frames are never of a
+        process that is just writing, which has recovered the first.
         """
         known = file.published()
         waits = True
@@ -247,15 +247,15 @@ class FramedVersionLog:
             if not file.is_whole():
                 self._pool.forget(key, file)
                 raise _Replaced
-            return file.settle(writes=self._writes)
+            return file.recover(writes=self._writes)
 
     def _seen(self, file: KeyFile) -> Published:
-        """What a user who cannot take the lock may believe: all that is intact, if no writer came meanwhile.
+        """What a user without access to the lock may believe: all intact frames, if no writer came meanwhile.
 
         A writer publishes what it finds before it writes anything.
         """
         before = file.published()
-        found = file.settle(writes=False)
+        found = file.recover(writes=False)
         if file.published() != before or not file.is_current():
             raise _Replaced
         return found
@@ -289,16 +289,16 @@ class FramedVersionLog:
 
     # --- Writing ---
 
-    def _settled(self, key: str, file: KeyFile) -> Published:
+    def _recovered(self, key: str, file: KeyFile) -> Published:
         """What is durable of a file. REQUIRES: the lock."""
         try:
-            return file.settle(writes=True)
+            return file.recover(writes=True)
         except OSError as error:
             self._pool.forget(key, file)
             raise unavailable("write key", key, error) from error
 
     def _name(self, key: str, file: KeyFile) -> None:
-        """Make the name of a file durable: who made it may have died before that."""
+        """Make the name of a file durable: the process that made it may have died before that."""
         if not file.is_named:
             self._folders.flush(self._folder(key))
             file.is_named = True
@@ -321,13 +321,13 @@ class FramedVersionLog:
     def _publish(self, key: str, published: Published) -> None:
         """Publish a file that has just got its name, durably.
 
-        It counts also if that fails: what a record of another file says is settled by who reads it.
+        It counts also if that fails: a reader does not believe a record of another file, and recovers.
         """
         with suppress(StoreUnavailable), self._opened(key, KeyFile.is_whole) as file:
             if file is not None:
                 file.is_named = True
                 file.publish(published)
-                file.is_settled = True
+                file.is_recovered = True
 
     def _written(self, path: str, header: Header, entries: list[bytes]) -> Published:
         """Write a whole file and flush it."""

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
 
-from tidelake.errors import Closed
+from tidelake.errors import Closed, StoreUnavailable
+from tidelake.process import ProcessOrigin
 from tidelake.store.files import Files
 from tidelake.store.framed.keyfile import KeyFile
 
@@ -41,6 +42,7 @@ class FilePool:
 
     def __init__(self, limit: int, files: Files) -> None:
         self._limit, self._files = limit, files
+        self._origin = ProcessOrigin()
         self._begin()
         _register(self)
 
@@ -114,10 +116,16 @@ class FilePool:
             self._files.close(descriptor)
         for held in inherited:
             held.file.close()
+        self._origin = ProcessOrigin()
         self._begin()
         self._is_closed = is_closed
 
     def _taken(self, key: str) -> _Held | None:
+        if not self._origin.is_here:
+            raise StoreUnavailable(
+                "the process was forked with files of a log open, and not by Python: open the lake again in "
+                "the child"
+            )
         with self._changed:
             if self._is_closed:
                 raise Closed(f"cannot use key {key!r}: the version log was closed; open it again")
