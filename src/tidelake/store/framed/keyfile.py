@@ -194,7 +194,9 @@ class KeyFile:
         return last
 
     def write(self, known: Published, data: bytes) -> Published:
-        """Write the next entry, which no reader believes yet; `flush` it then. REQUIRES: the lock, and `recover`.
+        """Write the next entry, which no reader believes yet; `flush` it then.
+
+        REQUIRES: the lock, and `recover` since it was taken.
 
         Raises:
             OSError: it is not in.

@@ -227,8 +227,8 @@ class FramedVersionLog:
         """How far a file may be believed by a reader.
 
         SUBTLE: a frame behind what is published is that of a process that is just writing, or one that a
-        killed process or a lost record left. A reader that gets the lock can tell. Two such frames are never of a
-        process that is just writing, which has recovered the first.
+        killed process or a lost record left. A reader that gets the lock can tell. Two such frames are never
+        of a process that is just writing, which has recovered the first.
         """
         known = file.published()
         waits = True
