@@ -43,6 +43,7 @@ names the object and, if there is one, the remedy.
     ├── CorruptionError               stored bytes are damaged: restore them
     │   └── SymbolicLink              a lake contains a symbolic link: replace it by its target
     ├── FormatTooNew                  written by a newer Tidelake: upgrade
+    ├── FormatTooOld                  written by an unreleased version: carry the rows over
     └── InternalError                 a bug in Tidelake: report it
 """
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from bench import contention
+from tidelake.store.framed.log import FramedVersionLog
 
 
 @pytest.mark.full
@@ -31,9 +32,9 @@ def test_a_slow_flush_is_paid_by_commits_and_not_by_lost_races(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(contention.time, "sleep", pauses.append)
-    log = contention.SlowLog(str(tmp_path))
-    log.flush_s = 5.0
+    log = FramedVersionLog(str(tmp_path), files=contention.slow_files(5.0))
     assert log.compare_and_set("a", None, b"0")
+    pauses.clear()
     assert log.compare_and_set("a", 0, b"1")
     assert not log.compare_and_set("a", 0, b"2")
     assert pauses == [5.0]
