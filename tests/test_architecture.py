@@ -61,7 +61,13 @@ BANS = (
     Ban(
         "os.getpid",
         PROCESS,
-        ("process.py", "cli/output.py", "spark/writing/rejects.py", "store/scratch.py", "store/sqlite.py"),
+        (
+            "process.py",
+            "cli/output.py",
+            "spark/writing/rejects.py",
+            "store/framed/log.py",
+            "store/scratch.py",
+        ),
     ),
     Ban("subprocess", COMMANDS, ("cli/", "spark/session.py")),  # the session asks Java for its version
     # The address of a log may be secret, so workers find it in their environment.
@@ -142,7 +148,6 @@ WORLDS = {
     "shard/spec.py": {"Env"},
     "store/framed/log.py": {"SystemClock"},  # of a log that is opened alone, for its wait for a lock
     "store/objects/driver.py": {"ThreadSpawner"},  # the one thread of the loop of a process
-    "store/sqlite.py": {"SystemClock"},  # of a log that is opened alone
     "testing/files.py": {"SystemClock"},
 }
 

@@ -52,6 +52,8 @@ class KeyFile:
         is_named: whether its name was made durable by this process.
     """
 
+    _is_open = False
+
     def __init__(self, files: Files, key: str, folder: str, *, edits: bool) -> None:
         """Open the file.
 
@@ -66,7 +68,8 @@ class KeyFile:
         self.is_recovered = self.is_named = False
         self._record: int | None = None
         self._opening = threading.Lock()
-        self._descriptor: int | None = files.edit(self.path) if edits else files.open(self.path)
+        self._descriptor = files.edit(self.path) if edits else files.open(self.path)
+        self._is_open = True
         try:
             if not stat.S_ISREG(files.fstat(self._descriptor).st_mode):
                 raise self.damaged("it is not a file")
@@ -242,16 +245,15 @@ class KeyFile:
 
     def close(self) -> None:
         """Close the files. May be repeated."""
-        descriptors = self._descriptor, self._record
-        self._descriptor = self._record = None
-        for descriptor in descriptors:
-            if descriptor is not None:
-                self._files.close(descriptor)
+        if self._is_open:
+            self._is_open = False
+            self._files.close(self._descriptor)
+            if self._record is not None:
+                self._files.close(self._record)
 
     def __del__(self) -> None:
         """Close the files of a log that was dropped without a `close`."""
-        if hasattr(self, "_descriptor"):
-            self.close()
+        self.close()
 
     def _frames(self, known: Published, first: int) -> tuple[list[Frame], bytes, int]:
         """Frames from entry `first` (or the first of the file) to the newest, with the bytes they are in.

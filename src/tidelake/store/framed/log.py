@@ -442,7 +442,9 @@ class FramedVersionLog:
             try:
                 return opened(path)
             except FileNotFoundError:
-                if not (create or (self._writes and exists(self._files, os.path.join(self._folder(key), LOG)))):
+                if not (
+                    create or (self._writes and exists(self._files, os.path.join(self._folder(key), LOG)))
+                ):
                     return None
             # Another process may make the file, or delete the folder, meanwhile.
             with suppress(FileExistsError, FileNotFoundError):
