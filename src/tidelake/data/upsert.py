@@ -127,11 +127,11 @@ def resolve_among(
     if rules.stored_order is not None:
         events = _timely(events, old.slice(0, 0), schema, domain, rules)
     column = domain.columns[0]
-    turns = np.unique(later.column(column).to_numpy())
-    steps = np.searchsorted(turns, events.column(column).to_numpy(), side="right")
+    cuts = np.unique(later.column(column).to_numpy())
+    steps = np.searchsorted(cuts, events.column(column).to_numpy(), side="right")
     found: list[Resolved] = []
     for step in np.unique(steps):
-        come = later.filter(pc.less(later.column(column), turns[step])) if step < len(turns) else later
+        come = later.filter(pc.less(later.column(column), cuts[step])) if step < len(cuts) else later
         parts = [old, come, *(one.updates for one in found)]
         present = consolidate(pa.concat_tables(_at_one_time(part, column) for part in parts), schema, domain)
         found.append(resolve(events.filter(pa.array(steps == step)), present, schema, domain, rules))
