@@ -46,7 +46,7 @@ class Failed:
 Decided: TypeAlias = Outcome[R] | Failed
 
 
-class Handle(Protocol):
+class Requester(Protocol):
     """The handle that a command comes from."""
 
     def named(self, error: TidelakeError) -> TidelakeError:
@@ -72,7 +72,7 @@ class CommitRequest(Request, Generic[R]):
 
     def __init__(
         self,
-        machine: Handle,
+        machine: Requester,
         command: Command[R],
         *,
         alone: bool = False,
@@ -113,6 +113,6 @@ class CommitRequest(Request, Generic[R]):
 class RefreshRequest(Request):
     """The request of one thread to refresh the newest state."""
 
-    def __init__(self, machine: Handle) -> None:
+    def __init__(self, machine: Requester) -> None:
         super().__init__()
         self.machine = machine

@@ -212,7 +212,7 @@ def test_what_is_no_time_is_refused(lake, collection, time):
 def test_calls_that_contradict_themselves_are_refused(lake, collection):
     collection.append(at(3, 1))
     for call, said in (
-        (lambda: collection.append(rows(2), upper=9), "needs times: add the column _time"),
+        (lambda: collection.append(rows(2), upper=9), "needs times: give time=, add the column _time"),
         (lambda: collection.append(at(5, 2), lower=4), "lower=4 needs an upper"),
         (lambda: collection.compare_and_append(at(5, 2), 9, 4), "swap them|not at or after|not at or before"),
         (lambda: collection.compare_and_append(rows(), 9, 4), "missing column|swap them|not at or before"),

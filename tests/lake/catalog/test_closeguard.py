@@ -70,6 +70,8 @@ GIVEN = {
 # Calls of methods that take something else.
 CALLS = {
     "Collection.advance_since": lambda c: c.advance_since(0),
+    "Collection.delete": lambda c: c.delete(GIVEN["keys"]),
+    "Writer.delete": lambda w: w.delete(GIVEN["keys"]),
     "Collection.evolve": lambda c: c.evolve(pa.schema([*SCHEMA, ("w", pa.int64())])),
     "Collection.lookup": lambda c: c.lookup(GIVEN["keys"]),
     "Collection.listen": lambda c: c.listen(0),

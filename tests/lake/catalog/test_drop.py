@@ -198,7 +198,7 @@ def test_everybody_with_an_old_handle_is_told_and_nothing_comes_back(site, is_go
         with pytest.raises(CollectionDropped, match="collection 'c' was dropped"):
             act()
     # Not in for certain, so the number stays usable and the batch can be deleted.
-    assert writer._unsure is None
+    assert writer._numbers._unsure is None
     batch.delete()
     site.lake().drop("c")
     assert site.id not in set(site.stores.log.keys())
