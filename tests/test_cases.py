@@ -16,8 +16,17 @@ _CASES = (
     Path(os.environ.get("TIDELAKE_SHARED_DATA") or REPOSITORY.parent / "shared" / "data").parent / "cases"
 )
 # Where an error is right as well, by what the script says.
-_RIGHT_ERRORS = {"sql_case_columns": "UsageError: DuckDB takes columns 'Code' and 'code' for one"}
-_SCRIPTS: list[Path | None] = [*sorted(_CASES.glob("[a-z]*.py"))] or [None]
+_RIGHT_ERRORS = {
+    "sql_case_columns": "UsageError: DuckDB takes columns 'Code' and 'code' for one",
+    "cdc_incremental_snapshot": "use old_rows='stored'",
+    "cdc_readded_column": "IncompatibleSchema",
+    "cdc_table_collision": "would both go to collection",
+}
+# They damage files of another layout. `lake/admin/test_fsck.py` and `kills/test_killed_at_every_change.py`
+# do the same to the files of today.
+_OF_ANOTHER_LAYOUT = {"group_fsck", "repair_killed"}
+_FOUND = sorted(one for one in _CASES.glob("[a-z]*.py") if one.stem not in _OF_ANOTHER_LAYOUT)
+_SCRIPTS: list[Path | None] = [*_FOUND] or [None]
 
 
 def _marks(script: Path | None) -> list[pytest.MarkDecorator]:

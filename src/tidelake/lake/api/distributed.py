@@ -96,13 +96,13 @@ class Distributed(SplitReads, Handle):
         return self._shard.apply_decided().state
 
     def commit_time(self) -> Time:
-        """The time that rows without one get if they are committed now. Mostly no store call.
+        """The time that rows without one get if they are committed now. One log scan.
 
         Raises:
             UsageError: times are tuples; or the last time was given, and is much older than the clock.
             UpperMismatch: all times are closed for good.
         """
-        return commit_floor(self._shard, self._shard.version_to_write().state)
+        return commit_floor(self._shard, self._shard.version().state)
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
         """A picklable object that uploads updates in other processes; their times must be in the interval.
