@@ -191,6 +191,7 @@ class Lease:
     def abandon(self) -> None:
         """Renew the hold only until its running reads end: the reader was forgotten. Takes no lock."""
         self._owned = False
+        self._let_go()
 
     # For reads.
 
@@ -224,7 +225,11 @@ class Lease:
     def _end(self, number: int) -> None:
         """Takes no lock: the garbage collector may call it anywhere."""
         self._reads.pop(number, None)
-        if not (self._reads or self._owned or self.id):
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Leave the renewer if it has nothing more to do: the hold of a reader that was forgotten expires."""
+        if not (self._reads or self._owned) and (self._is_reader or not self.id):
             self._renewer.discard(self)
 
     def _finish(self) -> None:
@@ -254,7 +259,6 @@ class Lease:
         renewer = self._renewer
         if not (self._reads or self._owned):
             renewer.discard(self)
-            # The hold of a reader that was forgotten expires.
             if not self._is_reader:
                 self.close()
             return

@@ -10,6 +10,7 @@ is published is believed. Must not know where keys are, nor who may write.
 import os
 import stat
 import threading
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 
@@ -253,6 +254,9 @@ class KeyFile:
 
     def __del__(self) -> None:
         """Close the files of a log that was dropped without a `close`."""
+        if self._is_open:
+            message = f"{self.path} was not closed: close the lake, or use it as a context manager"
+            warnings.warn(message, ResourceWarning, stacklevel=2)
         self.close()
 
     def _frames(self, known: Published, first: int) -> tuple[list[Frame], bytes, int]:
