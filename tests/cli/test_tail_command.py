@@ -48,11 +48,25 @@ def test_once_prints_what_is_there_and_ends(run, place):
     assert some == [{"v": "x", "_time": 2, "_diff": 1}, {"_upper": [3]}]
 
 
+def test_staged_updates_are_printed_before_their_times_are_closed(run, place):
+    with tidelake.open(place) as lake:
+        c = lake.collection("c")
+        c.stage(rows(7, _time=[5]))
+        c.stage(rows(8, _time=[9]))
+        c.seal(6)
+    staged = run("tail", place, "c", "--staged", "--lower", "4", "--timeout", "0").lines
+    assert staged == [line(7, 5), line(8, 9), {"_upper": [6]}]
+    again = run("tail", place, "c", "--staged", "--no-snapshot", "--timeout", "0").lines
+    assert again == [line(8, 9)]
+
+
 def test_what_cannot_be_is_one_line(run, place):
     for options, code, said in (
         (("--as-of", "0", "--lower", "0"), 2, "different beginnings"),
         (("--no-snapshot", "--lower", "0"), 2, "different beginnings"),
         (("--once", "--until", "9"), 2, "different ends"),
+        (("--staged",), 2, "--no-snapshot"),
+        (("--staged", "--lower", "0", "--once"), 2, "--once"),
         (("--as-of", "9", "--once"), 4, "9"),
         (("--lower", "x"), 2, "--lower='x' is not a time"),
         (("--once", "--where", "w > 1"), 2, "no column"),

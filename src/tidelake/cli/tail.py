@@ -13,6 +13,7 @@ from tidelake.cli.group import COLUMNS, LAKE, NAME, TIMES, WHERE, cli
 if TYPE_CHECKING:
     from tidelake.model.selection import TimesAs
     from tidelake.shard.reading.reader import Step
+    from tidelake.shard.reading.unsealed import StagedStep
 
 
 @cli.command()
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     help="End after so many seconds without updates; default: never.",
 )
+@click.option(
+    "--staged", is_flag=True, help="With --lower or --no-snapshot: print updates as soon as they are staged."
+)
 @COLUMNS
 @WHERE
 @TIMES
@@ -47,6 +51,7 @@ def tail(
     until: str | None,
     once: bool,
     timeout_s: float | None,
+    staged: bool,
     columns: str | None,
     where: str | None,
     times: "TimesAs | None",
@@ -54,7 +59,8 @@ def tail(
     """Print the contents, then every update, until interrupted: one JSON object on each line.
 
     A line {"_upper": [TIME]} means that all updates before TIME have been printed, each once. To continue
-    later, start with --lower the last such TIME. History that is still to be printed is held.
+    later, start with --lower the last such TIME. History that is still to be printed is held. With --staged,
+    updates after that TIME, which no seal has closed yet, are then printed again.
     """
     import tidelake
     from tidelake.cli import files
@@ -65,6 +71,8 @@ def tail(
         )
     if once and until is not None:
         raise errors.UsageError("--once and --until are different ends: give one of them")
+    if staged and (once or not (no_snapshot or lower is not None)):
+        raise errors.UsageError("--staged needs --lower or --no-snapshot, and no --once")
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
         at, start = files.time(as_of, of, "--as-of"), files.time(lower, of, "--lower", read=False)
@@ -72,8 +80,11 @@ def tail(
         end = of.upper if once else last
         patience_s = 0.0 if once and timeout_s is None else timeout_s
         how: dict[str, Any] = {"columns": files.names(columns), "where": where, "times": times or "int64"}
-        if start is not None or no_snapshot:
-            begin = of.upper if start is None else start
+        begin = of.upper if start is None else start
+        steps: Iterator[Step | StagedStep]
+        if staged:
+            steps = of.listen(lower=begin, until=end, staged=True, timeout_s=patience_s, **how)
+        elif start is not None or no_snapshot:
             steps = of.listen(lower=begin, until=end, timeout_s=patience_s, **how)
         else:
             if at is None and not of.domain.total_order:
@@ -84,14 +95,16 @@ def tail(
         _print(steps)
 
 
-def _print(steps: "Iterator[Step]") -> None:
+def _print(steps: "Iterator[Step | StagedStep]") -> None:
     from tidelake.cli import jsonlines
+    from tidelake.shard.reading.unsealed import Records, Sealed
 
     # Close the steps before the lake, so that the hold is released at once.
     with contextlib.closing(steps):  # type: ignore[type-var] # a generator
         for step in steps:
-            for batch in step.updates:
+            for batch in () if isinstance(step, Sealed) else step.updates:
                 for line in jsonlines.lines(batch):
                     click.echo(line)
-            click.echo(jsonlines.dump({"_upper": list(step.upper.elements)}))
+            if not isinstance(step, Records):
+                click.echo(jsonlines.dump({"_upper": list(step.upper.elements)}))
             sys.stdout.flush()

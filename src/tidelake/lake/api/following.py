@@ -8,10 +8,10 @@ or overlap.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from tidelake.data.timestamps import check_clock
 from tidelake.errors import HistoryCompacted, UsageError
@@ -26,10 +26,14 @@ from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.shard.reading import query
 from tidelake.shard.reading.reader import ListenOptions, Reader, Step
 from tidelake.shard.reading.tail import Tail
+from tidelake.shard.reading.unsealed import StagedStep
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow.follow import FollowedArrangement
     from tidelake.arrangement.merge.settings import ArrangementConfig
+
+
+S = TypeVar("S")
 
 
 def following(times: Times, until: FrontierLike | None, options: ReadOptions) -> ListenOptions:
@@ -44,17 +48,46 @@ def following(times: Times, until: FrontierLike | None, options: ReadOptions) ->
 class Following(CollectionHandle):
     """Methods of a collection that go on giving what changes, until their caller stops them."""
 
+    @overload
     def listen(
         self,
         as_of: TimeLike | None = None,
         *,
         lower: FrontierLike | None = None,
         until: FrontierLike | None = None,
+        staged: Literal[False] = False,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
         times: TimesAs = "int64",
-    ) -> Iterator[Step]:
+    ) -> Iterator[Step]: ...
+
+    @overload
+    def listen(
+        self,
+        as_of: TimeLike | None = None,
+        *,
+        lower: FrontierLike | None = None,
+        until: FrontierLike | None = None,
+        staged: Literal[True],
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+        times: TimesAs = "int64",
+    ) -> Iterator[StagedStep]: ...
+
+    def listen(
+        self,
+        as_of: TimeLike | None = None,
+        *,
+        lower: FrontierLike | None = None,
+        until: FrontierLike | None = None,
+        staged: bool = False,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+        times: TimesAs = "int64",
+    ) -> Iterator[Step] | Iterator[StagedStep]:
         """Yield the updates after `as_of`, or from `lower` on, each once, in steps; see `Reader.listen`.
 
         Keeps a hold from the first step to the last. Stops after `timeout_s` without a step (default: never).
@@ -64,6 +97,11 @@ class Following(CollectionHandle):
             lower: begin at this frontier, with the updates at it; instead of `as_of`.
             until: end at this frontier: all updates before it are yielded. Default: when the collection is
                 closed.
+            staged: yield updates as soon as they are staged or appended, as `Records`, and a `Sealed` when
+                times are closed: no update before its frontier comes any more. Each update is yielded once,
+                whatever is combined, drained or merged meanwhile. A listener that begins again at the last
+                such frontier gets what was staged and not sealed again. Rows that are erased before their
+                times are closed come once more, with the opposite `_diff`.
             columns: as for `Collection.snapshot`.
             where: as for `Collection.snapshot`.
             timeout_s: how long to wait for each step.
@@ -85,12 +123,20 @@ class Following(CollectionHandle):
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
             error = HistoryCompacted(told, since) if lower is None else query.updates_folded(start, since)
             raise error.of(self.domain.unit)
-        return self._listened(start, how, told)
+        if staged:
+            return self._listened(start, how, told, Reader.follow_staged)
+        return self._listened(start, how, told, Reader.follow)
 
-    def _listened(self, start: Frontier, how: ListenOptions, told: object) -> Iterator[Step]:
+    def _listened(
+        self,
+        start: Frontier,
+        how: ListenOptions,
+        told: object,
+        follow: Callable[[Reader, Frontier, ListenOptions, object], Iterator[S]],
+    ) -> Iterator[S]:
         hold = start.just_before().join(self.since)
         with Reader(self._shard, f"listen to {self.name}", hold) as reader:
-            yield from reader.follow(start, how, told)
+            yield from follow(reader, start, how, told)
 
     def subscribe(
         self,

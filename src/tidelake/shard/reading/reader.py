@@ -22,6 +22,7 @@ from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
+from tidelake.shard.reading.unsealed import StagedStep, staged_steps
 from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
@@ -180,6 +181,21 @@ class Reader:
 
     def follow(self, lower: Frontier, following: ListenOptions, told: object = None) -> Iterator[Step]:
         """Every time from `lower` on, as `listen`. An error names `told`, or the frontier if that is None."""
+        self._check_from(lower, told)
+        return self._steps(lower, following)
+
+    def follow_staged(
+        self, lower: Frontier, following: ListenOptions, told: object = None
+    ) -> Iterator[StagedStep]:
+        """Every update from `lower` on as it is staged, and what seals it; see `staged_steps`."""
+        self._check_from(lower, told)
+        # The tail does not need the version that it began with.
+        self._version = None
+        self._lease.unpin()
+        asked = Updates(lower, following.until.join(lower))
+        return staged_steps(self._shard, self._lease, asked, following.options, self._maybe_downgrade)
+
+    def _check_from(self, lower: Frontier, told: object) -> None:
         state = self._alive()
         if state.since != state.minimum and not state.since.keeps_times_from(lower):
             error = (
@@ -188,7 +204,6 @@ class Reader:
                 else HistoryCompacted(told, state.since)
             )
             raise error.of(state.domain.unit)
-        return self._steps(lower, following)
 
     def _steps(self, frontier: Frontier, following: ListenOptions) -> Iterator[Step]:
         until = following.until.join(frontier)

@@ -23,6 +23,7 @@ from tidelake.model.evolution import why_not_readable_as
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.lease import explained
+from tidelake.shard.runs.difference import minus
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_held, plan_read
 from tidelake.shard.runs.read import rows, shown, sources_of
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
@@ -88,6 +89,17 @@ class VersionRead:
     def between(self, keys: KeyRange) -> Generator[pa.RecordBatch]:
         """The rows of a range of keys, as `stream`. Errors as there."""
         return self._batches(self.needed, keys)
+
+    def difference(self, more: list[Source], less: list[Source]) -> Generator[pa.RecordBatch]:
+        """The answer of some runs less that of others, as `stream`; an earlier version may have had them."""
+        where = self.selection.where
+        if where is not None:
+            scope = Scope(self.spec, where=where)
+            more, less = matching(more, scope), matching(less, scope)
+        found = minus(self.spec, self._blobs, more, less, self.query, selection=self.selection)
+        if self.as_timestamps:
+            found = timestamps.stream(found, self.spec.domain)
+        return self.version.watch(found)
 
     def stream_of(self, batches: Iterable[pa.RecordBatch]) -> Rows:
         """As `stream`, of batches with all columns that were read already."""
