@@ -22,7 +22,7 @@ from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.state import codec
 from tidelake.state.namechecks import check_names, name_check
-from tidelake.store.marker import decode_marker
+from tidelake.store.marker import Marker, decode_marker
 from tiers import examples
 
 RECORDS = sorted((Path(__file__).parent.parent / "formats").glob("v*/records/*"))
@@ -129,9 +129,8 @@ def test_a_path_of_plain_names_stays_below_its_folder(name):
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name])
 def test_a_forged_id_of_a_lake_or_a_shard_is_damage(name):
-    marker = json.dumps({"format": 2, "lake": name, "log": "postgres"}).encode()
     with pytest.raises(CorruptionError, match="plain name"):
-        decode_marker("marker", marker)
+        decode_marker("marker", Marker(name).encode())
     with pytest.raises(CorruptionError, match="plain name"):
         History(name, None, None)
 
