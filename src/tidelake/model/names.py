@@ -23,6 +23,7 @@ _SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.=-]+"
 _PLAIN = re.compile(_SEGMENT, re.ASCII)
 _PART = re.compile(rf"({_SEGMENT})/parts/([0-9a-f]{{16}})-([0-9a-f]+)\.parquet", re.ASCII)
 _ASIDE = re.compile(rf"{_SEGMENT}/aside/[0-9]{{19}}-[0-9a-f]+/{_SEGMENT}", re.ASCII)
+_HELD = re.compile(rf"{_SEGMENT}/held/{_SEGMENT}/[0-9a-f]+", re.ASCII)
 _MARK = re.compile(rf"copies/{_SEGMENT}/[0-9a-f]+/({_SEGMENT})", re.ASCII)
 _ROLLUP = re.compile(rf"{_SEGMENT}/rollups/([0-9]{{19}})-[0-9a-f]+", re.ASCII)
 
@@ -112,6 +113,19 @@ def aside(shard_id: str, seqno: int, id_: str, what: str) -> str:
     return f"{shard_id}/aside/{seqno:019d}-{id_}/{what}"
 
 
+def held(shard_id: str, writer: str, id_: str) -> str:
+    """The name of rows that a stream holds back, with a fresh id; REQUIRES: `writer` is plain.
+
+    The record of the stream's writer names them, and only that writer deletes them; so does a drop.
+    """
+    return f"{helds(shard_id, writer)}{id_}"
+
+
+def helds(shard_id: str, writer: str) -> str:
+    """What the names of all rows that a stream holds back start with."""
+    return f"{shard_id}/held/{writer}/"
+
+
 def asides(shard_id: str) -> str:
     """The prefix of all that repairs of a shard have set aside."""
     return f"{shard_id}/aside/"
@@ -120,6 +134,11 @@ def asides(shard_id: str) -> str:
 def aside_at(name: str) -> int:
     """The seqno of the state from which an object was set aside. REQUIRES: `is_aside`."""
     return int(name.split("/")[2].partition("-")[0])
+
+
+def is_held(name: str) -> bool:
+    """Whether an object has rows that a stream holds back."""
+    return _HELD.fullmatch(name) is not None
 
 
 def is_aside(name: str) -> bool:

@@ -26,10 +26,11 @@ from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark import ingest, write
 from tidelake.spark.envelopes import held as held_back
 from tidelake.spark.envelopes.changes import ChangeParser, OldRows
-from tidelake.spark.envelopes.held import BYTES_MAX, Held, merged, packed, split, with_held
+from tidelake.spark.envelopes.held import Held, grouped, merged, packed, split, unpacked, with_held
+from tidelake.spark.envelopes.messages import as_bytes
 from tidelake.spark.envelopes.positions import COPY, COPY_END, MARK, NONE, NOTHING, ROWS, positions
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
-from tidelake.spark.envelopes.surveys import SURVEY, merged_surveys, survey, twice
+from tidelake.spark.envelopes.surveys import SURVEY, fingerprints, merged_surveys, survey, twice
 from tidelake.spark.envelopes.timeline import Progress, copies_again, timeline
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.running import BYTES_MAX as driver_bytes
@@ -71,13 +72,13 @@ class Stream:
         before = split(self.record)[1]
         batches = [_batch(lines, f"{self.batches}-{i}") for i, lines in enumerate(files)]
         if before is not None and before.rows:
-            again = before.batch()
-            assert again is not None
-            batches.append(again)
+            batches.append(unpacked(before.rows))
         clock = self.clock or "ts_ms"
         found = pa.Table.from_batches([survey(positions(b.column(0), clock)) for b in batches], schema=SURVEY)
         progress = None if before is None else before.progress
-        seen = None if before is None or not before.rows else batches[-1].column("value")
+        seen = None
+        if before is not None and before.rows:
+            seen = fingerprints(as_bytes(batches[-1].column("value")))
         line = timeline(merged_surveys(found), self.clock, progress, whole=False, seen=seen)
         self.batches += 1
         if line is None:
@@ -557,24 +558,27 @@ def test_a_commit_position_that_is_too_large_is_refused() -> None:
         placed(line("sqlserver", commit_lsn="ff000027:00000ac0:0002"))
 
 
-def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch, events: Lines) -> None:
-    rows = _batch(events[:10], "f")
-    assert packed([rows]) and packed([rows.slice(0, 0)]) == b""
-    assert len(packed([_batch(events, "f")])) < BYTES_MAX
-    monkeypatch.setattr(held_back, "BYTES_MAX", 10)
-    with pytest.raises(InvalidUpdates, match=r"10 events would have to be held back.*larger micro-batches"):
-        packed([rows])
+def test_what_is_held_back_is_packed_in_small_pieces(monkeypatch: pytest.MonkeyPatch, events: Lines) -> None:
+    rows = _batch(events[:30], "f")
+    assert packed([rows.slice(0, 0)]) == b"" and list(grouped([])) == [b""]
+    each = [packed([rows.slice(at, 1)]) for at in range(30)]
+    monkeypatch.setattr(held_back, "OBJECT_BYTES", 4 * max(map(len, each)))
+    pieces = list(grouped(each))
+    assert 1 < len(pieces) < 10
+    assert pa.Table.from_batches(map(unpacked, pieces)) == pa.Table.from_batches([rows])
 
 
 def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
     stream = Stream()
     stream.take([events[:100]])
     text, kept = split(stream.record)
-    assert text == "x" and kept is not None and kept.batch() is not None
+    assert text == "x" and kept is not None and kept.any
     assert split(with_held("a b", kept)) == ("a b", kept)
     assert split(None) == ("", None) and split("a b") == ("a b", None)
-    rows = kept.batch()
-    assert rows is not None and rows.schema.names == list(AS_TEXT)
+    stored = Held(kept.progress, stored=("a/held/b/1", "a/held/b/2"))
+    assert stored.any and split(with_held("a b", stored)) == ("a b", stored)
+    rows = unpacked(kept.rows)
+    assert rows.schema.names == list(AS_TEXT)
     assert (np.array(rows.column("block")) < 0).all() and rows.column("offset").null_count == 0
 
 
@@ -649,9 +653,11 @@ def test_tasks_take_what_is_delivered_again_once(spark: Any, tmp_path: Path, eve
 
 @pytest.mark.full
 @pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("most", [held_back.BYTES_MAX, 0])
 def test_an_ingest_goes_on_where_a_transaction_was_held_back(
-    spark: Any, tmp_path: Path, events: Lines
+    spark: Any, tmp_path: Path, events: Lines, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
+    monkeypatch.setattr(held_back, "BYTES_MAX", most)
     c = tidelake.open(tmp_path / "lake").create("acc", SCHEMA, key=["id"])
     whole = Stream()
     whole.take([events[:600]])
@@ -661,6 +667,7 @@ def test_an_ingest_goes_on_where_a_transaction_was_held_back(
 
     landed(tmp_path / "in", events[:301], 0)
     assert run().held > 0
+    assert bool(list((tmp_path / "lake").rglob("held/*/*"))) == (most == 0)
     landed(tmp_path / "in", events[301:302], 1)
     with pytest.raises(UsageError, match="held back by this writer"):
         run(time="source.lsn")

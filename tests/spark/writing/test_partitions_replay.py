@@ -24,6 +24,7 @@ from tidelake.spark.envelopes.held import POSITION_MAX, Held, split, with_held
 from tidelake.spark.envelopes.partitions import PARTITIONS_MAX
 from tidelake.spark.envelopes.places import Reached, TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, PLACES
+from tidelake.spark.writing.heldrows import HeldRows
 from tidelake.spark.writing.tablelines import FewLines
 from tiers import rounds
 
@@ -113,7 +114,7 @@ class Log:
             self.send(place, {"op": "m", "source": source})
 
 
-def few(taken: dict[TopicPartition, list[Message]], held: pa.RecordBatch | None) -> FewLines:
+def few(taken: dict[TopicPartition, list[Message]], held: HeldRows | None) -> FewLines:
     """Messages as a micro-batch."""
     rows = [(place, one) for place, messages in taken.items() for one in messages]
     given: dict[str, list[Any]] = {
@@ -127,7 +128,7 @@ def few(taken: dict[TopicPartition, list[Message]], held: pa.RecordBatch | None)
     names = [*AS_TEXT, *PLACES]
     columns = [pa.array(given.get(name, [None] * len(rows)), kinds.get(name, pa.string())) for name in names]
     batches = [pa.RecordBatch.from_arrays(columns, names=names)] if rows else []
-    return FewLines(batches if held is None else [held, *batches])
+    return FewLines(batches if held is None else [*held.batches(), *batches])
 
 
 class Reader:

@@ -1,6 +1,9 @@
 """Change events of several tables against a replay by a dictionary, in micro-batches of any size."""
 
+import json
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -8,17 +11,21 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from feed import Feed, contents, told
+import pyspark.sql.functions as F
+from feed import Feed, connect, contents, told
 
 import tidelake
 from tidelake.errors import WriterFenced
 from tidelake.spark import tables_sink
+from tidelake.spark.envelopes import held as held_back
+from tidelake.spark.envelopes.held import packed, split
 from tidelake.spark.envelopes.read import AS_TEXT
-from tidelake.spark.writing.tablelines import FewLines
+from tidelake.spark.writing.heldrows import HeldRows
+from tidelake.spark.writing.tablelines import FewLines, lines_of
 from tiers import rounds
 
 
-def few(lines: list[str], held: pa.RecordBatch | None = None, start: int = 0) -> FewLines:
+def few(lines: list[str], held: HeldRows | None = None, start: int = 0) -> FewLines:
     """Lines as a micro-batch."""
     kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64()}
     given: dict[str, Any] = {"value": lines, "offset": range(start + 1, start + len(lines) + 1)}
@@ -26,7 +33,7 @@ def few(lines: list[str], held: pa.RecordBatch | None = None, start: int = 0) ->
         pa.array(given.get(name, [None] * len(lines)), kinds.get(name, pa.string())) for name in AS_TEXT
     ]
     batch = pa.RecordBatch.from_arrays(columns, names=list(AS_TEXT))
-    return FewLines([batch] if held is None else [held, batch])
+    return FewLines([batch] if held is None else [*held.batches(), batch])
 
 
 def test_tables_are_what_a_replay_leaves_at_every_time(tmp_path: Any) -> None:
@@ -97,3 +104,92 @@ def test_an_older_driver_is_fenced(tmp_path: Any) -> None:
     with pytest.raises(WriterFenced):
         old.write(lambda _: few(third), "query", 2)
     new.write(lambda _: few(third), "query", 2)
+
+
+COLUMNS = {"id": ("int64", False), "n": ("int32", False)}
+
+
+def event(table: str, key: int, own: int, commit: int) -> str:
+    """An insert of PostgreSQL, in the transaction after a commit."""
+    source = {"connector": "postgresql", "db": "d", "schema": "public", "table": table, "lsn": own}
+    source |= {"sequence": json.dumps([str(commit), "0"]), "snapshot": "false"}
+    payload = {"before": None, "after": {"id": key, "n": key % 7}, "op": "c", "source": source}
+    return json.dumps({"schema": connect(table, COLUMNS), "payload": payload})
+
+
+def stored(place: Path) -> set[str]:
+    """The names of the objects in which rows are held back."""
+    found = (path for path in place.rglob("*") if path.is_file() and "/held/" in str(path))
+    return {str(path)[str(path).index("/held/") :] for path in found}
+
+
+def test_a_large_transaction_is_held_back_in_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_back, "BYTES_MAX", 1_800)
+    monkeypatch.setattr(held_back, "OBJECT_BYTES", 2_000)
+    monkeypatch.setattr("tidelake.spark.envelopes.read.ROWS_MAX", 3)
+    lines = [event(f"t{n % 2}", n, 1_000 + n, 900) for n in range(40)]
+    place = tmp_path / "lake"
+    lake = tidelake.open(place)
+    sink = tables_sink(lake, "shop", keys=["id"])
+    sink.write(lambda held: few([event("t0", 99, 800, 700), *lines[:10]], held), "query", 0)
+    for number, at in enumerate((10, 20, 30), 1):
+        before = stored(place)
+        assert len(before) > 1
+        if at == 20:
+            # A driver stored rows, and was killed before its commit.
+            folder = next(place.rglob("held/*"))
+            (folder / "aa").write_bytes(packed([]))
+            assert stored(place) > before
+        # What was sent last comes again.
+        cut = lines[at - 3 : at + 10]
+        sink = tables_sink(lake, "shop", keys=["id"])
+        done = sink.write(lambda held, cut=cut: few(cut, held), "query", number)
+        assert (done.held, done.repeated, lake["shop.public.t1"].upper.elements) == (at + 10, 3, (900,))
+        kept = split(lake["shop"].writer("spark-tables", owner="query").last_content)[1]
+        assert kept is not None and not kept.rows
+        assert stored(place) == {f"/{name.partition('/')[2]}" for name in kept.stored}
+        assert sink.write(lambda held, cut=cut: few(cut, held), "query", number).already
+    assert not lake.fsck().findings
+    lake["shop"].collect()
+    sink = tables_sink(lake, "shop", keys=["id"])
+    done = sink.write(lambda held: few([event("t0", 100, 3_000, 2_000)], held), "query", 4)
+    assert done.held == 1 and not stored(place)
+    # A driver was killed between its commit and the deletion.
+    (folder / "bb").write_bytes(packed([]))
+    sink = tables_sink(lake, "shop", keys=["id"])
+    sink.write(lambda held: few([event("t0", 101, 5_000, 4_000)], held), "query", 5)
+    assert not stored(place)
+    for table in range(2):
+        found = contents(lake[f"shop.public.t{table}"], 1_999)
+        assert {key for key in found if key < 40} == set(range(table, 40, 2))
+        assert len(lake[f"shop.public.t{table}"].updates(900, 2_000).read_all()) == 20
+
+
+@pytest.mark.full
+def test_tasks_hold_back_a_transaction_of_many_rows(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Such rows are packed into very few bytes.
+    monkeypatch.setattr(held_back, "BYTES_MAX", 100_000)
+    monkeypatch.setattr(held_back, "OBJECT_BYTES", 100_000)
+    place, count = tmp_path / "lake", 100_000
+    lake = tidelake.open(place)
+    text = event("t@", 11111111, 22222222, 900)
+    columns = {"@": F.col("id") % 2, "11111111": F.col("id"), "22222222": F.col("id") + 1000}
+    parts = [columns.get(part, F.lit(part)) for part in re.split("(@|11111111|22222222)", text)]
+    for number in range(2):
+        frame = spark.range(number * count, (number + 1) * count, 1, 4).select(
+            F.concat(*parts).alias("value")
+        )
+        sink = tables_sink(lake, "shop", keys=["id"])
+        done = sink.write(lambda held, frame=frame: lines_of(frame, held, None), "query", number)
+        assert done.held == (number + 1) * count and stored(place)
+    frame = spark.createDataFrame([(event("t0", -1, 900_000, 800_000),)], "value string")
+    sink = tables_sink(lake, "shop", keys=["id"])
+    done = sink.write(lambda held: lines_of(frame, held, None), "query", 2)
+    assert done.held == 1 and not stored(place)
+    for name in ("t0", "t1"):
+        found = lake[f"shop.public.{name}"].updates(0, 800_000).read_all()
+        assert len(found) == count and set(found.column("_time").to_pylist()) == {799_999}

@@ -28,7 +28,7 @@ from tidelake.spark.envelopes.changes import (
     Truncates,
 )
 from tidelake.spark.envelopes.event import INCREMENTAL, REPEATED
-from tidelake.spark.envelopes.held import packed
+from tidelake.spark.envelopes.held import ROWS_MAX, packed
 from tidelake.spark.envelopes.messages import as_bytes, place
 from tidelake.spark.envelopes.positions import MARK, positions
 from tidelake.spark.envelopes.timeline import Timeline
@@ -84,6 +84,7 @@ class EventReader:
     answer: Answer
     _lines: LineNumbers = field(default_factory=LineNumbers)
     _held: list[pa.RecordBatch] = field(default_factory=list)
+    _packed: list[bytes] = field(default_factory=list)
 
     def read(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Parsed, "Places"]:
         """Parse a batch: the rows that it makes, the rest of the result, and where the events are from.
@@ -116,13 +117,19 @@ class EventReader:
         return parsed.rows, parsed, places
 
     def finish(self) -> None:
-        """Add what is held back to the answer, after the last batch.
+        """Add what is held back to the answer, after the last batch."""
+        self._pack()
+        self.answer.held = tuple(self._packed)
 
-        Raises:
-            InvalidUpdates: it is too large.
-        """
-        rows = packed(self._held)
-        self.answer.held = (rows,) if rows else ()
+    def _hold(self, rows: pa.RecordBatch) -> None:
+        """Hold rows back. They are packed soon, since a transaction may be larger than the memory."""
+        self._held.append(rows)
+        if sum(batch.num_rows for batch in self._held) >= ROWS_MAX:
+            self._pack()
+
+    def _pack(self) -> None:
+        rows, self._held = packed(self._held), []
+        self._packed += [rows] if rows else []
 
     def _in_time(
         self, batch: pa.RecordBatch, places: "Places", timeline: Timeline, *, again: bool
@@ -145,7 +152,7 @@ class EventReader:
             for name, values in kept.items():
                 at = batch.schema.get_field_index(name)
                 batch = batch.set_column(at, batch.schema.field(at), pa.array(values))
-            self._held.append(batch.filter(pa.array(held)))
+            self._hold(batch.filter(pa.array(held)))
         if places.files.null_count == len(places.files):
             # Messages of several partitions, in the order of the log.
             places = replace(places, modified=found.starts, blocks=found.ends)

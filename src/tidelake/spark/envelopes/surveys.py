@@ -10,6 +10,7 @@ INVARIANT: an event that is in two batches is of a transaction that `twice` name
 """
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
@@ -51,6 +52,12 @@ def told_apart(lines: pa.Array) -> pa.Array:
     """
     texts = lines.view(pa.string())
     return pc.replace_substring_regex(texts, r'"ts_[mun]s":\s*[0-9]+', "").view(pa.binary())
+
+
+def fingerprints(lines: pa.Array) -> pa.Array:
+    """`told_apart`, as digests of 16 bytes."""
+    digests = [blake2b(text, digest_size=16).digest() for text in told_apart(lines).to_pylist()]
+    return pa.array(digests, pa.binary())
 
 
 def survey(found: Positions) -> pa.RecordBatch:

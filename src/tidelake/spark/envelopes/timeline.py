@@ -37,7 +37,7 @@ from tidelake.spark.envelopes.positions import (
     Positions,
     mixed,
 )
-from tidelake.spark.envelopes.surveys import goes_back, told_apart
+from tidelake.spark.envelopes.surveys import fingerprints, goes_back, told_apart
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -63,7 +63,7 @@ class Timeline:
         floor: the least time that later transactions may have; used with a clock, and by a first copy.
         copying: whether a first copy is going on: its rows are at open times.
         upper: all times before it are closed after this micro-batch; None: it says nothing.
-        seen: what tells the events apart that were held back before, as `told_apart`.
+        seen: what tells the events apart that were held back before, as `fingerprints`.
     """
 
     connector: str
@@ -134,8 +134,8 @@ class Timeline:
         again = np.zeros(len(rows), np.bool_)
         if self.seen is not None:
             near = np.flatnonzero(rows & (found.starts >= self.done) & (found.starts <= self.before))
-            texts = told_apart(lines.take(pa.array(near)))
-            again[near] = pc.is_in(texts, value_set=self.seen).to_numpy(zero_copy_only=False)
+            told = fingerprints(lines.take(pa.array(near)))
+            again[near] = pc.is_in(told, value_set=self.seen).to_numpy(zero_copy_only=False)
         there = np.flatnonzero(rows)
         if goes_back(found, there).any():
             codes = told_apart(lines.take(pa.array(there))).dictionary_encode().indices.to_numpy()
@@ -187,7 +187,7 @@ def timeline(
         unit_clock: the field of `source` whose values are times; None: times are positions.
         before: how far the stream was; None: this is its first micro-batch.
         whole: the lines end with whole transactions: none is held back.
-        seen: lines (binary) that were held back before.
+        seen: `fingerprints` of the lines that were held back before.
         reach: up to this position all events are here, if they come in several streams, such as partitions:
             the least of their last positions. None: up to the last one.
         copied: whether all rows of a first copy are here, if they come in several streams. None: they are if
@@ -223,7 +223,7 @@ def timeline(
         "done": done,
         "before": 0 if before is None else before.last,
         "known_clock": known_clock,
-        "seen": None if seen is None else told_apart(seen),
+        "seen": seen,
     }
     floor = NONE if before is None else before.floor
     copies = found.filter(pa.array((roles & COPY) > 0))

@@ -292,9 +292,11 @@ class _Sink(BatchSink[IngestedBatch, Writer]):
                 batch,
                 lambda answer: content_of(answer.files if files is None else files),
                 stream=True,
+                first=self._first,
             ),
             title=f"tidelake: ingest batch {batch} into {self.collection.name}",
         )
+        self._first = False
         answer, appended = written.answer, written.appended
         return IngestedBatch(
             batch,

@@ -23,11 +23,12 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.append import past_last
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope, OneTime
-from tidelake.spark.envelopes.held import with_held
+from tidelake.spark.envelopes.held import split, with_held
 from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.updates import commit_time
 from tidelake.spark.tasks import described, signed
 from tidelake.spark.uploads import Answer
+from tidelake.spark.writing.heldrows import HeldStore
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.transactions import Transactions, surveyed
@@ -48,6 +49,7 @@ class Numbered:
         content: describes the input of the data, to tell whether it is the same again.
         stream: whether the next number goes on where this one ends: then transactions may be held back.
         planned: partitions of Kafka that the data is made of, also those without messages.
+        first: whether the writer has committed nothing since it was opened.
     """
 
     writer: Writer
@@ -55,6 +57,7 @@ class Numbered:
     content: Callable[[Answer], str] = _nothing
     stream: bool = False
     planned: Collection[TopicPartition] = ()
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def write(
         few = taken.few if envelope.rebases else None
         by_tasks = by_tasks or taken.few is None
         if numbered is not None and numbered.stream:
-            numbered = replace(numbered, content=_keeping(numbered.content, taken))
+            numbered = _keeping(collection, numbered, taken)
     rows: PreparedRows | None = None
     stored: Answer | None = None
     while True:
@@ -219,6 +222,7 @@ def _staged(collection: LakeCollection, answer: Answer, numbered: Numbered, seal
         sequence=numbered.sequence,
         content=numbered.content(answer),
     )
+    _tidied(numbered)
     upper = open_upper(collection)
     return Appended(upper, upper)
 
@@ -227,8 +231,30 @@ def _numbered_batch(collection: LakeCollection, numbered: Numbered) -> NumberedB
     return NumberedBatch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
 
 
-def _keeping(content: Callable[[Answer], str], taken: Transactions) -> Callable[[Answer], str]:
-    return lambda answer: with_held(content(answer), taken.held(answer))
+class _Keeping:
+    """The content of a record, with what is held back, which is stored once for each answer."""
+
+    def __init__(self, content: Callable[[Answer], str], taken: Transactions, store: HeldStore) -> None:
+        self._content, self._taken, self.store = content, taken, store
+        self._told: tuple[Answer, str] | None = None
+
+    def __call__(self, answer: Answer) -> str:
+        if self._told is None or self._told[0] is not answer:
+            kept = self.store.keep(self._taken.progress, answer.held)
+            self._told = answer, with_held(self._content(answer), kept)
+        return self._told[1]
+
+
+def _keeping(collection: LakeCollection, numbered: Numbered, taken: Transactions) -> Numbered:
+    before = split(numbered.writer.last_content)[1]
+    held = HeldStore(collection, numbered.writer.name, before, first=numbered.first)
+    return replace(numbered, content=_Keeping(numbered.content, taken, held))
+
+
+def _tidied(numbered: Numbered) -> None:
+    """After a commit: delete what its stream does not hold back any more."""
+    if isinstance(numbered.content, _Keeping):
+        numbered.content.store.committed()
 
 
 def commit(
@@ -319,7 +345,7 @@ def _append(
         return collection.distributed.append_uploaded(
             answer.uploads, lower=lower, upper=upper, advance=answer.advances, read_at=read_at
         )
-    return numbered.writer.append_uploaded(
+    appended = numbered.writer.append_uploaded(
         answer.uploads,
         lower=lower,
         upper=upper,
@@ -328,6 +354,8 @@ def _append(
         advance=answer.advances,
         read_at=read_at,
     )
+    _tidied(numbered)
+    return appended
 
 
 def _end(lower: Frontier, upper: Frontier | None, answer: Answer) -> Frontier:

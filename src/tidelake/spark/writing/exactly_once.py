@@ -102,6 +102,8 @@ class BatchSink(ABC, Generic[D, W]):
     error: Exception | None = None
     _opened: tuple[str, W] | None = None
     _failed: int | None = None
+    # Whether no micro-batch was committed since the writer was opened.
+    _first: bool = True
     # For most streams Spark has no estimate of a micro-batch's size: use that of the last one.
     _taken_bytes: int | None = None
 
@@ -132,7 +134,7 @@ class BatchSink(ABC, Generic[D, W]):
     def _writer(self, query: str) -> W:
         """The writer, opened once for each query."""
         if self._opened is None or self._opened[0] != query:
-            self._opened = (query, self._open(query))
+            self._opened, self._first = (query, self._open(query)), True
         return self._opened[1]
 
     def _is_in(self, writer: W, batch: int, content: str) -> bool:
@@ -192,7 +194,7 @@ class Sink(BatchSink[WrittenBatch, Writer]):
             return WrittenBatch(batch, False, self.collection.upper, staged.rows, staged.late)
         title = f"tidelake: batch {batch} into {self.collection.name}"
         planned = planned_places(frame, query, batch)
-        numbered = Numbered(writer, batch, lambda _answer: content, stream=True, planned=planned)
+        numbered = Numbered(writer, batch, lambda _answer: content, True, planned, self._first)
         done = write(
             self.collection,
             frame,
@@ -201,7 +203,7 @@ class Sink(BatchSink[WrittenBatch, Writer]):
             title=title,
             expected_bytes=self._taken_bytes,
         )
-        self._taken_bytes = done.answer.taken_bytes
+        self._taken_bytes, self._first = done.answer.taken_bytes, False
         appended, answer = done.appended, done.answer
         return WrittenBatch(
             batch,

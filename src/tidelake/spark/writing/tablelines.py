@@ -37,7 +37,8 @@ from tidelake.spark.envelopes.storing import check_parsed, event_schema
 from tidelake.spark.envelopes.tablename import Table
 from tidelake.spark.envelopes.unmade import Target, Unmade
 from tidelake.spark.uploads import Answer, total
-from tidelake.spark.versions import from_arrow, to_arrow
+from tidelake.spark.versions import to_arrow
+from tidelake.spark.writing.heldrows import HeldRows
 from tidelake.spark.writing.running import fetched, rows_of
 from tidelake.spark.writing.transactions import Surveyed, seen_column
 
@@ -153,22 +154,22 @@ class Lines(Protocol):
         """Give up what was kept of them."""
 
 
-def lines_of(frame: DataFrame, held: pa.RecordBatch | None, expected_bytes: int | None) -> Lines:
+def lines_of(frame: DataFrame, held: HeldRows | None, expected_bytes: int | None) -> Lines:
     """The lines of a micro-batch.
 
     Args:
         frame: with columns as the envelope `debezium` takes texts.
-        held: lines that were held back by the micro-batch before, with the columns of `AS_TEXT`.
+        held: lines that were held back by the micro-batch before.
         expected_bytes: the size of the last micro-batch, used if Spark has no estimate.
     """
     lines = texts(frame, placed=of_kafka(frame.schema))
     keyed = "key" in frame.columns
-    few = fetched(lines, expected_bytes)
+    few = None if held is not None and held.many else fetched(lines, expected_bytes)
     if few is not None:
-        return FewLines([*([] if held is None else [held]), *few], keyed=keyed)
+        return FewLines([*([] if held is None else held.batches()), *few], keyed=keyed)
     if held is None:
         return SparkLines(lines, keyed=keyed)
-    again = from_arrow(lines.sparkSession, held, lines.select(*AS_TEXT).schema)
+    again = held.frame(lines.sparkSession, lines.select(*AS_TEXT).schema)
     # A partition of its own, so that no batch has lines of both.
     return SparkLines(lines.unionByName(again, allowMissingColumns=True), keyed=keyed)
 

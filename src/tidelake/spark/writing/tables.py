@@ -25,7 +25,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.changes import LINE, Late
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.held import Held, merged, split, with_held
+from tidelake.spark.envelopes.held import Held, split, with_held
 from tidelake.spark.envelopes.messages import unreadable
 from tidelake.spark.envelopes.partitions import seen_again
 from tidelake.spark.envelopes.places import TopicPartition
@@ -35,6 +35,7 @@ from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.tasks import described, signed
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.exactly_once import BatchSink, planned_by, planned_places, query_of
+from tidelake.spark.writing.heldrows import HeldRows, HeldStore, held_rows
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.tablelines import Lines, TableTarget, lines_of
 from tidelake.spark.writing.tabletargets import Entries, TableTargets
@@ -84,7 +85,7 @@ class TablesBatch:
     absent: int = 0
 
 
-Made = Callable[[pa.RecordBatch | None], Lines]
+Made = Callable[[HeldRows | None], Lines]
 Progress = Callable[[TablesBatch], None]
 Places: TypeAlias = frozenset[TopicPartition]
 
@@ -154,11 +155,14 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             return TablesBatch(batch, True, register.upper)
         before = split(writer.last_content)[1]
         self._check_time(before)
-        lines = made(None if before is None else before.batch())
+        held = held_rows(register, before)
+        lines = made(held)
         try:
-            return self._written(
-                lines, register, writer, before, batch=batch, content=content, planned=planned
+            done = self._written(
+                lines, register, writer, before, held, batch=batch, content=content, planned=planned
             )
+            self._first = False
+            return done
         finally:
             self._taken_bytes = lines.taken_bytes
             lines.close()
@@ -171,14 +175,19 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
 
     def _check_time(self, before: Held | None) -> None:
         """Refuse a path of the time if events are held back, which have the times of their transactions."""
-        if before is not None and before.rows and self.targets.options.get("time") is not None:
+        if before is not None and before.any and self.targets.options.get("time") is not None:
             raise UsageError(
                 "events of a transaction are held back by this writer until its commit is known: go on "
                 "without time"
             )
 
     def _timed(
-        self, lines: Lines, register: Collection, before: Held | None, planned: Places
+        self,
+        lines: Lines,
+        register: Collection,
+        before: Held | None,
+        held: HeldRows | None,
+        planned: Places,
     ) -> tuple[Timeline | None, HowFar | None, int]:
         """The times of the transactions, how far the stream is then, and how many messages were seen before.
 
@@ -196,7 +205,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         idle_ms = self._envelope().idle_ms
         # What follows a first copy is looked up in it, so the copy is closed first.
         reach = -1 if before is not None and before.progress.copying else None
-        times = work.timeline(found, before, reach=reach, planned=planned, idle_ms=idle_ms)
+        times = work.timeline(found, before, held, reach=reach, planned=planned, idle_ms=idle_ms)
         return (None, None, repeated) if times is None else (*times, repeated)
 
     def _envelope(self) -> Debezium:
@@ -209,17 +218,19 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
         register: Collection,
         writer: GroupWriter,
         before: Held | None,
+        held: HeldRows | None,
         *,
         batch: int,
         content: str,
         planned: Places,
     ) -> TablesBatch:
-        times, progress, repeated = self._timed(lines, register, before, planned)
+        times, progress, repeated = self._timed(lines, register, before, held, planned)
         plans = self.targets.plan(lines, times)
         for plan in plans.tables:
             if plan.there is None:
                 lines.check(plan, _whole(register.upper))
         targets = self.targets.make(plans)
+        store = HeldStore(register, writer.name, before, first=self._first)
         while True:
             read_at = writer.join([target.collection.name for target in targets])
             answers = lines.answers(targets)
@@ -228,12 +239,13 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
                 whole.add(answer)
             told = content
             if progress is not None:
-                told = with_held(content, Held(progress, merged(list(whole.held))))
+                told = with_held(content, store.keep(progress, whole.held))
             end, changed = self._closing(times, whole, self.targets.changed(targets, plans.left_out))
             work = _Work(batch, told, end, changed, read_at)
             done = self._appended(targets, answers, whole.rejects, writer, work)
             if done is not None:
                 break
+        store.committed()
         counts = {target.collection.name: a.events for target, a in zip(targets, answers, strict=True)}
         return TablesBatch(
             batch,

@@ -6,7 +6,6 @@ the events. What is held back comes again with the next micro-batch, as if it we
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Self
 
 import numpy as np
@@ -20,18 +19,18 @@ from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.debezium import Debezium, holds_texts, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.event import REPEATS
-from tidelake.spark.envelopes.held import Held, merged, split
+from tidelake.spark.envelopes.held import Held, split
 from tidelake.spark.envelopes.messages import as_bytes
 from tidelake.spark.envelopes.partitions import PLACED, partitions, placed_survey, seen_again
 from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.positions import positions
 from tidelake.spark.envelopes.read import AS_TEXT
 from tidelake.spark.envelopes.routes import NumberedLines
-from tidelake.spark.envelopes.surveys import SURVEY, Twice, merged_surveys, survey, told_apart, twice
+from tidelake.spark.envelopes.surveys import SURVEY, Twice, fingerprints, merged_surveys, survey, twice
 from tidelake.spark.envelopes.timeline import Progress, Timeline, copies_again, timeline
 from tidelake.spark.tasks import described, one_thread
-from tidelake.spark.uploads import Answer
-from tidelake.spark.versions import from_arrow, to_arrow
+from tidelake.spark.versions import to_arrow
+from tidelake.spark.writing.heldrows import HeldRows, held_rows
 from tidelake.spark.writing.running import fetched
 
 # What tells an event apart from all others.
@@ -65,10 +64,6 @@ class Transactions:
         The last piece is appended if what is appended does not depend on the contents (`rebases`).
         """
         return self.timeline.copying or (self.copied and not rebases)
-
-    def held(self, answer: Answer) -> Held:
-        """What is kept until the next micro-batch."""
-        return Held(self.progress, merged(list(answer.held)))
 
 
 @dataclass(frozen=True)
@@ -113,6 +108,7 @@ class Surveyed:
         self,
         found: pa.Table,
         before: Held | None,
+        held: HeldRows | None,
         *,
         whole: bool = False,
         reach: int | None = None,
@@ -124,6 +120,7 @@ class Surveyed:
         Args:
             found: of all lines: also those that were held back before.
             before: what the micro-batch before left.
+            held: the rows that it held back.
             whole: the lines end with whole transactions: none is held back.
             reach: up to this position all events are here.
             planned: as for `partitions`, like the next one.
@@ -131,8 +128,7 @@ class Surveyed:
 
         Errors as for `timeline` and `partitions`.
         """
-        held = None if before is None else before.batch()
-        seen = None if held is None else as_bytes(held.column("value"))
+        seen = None if held is None else held.fingerprints()
         progress = None if before is None else before.progress
         known = Progress("") if progress is None else progress
         found = merged_surveys(found)
@@ -190,7 +186,7 @@ def surveyed(
     """
     before = split(kept)[1]
     if not isinstance(envelope, Debezium) or not envelope.by_transaction or not holds_texts(frame.schema):
-        if before is not None and before.rows:
+        if before is not None and before.any:
             raise UsageError(
                 "events of a transaction are held back by this writer until its commit is known, and the "
                 "envelope now names a time or is another one: go on with 'debezium' and no time"
@@ -198,27 +194,31 @@ def surveyed(
         return None
     work = Surveyed.of(collection, placed=of_kafka(frame.schema))
     lines = texts(frame, placed=work.placed)
-    held = None if before is None else before.batch()
+    held = held_rows(collection, before)
+    # Tasks take all lines if they take those.
+    fetch = held is None or not held.many
     with described(frame.sparkSession, title):
-        few, found = _found(lines, work, expected_bytes)
+        few, found = _found(lines, work, expected_bytes, fetch=fetch)
         repeated = 0
         known = {} if before is None else before.progress.partitions
         if work.placed and (offsets := seen_again(found, known)):
             is_seen = seen_column(offsets)
             repeated = lines.where(is_seen).count()
             lines = lines.where(~is_seen)
-            few, found = _found(lines, work, expected_bytes)
+            few, found = _found(lines, work, expected_bytes, fetch=fetch)
         if few is None and envelope.old_rows == "events":
             several = twice(found, 0 if before is None else before.progress.held)
             if several:
                 lines, again = _once(lines, work.clock, several)
                 repeated += again
     if held is not None:
-        found = pa.concat_tables([found, pa.Table.from_batches(work.all(iter([held])), schema=work.found)])
+        found = pa.concat_tables([found, pa.Table.from_batches(work.all(held.batches()), schema=work.found)])
     copied = before is not None and before.progress.copying
     # What follows a first copy is looked up in it, so the copy is closed first.
     reach = -1 if copied and envelope.old_rows == "stored" else None
-    times = work.timeline(found, before, whole=whole, reach=reach, planned=planned, idle_ms=envelope.idle_ms)
+    times = work.timeline(
+        found, before, held, whole=whole, reach=reach, planned=planned, idle_ms=envelope.idle_ms
+    )
     if times is None:
         return None
     if envelope.old_rows == "events" and before is not None and copies_again(found, before.progress):
@@ -229,16 +229,16 @@ def surveyed(
     lines = lines.select(*AS_TEXT)
     few = None if few is None else [batch.select(AS_TEXT) for batch in few]
     if held is not None:
-        lines = lines.unionByName(from_arrow(lines.sparkSession, held, lines.schema))
-        few = None if few is None else [held, *few]
+        lines = lines.unionByName(held.frame(lines.sparkSession, lines.schema))
+        few = None if few is None else [*held.batches(), *few]
     return Transactions(lines, few, *times, copied, repeated)
 
 
 def _found(
-    lines: DataFrame, work: Surveyed, expected_bytes: int | None
+    lines: DataFrame, work: Surveyed, expected_bytes: int | None, *, fetch: bool
 ) -> tuple[list[pa.RecordBatch] | None, pa.Table]:
     """The lines, if they are few, and their survey."""
-    few = fetched(lines, expected_bytes)
+    few = fetched(lines, expected_bytes) if fetch else None
     if few is not None:
         return few, pa.Table.from_batches(work.all(iter(few)), schema=work.found)
     return None, to_arrow(lines.mapInArrow(work, frame_schema(work.found))).cast(work.found)
@@ -278,9 +278,9 @@ class _TellApart:
             lines = as_bytes(numbered.column("value"))
             there = np.flatnonzero(self.several.has(positions(lines, self.clock or "ts_ms")))
             found: list[bytes | None] = [None] * len(lines)
-            texts = told_apart(lines.take(pa.array(there))).to_pylist()
-            for at, text in zip(there.tolist(), texts, strict=True):
-                found[at] = blake2b(text, digest_size=16).digest()
+            told = fingerprints(lines.take(pa.array(there))).to_pylist()
+            for at, one in zip(there.tolist(), told, strict=True):
+                found[at] = one
             yield numbered.append_column(_APART, pa.array(found, pa.binary()))
 
 
