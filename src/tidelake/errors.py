@@ -47,7 +47,7 @@ names the object and, if there is one, the remedy.
     └── InternalError                 a bug in Tidelake: report it
 """
 
-from typing import NoReturn, Self
+from typing import Self
 
 from tidelake.timetext import shown, span
 
@@ -64,8 +64,22 @@ def to_install(extra: str) -> str:
     )
 
 
+_MESSAGE_MAX = 4_000
+
+
 class TidelakeError(Exception):
     """The root of all errors that Tidelake raises on purpose."""
+
+    def __init_subclass__(cls) -> None:
+        """Leave out the middle of a very long message, as of a value that is quoted in it."""
+        super().__init_subclass__()
+        whole = cls.__str__
+
+        def cut(self: Self) -> str:
+            text, half = whole(self), _MESSAGE_MAX // 2
+            return text if len(text) <= _MESSAGE_MAX else f"{text[:half]} ... {text[-half:]}"
+
+        cls.__str__ = cut  # type: ignore[assignment, method-assign]
 
 
 class UsageError(TidelakeError, ValueError):
@@ -262,22 +276,6 @@ class StaysHere(UsageError, TypeError):
 
     A `TypeError` as well, which is what pickle raises.
     """
-
-
-class Handle:
-    """The base of what is opened, with locks and perhaps credentials in it: pickle and `copy` refuse it."""
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            StaysHere: always; says what to do.
-        """
-        raise StaysHere(
-            f"a {type(self).__name__} cannot be pickled or copied, since it belongs to this process: "
-            "open the lake in the worker with tidelake.open(lake.url), and hand on names, rows or an "
-            "arrangement_reference"
-        )
 
 
 class UpperMismatch(TimedError, TidelakeError):

@@ -5,8 +5,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from tidelake.data.importable import hard_columns, importable
+from tidelake.data.importable import check_for_duckdb, check_for_polars, hard_columns, importable
 from tidelake.data.rows import Rows
+from tidelake.errors import UsageError
 from tidelake.lake.api.embedded import Scan
 
 polars = pytest.importorskip("polars")
@@ -110,3 +111,20 @@ def test_a_fixed_size_list_without_nulls_is_not_copied() -> None:
     schema = pa.schema([("x", PAIR)])
     batch = pa.record_batch([pa.array([[i, i] for i in range(20)], PAIR)], schema=schema).slice(3, 10)
     assert importable(batch, hard_columns(schema)) is batch
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.decimal256(39, 2), pa.float16(), pa.list_(pa.struct([("a", pa.float16())]))]
+)
+def test_a_type_that_a_library_lacks_is_named_with_its_column(kind):
+    schema = pa.schema([("id", pa.int64()), ("odd", kind)])
+    with pytest.raises(
+        UsageError, match=r"column 'odd' is a .*, which DuckDB lacks: leave it out by columns="
+    ):
+        check_for_duckdb(schema)
+    if kind == pa.decimal256(39, 2):
+        with pytest.raises(UsageError, match=r"column 'odd' is a .*, which polars lacks"):
+            check_for_polars(schema)
+    else:
+        check_for_polars(schema)
+    check_for_duckdb(schema.remove(1))

@@ -163,3 +163,9 @@ def test_names_are_found_wherever_a_type_has_them():
 def test_a_type_whose_names_would_not_be_found_is_refused():
     with pytest.raises(InternalError, match="would not be found"):
         name_check(Several)
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"{", b"\xff", b"1" * 100_000, b""])
+def test_a_marker_that_is_not_json_is_damaged(data):
+    with pytest.raises(CorruptionError, match="marker"):
+        decode_marker("marker", data)

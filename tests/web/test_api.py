@@ -90,7 +90,9 @@ def test_sizes_of_some_names_are_those_of_their_states(client, lake):
     assert "gone" in found["gone"]["error"]
 
 
-@pytest.mark.parametrize("names", ["", "{}", "[1]", json.dumps(["c"] * (SUMMARIES_MAX + 1)), "not JSON"])
+@pytest.mark.parametrize(
+    "names", ["", "{}", "[1]", json.dumps(["c"] * (SUMMARIES_MAX + 1)), "not JSON", "[" * 20_000]
+)
 def test_names_that_are_no_list_are_refused(client, names):
     assert client.get("/api/summaries", params={"names": names}).status_code == 400
 

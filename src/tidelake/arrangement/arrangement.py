@@ -29,7 +29,6 @@ from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.data.ingest import normalize
 from tidelake.data.types import row_schema, schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import Handle
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
@@ -37,7 +36,7 @@ from tidelake.model.time import TimeDomain
 A = TypeVar("A", bound="Arrangement")
 
 
-class Arrangement(ArrangementReads, Handle):
+class Arrangement(ArrangementReads):
     """An indexed multiset of updates in this process, merged in the background. Thread-safe; to be closed.
 
     If it is garbage collected before it is closed, it warns, and a background thread closes it.

@@ -7,7 +7,7 @@ letters for one, and reads the first. Owns which columns are copied and which ar
 batches come from. Invariant: the values are the same, and other columns are not touched.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
@@ -20,17 +20,49 @@ def hard_columns(schema: pa.Schema) -> tuple[int, ...]:
     return tuple(i for i, kind in kinds if kind.num_fields and _is_hard(kind, inside=False))
 
 
-def check_names(schema: pa.Schema) -> None:
-    """Refuse names of columns, or of fields of a struct, of which DuckDB would read another.
+# Decimals of both libraries have 128 bits.
+_DIGITS_MAX = 38
+
+
+def check_for_duckdb(schema: pa.Schema) -> None:
+    """Refuse columns that DuckDB cannot read, or of which it would read another.
 
     Raises:
-        UsageError: two names differ only in case (has both), or there is no column.
+        UsageError: a type that it lacks, two names of columns or of fields of a struct that differ only in
+            case (has both), or no column.
     """
     if not len(schema):
         raise UsageError("DuckDB has no relations without columns: name one, or count the rows of to_arrow()")
+    _check_types(schema, "DuckDB", lambda kind: _is_wide(kind) or pa.types.is_float16(kind))
     _check_alike("columns", schema, "choose one of them by columns=[...], or rename one by evolve")
     for field in schema:
         _check_fields(f"fields in column {field.name!r},", field.type)
+
+
+def check_for_polars(schema: pa.Schema) -> None:
+    """Refuse columns that polars cannot read.
+
+    Raises:
+        UsageError: a type that it lacks.
+    """
+    _check_types(schema, "polars", _is_wide)
+
+
+def _is_wide(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(kind) and kind.precision > _DIGITS_MAX)
+
+
+def _check_types(schema: pa.Schema, library: str, lacks: Callable[[pa.DataType], bool]) -> None:
+    for field in schema:
+        if _has(field.type, lacks):
+            raise UsageError(
+                f"column {field.name!r} is a {field.type}, which {library} lacks: leave it out by "
+                "columns=[...], or read it by to_arrow"
+            )
+
+
+def _has(kind: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bool:
+    return is_such(kind) or any(_has(kind.field(i).type, is_such) for i in range(kind.num_fields))
 
 
 def _check_fields(what: str, kind: pa.DataType) -> None:

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake import tabletext
-from tidelake.data.importable import check_names, hard_columns, importable
+from tidelake.data.importable import check_for_duckdb, check_for_polars, hard_columns, importable
 from tidelake.data.pandasframe import frame
 from tidelake.data.timecells import texts
 from tidelake.data.types import UNFIT
-from tidelake.errors import Handle, UsageError, to_install
+from tidelake.errors import UsageError, to_install
+from tidelake.handle import Handle
 from tidelake.model.time import TimeDomain
 
 SHOWN_ROWS = 10
@@ -138,6 +139,7 @@ class Rows(Handle):
             UsageError: polars is not installed, or some rows were read before.
         """
         polars = optional("polars", "polars")
+        check_for_polars(self._schema)
         self._check_whole("to_polars")
         return polars.from_arrow(self.read_all(), rechunk=False)
 
@@ -151,7 +153,7 @@ class Rows(Handle):
             UsageError: DuckDB is not installed, names differ only in case, or some rows were read before.
         """
         duckdb = optional("duckdb", "sql")
-        check_names(self._schema)
+        check_for_duckdb(self._schema)
         self._check_whole("to_duckdb")
         rows = self.read_all()
         return duckdb.from_arrow(rows) if connection is None else connection.from_arrow(rows)

@@ -159,3 +159,13 @@ def test_what_a_token_refused_can_be_written_under_it(lake):
     with pytest.raises(UpdateBeforeLower):
         c.append(rows(1), time=3, token="t")
     assert not c.append(rows(1), time=9, token="t").already and contents(c) == {(1, "x"): 1}
+
+
+@pytest.mark.parametrize("number", [1.5, 1.0, True, "1", 2**63, -1, b"1"])
+def test_a_number_of_another_type_is_refused_and_the_collection_can_be_read(lake, number):
+    writer = lake.create("c", SCHEMA, key=["id"]).writer("w")
+    for call in (writer.append, writer.upsert, writer.replace):
+        with pytest.raises(UsageError, match=r"sequence=.* must be"):
+            call(rows(1), sequence=number)
+    with tidelake.open(lake.url) as again:
+        assert again["c"].writers()["w"].sequence is None

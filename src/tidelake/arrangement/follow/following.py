@@ -16,7 +16,8 @@ from typing import Protocol, TypeVar
 
 from tidelake.data.rows import Rows
 from tidelake.env import Env, Spawned, Stop
-from tidelake.errors import Closed, CollectionNotFound, Handle, NotYetClosed, RowsErased
+from tidelake.errors import Closed, CollectionNotFound, NotYetClosed, RowsErased
+from tidelake.handle import Handle
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Updates
 from tidelake.model.time import Time

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from tidelake.arrangement.read.cursor import Cursor
 from tidelake.arrangement.read.snapshot import Snapshot
+from tidelake.handle import Handle
 from tidelake.model.instants import TimeLike
 
 
-class ArrangementReads(ABC):
+class ArrangementReads(Handle, ABC):
     """The reads of an arrangement, by its snapshots."""
 
     @abstractmethod

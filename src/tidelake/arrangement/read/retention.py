@@ -38,6 +38,7 @@ from tidelake.data.order import group_starts, sortable
 from tidelake.data.sort import sort_indices
 from tidelake.data.types import UNFIT
 from tidelake.errors import UsageError
+from tidelake.handle import door
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 
@@ -68,6 +69,7 @@ class Ranked:
             raise UsageError(f"n={self.n!r} must be a whole number: how many values of each key to keep")
 
 
+@door
 def last_n(n: int, where: pc.Expression | None = None) -> Ranked:
     """Keep the last n values of each key, in the total order of values (nulls last).
 
@@ -79,6 +81,7 @@ def last_n(n: int, where: pc.Expression | None = None) -> Ranked:
     return Ranked(n, "greatest", (), where)
 
 
+@door
 def top_n(n: int, by: str | Sequence[str], where: pc.Expression | None = None) -> Ranked:
     """Keep the n values of each key that are greatest in some columns; nulls and NaN are never preferred.
 
@@ -90,6 +93,7 @@ def top_n(n: int, by: str | Sequence[str], where: pc.Expression | None = None) -
     return Ranked(n, "greatest", _names(by), where)
 
 
+@door
 def bottom_n(n: int, by: str | Sequence[str], where: pc.Expression | None = None) -> Ranked:
     """Keep the n values of each key that are least in some columns; otherwise as `top_n`."""
     return Ranked(n, "least", _names(by), where)

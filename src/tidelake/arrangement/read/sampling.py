@@ -50,6 +50,8 @@ def partition_keys(
 ) -> pa.Table:
     """See `Snapshot.partition_keys`."""
     keys = sample_keys(batches, view, max(n * n, _SAMPLE_MIN), random)
+    # More ranges than keys are not found.
+    n = min(n, keys.num_rows)
     places = np.unique(np.arange(1, n) * keys.num_rows // max(1, n))
     return keys.take(pa.array(places[places > 0]))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tidelake.data.events import EventColumns
 from tidelake.data.rows import Rows
 from tidelake.env import Env
-from tidelake.errors import Handle, UsageError
+from tidelake.errors import UsageError
 from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.intervals import R, ReadAt, SplitReads
 from tidelake.lake.api.reading import Reading
@@ -41,7 +41,7 @@ _ALL = ReadOptions()
 
 
 @dataclass(frozen=True, eq=False)
-class Distributed(SplitReads, Handle):
+class Distributed(SplitReads):
     """Work of one collection that several processes or threads do together; `Collection.distributed`.
 
     One process, the driver, has the collection open. The others, the workers, need no handle of it.

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.importable import check_names, hard_columns, importable
+from tidelake.data.importable import check_for_duckdb, hard_columns, importable
 from tidelake.data.rows import Rows, optional
 from tidelake.errors import TidelakeError, UsageError
 
@@ -43,7 +43,7 @@ class Scan:
     """
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
-        check_names(schema)
+        check_for_duckdb(schema)
         self.schema, self._batches = schema, batches
         self.failure: Exception | None = None
 

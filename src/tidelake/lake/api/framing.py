@@ -113,11 +113,11 @@ class Framing(Reading):
             UsageError: names of columns, or of fields of a struct, differ only in case.
         """
         duckdb = optional("duckdb", "sql")
-        from tidelake.data.importable import check_names
+        from tidelake.data.importable import check_for_duckdb
         from tidelake.lake.api.duckdbframe import ContentsDataset
 
         dataset = ContentsDataset(self._contents(as_of, columns, where, timeout_s)[0])
-        check_names(dataset.schema)
+        check_for_duckdb(dataset.schema)
         return (duckdb if connection is None else connection).from_arrow(dataset)
 
     def _contents(

@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 
 from tidelake.data.types import row_schema, update_schema
-from tidelake.errors import Handle, NotYetClosed, UsageError
+from tidelake.errors import NotYetClosed, UsageError
+from tidelake.handle import Handle
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.times import ReadTimes

@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from tidelake.data.rows import Rows
 from tidelake.errors import UsageError
+from tidelake.handle import Handle
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.times import ReadTimes
 from tidelake.model.instants import TimeLike
@@ -19,8 +20,10 @@ R = TypeVar("R")
 ReadAt: TypeAlias = Callable[[AsOf, ReadOptions, Version | None], R]
 """Reads the contents at a time; the version, if any, was just read and told the time."""
 
+_STREAMS_MAX = 65_536
 
-class Timed(ABC):
+
+class Timed(Handle, ABC):
     """Something that has times."""
 
     @property
@@ -162,4 +165,6 @@ def _streams(n: object) -> int:
     """Check a number of streams."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise UsageError(f"n={n!r} must be a whole number of streams, at least 1")
+    if n > _STREAMS_MAX:
+        raise UsageError(f"n={n} streams are too many: ask for at most {_STREAMS_MAX:,}, one for each thread")
     return n

@@ -12,6 +12,7 @@ from types import TracebackType
 from tidelake.config import Config
 from tidelake.env import Env, Recorder
 from tidelake.errors import CollectionNotFound, ReadOnlyLake, TidelakeError, TidelakeWarning, UsageError
+from tidelake.handle import door
 from tidelake.lake.admin.copying import CopyReport, LakeCopy, Side, Watch, names_of
 from tidelake.lake.api.administering import Administering
 from tidelake.lake.api.notebook import bar
@@ -29,6 +30,7 @@ from tidelake.store.url import Stores, normalize_url, open_stores, with_provider
 from tidelake.tabletext import as_html
 
 
+@door
 def open_lake(
     url: str | os.PathLike[str],
     *,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import Handle
+from tidelake.handle import Handle
 from tidelake.lake.admin.agreeing import Agreeing
 from tidelake.lake.admin.sinces import Sinces
 from tidelake.lake.catalog.catalog import Catalog

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tidelake.data.importable import check_for_polars
 from tidelake.data.rows import optional
 from tidelake.data.sql.polarsfilter import condition, without_hints
 from tidelake.lake.api.tablecontents import TableContents
@@ -17,6 +18,7 @@ def lazy_frame(contents: TableContents) -> Any:
     """
     polars = optional("polars", "polars")
     plugins = optional("polars.io.plugins", "polars")
+    check_for_polars(contents.schema)
     schema = polars.DataFrame(contents.schema.empty_table()).schema
 
     def read(

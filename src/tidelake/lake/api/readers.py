@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from tidelake.data.rows import Rows
-from tidelake.errors import Handle, UsageError
+from tidelake.errors import UsageError
+from tidelake.handle import Handle
 from tidelake.lake.api.following import following
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt, SplitReads
 from tidelake.lake.arguments.frontiers import FrontierLike
@@ -21,7 +22,7 @@ from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
 
 
-class CollectionReader(IntervalReads, SplitReads, Handle):
+class CollectionReader(IntervalReads, SplitReads):
     """Reads of a collection under a hold, until `close` or the end of a `with` block.
 
     The hold keeps history from `since` on, and the parts of the version that the reader uses. That is the

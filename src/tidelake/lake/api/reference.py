@@ -15,6 +15,7 @@ from tidelake.arrangement import given
 from tidelake.arrangement.follow.follow import FollowedArrangement
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema, RowsErased
+from tidelake.handle import door
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.lake.arguments.spans import DurationLike, duration_s
@@ -73,6 +74,7 @@ class ArrangementReference:
         _SHARED.get().forget(self)
 
 
+@door
 def arrangement_reference(
     collection: Collection,
     *,

@@ -13,7 +13,8 @@ from types import TracebackType
 
 from tidelake.config import Config
 from tidelake.env import Env, Stop
-from tidelake.errors import Closed, CollectionNotFound, Handle, TidelakeError
+from tidelake.errors import Closed, CollectionNotFound, TidelakeError
+from tidelake.handle import Handle
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.collector import Collector, CollectReport

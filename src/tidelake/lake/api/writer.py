@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tidelake.data.events import OF_KEYS, EventColumns, removals
-from tidelake.errors import Handle, UsageError
+from tidelake.errors import UsageError
+from tidelake.handle import Handle
 from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name

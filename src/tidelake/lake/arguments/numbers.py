@@ -45,6 +45,11 @@ class WriterNumbers:
         Raises:
             UsageError: the number cannot be given; says why.
         """
+        # Both are stored: another type could not be read back.
+        if sequence is not None and type(sequence) is not int:
+            raise UsageError(f"sequence={str(sequence)[:80]!r} must be a whole number")
+        if not isinstance(content, str):
+            raise UsageError(f"content={str(content)[:80]!r} must be a text")
         with self._one_by_one.get():
             number = self._after_last() if sequence is None else self._given(sequence)
             try:
@@ -76,8 +81,8 @@ class WriterNumbers:
         return self._first
 
     def _given(self, sequence: int) -> int:
-        if sequence < 0:
-            raise UsageError(f"sequence={sequence} must not be negative")
+        if not 0 <= sequence < 2**63:
+            raise UsageError(f"sequence={sequence} must be from 0 to 2^63 - 1")
         if self._alone and any(sequence in skipped for skipped in self._skipped):
             raise UsageError(
                 f"sequence={sequence} comes after number {self.last} of writer {self._writer!r}, which left "

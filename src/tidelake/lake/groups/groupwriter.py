@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from tidelake.errors import Handle, TidelakeError, UsageError
+from tidelake.errors import TidelakeError, UsageError
+from tidelake.handle import Handle
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.numbers import WriterNumbers

@@ -19,7 +19,6 @@ from tidelake.data.given import as_table
 from tidelake.errors import (
     AlreadyTaken,
     CollectionNotFound,
-    Handle,
     LeftGroup,
     TidelakeError,
     TransactionExpired,
@@ -28,6 +27,7 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
+from tidelake.handle import Handle
 from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.times import Times

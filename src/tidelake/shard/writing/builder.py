@@ -24,7 +24,8 @@ from tidelake.data.order import Comparable, row_tuple
 from tidelake.data.rowbuffer import Load, RowBuffer
 from tidelake.data.types import update_schema
 from tidelake.env import Env
-from tidelake.errors import Handle, UpdateNotBeforeUpper, UsageError
+from tidelake.errors import UpdateNotBeforeUpper, UsageError
+from tidelake.handle import Handle
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
