@@ -124,6 +124,7 @@ CATALOGUE: tuple[Metric, ...] = (
             "copy.part.there": "parts that a copy found in place",
             "group.left": "collections that left their group",
             "group.tidy.failed": "failed tries to tidy a group; the next one goes on",
+            "held.discard.failed": "held-back events that could not be deleted; a later commit deletes them",
             "lease.close.failed": "holds that could not be ended; they expire",
             "lookup.unpack.failed": "maintenance that could not unpack what it made; look-ups read the store",
             "renewer.failed": "renewals of holds that failed; the next one tries again",
