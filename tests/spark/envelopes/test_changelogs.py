@@ -248,11 +248,11 @@ def test_rows_of_dms_files_are_new_rows_of_their_keys(spark: Any, tmp_path: Path
     write(c, rows(spark, *gone, schema=OPS), "dms", time="at", order_by="change_seq")
     assert state(c) == [(1, None)]
     with pytest.raises(InvalidUpdates, match="column 'Op' holds 'X': known are I, U, D"):
-        write(c, rows(spark, ("X", 1, "a", AT, "9"), schema=OPS).drop("at", "change_seq"), "dms")
+        write(c, rows(spark, ("X", 1, "a", AT, "9"), schema=OPS).drop("at", "change_seq"), "dms", time="now")
     with pytest.raises(UsageError, match="files of AWS DMS have no old rows"):
         write(c, rows(spark, *gone, schema=OPS), "dms", old_rows="events")
     with pytest.raises(InvalidUpdates, match="for a full load without 'Op' set IncludeOpForFullLoad"):
-        write(c, rows(spark, (1, "a")), "dms")
+        write(c, rows(spark, (1, "a")), "dms", time="now")
 
 
 def run(spark: Any, c: tidelake.Collection, tmp_path: Path, **how: Any) -> Any:
@@ -276,7 +276,7 @@ def test_files_of_dms_are_taken(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "in/1.csv").unlink()
     table = pa.table({"Op": ["D", "U"], "id": [1, 2], "value": [None, "c"], "file": [None, "y"]})
     pq.write_table(table, tmp_path / "in/2.parquet")
-    more = {"envelope": "dms", "format": "parquet", "writer": "other"}
+    more = {"envelope": "dms", "format": "parquet", "writer": "other", "time": "now"}
     ingest(spark, c, tmp_path / "in", tmp_path / "other", **more)
     found = c.snapshot(c.upper.elements[0] - 1).read_all().to_pylist()
     assert [(row["id"], row["value"], row["file"]) for row in found] == [(2, "c", "y")]
