@@ -90,14 +90,14 @@ class Changes(Rows):
 
 
 class Upserts(Rows):
-    """Events of few keys; null removes. The last one counts, also of several in one file."""
+    """Events of few keys. The last one counts, also of several in one file."""
 
     envelope, columns = "upsert", "id bigint, v string, n bigint"
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self.count = 0
-        self.states: list[dict[int, str]] = [{}]
+        self.states: list[dict[int, str | None]] = [{}]
 
     def file(self) -> list[Row]:
         state, rows = dict(self.states[-1]), []
@@ -105,9 +105,7 @@ class Upserts(Rows):
             key, value = self.rng.randrange(40), self.rng.choice(["a", "ü", "", None])
             rows.append({"id": key, "v": value, "n": self.count})
             self.count += 1
-            state.pop(key, None)
-            if value is not None:
-                state[key] = value
+            state[key] = value
         self.states.append(state)
         self.rng.shuffle(rows)
         return rows
