@@ -140,7 +140,7 @@ class TestOpening:
     ) -> None:
         monkeypatch.setenv(LOG_VARIABLE, url)
         tidelake.open(tmp_path / "local").close()
-        assert json.loads((tmp_path / "local" / "tidelake.json").read_bytes())["format"] == 1
+        assert json.loads((tmp_path / "local" / "tidelake.json").read_bytes())["tidelake"] == 1
         tidelake.open(tmp_path / "local").close()
 
     def test_a_copy_and_a_lake_that_was_moved_are_refused_until_the_database_is_told(
