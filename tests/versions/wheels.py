@@ -1,6 +1,6 @@
 """Earlier versions of Tidelake, built from the commits that `before.json` names, each in a folder of its own.
 
-`before` is the version before this one; `without slices` is the last one that knows only format 3. Needs the
+`before` is the version before this one. There is none as long as no other version has its lakes. Needs the
 history of the repository, and no network: what a version requires is taken from this environment.
 """
 
