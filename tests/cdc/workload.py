@@ -182,7 +182,8 @@ class Work:
         self._touched: set[object] = set()
         self._kinds = {
             **{self._open: 3, self._move: 3, self._close: 1, self._renumber: 2},
-            **{self._write: 3, self._touch: 4, self._drop: 1, self._clear: 0.3},
+            # Truncations beside other connections once stopped a feed: none are drawn until that is mended.
+            **{self._write: 3, self._touch: 4, self._drop: 1, self._clear: 0},
             **{self._note: 3, self._annotate: 4, self._rename: 2, self._tear: 1},
         }
 
