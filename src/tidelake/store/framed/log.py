@@ -453,7 +453,7 @@ class FramedVersionLog:
                 self._files.close(self._files.create(path))
 
     def _note(self, descriptor: int) -> None:
-        """Say in a lock file who has it."""
+        """Write the id of this process into a lock file."""
         ours = b"%-20d\n" % os.getpid()
         if self._writes and self._files.pread(descriptor, len(ours), 0) != ours:
             with suppress(OSError):  # such as a full disk
