@@ -9,19 +9,22 @@ processes. Python has stored the bytecode before.
 
 import sys
 import tempfile
-from pathlib import Path
 
-import tidelake
-from bench.appends import SCHEMA, base
 from bench.fresh import Row, least, show
 
 ROUNDS = 7
 CODE = """
-import json, time, pyarrow
+import json, os, time, pyarrow
+folder = os.path.join({folder!r}, os.environ["PYTHONPATH"].replace(os.sep, "_"))
+if not os.path.exists(folder):
+    import tidelake
+    from bench.appends import SCHEMA, base
+    with tidelake.open(folder) as lake:
+        lake.create("c", SCHEMA, key=["key"]).append(base({rows}))
 seconds = [time.process_time()]
 import tidelake
 seconds.append(time.process_time())
-collection = tidelake.open({folder!r})["c"]
+collection = tidelake.open(folder)["c"]
 seconds.append(time.process_time())
 if sum(batch.num_rows for batch in collection.snapshot()) != {rows}:
     raise ValueError("rows are missing")
@@ -33,12 +36,9 @@ print(json.dumps(row | {{"first_use_ms": 1_000 * (seconds[-1] - seconds[0])}}))
 
 
 def run(rows: int = 10_000_000, before: str | None = None) -> dict[str, Row]:
-    """The collection has a hundredth of the rows that are asked for."""
+    """The collection has a hundredth of the rows that are asked for; each checkout makes its own first."""
     count = max(1, rows // 100)
-    with tempfile.TemporaryDirectory() as name:
-        folder = str(Path(name) / "lake")
-        with tidelake.open(folder) as lake:
-            lake.create("c", SCHEMA, key=["key"]).append(base(count))
+    with tempfile.TemporaryDirectory() as folder:
         told = least(CODE.format(folder=folder, rows=count), ROUNDS, before)
     return told if before else {f"{count:,} rows": told["now"]}
 
