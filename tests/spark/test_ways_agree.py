@@ -46,6 +46,7 @@ VALUES: dict[str, list[Any]] = {
 # How much the driver takes.
 WAYS = {"driver": str(2**63), "tasks": "0", "format": None}
 ENVELOPES = ("updates", "upsert", "snapshot")
+REFUSALS = {"refused_upsert": "InvalidUpdates", "refused_updates": "UpdateBeforeLower"}
 Rows = list[dict[str, Any]]
 
 
@@ -100,6 +101,17 @@ class Writes:
     def snapshot(self, rows: Rows, upper: int) -> tuple[list[pa.Field], dict[str, str]]:
         return [], {} if self.rng.random() < 0.5 else {"time": str(upper + 1)}
 
+    def refused_updates(self, rows: Rows, upper: int) -> tuple[list[pa.Field], dict[str, str]]:
+        """A time that is closed."""
+        rows[:] = [{name: some[-1] for name, some in VALUES.items()} | {"_time": upper - 1}]
+        return [int64("_time")], {}
+
+    def refused_upsert(self, rows: Rows, upper: int) -> tuple[list[pa.Field], dict[str, str]]:
+        """Two rows of a key with the same place in the order."""
+        row = {name: some[-1] for name, some in VALUES.items()} | {"version": 1}
+        rows[:] = [row, row | {"big": 1}]
+        return [int64("version")], {"order_by": "version"}
+
 
 def attempt(work: Callable[[], object]) -> str:
     """Empty, or the class of the error: which row it names depends on who comes first."""
@@ -121,6 +133,8 @@ def test_every_way_of_a_write_gives_the_same_updates(spark: Any, tmp_path: Path,
     made = {way: lake.create(way, SCHEMA, key=["a.b", "k`2"]) for way in WAYS}
     some = Writes(rng)
     refused, count = 0, examples(30)
+    # Whatever the others are: one that closes a time, and refusals of both classes.
+    planned = {0: "snapshot", 1: "refused_upsert", 2: "refused_updates"}
 
     def written(way: str, frame: Any, envelope: str, options: dict[str, str]) -> None:
         if way == "format":
@@ -136,9 +150,10 @@ def test_every_way_of_a_write_gives_the_same_updates(spark: Any, tmp_path: Path,
     try:
         for number in range(count):
             upper = int(str(made["driver"].upper.elements[0]))
-            envelope = ENVELOPES[number % len(ENVELOPES)]
+            kind = planned.get(number, ENVELOPES[number % len(ENVELOPES)])
+            envelope = kind.removeprefix("refused_")
             rows = some.rows()
-            extra, options = getattr(some, envelope)(rows, upper)
+            extra, options = getattr(some, kind)(rows, upper)
             table = pa.Table.from_pylist(rows, schema=pa.schema([*SCHEMA, *extra]))
             frame = spark.createDataFrame(table).repartition(rng.choice([1, 3]))
             said = {way: attempt(partial(written, way, frame, envelope, options)) for way in WAYS}
@@ -148,7 +163,9 @@ def test_every_way_of_a_write_gives_the_same_updates(spark: Any, tmp_path: Path,
                 tables.by_time(c.updates(0, c.upper).read_all(), c.domain) for c in made.values()
             )
             assert driver == tasks == through_format, (envelope, options, rows)
+            if kind != envelope:
+                assert said["driver"] == REFUSALS[kind]
             refused += bool(said["driver"])
     finally:
         spark.conf.unset("spark.tidelake.driverBytesMax")
-    assert refused < count * 2 // 3
+    assert len(REFUSALS) <= refused < count * 2 // 3
