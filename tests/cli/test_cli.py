@@ -802,7 +802,7 @@ def test_code_6_is_damage_or_a_newer_version(run, users):
     one_line(answer, 6)
     assert part.name in answer.err
     marker = users / "tidelake.json"
-    marker.write_text(marker.read_text().replace('"tidelake": 1', '"tidelake": 99'))
+    marker.write_text(marker.read_text().replace('"lake_format": 1', '"lake_format": 99'))
     answer = run("ls", "cl")
     one_line(answer, 6)
     assert "upgrade Tidelake" in answer.err

@@ -106,7 +106,7 @@ class TestOpening:
 
     def test_the_marker_says_what_is_needed_and_nothing_else(self, place: Path) -> None:
         marker = json.loads((place / "tidelake.json").read_bytes())
-        assert marker == {"tidelake": 1, "lake": marker["lake"], "log": "postgres"}
+        assert marker == {"lake_format": 1, "lake": marker["lake"], "log": "postgres"}
 
     def test_without_its_log_a_lake_says_what_to_give(self, place: Path) -> None:
         for create in (True, False):
@@ -140,7 +140,7 @@ class TestOpening:
     ) -> None:
         monkeypatch.setenv(LOG_VARIABLE, url)
         tidelake.open(tmp_path / "local").close()
-        assert json.loads((tmp_path / "local" / "tidelake.json").read_bytes())["tidelake"] == 1
+        assert json.loads((tmp_path / "local" / "tidelake.json").read_bytes())["lake_format"] == 1
         tidelake.open(tmp_path / "local").close()
 
     def test_a_copy_and_a_lake_that_was_moved_are_refused_until_the_database_is_told(
@@ -287,7 +287,7 @@ class TestObjectStore:
             assert lake.fsck().findings == ()
         stored = CloudBucket(parse_address(bucket), lambda: options)
         marker = json.loads(stored.get("tidelake.json"))
-        assert marker == {"tidelake": 1, "lake": marker["lake"], "log": "postgres", "place": bucket}
+        assert marker == {"lake_format": 1, "lake": marker["lake"], "log": "postgres", "place": bucket}
         keys = [info.key for page in stored.list("") for info in page]
         assert len(keys) > 1
         assert {key.rpartition("/")[0].split("/")[1] for key in keys if "/" in key} == {"blobs"}

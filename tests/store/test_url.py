@@ -39,7 +39,7 @@ def test_a_created_lake_is_opened_again(tmp_path: Path) -> None:
     assert first.log.compare_and_set("k", None, b"y")
     first.close()
     marker = json.loads((root / "tidelake.json").read_bytes())
-    assert marker["tidelake"] == 1
+    assert marker["lake_format"] == 1
     assert len(marker["lake"]) == 32
     for url in (str(root), root, root.as_uri()):
         for create in (False, True):
@@ -78,10 +78,10 @@ def test_a_crash_while_creating_does_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"\xff", b"[]", b"{}", b'{"tidelake": 1}', b'{"tidelake": "1", "lake": "x"}',
-             b'{"tidelake": true, "lake": "x"}', b'{"tidelake": 0, "lake": "x"}',
-             b'{"tidelake": 1, "lake": 3}', b'{"tidelake": 1, "lake": "x"}',
-             b'{"tidelake": 1, "lake": "x", "log": "elsewhere"}']
+    "data", [b"", b"{", b"\xff", b"[]", b"{}", b'{"lake_format": 1}', b'{"lake_format": "1", "lake": "x"}',
+             b'{"lake_format": true, "lake": "x"}', b'{"lake_format": 0, "lake": "x"}',
+             b'{"lake_format": 1, "lake": 3}', b'{"lake_format": 1, "lake": "x"}',
+             b'{"lake_format": 1, "lake": "x", "log": "elsewhere"}']
 )  # fmt: skip
 def test_a_damaged_marker_is_corruption(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "tidelake.json").write_bytes(data)
@@ -90,14 +90,14 @@ def test_a_damaged_marker_is_corruption(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_newer_marker_is_too_new(tmp_path: Path) -> None:
-    (tmp_path / "tidelake.json").write_bytes(b'{"tidelake": 2, "lakes": ["who knows"]}')
+    (tmp_path / "tidelake.json").write_bytes(b'{"lake_format": 2, "lakes": ["who knows"]}')
     with pytest.raises(FormatTooNew, match="format 2"):
         opened(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "data", [b'{"format": 1, "lake": "x"}', b'{"format": 2, "lake": "x", "log": "postgres"}']
-)
+    "data", [b'{"format": 1, "lake": "x"}', b'{"format": 2, "lake": "x", "log": "postgres"}',
+             b'{"tidelake": 1, "lake": "x", "log": "files"}', b'{"tidelake": 99, "lake": "x"}'])  # fmt: skip
 def test_a_lake_of_an_unreleased_version_is_told_how_to_carry_its_data_over(
     tmp_path: Path, data: bytes
 ) -> None:

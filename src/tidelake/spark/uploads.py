@@ -1,7 +1,8 @@
 """The answer of a worker that uploads, as one row for the driver.
 
-Owns that row. The worker writes rows of data into the store. The driver gets only descriptors of the stored
-parts, counts, and the reason if the data cannot be stored.
+Owns that row, and its format: driver and worker may be of two versions. The worker writes rows of data into
+the store. The driver gets only descriptors of the stored parts, counts, and the reason if the data cannot be
+stored.
 
 INVARIANT: data that cannot be stored is an answer, not a failed task: Spark would retry the task and then
 hide the reason in a trace. A store that fails does fail the task.
@@ -9,7 +10,6 @@ hide the reason in a trace. A store that fails does fail the task.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,43 +17,42 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from tidelake.data.upsert import Resolved
-from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates, UsageError
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import spark_schema, to_arrow
 
+FORMAT = 1
+# What `encoded_answer` makes, and the size in memory of the task's input rows, which is known last.
 _ANSWER = pa.schema(
+    [pa.field("answer", pa.binary(), nullable=False), pa.field("taken_bytes", pa.int64(), nullable=False)]
+)
+_MAGIC = b"tidelake-worker-answer "
+_NAME = "the answer of a task"
+_TEXTS = pa.list_(pa.string())
+_PACKED = pa.schema(
     [
-        pa.field("upload", pa.binary(), nullable=False),
+        pa.field("uploads", pa.list_(pa.binary()), nullable=False),
         pa.field("rows", pa.int64(), nullable=False),
-        pa.field("taken_bytes", pa.int64(), nullable=False),
         pa.field("time_lower", pa.int64()),
         pa.field("time_upper", pa.int64()),
         pa.field("events", pa.int64(), nullable=False),
         pa.field("heartbeats", pa.int64(), nullable=False),
         pa.field("tombstones", pa.int64(), nullable=False),
         pa.field("late", pa.int64(), nullable=False),
-        pa.field("files", pa.list_(pa.string()), nullable=False),
+        pa.field("files", _TEXTS, nullable=False),
         pa.field("advances", pa.bool_(), nullable=False),
-        pa.field("rejects", pa.list_(pa.string()), nullable=False),
+        pa.field("rejects", _TEXTS, nullable=False),
         pa.field("rejects_to", pa.string()),
-        pa.field("fault", pa.string()),
-    ]
-)
-# What only some answers have. It is packed with the upload, since drivers and workers of another version know
-# just the columns above: one that does not know the packing refuses the upload.
-_MORE = pa.schema(
-    [
-        pa.field("upload", pa.binary(), nullable=False),
         pa.field("held", pa.list_(pa.binary()), nullable=False),
         pa.field("held_events", pa.int64(), nullable=False),
         pa.field("repeated", pa.int64(), nullable=False),
         pa.field("truncates", pa.int64(), nullable=False),
+        pa.field("removed", pa.int64(), nullable=False),
+        pa.field("absent", pa.int64(), nullable=False),
+        pa.field("fault", pa.string()),
     ]
 )
-_COUNTS = (pa.field("removed", pa.int64(), nullable=False), pa.field("absent", pa.int64(), nullable=False))
-# Counts are only packed for drivers that know them: their tasks say so.
-_PACKED = {b"tidelake-answer 1\n": _MORE, b"tidelake-answer 2\n": pa.schema([*_MORE, *_COUNTS])}
 
 
 @dataclass
@@ -145,10 +144,6 @@ class Answer:
         self.absent += other.absent
 
 
-def ignored(_found: Resolved) -> None:
-    """Count nothing, for a driver that does not know these counts."""
-
-
 def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
     if a is None or b is None:
         return b if a is None else a
@@ -170,14 +165,40 @@ def upload(
 def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
     """In a worker: call `work`, which fills in the answer and returns an upload; yield the answer's row."""
     one_thread()
-    answer, stored, fault = Answer(), b"", None
+    answer, fault = Answer(), None
     try:
         stored = work(answer)
+        answer.uploads = (stored,) if stored else ()
     except UsageError as error:
         fault = str(error)
-    row = {name: getattr(answer, name) for name in _ANSWER.names[1:-1]}
-    row |= {"upload": _packed(answer, stored), "fault": fault}
+    row = {"answer": encoded_answer(answer, fault), "taken_bytes": 0}
     yield pa.RecordBatch.from_pylist([row], schema=_ANSWER)
+
+
+def encoded_answer(answer: Answer, fault: str | None) -> bytes:
+    """In a worker: what a task did, and why it could not do all of it, for a process of any version."""
+    row = {name: getattr(answer, name) for name in _PACKED.names[:-1]} | {"fault": fault}
+    rows = pa.RecordBatch.from_pylist([row], schema=_PACKED)
+    return b"%b%d\n%b" % (_MAGIC, FORMAT, rows.serialize())
+
+
+def decoded_answer(data: bytes) -> tuple[Answer, str | None]:
+    """The two values that `encoded_answer` was given.
+
+    Raises:
+        FormatTooNew: the worker is of a newer version.
+        CorruptionError: this is no answer of a worker.
+    """
+    head, newline, body = data.partition(b"\n")
+    number = head.removeprefix(_MAGIC)
+    if not newline or number == head or not number.isdigit():
+        raise CorruptionError(_NAME, "it has no format number")
+    if int(number) > FORMAT:
+        raise FormatTooNew(_NAME, int(number), FORMAT)
+    (row,) = pa.ipc.read_record_batch(pa.py_buffer(body), _PACKED).to_pylist()
+    fault = row.pop("fault")
+    lists = {name: tuple(found) for name, found in row.items() if isinstance(found, list)}
+    return Answer(**row | lists), fault
 
 
 def weighing(answer: pa.RecordBatch, taken_bytes: int) -> pa.RecordBatch:
@@ -198,13 +219,14 @@ def total(answers: pa.Table) -> Answer:
         InvalidUpdates: a task found data that cannot be stored; gives the alphabetically first reason, so
             that it does not depend on which task was faster. Nothing was appended.
     """
-    rows = answers.to_pylist()
-    faults = sorted(row["fault"] for row in rows if row["fault"] is not None)
+    found = [(*decoded_answer(row["answer"]), row["taken_bytes"]) for row in answers.to_pylist()]
+    faults = sorted(fault for _, fault, _ in found if fault is not None)
     if faults:
         raise InvalidUpdates(faults[0] + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""))
     result = Answer()
-    for row in rows:
-        result.add(_decoded(row))
+    for answer, _, taken_bytes in found:
+        answer.taken_bytes = taken_bytes
+        result.add(answer)
     return result
 
 
@@ -221,26 +243,3 @@ def answers_from_bytes(messages: Iterable[bytes]) -> pa.Table:
     """In the driver: unpack the rows of `answers_to_bytes`, for `total`."""
     tables = [pa.ipc.open_stream(message).read_all() for message in messages]
     return pa.concat_tables([_ANSWER.empty_table(), *tables])
-
-
-def _packed(answer: Answer, upload: bytes) -> bytes:
-    """The upload, with what only some answers have if there is any."""
-    first, second = _PACKED
-    form = second if answer.removed or answer.absent else first
-    more = {name: getattr(answer, name) for name in _PACKED[form].names[1:]}
-    if not any(more.values()):
-        return upload
-    row = pa.RecordBatch.from_pylist([{"upload": upload, **more}], schema=_PACKED[form])
-    return form + bytes(row.serialize())
-
-
-def _decoded(row: dict[str, Any]) -> Answer:
-    found = {name: row[name] for name in _ANSWER.names[1:-1]}
-    upload = bytes(row["upload"])
-    for form, schema in _PACKED.items():
-        if upload.startswith(form):
-            (more,) = pa.ipc.read_record_batch(pa.py_buffer(upload[len(form) :]), schema).to_pylist()
-            found |= more
-            upload = found.pop("upload")
-            break
-    return Answer(uploads=(upload,) if upload else (), **found)

@@ -2,14 +2,14 @@
 
 Owns its bytes. Must not know where it lies.
 
-    {"tidelake": 1, "lake": "<id>", "log": "files"}       a lake in a directory, with its log there
-    {"tidelake": 1, "lake": "<id>", "log": "postgres"}    a lake whose log is in a PostgreSQL database
-    {"tidelake": 1, "lake": "<id>", "log": "postgres", "place": "<url>"}
+    {"lake_format": 1, "lake": "<id>", "log": "files"}       a lake in a directory, with its log there
+    {"lake_format": 1, "lake": "<id>", "log": "postgres"}    a lake whose log is in a PostgreSQL database
+    {"lake_format": 1, "lake": "<id>", "log": "postgres", "place": "<url>"}
                                                           the same, with its objects in an object store
-    {"tidelake": 1, "lake": "<id>", "log": "objects", "place": "<url>", "grace_s": 600}
+    {"lake_format": 1, "lake": "<id>", "log": "objects", "place": "<url>", "grace_s": 600}
                                                           a lake in an object store, with its log there
 
-`tidelake` is the format. Lakes of unreleased versions have `format` instead, and are refused.
+Lakes of unreleased versions have `format` or `tidelake` in place of `lake_format`, and are refused.
 
 INVARIANT: a marker holds no address of a server, and no credential.
 """
@@ -22,6 +22,9 @@ from tidelake.errors import CorruptionError, FormatTooNew, FormatTooOld, NotALak
 from tidelake.model.names import checked
 
 FORMAT = 1
+_FORMAT = "lake_format"
+# What unreleased versions had in its place.
+_BEFORE = {"format", "tidelake"}
 MARKER = "tidelake.json"
 
 GRACE_S = 600
@@ -51,7 +54,7 @@ class Marker:
         """The bytes of the marker."""
         more = {"place": self.place} if self.place else {}
         waits = {"grace_s": self.grace_s} if self.grace_s else {}
-        return json.dumps({"tidelake": FORMAT, "lake": self.lake, "log": self.log} | more | waits).encode()
+        return json.dumps({_FORMAT: FORMAT, "lake": self.lake, "log": self.log} | more | waits).encode()
 
 
 def decode_marker(path: str, data: bytes) -> Marker:
@@ -66,8 +69,8 @@ def decode_marker(path: str, data: bytes) -> Marker:
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptionError(path, "it is not JSON") from error
-    found = fields.get("tidelake") if isinstance(fields, dict) else None
-    if found is None and isinstance(fields, dict) and "format" in fields:
+    found = fields.get(_FORMAT) if isinstance(fields, dict) else None
+    if found is None and isinstance(fields, dict) and fields.keys() & _BEFORE:
         raise FormatTooOld(path)
     if type(found) is not int or found < 1:
         raise CorruptionError(path, "it has no format number")

@@ -258,11 +258,12 @@ def test_a_lake_of_a_newer_version_and_a_damaged_one_are_told_apart(tmp_path):
     tidelake.open(place).close()
     marker = place / "tidelake.json"
     whole = marker.read_text()
-    marker.write_text(whole.replace('"tidelake": 1', '"tidelake": 3'))
+    marker.write_text(whole.replace('"lake_format": 1', '"lake_format": 3'))
     with pytest.raises(FormatTooNew, match="format 3 and this Tidelake reads up to 1: upgrade") as caught:
         tidelake.open(place)
     assert (caught.value.found, caught.value.known) == (3, 1)
-    for damage in ("", "{", "[]", '{"tidelake": "1"}', '{"tidelake": 1}', '{"tidelake": 1, "lake": "x"}'):
+    told = ('{"lake_format": "1"}', '{"lake_format": 1}', '{"lake_format": 1, "lake": "x"}')
+    for damage in ("", "{", "[]", *told):
         marker.write_text(damage)
         with pytest.raises(CorruptionError, match=r"tidelake\.json.*damaged"):
             tidelake.open(place)

@@ -22,7 +22,7 @@ from tiers import examples
 pytest.importorskip("pyspark")
 
 import tidelake
-from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates, UsageError
 from tidelake.spark import ingest, write
 from tidelake.spark.envelopes import held as held_back
 from tidelake.spark.envelopes.changes import ChangeParser, OldRows
@@ -582,14 +582,15 @@ def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
     assert (np.array(rows.column("block")) < 0).all() and rows.column("offset").null_count == 0
 
 
-def test_a_record_of_a_newer_version_is_refused() -> None:
-    told = with_held("x", Held(Progress("postgresql"))).replace('"copying":', '"shards":1,"copying":')
-    with pytest.raises(UsageError, match=r"has 'shards': a newer version of Tidelake wrote it"):
-        split(told)
-    # The version before has no such fields.
-    older = with_held("x", Held(Progress("postgresql")))
-    assert "partitions" not in older and "copied_at" not in older
-    assert split(older) == ("x", Held(Progress("postgresql")))
+def test_a_record_of_a_newer_version_is_refused_and_so_is_one_with_other_fields() -> None:
+    told = with_held("x", Held(Progress("postgresql")))
+    assert split(told) == ("x", Held(Progress("postgresql")))
+    with pytest.raises(FormatTooNew, match="format 2"):
+        split(told.replace('{"tidelake":1,', '{"tidelake":2,"shards":1,'))
+    for other in (('{"tidelake":1,', "{"), ('"copying":', '"shards":1,"copying":'), ('"copied_at":-1,', "")):
+        assert other[0] in told
+        with pytest.raises(CorruptionError, match="does not say how far the stream is"):
+            split(told.replace(*other))
 
 
 def landed(folder: Path, lines: Sequence[bytes], number: int) -> None:

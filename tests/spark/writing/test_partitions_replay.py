@@ -6,7 +6,7 @@ commit, new checkpoints begin at earlier offsets, and connectors send again what
 
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ from feed import Feed, connect, contents, told
 import tidelake
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark import tables_sink
-from tidelake.spark.envelopes.held import POSITION_MAX, Held, split, with_held
 from tidelake.spark.envelopes.partitions import PARTITIONS_MAX
-from tidelake.spark.envelopes.places import Reached, TopicPartition
+from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, PLACES
 from tidelake.spark.writing.heldrows import HeldRows
 from tidelake.spark.writing.tablelines import FewLines
@@ -263,25 +262,6 @@ def test_a_first_copy_in_partitions_appears_as_one_whole(tmp_path: Path, idle: s
         assert reader.closed == 50
     copied = contents(reader.lake["shop.public.t0"], 49)
     assert copied == {id_: {"id": id_, "n": id_} for id_ in range(8)}
-
-
-def test_a_record_of_the_version_before_goes_on(tmp_path: Path) -> None:
-    log = Log(6, 1)
-    one = TopicPartition("d.all", 0)
-    log.transactions(10)
-    log.places = {one: [Message(m.value, i, m.stamp) for i, m in enumerate(_by_stamp(log))]}
-    reader = Reader(tmp_path, log)
-    reader.take({one: 9})
-    progress = split(reader.sink._opened[1].last_content)[1].progress
-    assert progress.partitions == {one: Reached(8, progress.last, progress.partitions[one].end)}
-    old = with_held("x", Held(replace(progress, partitions={})))
-    old = old.replace('"copying":', f'"topic":"{one.topic}","copying":')
-    before = split(old)[1]
-    assert before.progress.partitions == {one: Reached(-1, progress.last, POSITION_MAX)}
-
-
-def _by_stamp(log: Log) -> list[Message]:
-    return sorted((one for messages in log.places.values() for one in messages), key=lambda one: one.stamp)
 
 
 def test_offsets_that_were_seen_are_counted_and_not_doubled(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def test_the_marker_tells_where_the_lake_is(place: str, options: dict[str, str])
     tidelake.open(place, store_options=options).close()
     bucket = CloudBucket(parse_address(place), lambda: options)
     marker = json.loads(bucket.get("tidelake.json"))
-    assert marker == {"tidelake": 1, "lake": marker["lake"], "place": place, "log": "objects", "grace_s": 600}
+    told = {"lake_format": 1, "place": place, "log": "objects", "grace_s": 600}
+    assert marker == {"lake": marker["lake"], **told}
     assert [info.key for page in bucket.list("") for info in page] == ["tidelake.json"]
 
 
@@ -122,8 +123,8 @@ def test_four_at_once_make_one_lake(place: str, options: dict[str, str]) -> None
     ("marker", "error"),
     [
         (b"{", CorruptionError),
-        (b'{"tidelake": 3}', FormatTooNew),
-        (b'{"tidelake": 1, "lake": "x"}', CorruptionError),
+        (b'{"lake_format": 3}', FormatTooNew),
+        (b'{"lake_format": 1, "lake": "x"}', CorruptionError),
     ],
 )
 def test_a_bad_marker_is_told(

@@ -240,7 +240,7 @@ class Debezium:
             return StoreChanges(
                 collection.distributed.uploader().to_bytes(), parser, tuple(columns), self.rejects
             )
-        return StoreEvents(upserter.to_bytes(), parser, tuple(columns), self.rejects, counted=True)
+        return StoreEvents(upserter.to_bytes(), parser, tuple(columns), self.rejects)
 
     def _encodings(self) -> tuple[tuple[str, Encoding], ...]:
         found = []

@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 
 import pyarrow as pa
 
-from tidelake.errors import UsageError
+from tidelake.errors import CorruptionError, FormatTooNew
 from tidelake.spark.envelopes.places import Reached, TopicPartition
-from tidelake.spark.envelopes.positions import NONE
 from tidelake.spark.envelopes.timeline import Progress
 
 # The record is read with each state of the collection: more goes into objects of their own.
@@ -23,9 +22,10 @@ BYTES_MAX = 1 << 20
 # So many rows of a task are packed at once, and about so many bytes are one object.
 ROWS_MAX = 8192
 OBJECT_BYTES = 1 << 20
-POSITION_MAX = 2**63 - 1
+FORMAT = 1
 _MARK = " transactions "
-_FIELDS = {one.name for one in fields(Progress)}
+_FIELDS = {one.name for one in fields(Progress)} | {"stored"}
+_NAME = "the record of the stream's writer"
 
 
 @dataclass(frozen=True)
@@ -87,19 +87,11 @@ def grouped(several: Iterable[bytes]) -> Iterator[bytes]:
 
 def with_held(content: str, held: Held) -> str:
     """The text of a record: what identifies the micro-batch, and what is kept."""
-    progress = asdict(replace(held.progress, partitions={}))
-    # Versions that know no partitions read what has none.
-    del progress["partitions"]
-    if held.progress.partitions:
-        by_topic: dict[str, list[list[int]]] = {}
-        for (topic, partition), reached in held.progress.partitions.items():
-            by_topic.setdefault(topic, []).append([partition, *reached])
-        progress["partitions"] = by_topic
-    if held.progress.copied_at == NONE:
-        del progress["copied_at"]
-    if held.stored:
-        progress["stored"] = held.stored
-    told = json.dumps(progress, separators=(",", ":"))
+    by_topic: dict[str, list[list[int]]] = {}
+    for (topic, partition), reached in held.progress.partitions.items():
+        by_topic.setdefault(topic, []).append([partition, *reached])
+    progress = asdict(replace(held.progress, partitions={})) | {"partitions": by_topic}
+    told = json.dumps({"tidelake": FORMAT, **progress, "stored": held.stored}, separators=(",", ":"))
     return f"{content}{_MARK}{told} {base64.b85encode(held.rows).decode()}"
 
 
@@ -107,7 +99,8 @@ def split(content: str | None) -> tuple[str, Held | None]:
     """The two parts of such a text; None if it holds only the first.
 
     Raises:
-        UsageError: a newer version has left something there that this one does not know.
+        FormatTooNew: a newer version has left something there.
+        CorruptionError: it is not what `with_held` made.
     """
     text = content or ""
     at = text.find(_MARK)
@@ -115,18 +108,15 @@ def split(content: str | None) -> tuple[str, Held | None]:
         return text, None
     told, _, rows = text[at + len(_MARK) :].partition(" ")
     found = json.loads(told)
-    partitions = {
+    number = found.pop("tidelake", 0)
+    if number > FORMAT:
+        raise FormatTooNew(_NAME, number, FORMAT)
+    if number != FORMAT or found.keys() != _FIELDS:
+        raise CorruptionError(_NAME, "it does not say how far the stream is")
+    found["partitions"] = {
         TopicPartition(topic, partition): Reached(*reached)
-        for topic, listed in found.pop("partitions", {}).items()
+        for topic, listed in found["partitions"].items()
         for partition, *reached in listed
     }
-    stored = tuple(found.pop("stored", ()))
-    # Versions before this one took one topic with one partition.
-    if topic := found.pop("topic", None):
-        partitions = {TopicPartition(topic, 0): Reached(start=found["last"], end=POSITION_MAX)}
-    if strange := sorted(found.keys() - _FIELDS):
-        raise UsageError(
-            f"the record of the stream's writer has {strange[0]!r}: a newer version of Tidelake wrote it, so "
-            "go on with that version"
-        )
-    return text[:at], Held(Progress(**found, partitions=partitions), base64.b85decode(rows), stored)
+    stored = tuple(found.pop("stored"))
+    return text[:at], Held(Progress(**found), base64.b85decode(rows), stored)

@@ -6,7 +6,7 @@ Owns the batches that come from Spark, the line numbers in files, and the texts 
 import base64
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from tidelake.spark.envelopes.messages import as_bytes, place
 from tidelake.spark.envelopes.positions import MARK, positions
 from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.tasks import one_thread
-from tidelake.spark.uploads import Answer, upload
+from tidelake.spark.uploads import Answer, encoded_answer, upload
 
 AS_TEXT = ("value", "key", "file", "block", "modified", "offset")
 # Columns of Kafka's source that tell where a message is, beside its offset.
@@ -397,8 +397,7 @@ class ReadEvents:
             reader.finish()
         except UsageError as error:
             fault = str(error)
-        kept = [base64.b85encode(rows).decode() for rows in answer.held]
-        note = json.dumps(asdict(answer) | {"uploads": [], "held": kept, "fault": fault})
+        note = base64.b64encode(encoded_answer(answer, fault)).decode()
         yield pa.RecordBatch.from_pylist([{NOTE: note}], schema=self.schema)
 
     def _events(self, rows: pa.RecordBatch, places: Places) -> pa.RecordBatch:

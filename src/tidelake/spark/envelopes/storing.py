@@ -5,11 +5,9 @@ the reason if it failed.
 """
 
 import base64
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +20,7 @@ from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.changes import TIME, ChangeParser
 from tidelake.spark.envelopes.messages import late_reason, place, unreadable
 from tidelake.spark.envelopes.read import BEST, EMPTIED, GONE, NOTE, UNTOLD
-from tidelake.spark.uploads import Answer, answered, ignored
+from tidelake.spark.uploads import Answer, answered, decoded_answer
 
 _PLACE_FROM, _PLACE_TO = 24, -16
 
@@ -43,14 +41,12 @@ class StoreEvents:
         parser: has the lower of the upserter, and says what to do with late events.
         columns: names of the input columns.
         rejects_to: the folder for rejects.
-        counted: whether the driver knows counts of removals.
     """
 
     upload: bytes
     parser: ChangeParser
     columns: tuple[str, ...]
     rejects_to: str | None
-    counted: bool = False
 
     @staticmethod
     def upserter(collection: Collection) -> Upserter:
@@ -82,7 +78,7 @@ class StoreEvents:
             chain(first, events),
             watch,
             truncates=tuple(truncates),
-            count=answer.see_removals if self.counted else ignored,
+            count=answer.see_removals,
         )
         if known:
             times = [time for time, _ in truncates]
@@ -130,7 +126,7 @@ class StoreEvents:
                     truncates += zip(times, orders, strict=True)
                 for note in notes.drop_null().to_pylist():
                     if note != EMPTIED:
-                        _hear(json.loads(note), answer)
+                        _hear(note, answer)
                 rows = rows.filter(notes.is_null())
             if rows.num_rows:
                 yield self._in_time(rows.select(kept), answer)
@@ -161,18 +157,16 @@ def check_parsed(rows: pa.Table) -> None:
     """
     for note in rows.column(NOTE).drop_null().to_pylist():
         if note != EMPTIED:
-            _hear(json.loads(note), Answer())
+            _hear(note, Answer())
 
 
-def _hear(note: dict[str, Any], answer: Answer) -> None:
+def _hear(note: str, answer: Answer) -> None:
     """Add the note of a parsing task to the answer.
 
     Raises:
         InvalidUpdates: the task failed.
     """
-    fault = note.pop("fault")
+    told, fault = decoded_answer(base64.b64decode(note))
     if fault is not None:
         raise InvalidUpdates(fault)
-    note["files"], note["rejects"] = tuple(note["files"]), tuple(note["rejects"])
-    note["uploads"], note["held"] = (), tuple(base64.b85decode(rows) for rows in note["held"])
-    answer.add(Answer(**note))
+    answer.add(told)

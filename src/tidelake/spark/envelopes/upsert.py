@@ -27,7 +27,7 @@ from tidelake.spark.envelopes.times import TakeTime, check_time, one_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.installed import VERSION
 from tidelake.spark.tasks import ArrowMap, slots
-from tidelake.spark.uploads import Answer, answered, ignored
+from tidelake.spark.uploads import Answer, answered
 
 Prepare: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 """What a task does to a batch before all else."""
@@ -128,7 +128,6 @@ class Upsert:
             own,
             stamped=at is None and time is None,
             prepare=None if time in (None, own) else TakeTime(str(time), own, collection.domain.unit),
-            counted=True,
         )
 
     def catch_up(self, collection: Collection) -> None:
@@ -160,7 +159,6 @@ class _UpsertEvents:
         time: name of its time column.
         stamped: whether the events have the time of the commit: then no time passes without updates.
         prepare: applied to each batch first, under the names of `columns`; None: nothing is.
-        counted: whether the driver knows counts of removals.
     """
 
     upserter: bytes
@@ -169,7 +167,6 @@ class _UpsertEvents:
     time: str
     stamped: bool
     prepare: Prepare | None
-    counted: bool = False
 
     @property
     def all_at(self) -> OneTime | None:
@@ -185,7 +182,7 @@ class _UpsertEvents:
             return upserter.upload(
                 (self._events(batch, upserter) for batch in batches),
                 lambda events, updates: self._see(answer, events, updates),
-                count=answer.see_removals if self.counted else ignored,
+                count=answer.see_removals,
             )
 
         return answered(work)
