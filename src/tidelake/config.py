@@ -54,7 +54,8 @@ class Config:
             writes a hold by itself. A setting of the lake.
         upload_age_s: an upload that is older than this, and in no collection, is given up and removed. A
             setting of the lake.
-        rollup_bytes_min: bytes of deltas after which a rollup may be due; more if the state is larger.
+        rollup_bytes_min: bytes of deltas after which a rollup may be due; more if the state is larger. The
+            log, and so `commits`, goes back by one or two times as much.
         retry_deadline_s: how long calls of an unavailable store are retried, and a write waits for a lock.
         wait_timeout_s: how long a read without `timeout_s` waits for a time to be closed; 0: not at all.
         poll_interval_s: longest pause between two reads of the log while waiting.

@@ -100,7 +100,7 @@ CATALOGUE: tuple[Metric, ...] = (
             "merge.rows.written": "updates that merges wrote; the difference was removed",
             "base.made": "bases that were kept",
             "base.unpaid": "bases that were made and not kept, since reads would not gain",
-            "rollup.failed": "states that could not be stored whole; they stay due",
+            "rollup.failed": "states that could not be stored whole, or their logs trimmed; they stay due",
             "tend.failed": "merges beside an append that failed; the append is in",
             "upkeep.failed": "looks of upkeep at a collection that ended with an error",
             "fork.origin.gone": "forks whose origin was gone when they let go of its parts",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def log_(lake: str, collection: str, limit: int, every: bool, as_json: bool, read_only: bool) -> None:
     """List the newest commits of a collection: when, by which writer, what, and how many updates.
 
-    The log is kept for as long as readers may need it; the first commits are gone in time.
+    The log goes back to the newest rollup at least; the first commits are gone in time.
     """
     import tidelake
     from tidelake.cli import output

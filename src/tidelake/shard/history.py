@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, CollectionDropped, CorruptionError, OutcomeUnknown, TidelakeError
+from tidelake.errors import (
+    BlobNotFound,
+    CollectionDropped,
+    CorruptionError,
+    OutcomeUnknown,
+    TidelakeError,
+    UsageError,
+)
 from tidelake.model import names
 from tidelake.model.names import checked
 from tidelake.shard.overlap import beside
@@ -31,6 +38,8 @@ from tidelake.store.url import Stores
 
 _SILENCE_S_MAX = 2.0
 _TURN_S_MAX = 2.0
+# So many entries are removed at once, so that each commit pays little for it.
+_TRIMMED_MIN = 32
 
 
 @dataclass(frozen=True)
@@ -292,6 +301,33 @@ class History:
         data = codec.encode_state(state)
         self._stores.blobs.put(names.rollup(self.shard_id, state.seqno, id_), data)
         return Rollup(state.seqno, id_, len(data), len(state.spine))
+
+    def trim(self, state: ShardState, trimmed: int) -> int:
+        """Remove the entries from before the rollup before the newest one, if they are many. One store call.
+
+        The newest rollup alone would do. With the one before it, and the entries since, a repair can do
+        without the newest, and a process that is just opening the shard seldom has to start over.
+
+        Args:
+            state: a state that names a rollup.
+            trimmed: what the last call of this handle returned; 0: there was none.
+
+        Returns:
+            A seqno; the entries before it are removed.
+
+        Raises:
+            CorruptionError: the log is damaged.
+        """
+        rollups = (names.rolled_up_at(name) for name in state.garbage)
+        first = max((seqno for seqno in rollups if seqno is not None), default=0)
+        if state.dropped or first - trimmed < _TRIMMED_MIN:
+            return trimmed
+        try:
+            self._stores.log.truncate(self.shard_id, first)
+        except UsageError:
+            # The shard was deleted meanwhile, or its log has lost its end: the next commit tells which.
+            return trimmed
+        return first
 
     def _entry_name(self, seqno: int) -> str:
         return f"{self.shard_id}@{seqno}"

@@ -55,6 +55,7 @@ class Collected:
         floor: uploads below this seqno that no state names are deleted already.
         aged_s: when it last looked for uploads and tokens that are too old.
         dated: whether it has looked for tokens that an earlier version wrote without their day.
+        trimmed: entries of the log before this seqno are removed already.
     """
 
     tried_s: float | None = None
@@ -62,6 +63,7 @@ class Collected:
     floor: int = 0
     aged_s: float | None = None
     dated: bool = False
+    trimmed: int = 0
 
 
 @dataclass(frozen=True)
@@ -199,9 +201,8 @@ class Shard:
     def carry_out(self, command: Command[R], *, alone: bool = False) -> Done[R]:
         """Carry out a command, together with others that arrive at the same time unless `alone`.
 
-        Then write a rollup if one is due. A rollup only makes opening cheaper. If writing it fails, the
-        command is committed nevertheless and its result is returned; the rollup stays due for the next
-        commit.
+        Then write a rollup if one is due, and remove the log entries that nothing needs any more. If that
+        fails, the command is committed nevertheless and its result is returned; the next commits try again.
 
         Returns:
             The result, and the merges that have become due: they are not started here.
@@ -225,16 +226,24 @@ class Shard:
         return [one.result for one in done]
 
     def _add_rollup(self) -> None:
-        """Write a rollup that is due, as far as possible: it only makes opening cheaper."""
+        """Write a rollup that is due and trim the log, as far as possible: both only make opening cheaper."""
         if self.stores.read_only:
             return
         try:
-            self.write_rollup()
+            if self.write_rollup():
+                self._trim()
         except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
             self.env.failed("rollup.failed")
         except InternalError as error:
             message = f"{self.title}: no rollup is written, for its state is broken: {error}"
             warnings.warn(TidelakeWarning(f"{message}; run fsck --repair"), stacklevel=3)
+
+    def _trim(self) -> None:
+        try:
+            self.collected.trimmed = self._history.trim(self.known(), self.collected.trimmed)
+        except CorruptionError as error:
+            # Of entries that opening does not need: the commit stays as it is.
+            warnings.warn(TidelakeWarning(f"{self.title}: its log is not trimmed: {error}"), stacklevel=4)
 
     def named(self, error: TidelakeError) -> TidelakeError:
         """The error with the shard's title in place of its id, and with the unit of its times."""

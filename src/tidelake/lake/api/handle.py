@@ -85,8 +85,9 @@ class CollectionHandle(Handle):
     def commits(self, limit: int = 20, *, every: bool = False) -> list[CommitEntry]:
         """The newest commits, newest first: when, by which writer, what, and how many updates.
 
-        The log is kept for as long as readers may need its states, at least `garbage_age_s`; earlier commits
-        are gone. A write of several collections at one instant is first a `stage`, then a `seal`.
+        The log goes back to the newest rollup at least, and usually to the one before it: see
+        `rollup_bytes_min`. Earlier commits are gone in time. A write of several collections at one instant
+        is first a `stage`, then a `seal`.
 
         Args:
             limit: at most so many.

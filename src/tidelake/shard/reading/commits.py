@@ -1,7 +1,7 @@
 """The commits of a shard, as its log tells them: when, by which writer, what, and how many updates.
 
-Owns how an entry of the log is told to people. The log is kept as long as states need it, so the first
-commits of a shard are gone from it in time.
+Owns how an entry of the log is told to people. The log goes back to the newest rollup at least, so the
+first commits of a shard are gone from it in time.
 """
 
 from collections.abc import Iterator
