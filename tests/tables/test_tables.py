@@ -155,7 +155,7 @@ def test_two_runs_at_once_add_nothing_twice(tmp_path: Path, place: Place) -> Non
         place.mirror(of, holds="changes")
         of.append(pa.table({"id": [2]}))
         target = mirroring._target(place.name("t"), place.format, place.options)
-        work = mirroring._Work(of, target, mirroring.Mark(of.id, "changes", of.last_time()), None, None)
+        work = mirroring._Work(of, target, "changes", of.last_time())
         assert work.had() == 0
         place.mirror(of, holds="changes")
         with pytest.raises(UsageError, match="another writer meanwhile"):
@@ -194,6 +194,58 @@ def test_what_a_mirror_cannot_do_is_refused_with_the_remedy(tmp_path: Path, plac
             mirror(of, "t", format="hudi")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="leaves key column 'id' out"):
             place.mirror(of, columns=["n"])
+
+
+@pytest.mark.parametrize("holds", ["contents", "changes"])
+def test_a_name_that_now_means_another_column_is_refused(tmp_path: Path, place: Place, holds: str) -> None:
+    """Two columns that changed names, and one that was dropped and added again, also if it comes back."""
+    with tidelake.open(tmp_path / "lake") as lake:
+        of = lake.create("c", {"id": "int64", "a": "int64", "b": "int64"}, key=["id"])
+        of.append(pa.table({"id": [1], "a": [10], "b": [20]}))
+        place.mirror(of, holds=holds)
+        for old, new in (("a", "x"), ("b", "a"), ("x", "b")):
+            of.evolve(rename={old: new})
+        of.append(pa.table({"id": [2], "a": [2], "b": [1]}))
+        with pytest.raises(UsageError, match=r"column '[ab]' of table .* is not the column .*afresh=True"):
+            place.mirror(of, holds=holds)
+        if place.format == "iceberg":  # the columns are in another order
+            place.catalog.drop_table("db.t")
+        assert place.mirror(of, holds=holds, afresh=True).rows == 2
+        # A stale handle reads the columns of now.
+        stale = tidelake.open(tmp_path / "lake").collection("c")
+        of.evolve(pa.schema([("id", pa.int64()), ("b", pa.int64())]), drop=["a"])
+        of.evolve(pa.schema([("id", pa.int64()), ("b", pa.int64()), ("a", pa.int64())]))
+        for one in (of, stale):
+            with pytest.raises(UsageError, match="column 'a' of table"):
+                place.mirror(one, holds=holds)
+        wanted = of.to_arrow() if holds == "contents" else of.updates(0, of.upper).to_arrow()
+        place.mirror(stale, holds=holds, afresh=True)
+        assert _bag(place.rows("t"), wanted.column_names) == _bag(wanted)
+
+
+def test_columns_that_change_while_a_mirror_reads_are_refused(tmp_path: Path) -> None:
+    from tidelake.tables import mirroring
+
+    with tidelake.open(tmp_path / "lake") as lake:
+        of = lake.create("c", {"id": "int64", "a": "int64"}, key=["id"])
+        of.append(pa.table({"id": [1], "a": [10]}))
+        target = mirroring._target(str(tmp_path / "t"), "delta", {})
+        work = mirroring._Work(of, target, "contents", 0)
+        of.evolve(rename={"a": "b"})
+        of.evolve(of.schema.append(pa.field("a", pa.int64())))
+        with pytest.raises(UsageError, match="columns of 'c' changed while it was read"):
+            work.write_all()
+        assert not target.exists()
+
+
+def test_names_that_differ_by_case_are_refused_by_both_names(tmp_path: Path, place: Place) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        of = lake.create("c", {"id": "int64", "Straße": "int64", "STRASSE": "int64"}, key=["id"])
+        of.append(pa.table({"id": [1], "Straße": [10], "STRASSE": [20]}))
+        with pytest.raises(UsageError, match="columns 'Straße' and 'STRASSE' differ by case only"):
+            place.mirror(of)
+        place.mirror(of, columns=["id", "STRASSE"])
+        assert place.rows("t").to_pylist() == [{"id": 1, "STRASSE": 20}]
 
 
 def _in_utc(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Delta Lake tables by the library `deltalake` (delta-rs); needs the extra `delta`.
 
-The mark of a mirror is a transaction identifier of the Delta protocol: an application id and a number, kept
-in the log and its checkpoints. Two commits from one version with the same id exclude each other.
+The mark of a mirror is two transaction identifiers of the Delta protocol, for the time and for the schema: an
+application id and a number, kept in the log and its checkpoints. Two commits from one version with the same
+id exclude each other.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from tidelake.errors import UsageError
 from tidelake.tables.target import Holds, Mark, changed_meanwhile
 
 _NEW = "_tidelake_new"
+_SCHEMA = "/schema"
 
 
 class DeltaTarget:
@@ -34,9 +36,13 @@ class DeltaTarget:
         """The version whose mark is read and which is written to: another commit since then is a conflict."""
         return DeltaTable(self.place, storage_options=self._options)
 
-    def through(self, collection: str, holds: Holds) -> int | None:
-        """The number of the transaction identifier."""
-        return self._table.transaction_version(_application(collection, holds))
+    def mark(self, collection: str, holds: Holds) -> Mark | None:
+        """The numbers of the transaction identifiers."""
+        of = _application(collection, holds)
+        through, schema_id = map(self._table.transaction_version, (of, of + _SCHEMA))
+        if through is None or schema_id is None:
+            return None
+        return Mark(collection, holds, through, schema_id)
 
     def schema(self) -> pa.Schema:
         """The columns of the newest version."""
@@ -131,10 +137,9 @@ def _application(collection: str, holds: Holds) -> str:
 
 
 def _properties(mark: Mark) -> CommitProperties:
-    number = Transaction(_application(mark.collection, mark.holds), mark.through)
-    return CommitProperties(
-        app_transactions=[number], custom_metadata={"tidelake.through": str(mark.through)}
-    )
+    of = _application(mark.collection, mark.holds)
+    numbers = [Transaction(of, mark.through), Transaction(of + _SCHEMA, mark.schema_id)]
+    return CommitProperties(app_transactions=numbers, custom_metadata={"tidelake.through": str(mark.through)})
 
 
 def _quoted(name: str) -> str:

@@ -34,6 +34,7 @@ from tidelake.tables.plaintypes import plain_schema
 from tidelake.tables.target import Holds, Mark, changed_meanwhile
 
 _RETRIES = "commit.retry.num-retries"
+_SCHEMA = ".schema"
 
 
 class IcebergTarget:
@@ -48,10 +49,13 @@ class IcebergTarget:
         """Whether the catalog has the table."""
         return bool(self._catalog.table_exists(self._name))
 
-    def through(self, collection: str, holds: Holds) -> int | None:
-        """The time in the properties."""
-        found = self._table.properties.get(_property(collection, holds))
-        return None if found is None else int(found)
+    def mark(self, collection: str, holds: Holds) -> Mark | None:
+        """The mark in the properties."""
+        of = _property(collection, holds)
+        through, schema_id = map(self._table.properties.get, (of, of + _SCHEMA))
+        if through is None or schema_id is None:
+            return None
+        return Mark(collection, holds, int(through), int(schema_id))
 
     def schema(self) -> pa.Schema:
         """The columns of the table."""
@@ -155,7 +159,8 @@ def _property(collection: str, holds: Holds) -> str:
 
 
 def _commit(transaction: Transaction, mark: Mark) -> None:
-    transaction.set_properties({_property(mark.collection, mark.holds): str(mark.through)})
+    of = _property(mark.collection, mark.holds)
+    transaction.set_properties({of: str(mark.through), of + _SCHEMA: str(mark.schema_id)})
     transaction.commit_transaction()
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidelake.data.rows import optional
 from tidelake.data.tablerows import expanded
+from tidelake.data.types import row_schema, update_schema
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
@@ -99,7 +100,7 @@ def mirror(
     read = times_of(collection).read
     # Reading the contents waits for the time to be closed.
     through = cast(int, collection.last_time() if as_of is None else read(as_of, "as_of"))
-    work = _Work(collection, target, Mark(collection.id, holds, through), columns, timeout_s)
+    work = _Work(collection, target, holds, through, columns=columns, timeout_s=timeout_s)
     after = None if afresh or not target.exists() else work.had()
     if after is None:
         rows = work.write_all()
@@ -153,23 +154,29 @@ class _Work:
         self,
         collection: Collection,
         target: MirrorTarget,
-        mark: Mark,
-        columns: Sequence[str] | None,
-        timeout_s: float | None,
+        holds: Holds,
+        through: int,
+        *,
+        columns: Sequence[str] | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        self._collection, self._target, self._mark, self._timeout_s = collection, target, mark, timeout_s
+        self._collection, self._target, self._timeout_s = collection, target, timeout_s
         # The columns are those of now, whatever the handle has seen.
-        collection.state()
-        names = list(collection.schema.names if columns is None else columns)
-        absent = [name for name in collection.key if name not in names]
+        self._state = collection.state()
+        self._mark = Mark(collection.id, holds, through, self._state.schema_id)
+        schema = self._state.schema
+        whole = update_schema(schema, collection.domain)
+        self._key = [column.name for column in schema.key]
+        present = [column.name for column in schema.columns]
+        names = present if columns is None else list(columns)
+        absent = [name for name in self._key if name not in names]
         if absent:
             raise UsageError(f"columns={names} leaves key column {absent[0]!r} out, which a mirror needs")
-        unknown = [name for name in names if name not in collection.schema.names]
+        unknown = [name for name in names if name not in present]
         if unknown:
             raise UsageError(f"collection {collection.name!r} has no column {unknown[0]!r}")
         self._names = names
-        extra = [] if mark.holds == "contents" else [*collection.domain.columns, DIFF]
-        whole = collection.update_schema
+        extra = [] if holds == "contents" else [*collection.domain.columns, DIFF]
         self._schema = plain_schema(pa.schema([whole.field(name) for name in (*names, *extra)]))
         self._rows = 0
         self._failure: Exception | None = None
@@ -182,14 +189,14 @@ class _Work:
         """
         mark, target, name = self._mark, self._target, self._collection.name
         afresh = "write it afresh (afresh=True), which replaces its rows"
-        found = target.through(mark.collection, mark.holds)
+        found = target.mark(mark.collection, mark.holds)
         if found is None:
             raise UsageError(f"table {target.place} is no mirror of the {mark.holds} of {name!r}: {afresh}")
-        if found > mark.through:
+        if found.through > mark.through:
             text = self._collection.domain.text
             raise UsageError(
-                f"table {target.place} has times through {text(found)}, later than {text(mark.through)}: "
-                + afresh
+                f"table {target.place} has times through {text(found.through)}, later than "
+                f"{text(mark.through)}: {afresh}"
             )
         had = {field.name: field.type for field in plain_schema(target.schema())}
         wanted = {field.name: field.type for field in self._schema}
@@ -199,7 +206,17 @@ class _Work:
                 f"column {odd!r} is {had.get(odd, 'absent')} in table {target.place}, and "
                 f"{wanted.get(odd, 'absent')} in the mirror: {afresh}"
             )
-        return found
+        # The same names may be those of other columns: two may have changed names, or one came back.
+        then = self._state.schemas.get(found.schema_id)
+        before = {} if then is None else {column.name: column.id for column in then.schema.columns}
+        other = [one.name for one in self._state.schema.columns if before.get(one.name) != one.id]
+        renamed = [one for one in other if one in self._names]
+        if renamed:
+            raise UsageError(
+                f"column {renamed[0]!r} of table {target.place} is not the column of {name!r} that has this "
+                f"name now: {afresh}"
+            )
+        return found.through
 
     def write_all(self) -> int:
         """Write all rows, and return how many."""
@@ -229,8 +246,9 @@ class _Work:
 
     def changed_keys(self, after: int) -> pa.Table:
         """The keys whose rows differ between the time of the table and the new one; each once."""
-        key = list(self._collection.key)
-        kinds = plain_schema(pa.schema([self._collection.schema.field(name) for name in key]))
+        key = self._key
+        rows = row_schema(self._state.schema)
+        kinds = plain_schema(pa.schema([rows.field(name) for name in key]))
         pieces = []
         with self._collection.changes(
             after, self._mark.through, columns=key, timeout_s=self._timeout_s
@@ -238,7 +256,7 @@ class _Work:
             for batch in found:
                 # Sorted by key: a key may be in two batches, but is rarely in more.
                 pieces.append(_distinct(pa.Table.from_batches([batch]).select(key), kinds))
-        whole = pa.concat_tables(pieces) if pieces else _empty(self._collection.schema, key)
+        whole = pa.concat_tables(pieces) if pieces else _empty(rows, key)
         return _distinct(whole, kinds)
 
     def replace(self, keys: pa.Table) -> int:
@@ -249,6 +267,14 @@ class _Work:
         plain = pa.Table.from_batches(as_plain(keys.to_batches(), kinds), kinds)
         self._target.replace_keys(plain, rows, self._mark)
         return len(rows)
+
+    def _check_columns(self) -> None:
+        """Refuse rows that were read while the columns changed: they may be those of other columns."""
+        if self._collection.state().schema_id != self._mark.schema_id:
+            raise UsageError(
+                f"the columns of {self._collection.name!r} changed while it was read, and nothing was "
+                "written: run the mirror again"
+            )
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -266,6 +292,7 @@ class _Work:
                 for batch in as_plain(batches, self._schema):
                     self._rows += batch.num_rows
                     yield batch
+                self._check_columns()
             except Exception as error:
                 self._failure = error
                 raise

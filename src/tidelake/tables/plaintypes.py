@@ -28,8 +28,10 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The columns as a table of Delta Lake or Iceberg has them, without what Arrow alone knows of them.
 
     Raises:
-        UsageError: neither has a type for the values of a column; names the column and the remedy.
+        UsageError: neither has a type for the values of a column, or names differ by case only; names the
+            column and the remedy.
     """
+    _check_case(schema.names)
     return pa.schema([pa.field(f.name, _plain(f.type, f.name), nullable=f.nullable) for f in schema])
 
 
@@ -38,6 +40,18 @@ def as_plain(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[p
     for batch in batches:
         columns = [batch.column(field.name).cast(field.type) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_case(names: Iterable[str]) -> None:
+    """Refuse names that the readers of such tables take for one."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise UsageError(
+                f"columns {other!r} and {name!r} differ by case only, and readers of tables of Delta Lake "
+                "or Iceberg take them for one: leave one out with columns=[...], or rename it"
+            )
 
 
 def _plain(kind: pa.DataType, where: str) -> pa.DataType:
@@ -59,6 +73,7 @@ def _plain(kind: pa.DataType, where: str) -> pa.DataType:
         return pa.list_(pa.field("element", _plain(item.type, f"{where}[]"), nullable=item.nullable))
     if is_.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
+        _check_case(f"{where}.{field.name}" for field in fields)
         return pa.struct([f.with_type(_plain(f.type, f"{where}.{f.name}")) for f in fields])
     raise UsageError(
         f"column {where!r} has type {kind}, which a table of Delta Lake or Iceberg cannot hold without "

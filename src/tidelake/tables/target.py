@@ -19,11 +19,13 @@ class Mark:
         collection: id of the collection.
         holds: whether it has the contents or all changes.
         through: the time up to which it has them.
+        schema_id: of the collection's schema whose columns it has: columns may change places of names.
     """
 
     collection: str
     holds: Holds
     through: int
+    schema_id: int
 
 
 class MirrorTarget(Protocol):
@@ -36,8 +38,8 @@ class MirrorTarget(Protocol):
     def exists(self) -> bool:
         """Whether there is a table."""
 
-    def through(self, collection: str, holds: Holds) -> int | None:
-        """The time in the mark of this collection; None: the table has no such mark."""
+    def mark(self, collection: str, holds: Holds) -> Mark | None:
+        """The mark of this collection; None: the table has none."""
 
     def schema(self) -> pa.Schema:
         """The columns of the table, as `plain_schema` has them."""
