@@ -41,6 +41,7 @@ SETTINGS = {
     "schema.include.list": "public",
     "topic.prefix": "bank",
     "snapshot.mode": "when_needed",
+    "snapshot.locking.mode": "shared",
     "provide.transaction.metadata": "true",
     "skipped.operations": "none",
     "decimal.handling.mode": "precise",

@@ -12,13 +12,15 @@ pytest.importorskip("psycopg")
 
 from run_page import blocks
 from tests.cdc.checking import check
-from tests.cdc.connector import CONVERTERS, SETTINGS
+from tests.cdc.connector import CONVERTERS, SETTINGS, connector
 from tests.cdc.pipeline import PARTS, pipeline
 from tests.cdc.workload import Bank
+from tests.spark.kafka_broker import broker
+from tests.store.servers import postgres
 
 # What transactions must have done at least once.
 KINDS = (
-    *("inserts", "updates", "deletes", "keys changed", "updates that leave large values"),
+    *("inserts", "updates", "deletes", "truncations", "keys changed", "updates that leave large values"),
     *("committed", "rolled back", "savepoints rolled back"),
 )
 
@@ -28,6 +30,30 @@ def test_the_page_has_the_settings_of_the_connector_that_is_tested() -> None:
     (told,) = [json.loads("\n".join(b.lines)) for b in blocks(page.read_text()) if b.language == "json"]
     # There is one broker here, and no copy of a topic.
     assert told | {"topic.creation.default.replication.factor": "1"} == SETTINGS | CONVERTERS
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_truncation_waits_for_the_first_copy() -> None:
+    import psycopg
+
+    with (
+        postgres(wal_level="logical") as database,
+        broker() as server,
+        connector(server, database) as worker,
+        psycopg.connect(database.url(), autocommit=True) as connection,
+    ):
+        connection.execute("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY)")
+        connection.execute("INSERT INTO a SELECT n, repeat('x', 200) FROM generate_series(1, 60000) n")
+        connection.execute("INSERT INTO b VALUES (1); SET lock_timeout = '500ms'")
+        worker.start()
+        # The tables are read one after the other: b is not yet.
+        reads = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT %%' || %s"
+        while not connection.execute(reads, ['FROM "public"."a"']).fetchone():
+            assert worker.state() != "FAILED", worker.log()
+            time.sleep(0.01)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            connection.execute("TRUNCATE b")
 
 
 @pytest.mark.spark

@@ -241,7 +241,8 @@ def _filled(ordered: pa.RecordBatch, old: pa.Table, schema: Schema) -> pa.Record
             raise InvalidUpdates(
                 f"the source left out the value of column {name!r} for the key {key_text(key, schema)}, and "
                 "the collection has no row of this key to take it from: let the source write whole rows "
-                "(REPLICA IDENTITY FULL), or take a new snapshot of the table"
+                "(REPLICA IDENTITY FULL), or take a new snapshot of the table, and truncate it at no time "
+                "amid that: PostgreSQL has no rows for it of a table that is truncated before it is read"
             )
         own, before = ordered.column(name), old.column(name).combine_chunks()
         source = np.where(untold & ~inside, ordered.num_rows + stored[group], np.where(untold, told, places))

@@ -105,6 +105,14 @@ def test_a_key_that_the_caller_gave_is_compared_too(tmp_path: Path) -> None:
     assert (done.events, stream.rows("crm.p.t")) == (2, {4: {"id": 4, "v": "y"}})
 
 
+def test_a_table_that_was_truncated_amid_its_copy_is_told(tmp_path: Path) -> None:
+    """Its copy has no rows, and an update before the truncation leaves a large value of one out."""
+    stream = Stream(tmp_path, keys=["id"])
+    update = event("u", {"id": 231, "v": "__debezium_unavailable_value"}, 5)
+    with pytest.raises(InvalidUpdates, match=r"'v' for the key .*231.*truncated before it is read"):
+        stream.take((key(id=231), update), (None, event("t", None, 6)))
+
+
 def test_a_deletion_that_leaves_its_key_out_is_refused(tmp_path: Path) -> None:
     def deletion(id_: int, v: Any, lsn: int) -> tuple[Any, Any]:
         return key(id=id_), event("d", None, lsn, before={"id": id_, "v": v})
