@@ -39,7 +39,7 @@ from tidelake.model.names import part as part_name
 from tidelake.model.query import AsOf
 from tidelake.shard.runs.read import sources_of
 from tidelake.shard.upkeep.collector import Collector
-from tidelake.state.append import UpTo, append
+from tidelake.state.append import UpTo, Write, commit
 
 EACH, APPENDS = 1_000, 20
 CONFIG = tidelake.Config(merge_budget_s=0.0, runs_max=1 << 30)
@@ -81,7 +81,8 @@ def made(folder: Path, parts: int) -> Numbers:
         (model,) = shard.known().parts()
         seconds = []
         for run, at in described(model, collection.id, parts):
-            command = partial(append, runs=(run,), when=UpTo(Frontier.of(at), Frontier.of(at + 1)))
+            write = Write((run,), UpTo(Frontier.of(at), Frontier.of(at + 1)))
+            command = partial(commit, write=write)
             seconds.append(busy(partial(shard.run, command)))
     return {
         "append_1000_first_s": statistics.median(seconds[:20]),

@@ -31,9 +31,9 @@ from tidelake.shard.history import History
 from tidelake.shard.requestqueue import Request, RequestQueue
 from tidelake.shard.requests import CommitRequest
 from tidelake.shard.runs.upload import normalized, write_table
-from tidelake.state import append as appending
 from tidelake.state import codec, dropping
-from tidelake.state.append import AtCommit, Exactly
+from tidelake.state.append import AtCommit, Exactly, Write
+from tidelake.state.append import commit as committed
 from tidelake.state.commands import Commit, Refused, open_writer
 from tidelake.state.edits import Edits, apply
 from tidelake.state.idempotency import IdempotencyKey
@@ -166,7 +166,10 @@ def test_one_that_fails_does_its_neighbours_no_harm(bay):
     new.append(rows(100))
     before = bay.c.upper.elements[0]
     bay.start("first", offer(bay, 1))
-    command = partial(appending.append, runs=())
+
+    def numbered(epoch, sequence):
+        write = Write((), AtCommit(0), IdempotencyKey("w", epoch, sequence))
+        return run(partial(committed, write=write))
 
     def broken(_state, _now_ms):
         raise ZeroDivisionError("a bug")
@@ -178,16 +181,12 @@ def test_one_that_fails_does_its_neighbours_no_harm(bay):
         return partial(bay.shard.run, command)
 
     bay.start("second", offer(bay, 2))
-    bay.start(
-        "fenced", run(partial(command, when=AtCommit(0), idempotency=IdempotencyKey("w", old.epoch, 1)))
-    )
+    bay.start("fenced", numbered(old.epoch, 1))
     bay.start("broken", run(broken))
     bay.start("late", lambda: bay.shard.run(exactly(0)))
     bay.start("misfit", run(misfit))
-    bay.start(
-        "numbered", run(partial(command, when=AtCommit(0), idempotency=IdempotencyKey("w", new.epoch, 7)))
-    )
-    bay.start("again", run(partial(command, when=AtCommit(0), idempotency=IdempotencyKey("w", new.epoch, 7))))
+    bay.start("numbered", numbered(new.epoch, 7))
+    bay.start("again", numbered(new.epoch, 7))
     bay.start("third", offer(bay, 3))
     answers = bay.finish()
     assert isinstance(answers["fenced"], WriterFenced) and isinstance(answers["broken"], ZeroDivisionError)
@@ -352,7 +351,7 @@ def test_a_round_that_another_process_was_faster_than_is_decided_again(bay):
 
 
 def exactly(lower):
-    return partial(appending.append, runs=(), when=Exactly(Frontier.of(lower), Frontier.of(lower + 1)))
+    return partial(committed, write=Write((), Exactly(Frontier.of(lower), Frontier.of(lower + 1))))
 
 
 # Threads that end
@@ -641,12 +640,7 @@ def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
             when = AtCommit(0) if at is None else Exactly(Frontier.of(at), Frontier.of(at + 1))
             table = normalized(spec, rows(*range(n)), 0 if at is None else at)
             runs = write_table(spec, place.stores.blobs, c._shard.env, table)
-            yield partial(
-                appending.append,
-                runs=runs,
-                when=when,
-                idempotency=idempotency and IdempotencyKey(*idempotency),
-            )
+            yield partial(committed, write=Write(runs, when, idempotency and IdempotencyKey(*idempotency)))
 
     answers, left = [], []
     for group_commit in (False, True):

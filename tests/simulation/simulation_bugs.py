@@ -11,7 +11,8 @@ from tidelake.lake.groups.groups import Groups
 from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
 from tidelake.shard.upkeep.parting import forget
-from tidelake.shard.writing import append as appending
+from tidelake.shard.writing import stage as staging
+from tidelake.shard.writing import uploads
 from tidelake.state import append as append_command
 from tidelake.state import bases, basing, deciding, edits, garbage, idempotency, invariants, single, taken
 from tidelake.state import collection as collection_commands
@@ -84,7 +85,7 @@ def fence_with_a_hole():
 
 def hasty_tidying():
     """The parts of an append whose outcome is unknown are deleted."""
-    return replaced(appending, REFUSALS=(TidelakeError,))
+    return replaced(uploads, NOT_IN=(TidelakeError,))
 
 
 def skipped_flush(of):
@@ -221,14 +222,20 @@ def no_acknowledgement():
         yield
 
 
+@contextmanager
 def numbers_that_are_forgotten_by_stages():
     """A stage whose number is in is staged again."""
+    plan = append_command.plan
 
-    def stage(state, now_ms, runs, checked, idempotency=None, **more):
-        return append_command_stage(state, now_ms, runs, checked, None, **more)
+    def forgetful(state, write):
+        is_stage = isinstance(write.when, append_command.Open) and write.runs
+        return plan(state, replace(write, idempotency=None) if is_stage else write)
 
-    append_command_stage = append_command.stage
-    return replaced(append_command, stage=stage, already_in=lambda state, now_ms, idempotency: NoOp(None))
+    with (
+        replaced(append_command, plan=forgetful),
+        replaced(staging, already_in=lambda state, now_ms, idempotency: NoOp(None)),
+    ):
+        yield
 
 
 # Bugs of the log in an object store

@@ -8,11 +8,12 @@ from collections import Counter
 from random import Random
 
 from shard_states import Shard, part
+from writes import append
 
 from tidelake.model import time as times
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.state.append import When, append
+from tidelake.state.append import When
 from tidelake.state.commands import Commit
 from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, collapse_levels

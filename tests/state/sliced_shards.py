@@ -1,10 +1,11 @@
 """A shard of many small batches, with slices and bases, that commands are run on."""
 
 from shard_states import F, Shard, run
+from writes import append
 
 from tidelake.model.batch import Run
 from tidelake.state import basing
-from tidelake.state.append import Exactly, append
+from tidelake.state.append import Exactly
 from tidelake.state.basing import Made, add_base, request
 from tidelake.state.slices import cut_slices
 

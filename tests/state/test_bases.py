@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from shard_states import F, Shard, hollow, run
 from sliced_shards import SlicedShard, counted, names
+from writes import append, seal, stage
 
 from tidelake.errors import InternalError
 from tidelake.model.batch import Run
@@ -13,7 +14,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Updates
 from tidelake.model.time import TimeDomain
 from tidelake.state import basing
-from tidelake.state.append import Exactly, append, seal, stage
+from tidelake.state.append import Exactly
 from tidelake.state.bases import Base, Bases, Unpaid, needed
 from tidelake.state.basing import Made, add_base, begin_with_base, due, due_at_head, forget_bases, last_passed
 from tidelake.state.claims import record_chunk, release_claim

@@ -6,9 +6,10 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from shard_states import F, run
 from sliced_shards import SlicedShard
+from writes import append
 
 from tidelake.model.query import AsOf
-from tidelake.state.append import Exactly, append
+from tidelake.state.append import Exactly
 from tidelake.state.bases import needed
 from tidelake.state.basing import add_base, due, due_at_head
 from tidelake.state.commands import NoOp

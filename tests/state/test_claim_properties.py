@@ -3,9 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_states import F, Shard, part, run
+from writes import append
 
 from tidelake.model.batch import Run
-from tidelake.state.append import Exactly, append
+from tidelake.state.append import Exactly
 from tidelake.state.claims import record_chunk, taken
 from tidelake.state.commands import Commit
 from tidelake.state.holds import advance_since

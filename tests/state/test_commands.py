@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from shard_states import SCHEMA, F, Shard, part, run
+from writes import append, expected
 
 from tidelake.errors import (
     CollectionDropped,
@@ -24,7 +25,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, holds, schemas
-from tidelake.state.append import AtCommit, Exactly, UpTo, append, expected
+from tidelake.state.append import AtCommit, Exactly, UpTo
 from tidelake.state.claims import record_chunk, taken
 from tidelake.state.commands import NoOp, Refused
 from tidelake.state.dropping import drop_shard

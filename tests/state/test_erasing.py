@@ -4,12 +4,13 @@ from dataclasses import replace
 
 from pyrsistent import pmap
 from shard_states import F, Shard, part, run
+from writes import append, stage
 
 from tidelake.errors import LeaseExpired, UsageError
 from tidelake.model import names
 from tidelake.model.batch import Run
 from tidelake.state import erasing, forking, staging
-from tidelake.state.append import Exactly, append, stage
+from tidelake.state.append import Exactly
 from tidelake.state.erased import Erasure
 from tidelake.state.garbage import Garbage
 from tidelake.state.staging import Split

@@ -42,9 +42,19 @@ from tidelake.state import (
     slices,
     staging,
 )
-from tidelake.state import append as appends
 from tidelake.state.agreed import BEFORE_SLICES, NAMES, NEWEST, Agreed
-from tidelake.state.append import Addition, AtCommit, Exactly, UpTo
+from tidelake.state.append import (
+    Addition,
+    AtCommit,
+    Exactly,
+    FromUpper,
+    Open,
+    UpTo,
+    Write,
+    already_in,
+    commit,
+    expected,
+)
 from tidelake.state.commands import Commit
 from tidelake.state.deciding import Intent, Share
 from tidelake.state.edits import Delta, Edits, apply, stepped
@@ -138,40 +148,34 @@ class World:
     def append(self):
         rng, at = self.rng, self.at
         end = at + rng.randint(0, 3)
-        when = rng.choice((Exactly(F(at), F(end)), UpTo(F(max(0, at - 2)), F(end)), AtCommit(at)))
+        given = Exactly(F(at), F(end)), UpTo(F(max(0, at - 2)), F(end)), FromUpper(F(at), F(end))
+        when = rng.choice((*given, AtCommit(at)))
         # What gets its time at the commit was written at the floor of that.
         written = isinstance(when, AtCommit)
         runs = (Run((self.fresh(at, at),)),) if written else self.runs(at, max(at, end - 1))
         seen = Seen(max(0, self.state.seqno - rng.randint(0, 2))) if rng.random() < 0.2 else None
-        more = {"offered": self.offered(runs), "seen": seen, "as_now": rng.random() < 0.2}
-        return partial(appends.append, runs=runs, when=when, idempotency=self.claim(), **more)
+        write = Write(runs, when, self.claim(), seen, self.offered(runs), as_now=rng.random() < 0.2)
+        return partial(commit, write=write)
 
     def stage(self):
         runs = self.runs(self.at, self.at + 8)
         seal_to = F(self.at + self.rng.randint(0, 4)) if self.rng.random() < 0.3 else None
         offered = self.offered(runs)
-        checked = self.checked(runs)
-        return partial(
-            appends.stage,
-            runs=runs,
-            checked=checked,
-            idempotency=self.claim(),
-            seal_to=seal_to,
-            offered=offered,
-        )
+        when = Open(self.checked(runs), seal_to)
+        return partial(commit, write=Write(runs, when, self.claim(), offered=offered))
 
     def checked(self, runs):
         """A frontier that no time of some runs is before."""
         return F(min([self.at, *(one.time_lower for run in runs for one in run.parts)]))
 
     def seal(self):
-        return partial(appends.seal, upper=F(self.at + self.rng.randint(-1, 4)))
+        return partial(commit, write=Write((), Open(F(0), F(self.at + self.rng.randint(-1, 4)))))
 
     def expected(self):
-        return partial(appends.expected, when=Exactly(F(self.at), F(self.at + 1)))
+        return partial(expected, write=Write((), Exactly(F(self.at), F(self.at + 1))))
 
     def already_in(self):
-        return partial(appends.already_in, idempotency=IdempotencyKey("a", 0, 0))
+        return partial(already_in, idempotency=IdempotencyKey("a", 0, 0))
 
     def open_writer(self):
         name = self.rng.choice(("a", "b", "token:a", "token:b"))
@@ -469,7 +473,7 @@ class World:
         view = GroupView(GROUP, 10**6, F(at), state.joined)
         runs = self.runs(at, at + 4) or (Run((self.fresh(at, at + 4),)),)
         bounds = Bounds(F(at), F(at + self.rng.randint(0, 5)), state.minimum)
-        found = Addition(True, runs, bounds, stays_open=self.rng.random() < 0.5)
+        found = Addition(runs, bounds, stays_open=self.rng.random() < 0.5)
         awaited = Awaited(f"t{self.rng.randint(0, 4)}", state.seqno, 0)
         more = {"checked": self.checked(runs), "given_up": frozenset((f"t{self.rng.randint(0, 4)}",))}
         return partial(awaiting.stage_single, view=view, awaited=awaited, found=found, **more)
@@ -766,7 +770,7 @@ def with_tokens(count):
 def one_more(state, number):
     at = state.upper.elements[0]
     made = part(names.part("s", number, f"{number:032x}"), at, at)
-    outcome = appends.append(state, 10, (Run((made,)),), Exactly(F(at), F(at + 1)), offered=(made,))
+    outcome = commit(state, 10, Write((Run((made,)),), Exactly(F(at), F(at + 1)), offered=(made,)))
     return outcome.edits
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyrsistent import pmap
 from shard_states import EAGER, F, Shard, doom, hollow, indexed_again, part, pushed, run
+from writes import append
 
 from tidelake.errors import CollectionDropped, HistoryCompacted, InternalError, LeaseExpired, NotYetClosed
 from tidelake.model import names
@@ -15,7 +16,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import forking
 from tidelake.state.agreed import AS_MADE, NEW
-from tidelake.state.append import AtCommit, Exactly, append
+from tidelake.state.append import AtCommit, Exactly
 from tidelake.state.collection import bury
 from tidelake.state.commands import NoOp, open_writer
 from tidelake.state.dropping import drop_shard, vanished

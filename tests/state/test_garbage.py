@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_states import F, Shard, doom, part, raise_floor, run
+from writes import append
 
 from tidelake.errors import LeaseExpired, UploadExpired
 from tidelake.model import names
 from tidelake.model.batch import Run
 from tidelake.state import holds
-from tidelake.state.append import Exactly, append
+from tidelake.state.append import Exactly
 from tidelake.state.collection import bury
 from tidelake.state.commands import NoOp, add_rollup
 from tidelake.state.maintenance import apply_merge, collapse_levels

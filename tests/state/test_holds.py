@@ -3,12 +3,13 @@
 import pytest
 from shard_states import F, Shard, doom, run
 from test_garbage import appended, named, two_and_a_merge
+from writes import append
 
 from tidelake.errors import CollectionDropped, CollectionInUse, LeaseExpired
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import holds
-from tidelake.state.append import Exactly, append
+from tidelake.state.append import Exactly
 from tidelake.state.commands import NoOp, open_writer
 from tidelake.state.dropping import drop_shard
 from tidelake.state.state import Retention

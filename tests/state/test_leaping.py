@@ -5,12 +5,13 @@ from functools import partial
 
 import pytest
 from shard_states import F, Shard, run
+from writes import append, expected, seal
 
 from tidelake.errors import UsageError
 from tidelake.model.time import TimeDomain
 from tidelake.state import codec
 from tidelake.state.agreed import RENAMING, Agreed
-from tidelake.state.append import AtCommit, Exactly, append, expected, seal
+from tidelake.state.append import AtCommit, Exactly
 
 DAY = 86_400_000
 NOON = 20_000 * DAY + DAY // 2

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 from shard_states import EAGER, F, Shard, hollow, part, pushed, run
+from writes import append
 
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import fuel
-from tidelake.state.append import Exactly, append
+from tidelake.state.append import Exactly
 from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, collapse_levels
 from tidelake.state.merging import (

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from shard_states import EAGER, F, Shard, run
 from sliced_shards import SlicedShard, counted
+from writes import append
 
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state.append import Exactly, append
+from tidelake.state.append import Exactly
 from tidelake.state.commands import NoOp
 from tidelake.state.fuel import _ROWS_PER_ID
 from tidelake.state.holds import advance_since

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_states import Shard, part
+from writes import append, seal, stage
 
 from tidelake.errors import UpdateBeforeLower
 from tidelake.model.batch import Run
@@ -14,7 +15,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain, join, meet
 from tidelake.state import codec
-from tidelake.state.append import AtCommit, Exactly, UpTo, append, seal, stage
+from tidelake.state.append import AtCommit, Exactly, UpTo
 from tidelake.state.commands import Commit, NoOp, open_writer
 from tidelake.state.dropping import drop_shard
 from tidelake.state.edits import Delta, apply

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import writes as appends
 from pyrsistent import pmap, pset
 from shard_states import F, Shard
 
 from tidelake.errors import UsageError
-from tidelake.state import append as appends
 from tidelake.state import applying, deciding, forgetting, joining, single
 from tidelake.state.agreed import AS_MADE, NEW
 from tidelake.state.append import Exactly

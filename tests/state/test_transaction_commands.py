@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from shard_states import SCHEMA, F, run
+from writes import seal
 
 from tidelake.errors import LeftGroup, TransactionExpired, UpdateBeforeLower, UpperMismatch
 from tidelake.model.time import TimeDomain
 from tidelake.state import applying, awaiting, codec, commands, deciding, joining
-from tidelake.state.append import seal
 from tidelake.state.commands import Commit, NoOp, Refused
 from tidelake.state.deciding import Intent, Share
 from tidelake.state.edits import Delta, apply

@@ -1,14 +1,14 @@
-"""Appending: how a batch comes into the shard, and at which times.
+"""Writing: how rows come into a shard, and at which times.
 
-The caller gives the times in one of three ways: `Exactly` (the upper must be `lower`), `UpTo` (several
-writers write the same data: narrow the batch to the times that are still open) and `AtCommit` (one time,
-picked when the append commits). The edits that add the batch of a named writer also record its number
+A `Write` is a value. `plan` works it out on a state, and writes nothing; `commit` makes it the next step of a
+collection in no group. In a group the rows of the plan are staged, and the group decides
+(`tidelake.state.single`). The step that lets the write of a named writer in also records its number
 (`tidelake.state.idempotency`).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from tidelake.errors import (
     AlreadyTaken,
@@ -38,7 +38,6 @@ from tidelake.state.state import ShardState, Written
 from tidelake.state.taken import by_seqno, repeated
 from tidelake.tabletext import FieldsAsHtml
 
-R = TypeVar("R")
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
 
 
@@ -52,7 +51,7 @@ class Exactly:
 
 @dataclass(frozen=True)
 class UpTo:
-    """The times of `[lower, upper)` that are still open."""
+    """The times of `[lower, upper)` that are still open, for several writers of the same data."""
 
     lower: Frontier
     upper: Frontier
@@ -68,7 +67,54 @@ class AtCommit:
     floor: Time
 
 
-When: TypeAlias = Exactly | UpTo | AtCommit
+@dataclass(frozen=True)
+class FromUpper:
+    """All times from the shard's upper, whatever that is by then, to `upper`.
+
+    All rows are known to be before `upper`, and at or after `checked`.
+    """
+
+    checked: Frontier
+    upper: Frontier
+
+
+@dataclass(frozen=True)
+class Open:
+    """Times that stay open: the rows are staged. Then all times before `seal_to` are closed, if it is given.
+
+    All rows are known to be at or after `checked`.
+    """
+
+    checked: Frontier
+    seal_to: Frontier | None = None
+
+
+When: TypeAlias = Exactly | UpTo | AtCommit | FromUpper | Open
+
+
+@dataclass(frozen=True)
+class Write:
+    """A change of a shard's contents.
+
+    Attributes:
+        runs: the updates.
+        when: their times, and the times that are closed.
+        idempotency: the number of a named writer, if one writes.
+        seen: the contents that the updates were made from, if any: `UpperMismatch` also if other updates were
+            staged for their times since then.
+        offered: the uploads that the runs are, or were made of. Others may hold copies of them, so each is
+            taken at most once, and may be tried again after a refusal.
+        as_now: refuse rows with a column that was dropped or renamed since they were written.
+        inline_bytes_max: inline parts of the state must take less; None: no limit.
+    """
+
+    runs: tuple[Run, ...]
+    when: When
+    idempotency: IdempotencyKey | None = None
+    seen: Seen | None = None
+    offered: tuple[Part, ...] = ()
+    as_now: bool = False
+    inline_bytes_max: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,256 +145,85 @@ class Appended(FieldsAsHtml):
 
 
 @dataclass(frozen=True)
-class Addition(Generic[R]):
-    """What an append or a stage would do to a state.
+class Addition:
+    """What a write would do to a state.
 
     Attributes:
-        answer: the result once it is committed.
         runs: the runs to register.
         bounds: the times that it closes; empty: none.
+        staged: the runs as a staged batch, if they are staged.
         stays_open: the runs may have any times at or after the upper, so they still fit if the upper moves.
         floats: all rows have this one time, and a later time will do as well.
     """
 
-    answer: R
     runs: tuple[Run, ...]
     bounds: Bounds
+    staged: Staged | None = None
     stays_open: bool = False
     floats: Time | None = None
 
+    @property
+    def changes(self) -> bool:
+        """Whether rows come in, or times are closed."""
+        return self.staged is not None or not self.bounds.empty
 
-def append(
-    state: ShardState,
-    now_ms: int,
-    runs: tuple[Run, ...],
-    when: When,
-    idempotency: IdempotencyKey | None = None,
-    *,
-    inline_bytes_max: int | None = None,
-    as_now: bool = False,
-    seen: Seen | None = None,
-    offered: tuple[Part, ...] = (),
-) -> Outcome[Appended]:
-    """Add runs to the shard and move its upper.
+    @property
+    def answer(self) -> Appended:
+        """The answer once it is committed."""
+        return Appended(self.bounds.lower, self.bounds.upper)
 
-    With `offered` the runs are, or were made of, these parts. Others may hold copies of them, so each part is
-    taken at most once.
 
-    With `seen` the runs were made from the collection's contents: `UpperMismatch` also if other updates were
-    staged for their times since then.
+def commit(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
+    """The step of a write to a collection in no group. Costs O(staged batches) if it closes times.
 
-    Refused with `WriterFenced`, `AlreadyTaken`, `UpperMismatch`, `UpdateBeforeLower`, `UpdateNotBeforeUpper`,
-    `IncompatibleSchema` (rows of a schema that is not registered; with `as_now` also rows with a column that
-    was dropped since they were written), `InlineFull` (inline parts would take `inline_bytes_max` or more)
-    or a usage error; nothing is written then.
+    Refused as `plan`, and with a usage error if it would close times too far ahead of the clock; nothing is
+    written then.
     """
-    found = append_on(
-        state,
-        runs,
-        when,
-        idempotency,
-        inline_bytes_max=inline_bytes_max,
-        as_now=as_now,
-        seen=seen,
-        offered=offered,
-    )
-    if not isinstance(found, Addition):
-        return found
-    writers = recorded(state, idempotency, found.bounds.upper)
-    if found.bounds.empty:
-        return Commit(Edits(writers=writers), found.answer)
-    far = too_far(state, state.upper, found.bounds.upper, now_ms)
-    if far is not None:
-        return far
-    placed = HollowBatch(found.bounds, found.runs)
-    step = closing(state, placed)
-    edits = Edits(
-        upper=Move(state.upper, placed.bounds.upper),
-        spine=step.spine,
-        staged=step.staged,
-        writers=writers,
-        written=_more(state.written, placed) if placed.runs else None,
-        taken=by_seqno(part.name for part in offered),
-    )
-    return Commit(edits, found.answer, step.due)
-
-
-def append_on(
-    state: ShardState,
-    runs: tuple[Run, ...],
-    when: When,
-    idempotency: IdempotencyKey | None = None,
-    *,
-    inline_bytes_max: int | None = None,
-    as_now: bool = False,
-    seen: Seen | None = None,
-    offered: tuple[Part, ...] = (),
-) -> "Addition[Appended] | NoOp[Appended] | Refused":
-    """What `append` would do to a state; the collection commits it itself, or its group does."""
-    placed = _admitted(state, runs, when, idempotency, offered, as_now=as_now)
-    if not isinstance(placed, HollowBatch):
-        return placed
-    bounds = placed.bounds
-    answer = Appended(bounds.lower, bounds.upper)
-    if bounds.empty and idempotency is None:
-        return NoOp(replace(answer, already=True))
-    refusal = room(state, placed, inline_bytes_max) or (unseen(state, bounds, seen) if seen else None)
-    if refusal is not None and not bounds.empty:
-        return refusal
-    floats = times.join(when.floor, bounds.lower.elements[0]) if isinstance(when, AtCommit) else None
-    return Addition(answer, placed.runs, bounds, floats=floats)
-
-
-def stage(
-    state: ShardState,
-    now_ms: int,
-    runs: tuple[Run, ...],
-    checked: Frontier,
-    idempotency: IdempotencyKey | None = None,
-    *,
-    inline_bytes_max: int | None = None,
-    seal_to: Frontier | None = None,
-    as_now: bool = False,
-    offered: tuple[Part, ...] = (),
-) -> Outcome[bool]:
-    """Keep runs for times that are open. False if the key shows that they are in, or there are no runs.
-
-    `offered` and `as_now` as for `append`. With `seal_to` the same step also closes all times before it.
-
-    Refused as `append` and `staging.place`; nothing is written then.
-    """
-    found = stage_on(
-        state,
-        runs,
-        checked,
-        idempotency,
-        inline_bytes_max=inline_bytes_max,
-        seal_to=seal_to,
-        as_now=as_now,
-        offered=offered,
-    )
+    found = plan(state, write)
     if not isinstance(found, Addition):
         return found
     upper = found.bounds.upper
     far = too_far(state, state.upper, upper, now_ms)
     if far is not None:
         return far
-    writers = recorded(state, idempotency, upper)
-    if not found.runs:
-        return _sealed(state, upper, (), Edits(writers=writers), staged=False)
-    placed = place(state, found.runs, checked)
-    if isinstance(placed, Refused):
-        return placed
-    taken = by_seqno(part.name for part in offered)
-    edits = Edits(writers=writers, written=_more(state.written, placed.batch), taken=taken)
-    return _sealed(state, upper, (placed,), edits, staged=True)
-
-
-def stage_on(
-    state: ShardState,
-    runs: tuple[Run, ...],
-    checked: Frontier,
-    idempotency: IdempotencyKey | None = None,
-    *,
-    inline_bytes_max: int | None = None,
-    seal_to: Frontier | None = None,
-    as_now: bool = False,
-    offered: tuple[Part, ...] = (),
-) -> "Addition[bool] | NoOp[bool] | Refused":
-    """What `stage` would do to a state; the collection commits it itself, or its group does."""
-    if state.dropped:
-        return Refused(CollectionDropped(state.shard_id))
-    if state.group:
-        return Refused(CollectionInGroup(state.shard_id))
-    known = answer_of_state(state, idempotency, lambda _: False)
-    if known is not None:
-        return known
-    upper = state.upper if seal_to is None else state.upper.join(seal_to)
-    bounds = Bounds(state.upper, upper, state.minimum)
-    if not runs:
-        return Addition(False, (), bounds, stays_open=True)
-    unfit = unfitting(state, runs, offered, as_now=as_now)
-    if unfit is not None:
-        return Refused(unfit)
-    placed = place(state, runs, checked)
-    if isinstance(placed, Refused):
-        return placed
-    full = room(state, placed.batch, inline_bytes_max)
-    if full is not None:
-        return full
-    return Addition(True, runs, bounds, stays_open=True)
-
-
-def _sealed(
-    state: ShardState, upper: Frontier, fresh: tuple[Staged, ...], edits: Edits, *, staged: bool
-) -> Outcome[bool]:
-    """The outcome for a step that stages `fresh` and then closes all times before `upper`."""
-    if upper == state.upper:
-        edits = replace(edits, staged={one.name: one for one in fresh})
-        return NoOp(False) if edits == Edits() else Commit(edits, staged)
-    step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)), fresh)
+    writers = recorded(state, write.idempotency, upper)
+    if not found.changes:
+        return Commit(Edits(writers=writers), found.answer)
+    batch = HollowBatch(found.bounds, found.runs)
+    written = _more(state.written, batch) if batch.runs else None
+    fresh: tuple[Staged, ...] = ()
+    if found.staged is not None:
+        batch, fresh = HollowBatch(found.bounds), (found.staged,)
+    edits = Edits(writers=writers, written=written, taken=by_seqno(part.name for part in write.offered))
+    if found.bounds.empty:
+        return Commit(replace(edits, staged={one.name: one for one in fresh}), found.answer)
+    step = closing(state, batch, fresh)
     moved = replace(edits, upper=Move(state.upper, upper), spine=step.spine, staged=step.staged)
-    return Commit(moved, staged, step.due)
+    return Commit(moved, found.answer, step.due)
 
 
-def seal(
-    state: ShardState, now_ms: int, upper: Frontier, idempotency: IdempotencyKey | None = None
-) -> Outcome[Appended]:
-    """Close all times before a frontier; what is staged for them becomes final. Closed times stay closed."""
-    return append(state, now_ms, (), Exactly(state.upper, state.upper.join(upper)), idempotency)
+def plan(state: ShardState, write: Write) -> Addition | NoOp[Appended] | Refused:
+    """What a write would do to a state; the collection commits it itself, or its group does.
 
-
-def seal_on(
-    state: ShardState, upper: Frontier, idempotency: IdempotencyKey | None = None
-) -> Addition[Appended] | NoOp[Appended] | Refused:
-    """What `seal` would do to a state; the collection commits it itself, or its group does."""
-    return append_on(state, (), Exactly(state.upper, state.upper.join(upper)), idempotency)
-
-
-def expected(
-    state: ShardState, now_ms: int, when: When, idempotency: IdempotencyKey | None = None
-) -> Outcome[Appended]:
-    """What `append` would answer without runs, to be asked before anything is uploaded. Costs O(1).
-
-    A `Commit` holds no edits: whether the append succeeds also depends on the runs.
+    Refused with `WriterFenced`, `AlreadyTaken`, `UpperMismatch`, `UpdateBeforeLower`, `UpdateNotBeforeUpper`,
+    `IncompatibleSchema` (rows of a schema that is not registered; see also `Write.as_now`), `UploadExpired`,
+    `InlineFull` or a usage error.
     """
-    placed = _admitted(state, (), when, idempotency)
-    if not isinstance(placed, HollowBatch):
-        return placed
-    far = too_far(state, state.upper, placed.bounds.upper, now_ms)
-    if far is not None:
-        return far
-    answer = Appended(placed.bounds.lower, placed.bounds.upper)
-    if placed.bounds.empty and idempotency is None:
-        return NoOp(replace(answer, already=True))
-    return Commit(Edits(), answer)
-
-
-def _admitted(
-    state: ShardState,
-    runs: tuple[Run, ...],
-    when: When,
-    idempotency: IdempotencyKey | None,
-    offered: tuple[Part, ...] = (),
-    *,
-    as_now: bool = False,
-) -> HollowBatch | Refused | NoOp[Appended]:
-    """The batch to register, or the answer if there is nothing to register."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    decided = answer_of_state(state, idempotency, Appended.before)
+    decided = answer_of_state(state, write.idempotency, Appended.before)
     if decided is not None:
         return decided
-    strange = unregistered(state, runs)
+    strange = unregistered(state, write.runs)
     if strange is not None:
         return Refused(strange)
-    placed = _place(state, runs, when)
+    placed = _place(state, write.runs, write.when)
     if isinstance(placed, NoOp):
         return placed
     # Before a conflict is reported: a retry of an append that is in must learn that it is in.
-    parts = (*(part for run in runs for part in run.parts), *offered)
+    parts = (*(part for run in write.runs for part in run.parts), *write.offered)
     known = repeated(state, parts)
     if known is not None:
         return Refused(known)
@@ -357,8 +232,25 @@ def _admitted(
     late = too_late(state, parts)
     if late is not None:
         return Refused(late)
-    gone = _outdated(state, runs) if as_now else None
-    return placed if gone is None else Refused(gone)
+    gone = _outdated(state, write.runs) if write.as_now else None
+    if gone is not None:
+        return Refused(gone)
+    if not placed.changes:
+        return NoOp(replace(placed.answer, already=True)) if write.idempotency is None else placed
+    full = room(state, HollowBatch(placed.bounds, placed.runs), write.inline_bytes_max)
+    return full or (unseen(state, placed.bounds, write.seen) if write.seen else None) or placed
+
+
+def expected(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
+    """What `commit` would answer without the runs, to be asked before anything is uploaded.
+
+    A `Commit` holds no edits: whether the write succeeds also depends on the runs.
+    """
+    found = plan(state, replace(write, runs=()))
+    if not isinstance(found, Addition):
+        return found
+    far = too_far(state, state.upper, found.bounds.upper, now_ms)
+    return far or Commit(Edits(), found.answer)
 
 
 def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
@@ -435,45 +327,76 @@ def already_in(
     return answer_of_state(state, idempotency, Appended.before) or NoOp(None)
 
 
-def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch | Refused | NoOp[Appended]:
-    """The batch to register: its bounds, and its runs with rewrites and truncation."""
+def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Addition | Refused | NoOp[Appended]:
+    """The runs with rewrites and truncation, and the times that they close."""
     match when:
         case Exactly(lower, upper):
-            if not lower <= upper:
-                return Refused(UsageError(_NOT_BEFORE.format(lower=lower, upper=upper)))
-            offence = _outside(runs, lower, upper, state)
-            if offence is not None:
-                return Refused(offence)
-            if state.upper != lower:
-                return Refused(UpperMismatch(lower, state.upper))
+            wrong = _misplaced(state, runs, lower, upper)
+            if wrong is None and state.upper != lower:
+                wrong = Refused(UpperMismatch(lower, state.upper))
+            return wrong or _closing(state, runs, upper)
         case UpTo(lower, upper):
-            if not lower <= upper:
-                return Refused(UsageError(_NOT_BEFORE.format(lower=lower, upper=upper)))
-            offence = _outside(runs, lower, upper, state)
-            if offence is not None:
-                return Refused(offence)
-            if upper <= state.upper:
-                return NoOp(Appended.before(state.upper))
-            if not (lower <= state.upper and state.upper <= upper):
-                return Refused(UpperMismatch(lower, state.upper))
-            lower = state.upper
-            runs = tuple(run for run in (_narrowed(run, lower, state) for run in runs) if run is not None)
+            return _misplaced(state, runs, lower, upper) or _up_to(state, runs, lower, upper)
+        case FromUpper(checked, upper):
+            return _from_upper(state, runs, checked, upper)
         case AtCommit(floor):
-            if not state.domain.total_order:
-                return Refused(
-                    UsageError(f"times of {state.domain} have no commit time: give lower and upper")
-                )
-            if state.upper.closed:
-                return Refused(UpperMismatch(Frontier.of(floor), state.upper))
-            at = times.join(floor, state.upper.elements[0])
-            leaps = leap(state, at)
-            if leaps is not None:
-                return Refused(leaps)
-            lower, upper = state.upper, Frontier.past(at)
-            if at != floor:
-                runs = tuple(_rewritten(run, at) for run in runs)
+            return _at_commit(state, runs, floor)
+        case Open(checked, seal_to):
+            staged = place(state, runs, checked) if runs else None
+            if isinstance(staged, Refused):
+                return staged
+            upper = state.upper if seal_to is None else state.upper.join(seal_to)
+            return replace(_closing(state, runs, upper), staged=staged, stays_open=True)
+
+
+def _closing(state: ShardState, runs: tuple[Run, ...], upper: Frontier) -> Addition:
     # New data has not been folded at all, whatever the shard's since is now.
-    return HollowBatch(Bounds(lower, upper, state.minimum), runs)
+    return Addition(runs, Bounds(state.upper, upper, state.minimum))
+
+
+def _misplaced(state: ShardState, runs: tuple[Run, ...], lower: Frontier, upper: Frontier) -> Refused | None:
+    """The refusal of an interval that is none, or of a time outside it."""
+    if not lower <= upper:
+        return Refused(UsageError(_NOT_BEFORE.format(lower=lower, upper=upper)))
+    offence = _outside(runs, lower, upper, state)
+    return None if offence is None else Refused(offence)
+
+
+def _up_to(
+    state: ShardState, runs: tuple[Run, ...], lower: Frontier, upper: Frontier
+) -> Addition | Refused | NoOp[Appended]:
+    if upper <= state.upper:
+        return NoOp(Appended.before(state.upper))
+    if not (lower <= state.upper and state.upper <= upper):
+        return Refused(UpperMismatch(lower, state.upper))
+    narrow = (_narrowed(run, state.upper, state) for run in runs)
+    return _closing(state, tuple(run for run in narrow if run is not None), upper)
+
+
+def _from_upper(
+    state: ShardState, runs: tuple[Run, ...], checked: Frontier, upper: Frontier
+) -> Addition | Refused:
+    early = _outside(runs, state.upper, Frontier(), state)
+    if early is not None:
+        return Refused(early)
+    # Without rows, all times before the upper may be closed.
+    end = state.upper if upper <= state.upper and not runs else upper
+    if runs and not (state.domain.total_order or state.upper <= checked):
+        return Refused(UpperMismatch(checked, state.upper))
+    return _misplaced(state, runs, state.upper, end) or _closing(state, runs, end)
+
+
+def _at_commit(state: ShardState, runs: tuple[Run, ...], floor: Time) -> Addition | Refused:
+    if not state.domain.total_order:
+        return Refused(UsageError(f"times of {state.domain} have no commit time: give lower and upper"))
+    if state.upper.closed:
+        return Refused(UpperMismatch(Frontier.of(floor), state.upper))
+    at = times.join(floor, state.upper.elements[0])
+    leaps = leap(state, at)
+    if leaps is not None:
+        return Refused(leaps)
+    moved = runs if at == floor else tuple(_rewritten(run, at) for run in runs)
+    return replace(_closing(state, moved, Frontier.past(at)), floats=at)
 
 
 def _outside(

@@ -6,7 +6,6 @@ Owns what may be staged so, and what is removed when the transaction is given up
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from tidelake.errors import (
     CollectionDropped,
@@ -23,8 +22,6 @@ from tidelake.state.staged import Awaited, Staged
 from tidelake.state.staging import place, room
 from tidelake.state.state import ShardState
 from tidelake.state.taken import by_seqno
-
-R = TypeVar("R")
 
 
 def prepare(
@@ -76,7 +73,7 @@ def stage_single(
     now_ms: int,
     view: GroupView,
     awaited: Awaited,
-    found: Addition[R],
+    found: Addition,
     *,
     checked: Frontier,
     given_up: frozenset[str],

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tidelake.errors import UsageError
 from tidelake.process import PerProcess
-from tidelake.shard.writing.append import REFUSALS
+from tidelake.shard.writing.uploads import NOT_IN
 
 
 class WriterNumbers:
@@ -54,7 +54,7 @@ class WriterNumbers:
             number = self._after_last() if sequence is None else self._given(sequence)
             try:
                 yield number
-            except (*REFUSALS, UsageError):
+            except (*NOT_IN, UsageError):
                 raise
             except BaseException:
                 # It may be committed. Other rows under this number would then count as committed too.

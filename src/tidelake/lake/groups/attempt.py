@@ -24,7 +24,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 from tidelake.shard.shard import Shard
-from tidelake.shard.writing.append import REFUSALS, commit_floor
+from tidelake.shard.writing.append import commit_floor
 from tidelake.shard.writing.transaction import (
     Changed,
     ContentChange,
@@ -36,6 +36,7 @@ from tidelake.shard.writing.transaction import (
     prepare_changes,
     prepare_offered,
 )
+from tidelake.shard.writing.uploads import NOT_IN
 from tidelake.state import awaiting, deciding
 from tidelake.state.append import Appended
 from tidelake.state.deciding import Intent, Share
@@ -145,7 +146,7 @@ class Attempt:
             stay = Stay(self.group.spec.shard_id, self._joined[shard.spec.shard_id])
             try:
                 self._staged[number] = (shard.spec.shard_id, self._one(shard, stay, given, time))
-            except (*REFUSALS, UsageError, TransactionExpired):
+            except (*NOT_IN, UsageError, TransactionExpired):
                 raise
             except BaseException:
                 self.doubtful = True
@@ -205,7 +206,7 @@ class Attempt:
             # The group ended when its last collection left.
             self.asked = before
             raise LeftGroup(min(shares)) from error
-        except (*REFUSALS, UsageError, TransactionExpired, StoreUnavailable):
+        except (*NOT_IN, UsageError, TransactionExpired, StoreUnavailable):
             # This call certainly did not commit it.
             self.asked = before
             raise

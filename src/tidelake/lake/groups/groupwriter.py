@@ -17,9 +17,9 @@ from tidelake.lake.arguments.numbers import WriterNumbers
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.shard.shard import Shard
-from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.single import open_writer
 from tidelake.shard.writing.transaction import offered_of
+from tidelake.shard.writing.uploads import NOT_IN
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.single import member_key
 
@@ -128,7 +128,7 @@ class GroupWriter(Handle):
                 transaction.offer(name, given, read_at)
             try:
                 done = transaction.commit()
-            except (*REFUSALS, UsageError):
+            except (*NOT_IN, UsageError):
                 # The caller must learn of the refusal. Rows that cannot be removed now are collected later.
                 with suppress(TidelakeError):
                     transaction.abort()

@@ -1,69 +1,41 @@
-"""Appends tables: uploads parts first, then runs one command that adds the parts and moves `upper`.
-
-The parts of a refused append are deleted, since they are certainly in no state. After any other error they
-may be in a state, so they stay.
-"""
+"""Appends tables: uploads parts first, then commits one write that adds them and moves `upper`."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
 from tidelake.data.fingerprint import fingerprint
 from tidelake.data.given import as_table
-from tidelake.errors import (
-    CollectionDropped,
-    CollectionInGroup,
-    IncompatibleSchema,
-    InlineFull,
-    InvalidUpdates,
-    LeftGroup,
-    TidelakeError,
-    UpdateBeforeLower,
-    UpdateNotBeforeUpper,
-    UploadExpired,
-    UpperMismatch,
-    UsageError,
-    WriterFenced,
-)
+from tidelake.errors import IncompatibleSchema, InvalidUpdates, UpperMismatch, UsageError
 from tidelake.model import time as times
-from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.requests import Done
-from tidelake.shard.runs.upload import check_times, discard, normalized, stored, time_range, write_table
+from tidelake.shard.runs.upload import check_times, normalized, time_range
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upkeep.tending import admit, make_room, tend_if_due
 from tidelake.shard.writing import single
-from tidelake.state.append import Appended, AtCommit, Exactly, UpTo, When, already_in, expected
+from tidelake.shard.writing.uploads import Uploads, appended, uploading
+from tidelake.state.append import (
+    Appended,
+    AtCommit,
+    Exactly,
+    FromUpper,
+    Open,
+    UpTo,
+    When,
+    Write,
+    already_in,
+    expected,
+)
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.leaping import leap
-from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
-# Errors that only a state's refusal raises, so that the append is certainly not in. `UsageError` is not among
-# them, since it may come from anywhere.
-REFUSALS = (
-    CollectionInGroup,
-    LeftGroup,
-    UpperMismatch,
-    WriterFenced,
-    UpdateBeforeLower,
-    UpdateNotBeforeUpper,
-    UploadExpired,
-    CollectionDropped,
-    IncompatibleSchema,
-)
-
-
-# The most uploads of one append: an upload that expired before its commit is made again.
-UPLOADS_MAX = 4
-
 R = TypeVar("R")
-Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
 
 
 def compare_and_append(
@@ -157,7 +129,7 @@ def _append_timed(
         return known
     end = _end(shard, table, upper, time)
     check_times(table, spec.domain, lower, end)
-    return _upload(shard, spec, table, partial(_append_at_upper, shard, table, end, idempotency))
+    return _upload(shard, spec, table, Write((), FromUpper(lower, end), idempotency, as_now=True))
 
 
 def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
@@ -175,28 +147,6 @@ def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
         except (InvalidUpdates, IncompatibleSchema):
             if shard.state().schema_id == spec.schema_id:
                 raise
-
-
-def _append_at_upper(
-    shard: Shard, table: pa.Table, end: Frontier, idempotency: IdempotencyKey | None, runs: tuple[Run, ...]
-) -> Done[Appended]:
-    """Try to append uploaded runs at the current upper, again after each conflict."""
-
-    def within(lower: Frontier) -> Exactly:
-        check_times(table, shard.spec.domain, lower, end)
-        # Without rows all times before `end` may be closed; an empty append still records the claim.
-        return Exactly(lower, lower if end <= lower and not table.num_rows else end)
-
-    version = shard.version_to_write()
-    while True:
-        at_upper = within(version.upper)
-        limit = shard.spec.config.inline_total_bytes
-        write = single.an_append(runs, at_upper, idempotency, inline_bytes_max=limit, as_now=True)
-        try:
-            # In a group it is recomputed at the newest upper, without a refusal in between.
-            return single.carry_out(shard, single.at_any_upper(write, within))
-        except UpperMismatch:
-            version = shard.version()
 
 
 def _end(shard: Shard, table: pa.Table, upper: Frontier | None, time: Time | None) -> Frontier:
@@ -264,12 +214,13 @@ def _append(
     idempotency = with_fingerprint(
         idempotency, table, spec.domain.columns if isinstance(when, AtCommit) else ()
     )
+    write = Write((), when, idempotency, as_now=True)
     # Preview before the upload, so that a writer that is late or fenced uploads nothing.
     if idempotency is not None or not isinstance(when, AtCommit) or not _stays_inline(spec, table):
-        known = single.preview(shard, partial(expected, when=when, idempotency=idempotency), idempotency)
+        known = single.preview(shard, partial(expected, write=write), idempotency)
         if known is not None and known.already:
             return known
-    return _upload(shard, spec, table, partial(commit, shard, when, idempotency))
+    return _upload(shard, spec, table, write)
 
 
 def _stays_inline(spec: ShardSpec, table: pa.Table) -> bool:
@@ -277,97 +228,32 @@ def _stays_inline(spec: ShardSpec, table: pa.Table) -> bool:
     return int(table.get_total_buffer_size()) < spec.config.inline_part_bytes
 
 
-def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) -> Appended:
-    """Upload and append; start over if the upload has expired.
+def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, write: Write) -> Appended:
+    def offer(uploads: Uploads) -> Appended:
+        return appended(shard, uploads, lambda runs: rechecked(shard, table, replace(write, runs=runs)))
 
-    It expires if the state that this handle knew, whose seqno it names, is too old, or if it was staged in a
-    group that the collection has left.
+    return uploading(shard, spec, table, offer)
+
+
+def rechecked(shard: Shard, table: pa.Table, write: Write) -> Done[Appended]:
+    """Commit the rows of a table. If their times are tuples and the upper has moved, check them again.
+
+    The parts do not tell whether one of them was closed meanwhile; the rows do.
     """
-    for _ in range(UPLOADS_MAX - 1):
+    while True:
         try:
-            return offer(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
-        except UploadExpired:
-            # The refusal was made on the newest state, which the next upload names.
-            spec = replace(spec, seqno=shard.known().seqno)
-    return offer(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+            return commit(shard, write)
+        except UpperMismatch as error:
+            if not isinstance(write.when, FromUpper | Open):
+                raise
+            checked = shard.last_version().upper
+            if checked.closed:
+                raise UpperMismatch("any frontier", checked) from error
+            end = write.when.upper if isinstance(write.when, FromUpper) else None
+            check_times(table, shard.spec.domain, checked, end)
+            write = replace(write, when=replace(write.when, checked=checked))
 
 
-def commit(
-    shard: Shard,
-    when: When,
-    idempotency: IdempotencyKey | None,
-    runs: tuple[Run, ...],
-    *,
-    as_now: bool = True,
-    seen: Seen | None = None,
-    offered: tuple[Part, ...] = (),
-) -> Done[Appended]:
-    """Try once to append runs. One log write if no other commit is first.
-
-    Raises:
-        InlineFull: the state has no room for the inline parts among them.
-        IncompatibleSchema: with `as_now`, a column of the runs was dropped since they were written.
-    """
-    limit = shard.spec.config.inline_total_bytes
-    write = single.an_append(
-        runs, when, idempotency, inline_bytes_max=limit, as_now=as_now, seen=seen, offered=offered
-    )
-    return single.carry_out(shard, write)
-
-
-def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
-    """Run an attempt, and delete the parts if they are certainly in no state.
-
-    SUBTLE: this is certain only after a refusal by the state, or if nothing was tried. Any other error may
-    have come after the commit, and a part that a state names must never be deleted. Garbage collection finds
-    a part that stays for nothing.
-    """
-    tried = False
-
-    def noted(offered: tuple[Run, ...]) -> Done[Appended]:
-        nonlocal tried
-        tried = True
-        return attempt(offered)
-
-    try:
-        answer = attempt_with_upkeep(shard, runs, noted)
-    except TidelakeError as error:
-        if not tried or isinstance(error, REFUSALS):
-            discard(shard.stores.blobs, shard.env, runs)
-        raise
-    if answer.already:
-        discard(shard.stores.blobs, shard.env, runs)
-    return answer
-
-
-def attempt_with_upkeep(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
-    """Run an attempt, with the backpressure before it and the merges after it that belong to an append.
-
-    If the state has no room for inline parts, merge those in it into stored parts and try again; if that does
-    not help, store the inline parts of these runs.
-    """
-    waited_s = admit(shard)
-    try:
-        done = attempt(runs)
-    except InlineFull:
-        make_room(shard)
-        try:
-            done = attempt(runs)
-        except InlineFull:
-            done = _stored_first(shard, runs, attempt)
-    tend_if_due(shard, done)
-    return replace(done.result, waited_s=waited_s) if waited_s else done.result
-
-
-def _stored_first(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Done[Appended]:
-    moved = stored(shard.version_of(shard.known()).spec, shard.stores.blobs, shard.env, runs)
-    before = {part.name for run in runs for part in run.parts}
-    fresh = [Run((part,)) for run in moved for part in run.parts if part.name not in before]
-    try:
-        done = attempt(moved)
-    except REFUSALS:
-        discard(shard.stores.blobs, shard.env, fresh)
-        raise
-    if done.result.already:
-        discard(shard.stores.blobs, shard.env, fresh)
-    return done
+def commit(shard: Shard, write: Write) -> Done[Appended]:
+    """Try a write once, within the room for inline parts. One log write if no other commit is first."""
+    return single.carry_out(shard, replace(write, inline_bytes_max=shard.spec.config.inline_total_bytes))

@@ -1,28 +1,26 @@
 """Appends batches that were built before, by this process or others.
 
-Owns the way from handles and bytes to one append command, and who owns the parts afterwards: the state if the
-append is in, the caller if it was refused.
+Owns the way from handles and bytes to one write.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
-from tidelake.errors import AlreadyTaken, BlobNotFound, Closed, StoreUnavailable, UsageError
+from tidelake.errors import BlobNotFound, UsageError
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.requests import Done
 from tidelake.shard.runs.upload import discard
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing import single
-from tidelake.shard.writing.append import REFUSALS, attempt_with_upkeep, commit
+from tidelake.shard.writing.append import commit
 from tidelake.shard.writing.batch import Batch, decode_batch
-from tidelake.state.append import Appended, Exactly, UpTo, When, append, left_out
+from tidelake.shard.writing.uploads import Handles, Uploads, appended
+from tidelake.state.append import Appended, Exactly, UpTo, When, Write, expected, left_out
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.narrowing import narrowed
 from tidelake.state.staging import Seen
-
-_USED = "appended"
 
 
 def append_batches(
@@ -31,10 +29,6 @@ def append_batches(
     lower: Frontier,
     upper: Frontier,
     idempotency: IdempotencyKey | None = None,
-    *,
-    seen: Seen | None = None,
-    keeps: bool = True,
-    as_now: bool = False,
 ) -> Appended:
     """Add the updates of the batches in `[lower, upper)` iff the shard's upper equals `lower`. One log write.
 
@@ -52,9 +46,6 @@ def append_batches(
         lower: lower of the interval.
         upper: upper of the interval.
         idempotency: the claim of a writer, if one appends.
-        seen: the contents that the batches depend on, if any.
-        keeps: whether the batches may be tried again after a refusal.
-        as_now: as for `tidelake.state.append.append`.
 
     Raises:
         InvalidBatchBounds: a batch does not cover the interval; names both.
@@ -64,19 +55,13 @@ def append_batches(
         UsageError: a batch is another shard's, or given twice.
     """
     check_own(shard, batches)
-    with _Offer(shard, batches, keeps=keeps) as offer:
+    with Handles(shard, batches) as handles:
         left = [narrowed(batch.hollow, lower, upper) for batch in batches]
         runs = tuple(run for narrow in left for run in narrow.runs)
-        when = Exactly(lower, upper)
-        answer = _offered(shard, offer, runs, when, idempotency, seen=seen, keeps=keeps, as_now=as_now)
+        answer = _offered(shard, handles, runs, Exactly(lower, upper), idempotency)
     if not answer.already:
-        # Parts of a sent batch stay: a copy of it may be appended for just these parts.
-        dropped = [
-            Run(narrow.dropped)
-            for batch, narrow in zip(batches, left, strict=True)
-            if narrow.dropped and not batch.sent
-        ]
-        discard(shard.stores.blobs, shard.env, dropped)
+        for batch, narrow in zip(batches, left, strict=True):
+            handles.drop(batch, narrow.dropped)
     return answer
 
 
@@ -93,16 +78,15 @@ def append_batch(shard: Shard, batch: Batch, idempotency: IdempotencyKey | None 
         UsageError: it belongs to another shard.
     """
     check_own(shard, [batch])
-    with _Offer(shard, [batch]) as offer:
+    with Handles(shard, [batch]) as handles:
         hollow = batch.hollow
         when = UpTo(hollow.bounds.lower, hollow.bounds.upper)
-        answer = _offered(shard, offer, hollow.runs, when, idempotency)
-    domain = shard.spec.domain
+        answer = _offered(shard, handles, hollow.runs, when, idempotency)
     if answer.already and idempotency is None:
         batch.discard()
-    elif not answer.already and not batch.sent:
-        late = tuple(part for part in hollow.parts() if left_out(part, answer.lower, domain))
-        discard(shard.stores.blobs, shard.env, [Run(late)] if late else [])
+    elif not answer.already:
+        late = (part for part in hollow.parts() if left_out(part, answer.lower, shard.spec.domain))
+        handles.drop(batch, tuple(late))
     return answer
 
 
@@ -124,77 +108,26 @@ def check_own(shard: Shard, batches: Sequence[Batch]) -> None:
 
 
 def _offered(
-    shard: Shard,
-    offer: "_Offer",
-    runs: tuple[Run, ...],
-    when: When,
-    idempotency: IdempotencyKey | None,
-    *,
-    seen: Seen | None = None,
-    keeps: bool = True,
-    as_now: bool = False,
+    shard: Shard, handles: Handles, runs: tuple[Run, ...], when: When, idempotency: IdempotencyKey | None
 ) -> Appended:
     """Append runs of batches. The state remembers the batches, and takes neither them nor copies again."""
-    parts = tuple(part for batch in offer.batches for part in batch.hollow.parts())
-    sent = [part for batch in offer.batches if batch.sent for part in batch.hollow.parts()]
+    parts = tuple(part for batch in handles.batches for part in batch.hollow.parts())
+    sent = [part for batch in handles.batches if batch.sent for part in batch.hollow.parts()]
     if sent:
         shard.state()
-    command = partial(append, runs=(), when=when, idempotency=idempotency, seen=seen, offered=parts)
-    known = single.preview(shard, command, idempotency, parts)
+    write = Write(runs, when, idempotency, offered=parts)
+    known = single.preview(shard, partial(expected, write=write), idempotency, parts)
     if known is not None and known.already:
         # The writer's number is in, perhaps with these very parts, so they stay.
         return known
     check_stored(shard, sent)
-    limit = shard.spec.config.inline_total_bytes
 
     def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
-        offer.tried = True
-        write = single.an_append(
-            offered,
-            when,
-            idempotency,
-            inline_bytes_max=limit,
-            as_now=as_now,
-            seen=seen,
-            offered=parts,
-            keeps=keeps,
-        )
-        return single.carry_out(shard, write)
+        handles.tried = True
+        return commit(shard, replace(write, runs=offered))
 
-    return attempt_with_upkeep(shard, runs, attempt)
-
-
-class _Offer:
-    """The batches of one append: takes them, and gives them back if the append is refused."""
-
-    def __init__(self, shard: Shard, batches: Sequence[Batch], *, keeps: bool = True) -> None:
-        self.batches = batches
-        self._shard, self._keeps = shard, keeps
-        self._taken: list[Batch] = []
-        self.tried = False
-
-    def __enter__(self) -> "_Offer":
-        try:
-            for batch in self.batches:
-                batch.take(_USED)
-                self._taken.append(batch)
-        except BaseException:
-            self._give_back(offered=False)
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # SUBTLE: parts may be deleted only after a refusal by the state, or because the lake was closed: a
-        # lake refuses a command before it begins, never in the middle.
-        if error is not None and (not self.tried or isinstance(error, (*REFUSALS, Closed))):
-            # In a group the runs stay staged for another attempt, until that comes or they are too old.
-            self._give_back(offered=self._keeps and self.tried and bool(self._shard.known().group))
-        elif isinstance(error, StoreUnavailable | AlreadyTaken):
-            self._give_back(offered=True)
-
-    def _give_back(self, *, offered: bool) -> None:
-        for batch in self._taken:
-            batch.give_back(offered=offered)
+    with Uploads(shard, runs, owned=False) as uploads:
+        return appended(shard, uploads, attempt)
 
 
 def check_stored(shard: Shard, sent: Sequence[Part]) -> None:
@@ -250,9 +183,9 @@ def append_uploaded(
     if advance:
         runs = _advanced(shard, runs, lower)
     parts = tuple(part for run in runs for part in run.parts)
-    when = Exactly(lower, upper)
-    attempt = partial(commit, shard, when, idempotency, as_now=False, seen=seen, offered=parts)
-    return attempt_with_upkeep(shard, runs, attempt)
+    write = Write(runs, Exactly(lower, upper), idempotency, seen, parts)
+    with Uploads(shard, runs, owned=False) as offer:
+        return appended(shard, offer, lambda offered: commit(shard, replace(write, runs=offered)))
 
 
 def uploaded(shard: Shard, uploads: Sequence[bytes]) -> tuple[tuple[Run, ...], Frontier]:

@@ -10,10 +10,9 @@ replaces them, or they are too old.
 INVARIANT: after a refusal of other rows, none of them is staged, so that their parts may be deleted.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from tidelake.errors import (
     AlreadyTaken,
@@ -36,15 +35,13 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.requests import Done
 from tidelake.shard.shard import LogView, Shard
 from tidelake.shard.upkeep.parting import free, part
-from tidelake.state import append as appending
 from tidelake.state import applying, awaiting, commands, deciding
-from tidelake.state.append import Addition, Appended, When
+from tidelake.state.append import Addition, Appended, Write, commit, plan
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.grouped import GroupView
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.single import Single, alone, decide_single, known_writer, open_member_writer
 from tidelake.state.staged import Awaited
-from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState, WriterRecord
 
 R = TypeVar("R")
@@ -52,121 +49,7 @@ R = TypeVar("R")
 _STALE = (UpperMismatch, UpdateBeforeLower, LeftGroup, TransactionExpired, CollectionNotFound)
 
 
-@dataclass(frozen=True)
-class Write(Generic[R]):
-    """A write to one collection.
-
-    Attributes:
-        command: carries it out outside a group.
-        on: computes it on a state, in a group.
-        told: makes the answer from the group's decision and the answer of `on`.
-        runs: the runs to write.
-        idempotency: the claim of a writer, if one writes.
-        seen: whether it depends on the contents of the collection.
-        keeps: whether the same runs may be tried again after a refusal, so that they stay staged.
-        inline_bytes_max: as for `tidelake.state.append.append`.
-    """
-
-    command: Command[R]
-    on: Callable[[ShardState], Addition[R] | NoOp[R] | Refused]
-    told: Callable[[Appended, R], R]
-    runs: tuple[Run, ...] = ()
-    idempotency: IdempotencyKey | None = None
-    seen: bool = False
-    keeps: bool = False
-    inline_bytes_max: int | None = None
-
-
-def an_append(
-    runs: tuple[Run, ...],
-    when: When,
-    idempotency: IdempotencyKey | None = None,
-    *,
-    inline_bytes_max: int | None = None,
-    as_now: bool = False,
-    seen: Seen | None = None,
-    offered: tuple[Part, ...] = (),
-    keeps: bool = True,
-) -> Write[Appended]:
-    """`tidelake.state.append.append` as a write. With `offered` and `keeps`, the runs may be tried again."""
-    what = partial(appending.append, runs=runs, when=when, idempotency=idempotency, as_now=as_now, seen=seen)
-    on = partial(appending.append_on, runs=runs, when=when, idempotency=idempotency, as_now=as_now, seen=seen)
-    kept = bool(offered) and keeps
-    # Runs that may be tried again must keep their names, so inline parts are never moved to stored parts.
-    limit = None if kept else inline_bytes_max
-    return Write(
-        partial(what, inline_bytes_max=inline_bytes_max, offered=offered),
-        partial(on, inline_bytes_max=limit, offered=offered),
-        lambda said, _: said,
-        runs,
-        idempotency,
-        seen is not None,
-        kept,
-        limit,
-    )
-
-
-def at_any_upper(write: Write[Appended], when: Callable[[Frontier], When]) -> Write[Appended]:
-    """The append, changed so that in a group it is at the newest upper: `when` maps that to `When`."""
-
-    def on(state: ShardState) -> Addition[Appended] | NoOp[Appended] | Refused:
-        return appending.append_on(
-            state,
-            write.runs,
-            when(state.upper),
-            write.idempotency,
-            inline_bytes_max=write.inline_bytes_max,
-            as_now=True,
-        )
-
-    return replace(write, on=on)
-
-
-def a_stage(
-    runs: tuple[Run, ...],
-    checked: Frontier,
-    idempotency: IdempotencyKey | None = None,
-    *,
-    inline_bytes_max: int | None = None,
-    seal_to: Frontier | None = None,
-    as_now: bool = False,
-    offered: tuple[Part, ...] = (),
-) -> Write[bool]:
-    """`tidelake.state.append.stage` as a write; `offered` as for `an_append`."""
-    what = partial(
-        appending.stage, runs=runs, checked=checked, idempotency=idempotency, seal_to=seal_to, as_now=as_now
-    )
-    on = partial(
-        appending.stage_on,
-        runs=runs,
-        checked=checked,
-        idempotency=idempotency,
-        seal_to=seal_to,
-        as_now=as_now,
-    )
-    limit = None if offered else inline_bytes_max
-    return Write(
-        partial(what, inline_bytes_max=inline_bytes_max, offered=offered),
-        partial(on, inline_bytes_max=limit, offered=offered),
-        lambda said, kept: kept and not said.already,
-        runs,
-        idempotency,
-        keeps=bool(offered),
-        inline_bytes_max=limit,
-    )
-
-
-def a_seal(upper: Frontier, idempotency: IdempotencyKey | None = None) -> Write[Appended]:
-    """`tidelake.state.append.seal` as a write."""
-    return Write(
-        partial(appending.seal, upper=upper, idempotency=idempotency),
-        partial(appending.seal_on, upper=upper, idempotency=idempotency),
-        lambda said, _: said,
-        idempotency=idempotency,
-    )
-
-
-def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
+def carry_out(shard: Shard, write: Write) -> Done[Appended]:
     """Write to a collection. One log write; in a group two log scans and a log write of the group.
 
     In a group, rows are staged first, which is a log write of the collection as well.
@@ -181,7 +64,7 @@ def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
         while True:
             if not shard.known().group:
                 try:
-                    return shard.carry_out(write.command)
+                    return shard.carry_out(partial(commit, write=write))
                 except CollectionInGroup:
                     # It has joined a group, which this handle knows now.
                     continue
@@ -286,7 +169,7 @@ def _base_state(look: LogView, idempotency: IdempotencyKey | None, runs: tuple[R
     return seen if look.group is None else alone(seen, look.group, idempotency)
 
 
-class _Attempt(Generic[R]):
+class _Attempt:
     """A write as a transaction with one member. It keeps its id however often it is computed again.
 
     Args:
@@ -294,13 +177,16 @@ class _Attempt(Generic[R]):
         write: the write.
     """
 
-    def __init__(self, shard: Shard, write: Write[R]) -> None:
-        self._shard, self._write = shard, write
+    def __init__(self, shard: Shard, write: Write) -> None:
+        # Runs that may be tried again must keep their names, so their inline parts are never moved to stored
+        # ones.
+        self._write = replace(write, inline_bytes_max=None) if write.offered else write
+        self._shard = shard
         self._id = shard.env.ids.fresh()
         self._given_up: frozenset[str] = frozenset()
         self._is_staged = False
 
-    def tried(self, look: LogView) -> Done[R] | None:
+    def tried(self, look: LogView) -> Done[Appended] | None:
         """Try the write on a state of collection and group; None: compute it again on a newer one."""
         write, view, group = self._write, look.view, look.group
         if view is None or group is None or self._has_given_up_others(look, group):
@@ -310,8 +196,6 @@ class _Attempt(Generic[R]):
         if isinstance(found, NoOp):
             self._withdraw()
             return Done(found.result, rollup_due=False)
-        if not found.runs and found.bounds.empty and write.idempotency is None:
-            return Done(found.answer, rollup_due=False)
         awaited = Awaited(self._id, group.seqno, self._shard.env.clock.now_ms())
         staged: Done[bool] = Done(False, rollup_due=False)
         if found.runs:
@@ -323,12 +207,12 @@ class _Attempt(Generic[R]):
             return None
         if said.already:
             self._withdraw()
-        return Done(write.told(said, found.answer), rollup_due=False, merges_due=staged.merges_due)
+        return Done(said, rollup_due=False, merges_due=staged.merges_due)
 
-    def _worked_out(self, seen: ShardState) -> Addition[R] | NoOp[R]:
+    def _worked_out(self, seen: ShardState) -> Addition | NoOp[Appended]:
         """Compute the write on a state; raises if it is refused."""
         try:
-            found = self._write.on(seen)
+            found = plan(seen, self._write)
             if isinstance(found, Refused):
                 raise found.error
         except AlreadyTaken as error:
@@ -364,7 +248,7 @@ class _Attempt(Generic[R]):
         self._given_up |= {one.transaction for one in others}
         return True
 
-    def _staged(self, view: GroupView, awaited: Awaited, found: Addition[R], checked: Frontier) -> Done[bool]:
+    def _staged(self, view: GroupView, awaited: Awaited, found: Addition, checked: Frontier) -> Done[bool]:
         step = partial(
             awaiting.stage_single,
             view=view,
@@ -403,7 +287,7 @@ class _Attempt(Generic[R]):
             raise
 
     def _refused(self) -> None:
-        if not self._write.keeps:
+        if not self._write.offered:
             self._withdraw()
 
     def _withdraw(self) -> None:
@@ -422,7 +306,7 @@ class _Attempt(Generic[R]):
         self._is_staged = False
 
 
-def _wanted(found: Addition[R], seen: ShardState, look: LogView, awaited: Awaited, write: Write[R]) -> Single:
+def _wanted(found: Addition, seen: ShardState, look: LogView, awaited: Awaited, write: Write) -> Single:
     """The question to the group: whether the write may be committed."""
     firsts = [part.seen_times[0] for run in found.runs for part in run.parts]
     first = min(firsts) if firsts and found.stays_open else found.floats
@@ -440,7 +324,7 @@ def _wanted(found: Addition[R], seen: ShardState, look: LogView, awaited: Awaite
         has_rows=bool(found.runs),
         lower=None if at_any else seen.upper,
         floats=found.floats is not None,
-        latest=group.seqno if write.seen and group is not None else None,
+        latest=group.seqno if write.seen is not None and group is not None else None,
         idempotency=write.idempotency,
         record=None if write.idempotency is None else state.writers.get(write.idempotency.writer),
         applied=frozenset(view.decided) if found.runs and view is not None else frozenset(),

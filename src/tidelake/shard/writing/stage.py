@@ -1,30 +1,27 @@
-"""Stages tables: uploads parts first, then runs one command that keeps the parts beside the spine.
+"""Stages tables: uploads parts first, then commits one write that keeps the parts beside the spine.
 
-Stages never conflict with each other: a stage is refused only if one of its times is closed. A refused stage
-deletes its parts.
+Stages never conflict with each other: a stage is refused only if one of its times is closed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.given import as_table
-from tidelake.errors import InlineFull, UploadExpired, UpperMismatch
-from tidelake.model.batch import Run
+from tidelake.errors import UpperMismatch
 from tidelake.model.frontier import Frontier
-from tidelake.shard.requests import Done
-from tidelake.shard.runs.upload import check_times, discard, normalized, stored, write_table
+from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.shard.upkeep.tending import make_room, tend_if_due
+from tidelake.shard.upkeep.tending import tend_if_due
 from tidelake.shard.writing import single
-from tidelake.shard.writing.append import REFUSALS, UPLOADS_MAX, under_newest_schema, with_fingerprint
+from tidelake.shard.writing.append import commit, rechecked, under_newest_schema, with_fingerprint
 from tidelake.shard.writing.batches import uploaded
-from tidelake.state import append as commands
-from tidelake.state.append import Appended
+from tidelake.shard.writing.uploads import Uploads, is_in_already, uploading
+from tidelake.state.append import Appended, Open, Write, already_in
 from tidelake.state.idempotency import IdempotencyKey
 
 
@@ -49,7 +46,7 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: Idempote
     table = normalized(spec, given)
     idempotency = with_fingerprint(idempotency, table)
     known = (
-        single.preview(shard, partial(commands.already_in, idempotency=idempotency), idempotency)
+        single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
         if idempotency
         else None
     )
@@ -61,14 +58,13 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: Idempote
         raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
     Drainer(shard).make_room()
-    attempt = partial(_commit, shard, table, checked, idempotency)
-    for _ in range(UPLOADS_MAX - 1):
-        try:
-            return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
-        except UploadExpired:
-            # The refusal was made on the newest state, which the next upload names.
-            spec = replace(spec, seqno=shard.known().seqno)
-    return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+    write = Write((), Open(checked), idempotency, as_now=True)
+
+    def offer(parts: Uploads) -> bool:
+        done = parts.offer(lambda runs: rechecked(shard, table, replace(write, runs=runs)), is_in_already)
+        return bool(parts.runs) and not done.result.already
+
+    return uploading(shard, spec, table, offer)
 
 
 def stage_uploaded(
@@ -94,59 +90,11 @@ def stage_uploaded(
     shard.alive()
     Drainer(shard).make_room()
     parts = tuple(part for run in runs for part in run.parts)
-    limit = shard.spec.config.inline_total_bytes
-
-    def attempt(offered: tuple[Run, ...]) -> Done[bool]:
-        write = single.a_stage(
-            offered, checked, idempotency, inline_bytes_max=limit, seal_to=seal_to, offered=parts
-        )
-        return single.carry_out(shard, write)
-
-    try:
-        done = attempt(runs)
-    except InlineFull:
-        done = attempt(stored(shard.version_of(shard.known()).spec, shard.stores.blobs, shard.env, runs))
+    write = Write(runs, Open(checked, seal_to), idempotency, offered=parts)
+    with Uploads(shard, runs, owned=False) as found:
+        done = found.offer(lambda offered: commit(shard, replace(write, runs=offered)), is_in_already)
     tend_if_due(shard, done)
-    return done.result
-
-
-def offer_staged(shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[Run, ...]], bool]) -> bool:
-    """Stage uploaded runs; delete them if they are certainly in no state, as `append.offer` does."""
-    try:
-        try:
-            kept = attempt(runs)
-        except InlineFull:
-            make_room(shard)
-            # Only inline parts are replaced, and those are in no store, so nothing is left behind.
-            runs = stored(shard.version_of(shard.known()).spec, shard.stores.blobs, shard.env, runs)
-            kept = attempt(runs)
-    except REFUSALS:
-        discard(shard.stores.blobs, shard.env, runs)
-        raise
-    if not kept:
-        discard(shard.stores.blobs, shard.env, runs)
-    return kept
-
-
-def _commit(
-    shard: Shard,
-    table: pa.Table,
-    checked: Frontier,
-    idempotency: IdempotencyKey | None,
-    runs: tuple[Run, ...],
-) -> bool:
-    limit = shard.spec.config.inline_total_bytes
-    while True:
-        try:
-            return single.carry_out(
-                shard, single.a_stage(runs, checked, idempotency, inline_bytes_max=limit, as_now=True)
-            ).result
-        except UpperMismatch as error:
-            # If times are tuples, the parts do not tell whether one was closed meanwhile; the rows do.
-            checked = shard.last_version().upper
-            if checked.closed:
-                raise UpperMismatch("any frontier", checked) from error
-            check_times(table, shard.spec.domain, checked, None)
+    return bool(runs) and not done.result.already
 
 
 def seal(shard: Shard, upper: Frontier, idempotency: IdempotencyKey | None = None) -> Appended:
@@ -155,6 +103,6 @@ def seal(shard: Shard, upper: Frontier, idempotency: IdempotencyKey | None = Non
     Updates that are staged at these times become visible at once. If they share parts with updates at later
     times, maintenance separates them; this call does a little of that work.
     """
-    done = single.carry_out(shard, single.a_seal(upper, idempotency))
+    done = commit(shard, Write((), Open(Frontier.of(shard.spec.domain.minimum), upper), idempotency))
     tend_if_due(shard, done)
     return done.result

@@ -4,9 +4,10 @@
 `tidelake.state.applying`.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TypeAlias
@@ -24,7 +25,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
-from tidelake.shard.runs.upload import check_times, discard, normalized, write_table
+from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
@@ -35,7 +36,7 @@ from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.batches import check_once, check_own, check_stored, uploaded
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import check_total
-from tidelake.shard.writing.stage import offer_staged
+from tidelake.shard.writing.uploads import Uploads, uploading
 from tidelake.shard.writing.upsert import Difference, deleting, replacing, upserting
 from tidelake.state import applying, awaiting, deciding
 from tidelake.state.append import Addition
@@ -186,22 +187,17 @@ def _prepared(
     check_times(table, spec.domain, state.upper, None)
     admit(shard)
     Drainer(shard).make_room()
-
-    def attempt(runs: tuple[Run, ...]) -> bool:
-        limit = spec.config.inline_total_bytes
-        # Rows without times get them at the commit, so a time that was closed meanwhile does not matter.
-        return shard.run(
-            partial(ask, runs=runs, checked=state.upper, movable=not timed, inline_bytes_max=limit)
-        )
-
-    try:
-        offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
-    except UploadExpired:
-        # The refusal was made on the newest state, which the next upload names.
-        spec = replace(spec, seqno=shard.known().seqno)
-        offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+    # Rows without times get them at the commit, so a time that was closed meanwhile does not matter.
+    step = partial(
+        ask, checked=state.upper, movable=not timed, inline_bytes_max=spec.config.inline_total_bytes
+    )
+    uploading(shard, spec, table, lambda uploads: _parked(shard, uploads, step))
     ends = pc.min_max(table.column(spec.domain.columns[0])).as_py()
     return ends["min"], ends["max"]
+
+
+def _parked(shard: Shard, uploads: Uploads, step: Ask) -> None:
+    uploads.offer(lambda runs: shard.carry_out(partial(step, runs=runs)), operator.not_)
 
 
 def check_fits(shard: Shard, given: Given) -> None:
@@ -299,10 +295,6 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
     changed = Changed(ends, end, group.seqno, found.removed, found.absent)
     if ends is None:
         return changed
-    refusal = unseen(state, Bounds(state.upper, past_last(ends[1]), state.minimum), found.seen)
-    if refusal is not None:
-        discard(shard.stores.blobs, shard.env, runs)
-        raise refusal.error
     step = partial(
         awaiting.prepare,
         group=stay.group,
@@ -312,10 +304,14 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
         inline_bytes_max=spec.config.inline_total_bytes,
         as_now=True,
     )
-    try:
-        offer_staged(shard, runs, lambda offered: shard.run(partial(step, runs=offered)))
-    except UploadExpired as error:
-        raise TransactionExpired(awaited.transaction) from error
+    with Uploads(shard, runs) as uploads:
+        refusal = unseen(state, Bounds(state.upper, past_last(ends[1]), state.minimum), found.seen)
+        if refusal is not None:
+            raise refusal.error
+        try:
+            _parked(shard, uploads, step)
+        except UploadExpired as error:
+            raise TransactionExpired(awaited.transaction) from error
     return changed
 
 
@@ -386,7 +382,7 @@ def prepare_offered(shard: Shard, stay: Stay, awaited: Awaited, offered: Offered
         awaiting.stage_single,
         view=view,
         awaited=awaited,
-        found=Addition(True, offered.runs, Bounds(upper, upper, look.state.minimum), stays_open=True),
+        found=Addition(offered.runs, Bounds(upper, upper, look.state.minimum), stays_open=True),
         checked=offered.checked,
         given_up=frozenset(one.transaction for one in waiting if one.begun < group.expired),
     )

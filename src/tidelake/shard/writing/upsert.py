@@ -35,17 +35,17 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
 from tidelake.shard.writing import single
 from tidelake.shard.writing.append import (
-    REFUSALS,
+    commit,
     commit_floor,
     past_last,
     under_newest_schema,
     with_fingerprint,
 )
-from tidelake.shard.writing.batches import append_batches
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import check_open, check_total
+from tidelake.shard.writing.uploads import Uploads, appended
 from tidelake.shard.writing.upserter import OldRows, Upserter
-from tidelake.state.append import Appended, already_in
+from tidelake.state.append import Appended, Exactly, Write, already_in
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.staging import Seen
 
@@ -304,11 +304,8 @@ def _append(
         built = builder.finish(upper)
     if upper == lower and idempotency is None:
         return Appended(lower, lower, already=True, removed=found.removed, absent=found.absent)
-    try:
-        done = append_batches(
-            shard, [built], lower, upper, idempotency, seen=found.seen, keeps=False, as_now=True
-        )
-        return done if done.already else dataclasses.replace(done, removed=found.removed, absent=found.absent)
-    except REFUSALS:
-        built.delete()
-        raise
+    built.take("appended")
+    write = Write((), Exactly(lower, upper), idempotency, found.seen, as_now=True)
+    with Uploads(shard, built.hollow.runs) as uploads:
+        done = appended(shard, uploads, lambda runs: commit(shard, dataclasses.replace(write, runs=runs)))
+    return done if done.already else dataclasses.replace(done, removed=found.removed, absent=found.absent)
