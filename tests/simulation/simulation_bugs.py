@@ -228,7 +228,7 @@ def numbers_that_are_forgotten_by_stages():
     plan = append_command.plan
 
     def forgetful(state, write):
-        is_stage = isinstance(write.when, append_command.Open) and write.runs
+        is_stage = isinstance(write.when, append_command.OpenTimes) and write.runs
         return plan(state, replace(write, idempotency=None) if is_stage else write)
 
     with (

@@ -48,7 +48,7 @@ from tidelake.state.append import (
     AtCommit,
     Exactly,
     FromUpper,
-    Open,
+    OpenTimes,
     UpTo,
     Write,
     already_in,
@@ -161,7 +161,7 @@ class World:
         runs = self.runs(self.at, self.at + 8)
         seal_to = F(self.at + self.rng.randint(0, 4)) if self.rng.random() < 0.3 else None
         offered = self.offered(runs)
-        when = Open(self.checked(runs), seal_to)
+        when = OpenTimes(self.checked(runs), seal_to)
         return partial(commit, write=Write(runs, when, self.claim(), offered=offered))
 
     def checked(self, runs):
@@ -169,7 +169,7 @@ class World:
         return F(min([self.at, *(one.time_lower for run in runs for one in run.parts)]))
 
     def seal(self):
-        return partial(commit, write=Write((), Open(F(0), F(self.at + self.rng.randint(-1, 4)))))
+        return partial(commit, write=Write((), OpenTimes(F(0), F(self.at + self.rng.randint(-1, 4)))))
 
     def expected(self):
         return partial(expected, write=Write((), Exactly(F(self.at), F(self.at + 1))))

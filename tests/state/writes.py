@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tidelake.model.frontier import Frontier
-from tidelake.state.append import Open, Write, commit
+from tidelake.state.append import OpenTimes, Write, commit
 from tidelake.state.append import expected as expected_of
 from tidelake.state.commands import Refused
 
@@ -14,14 +14,14 @@ def append(state, now_ms, runs, when, idempotency=None, **more):
 
 def stage(state, now_ms, runs, checked, idempotency=None, *, seal_to=None, **more):
     """Its result is whether rows were staged."""
-    outcome = commit(state, now_ms, Write(runs, Open(checked, seal_to), idempotency, **more))
+    outcome = commit(state, now_ms, Write(runs, OpenTimes(checked, seal_to), idempotency, **more))
     if isinstance(outcome, Refused):
         return outcome
     return replace(outcome, result=bool(runs) and not outcome.result.already)
 
 
 def seal(state, now_ms, upper, idempotency=None):
-    return commit(state, now_ms, Write((), Open(Frontier.of(state.domain.minimum), upper), idempotency))
+    return commit(state, now_ms, Write((), OpenTimes(Frontier.of(state.domain.minimum), upper), idempotency))
 
 
 def expected(state, now_ms, when, idempotency=None):

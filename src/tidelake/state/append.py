@@ -79,7 +79,7 @@ class FromUpper:
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenTimes:
     """Times that stay open: the rows are staged. Then all times before `seal_to` are closed, if it is given.
 
     All rows are known to be at or after `checked`.
@@ -89,7 +89,7 @@ class Open:
     seal_to: Frontier | None = None
 
 
-When: TypeAlias = Exactly | UpTo | AtCommit | FromUpper | Open
+When: TypeAlias = Exactly | UpTo | AtCommit | FromUpper | OpenTimes
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Addition | R
             return _from_upper(state, runs, checked, upper)
         case AtCommit(floor):
             return _at_commit(state, runs, floor)
-        case Open(checked, seal_to):
+        case OpenTimes(checked, seal_to):
             staged = place(state, runs, checked) if runs else None
             if isinstance(staged, Refused):
                 return staged

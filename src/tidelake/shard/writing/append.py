@@ -24,7 +24,7 @@ from tidelake.state.append import (
     AtCommit,
     Exactly,
     FromUpper,
-    Open,
+    OpenTimes,
     UpTo,
     When,
     Write,
@@ -244,7 +244,7 @@ def rechecked(shard: Shard, table: pa.Table, write: Write) -> Done[Appended]:
         try:
             return commit(shard, write)
         except UpperMismatch as error:
-            if not isinstance(write.when, FromUpper | Open):
+            if not isinstance(write.when, FromUpper | OpenTimes):
                 raise
             checked = shard.last_version().upper
             if checked.closed:

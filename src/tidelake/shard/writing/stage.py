@@ -21,7 +21,7 @@ from tidelake.shard.writing import single
 from tidelake.shard.writing.append import commit, rechecked, under_newest_schema, with_fingerprint
 from tidelake.shard.writing.batches import uploaded
 from tidelake.shard.writing.uploads import Uploads, is_in_already, uploading
-from tidelake.state.append import Appended, Open, Write, already_in
+from tidelake.state.append import Appended, OpenTimes, Write, already_in
 from tidelake.state.idempotency import IdempotencyKey
 
 
@@ -58,7 +58,7 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: Idempote
         raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
     Drainer(shard).make_room()
-    write = Write((), Open(checked), idempotency, as_now=True)
+    write = Write((), OpenTimes(checked), idempotency, as_now=True)
 
     def offer(parts: Uploads) -> bool:
         done = parts.offer(lambda runs: rechecked(shard, table, replace(write, runs=runs)), is_in_already)
@@ -90,7 +90,7 @@ def stage_uploaded(
     shard.alive()
     Drainer(shard).make_room()
     parts = tuple(part for run in runs for part in run.parts)
-    write = Write(runs, Open(checked, seal_to), idempotency, offered=parts)
+    write = Write(runs, OpenTimes(checked, seal_to), idempotency, offered=parts)
     with Uploads(shard, runs, owned=False) as found:
         done = found.offer(lambda offered: commit(shard, replace(write, runs=offered)), is_in_already)
     tend_if_due(shard, done)
@@ -103,6 +103,6 @@ def seal(shard: Shard, upper: Frontier, idempotency: IdempotencyKey | None = Non
     Updates that are staged at these times become visible at once. If they share parts with updates at later
     times, maintenance separates them; this call does a little of that work.
     """
-    done = commit(shard, Write((), Open(Frontier.of(shard.spec.domain.minimum), upper), idempotency))
+    done = commit(shard, Write((), OpenTimes(Frontier.of(shard.spec.domain.minimum), upper), idempotency))
     tend_if_due(shard, done)
     return done.result
