@@ -1,9 +1,6 @@
 """Fixed values of everything that is stored or sent: every field is set in some of them.
 
-After a change of a format these values no longer give the bytes that are kept in `v1`. What
-came later is in the `LATER` ones, whose bytes are kept in `v2`, in the `NEWEST` ones, in `v3`, in the
-`SLICED` ones, in `v4`, in the `UPGRADED` ones, in `v5`, in the `HASHED` ones, in `v6`, and in the `ERASED`
-ones, in `v7`.
+After a change of a format these values no longer give the bytes that are kept in `v1`.
 """
 
 from dataclasses import replace
@@ -218,7 +215,7 @@ DELTAS = {
 TOGETHER = replace(delta(DELTAS["append"]), more=(DELTAS["hold"], DELTAS["retention"]))
 STATES = {"full": STATE, "first": FIRST_STATE, "tombstone": TOMBSTONE}
 
-# Fields that came later. A record that has one of them is of the format that it came with.
+# Staged batches, forks and groups.
 TINY = part(0x61, first=8, last=9, inline=b"rows", size_bytes=4)
 STAGED = (
     Staged(HollowBatch(Bounds(F(8), Frontier(), F(0)), (Run((part(0x60, first=9, last=30),)),)), 12),
@@ -260,7 +257,7 @@ LATER_STATES = {
     "forked": replace(TOMBSTONE, forks=FORKS, origin=Origin("4a" * 16, 77)),
 }
 
-# Fields of format 3, whose bytes are kept in `v3`.
+# Settings, uploads that came in, and tokens.
 AGREED = Agreed(
     3, 60_000, 120_000, 7 * 86_400_000, 3_600_000, {"upload_age_ms": Longer(2**40, 2**41)}, told=False
 )
@@ -288,7 +285,7 @@ NEWEST_STATES["tokens"] = replace(
     tokens=pmap({19_675: pset(["token:t"])}),
 )
 
-# Fields of format 4, whose bytes are kept in `v4`.
+# Slices and bases.
 SLICES = (
     SpineBatch(SpineId(0, 1), 0, Bounds(F(0), F(5), F(2)), 30),
     SpineBatch(SpineId(1, 2), 0, Bounds(F(5), F(8), F(0)), 10),
@@ -376,7 +373,7 @@ NEWEST_RECORDS = {
     "arrangement-with-id": ("arrangement", replace(RECORDS["arrangement-alone"][1], arrangement="9a" * 16)),
 }
 
-# The field of format 5, whose bytes are kept in `v5`.
+# A lake of another format.
 UPGRADED = replace(AGREED, revision=4, format=5)
 UPGRADED_DELTAS = {"upgraded": Edits(agreed=UPGRADED)}
 UPGRADED_STATES = {
@@ -384,7 +381,7 @@ UPGRADED_STATES = {
     "upgraded-only": replace(FIRST_STATE, agreed=Agreed(format=5)),
 }
 
-# Hashes of rows, which came with format 6 and whose bytes are kept in `v6`.
+# Hashes of rows.
 HASHED_RUN = Run(
     (
         part(0x80, checksum="8" * 64 + "+ffffffffffffffff"),
@@ -402,7 +399,7 @@ HASHED_STATES = {
         bases=Bases.of((BASES[0], replace(BASES[1], runs=(HASHED_RUN,)))),
     )
 }
-# Renamed columns, which came with format 7 and whose bytes are kept in `v7`.
+# Renamed columns.
 RENAMED = SchemaVersion(
     replace(
         SLICED_STATES["full"].schema,
@@ -422,7 +419,7 @@ RENAMED_STATES = {
         schemas=HASHED_STATES["hashed"].schemas.set(HASHED_STATES["hashed"].schema_id + 1, RENAMED),
     )
 }
-# Times that are days, which came with format 7.
+# Times that are days.
 DATED_STATES = {
     "dated": replace(
         FIRST_STATE,
@@ -437,14 +434,13 @@ DATED_RECORDS = {"uploader-dated": Uploader(replace(SPEC, domain=TimeDomain("dat
 HASHED_RECORDS = {
     "run-hashed": ("run", HASHED_RUN),
     "batch-hashed": ("batch", SentBatch(SHARD, HollowBatch(MEMBERS[0].batch.bounds, (HASHED_RUN,)))),
-    "uploader-hashed": ("uploader", Uploader(replace(SPEC, hashed=True), F(3), Frontier())),
     "task-hashed": (
         "task",
-        Task.of(replace(SPEC, hashed=True), [Source(HASHED_RUN, F(0), F(5))], KeyRange(), AsOf(7)),
+        Task.of(SPEC, [Source(HASHED_RUN, F(0), F(5))], KeyRange(), AsOf(7)),
     ),
 }
 
-# Erasures, which came with format 7 and whose bytes are kept in `v7`.
+# Erasures.
 ASKED = Erasure("Fall 17 ü", 2, 2**41, (b"\x01\x80a", b"\x01\x80\xff"))
 ERASED = Erasure("Fall 17 ü", 2, 2**41, seqno=13, erased_ms=2**41 + 7, rows=2**40, parts=3)
 ERASED_DELTAS = {
@@ -460,8 +456,7 @@ ERASED_STATES = {
     )
 }
 
-# Forks that need no part of their origin any more, and when times were closed, which came with format 8 and
-# whose bytes are kept in `v8`.
+# Forks that need no part of their origin any more, and when times were closed.
 FREED_DELTAS = {
     "closed": Edits(
         upper=Move(F(7), F(8)), closed_ms=2**41, memberships={"7a" * 16: Membership(F(9), 3, closed_ms=2**40)}
@@ -482,3 +477,26 @@ FREED_STATES = {
         memberships=pmap({"7a" * 16: Membership(F(9), 3, closed_ms=2**40)}),
     )
 }
+
+_DELTAS = (
+    {"": DELTAS, "staged-": LATER_DELTAS, "agreed-": NEWEST_DELTAS, "sliced-": SLICED_DELTAS}
+    | {"upgraded-": UPGRADED_DELTAS, "hashed-": HASHED_DELTAS, "renamed-": RENAMED_DELTAS}
+    | {"erased-": ERASED_DELTAS, "freed-": FREED_DELTAS}
+)
+_STATES = (
+    {"": STATES, "staged-": LATER_STATES, "agreed-": NEWEST_STATES, "sliced-": SLICED_STATES}
+    | {"upgraded-": UPGRADED_STATES, "hashed-": HASHED_STATES, "renamed-": RENAMED_STATES}
+    | {"dated-": DATED_STATES, "erased-": ERASED_STATES, "freed-": FREED_STATES}
+)
+# All of them by the names of their records.
+ALL_DELTAS = {
+    f"delta-{prefix}{name}": delta(edits) for prefix, of in _DELTAS.items() for name, edits in of.items()
+} | {"delta-together": TOGETHER}
+ALL_STATES = {f"state-{prefix}{name}": state for prefix, of in _STATES.items() for name, state in of.items()}
+ALL_RECORDS = (
+    RECORDS
+    | NEWEST_RECORDS
+    | HASHED_RECORDS
+    | {name: ("uploader", value) for name, value in DATED_RECORDS.items()}
+    | {"arrangement-erased": ("arrangement", ERASED_CHECKPOINT)}
+)

@@ -14,12 +14,13 @@ from pathlib import Path
 import format_batches
 import pyarrow as pa
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
-from format_values import DELTAS, RECORDS, STATES, TOGETHER, delta
+from format_values import ALL_DELTAS, ALL_RECORDS, ALL_STATES
 
 import inside
 import tidelake
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.config import Config
+from tidelake.data.rowhash import row_hash
 from tidelake.env import Env
 from tidelake.state import codec
 
@@ -59,10 +60,9 @@ class FixedClock:
 
 def records():
     """Bytes of every record, by file name."""
-    made = {f"state-{name}": codec.encode_state(state) for name, state in STATES.items()}
-    made |= {f"delta-{name}": codec.encode_delta(delta(edits)) for name, edits in DELTAS.items()}
-    made["delta-together"] = codec.encode_delta(TOGETHER)
-    return made | {name: codec.encode_record(kind, value) for name, (kind, value) in RECORDS.items()}
+    made = {name: codec.encode_state(state) for name, state in ALL_STATES.items()}
+    made |= {name: codec.encode_delta(one) for name, one in ALL_DELTAS.items()}
+    return made | {name: codec.encode_record(kind, value) for name, (kind, value) in ALL_RECORDS.items()}
 
 
 def table(ids, v="x", **more):
@@ -150,10 +150,18 @@ def parts_of():
 
 def values():
     """What is to be read from the records, as JSON."""
-    made = {f"state-{name}": plain(state) for name, state in STATES.items()}
-    made |= {f"delta-{name}": plain(delta(edits)) for name, edits in DELTAS.items()}
-    made["delta-together"] = plain(TOGETHER)
-    return made | {name: plain(value) for name, (_, value) in RECORDS.items()}
+    made = ALL_STATES | ALL_DELTAS | {name: value for name, (_, value) in ALL_RECORDS.items()}
+    return {name: plain(value) for name, value in made.items()}
+
+
+def hashes():
+    """Of each case the hash of all rows, and that of each row with its diff."""
+    found = {}
+    for case in CASES:
+        batch, schema, _ = rows_of(case)
+        pieces = [batch, *(batch.slice(n, 1) for n in range(batch.num_rows))]
+        found[case] = [f"{row_hash(piece, schema):016x}" for piece in pieces]
+    return found
 
 
 def text(found):
@@ -183,6 +191,7 @@ def write(folder):
         as_restored = arranged(saved, live)
     expected = {
         "records": values(),
+        "hashes": hashes(),
         "parts": parts_of(),
         "lake": contents(folder / "lake"),
         "arrangement": as_restored,

@@ -4,37 +4,14 @@ import dataclasses
 import io
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import format_batches
 import make_v1
-import make_v2
-import make_v3
-import make_v4
-import make_v5
-import make_v6
-import make_v7
-import make_v8
 import pyarrow as pa
 import pytest
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
-from format_values import (
-    CLAIM,
-    DELTAS,
-    ERASED_DELTAS,
-    ERASED_STATES,
-    FIRST_STATE,
-    FREED_DELTAS,
-    LATER_DELTAS,
-    NEWEST_DELTAS,
-    RECORDS,
-    RENAMED_DELTAS,
-    SHARD,
-    SLICED_DELTAS,
-    SLICED_STATES,
-    STATES,
-)
+from format_values import ALL_DELTAS, ALL_RECORDS, ALL_STATES, SHARD
 
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.batch.cache import BlockCache
@@ -42,36 +19,29 @@ from tidelake.arrangement.batch.files import open_batch
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
 from tidelake.arrangement.checkpoint.saved import Checkpoint
-from tidelake.config import Config
 from tidelake.data import container
-from tidelake.data.events import EventColumns
 from tidelake.data.inline import decode_inline
 from tidelake.data.part import read_part, verify
-from tidelake.errors import CorruptionError, FormatTooNew, UsageError
+from tidelake.errors import CorruptionError, FormatTooNew
 from tidelake.model.batch import ColumnStats, Part
-from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.plan import Task, decode_run
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
-from tidelake.shard.writing.upserter import Upserter
 from tidelake.state import codec
-from tidelake.state.agreed import AS_MADE
 from tidelake.state.edits import Edits
+from tidelake.state.formats import FIRST, NEWEST
 from tidelake.state.state import ShardState
 
-V1, V2, V3, V4, V5, V6 = (Path(__file__).parent / f"v{n}" for n in range(1, 7))
-MODULES = (make_v1, make_v2, make_v3, make_v4, make_v5, make_v6, make_v7, make_v8)
-MADE = {Path(__file__).parent / f"v{n}": made.records() for n, made in enumerate(MODULES, 1)}
-NAMES = [(folder, name) for folder, made in MADE.items() for name in sorted(made)]
-NAMES = [pytest.param(folder, name, id=f"{folder.name}-{name}") for folder, name in NAMES]
+V1 = Path(__file__).parent / "v1"
+MADE = make_v1.records()
 
 
-def expected(name, folder=V1):
-    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+def expected(name):
+    return json.loads((V1 / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def decoded(name, data):
-    kind = RECORDS[name][0] if name in RECORDS else name.partition("-")[0]
+    kind = ALL_RECORDS[name][0] if name in ALL_RECORDS else name.partition("-")[0]
     types = {"uploader": Uploader, "batch": SentBatch, "task": Task, "arrangement": Checkpoint}
     match kind:
         case "state":
@@ -84,13 +54,11 @@ def decoded(name, data):
             return codec.decode_record(kind, data, types[kind], name)
 
 
-@pytest.mark.parametrize("folder", MADE, ids=lambda folder: folder.name)
-def test_every_kept_record_has_its_values(folder):
-    kept = {path.name for path in (folder / "records").iterdir()}
-    assert kept == set(MADE[folder]) == set(expected("records", folder))
+def test_every_kept_record_has_its_values():
+    kept = {path.name for path in (V1 / "records").iterdir()}
+    assert kept == set(MADE) == set(expected("records"))
 
 
-FIRST_CHECKPOINT = RECORDS["arrangement"][1]
 # Of a state, of its spine and of what is staged, and in none of its records.
 DERIVED = {"part_names", "unmerged", "totals"}
 
@@ -104,95 +72,31 @@ def without_derived(found):
     return {key: without_derived(item) for key, item in found.items() if key not in DERIVED}
 
 
-LATER = {
-    name: {
-        json.dumps(without_derived(plain(getattr(one, name))))
-        for one in (Edits(), FIRST_STATE, FIRST_STATE.spine, FIRST_CHECKPOINT, AS_MADE, CLAIM)
-        if hasattr(one, name)
-    }
-    # A record has the slices among the batches, and where they end.
-    for name in (*codec.SINCE, "slices")
-} | {
-    "slice_rows": {json.dumps(Config().slice_rows)},
-    "less": {"null"},
-    "hashed": {"false"},
-    "renamed": {"[]"},
-    "freed": {"false"},
-}
-
-
-def without_later(found):
-    """JSON without the fields that came later, where they have nothing to say."""
-    if isinstance(found, list):
-        return [without_later(item) for item in found]
-    if not isinstance(found, dict):
-        return found
-    kept = {key: item for key, item in found.items() if json.dumps(item) not in LATER.get(key, ())}
-    less = {key: without_later(item) for key, item in kept.items()}
-    # The usual settings of an older format.
-    return {
-        key: item for key, item in less.items() if key != "agreed" or item != without_later(plain(AS_MADE))
-    }
-
-
-@pytest.mark.parametrize(("folder", "name"), NAMES)
-def test_a_record_is_read_as_what_it_was(folder, name):
-    value = decoded(name, (folder / "records" / name).read_bytes())
+@pytest.mark.parametrize("name", MADE)
+def test_a_record_is_read_as_what_it_was(name):
+    value = decoded(name, (V1 / "records" / name).read_bytes())
     # By way of JSON, which has no tuples.
-    found, kept = json.loads(json.dumps(plain(value))), expected("records", folder)[name]
-    assert without_later(without_derived(found)) == without_later(without_derived(kept))
+    found, kept = json.loads(json.dumps(plain(value))), expected("records")[name]
+    assert without_derived(found) == without_derived(kept)
 
 
-@pytest.mark.parametrize(("folder", "name"), NAMES)
-def test_todays_encoder_gives_the_same_bytes(folder, name):
-    assert MADE[folder][name] == (folder / "records" / name).read_bytes()
+@pytest.mark.parametrize("name", MADE)
+def test_todays_encoder_gives_the_same_bytes(name):
+    assert MADE[name] == (V1 / "records" / name).read_bytes()
 
 
-def test_tasks_of_the_version_of_format_4_which_say_everything_are_read_as_well():
-    for name in ("task-as-of", "uploader"):
-        kind, value = RECORDS[name]
-        _, body = codec._record(value, whole=True)
-        assert b'"slice_rows":16384' in body and (name == "uploader" or b'"less":null' in body)
-        assert decoded(name, codec._header(kind, 1, body) + body) == value
+@pytest.mark.parametrize("name", MADE)
+def test_a_record_has_the_least_format_that_knows_its_fields(name):
+    assert MADE[name].partition(b"\n")[0].split(b" ")[1] == b"%d" % FIRST
 
 
-def test_a_task_with_a_setting_that_is_not_as_usual_says_it():
-    kind, value = RECORDS["task-as-of"]
-    changed = replace(value, spec=replace(value.spec, config=Config(slice_rows=7)))
-    sent = codec.encode_record(kind, changed)
-    assert b'"slice_rows":7' in sent and decoded("task-as-of", sent) == changed
-
-
-def test_a_worker_of_the_version_before_can_read_an_upserter_but_for_events_that_leave_values_out():
-    upserter = Upserter(RECORDS["uploader"][1].spec, (), Frontier.of(3), EventColumns("seen", None))
-    told = json.loads(upserter.to_bytes().partition(b"\n")[2])
-    assert told["columns"] == {"order_by": "seen", "delete_column": None}
-    untold = replace(upserter, columns=EventColumns(left_out="untold"))
-    assert json.loads(untold.to_bytes().partition(b"\n")[2])["columns"]["left_out"] == "untold"
-    assert [Upserter.from_bytes(one.to_bytes()) for one in (upserter, untold)] == [upserter, untold]
-
-
-@pytest.mark.parametrize(("folder", "name"), NAMES)
-def test_a_record_has_the_least_format_that_knows_its_fields(folder, name):
-    head = (folder / "records" / name).read_bytes().partition(b"\n")[0]
-    assert head.split(b" ")[1] == folder.name.encode()[1:]
-
-
-@pytest.mark.parametrize(("folder", "name"), NAMES)
-def test_a_record_of_a_newer_format_is_refused(folder, name):
-    head, _, body = (folder / "records" / name).read_bytes().partition(b"\n")
+@pytest.mark.parametrize("name", MADE)
+def test_a_record_of_a_newer_format_is_refused(name):
+    head, _, body = (V1 / "records" / name).read_bytes().partition(b"\n")
     kind, _, checksum = head.split(b" ")
-    newer = b" ".join((kind, b"%d" % (codec.FORMAT + 1), checksum)) + b"\n" + body
-    with pytest.raises(FormatTooNew, match=f"format {codec.FORMAT + 1}"):
+    newer = b" ".join((kind, b"%d" % (NEWEST + 1), checksum)) + b"\n" + body
+    with pytest.raises(FormatTooNew, match=f"format {NEWEST + 1}"):
         decoded(name, newer)
-
-
-@pytest.mark.parametrize(("folder", "name"), [one for one in NAMES if one.values[0] != V1])
-def test_a_newer_field_in_a_record_of_an_older_format_is_damage(folder, name):
-    _, _, body = (folder / "records" / name).read_bytes().partition(b"\n")
-    kind, older = name.partition("-")[0], int(folder.name[1:]) - 1
-    with pytest.raises(CorruptionError, match="does not know"):
-        decoded(name, codec._header(kind, older, body) + body)
 
 
 def changed_fields(values, default):
@@ -202,27 +106,14 @@ def changed_fields(values, default):
 
 
 def test_the_kept_records_set_every_field_of_edits_and_states():
-    made = (DELTAS, LATER_DELTAS, NEWEST_DELTAS, SLICED_DELTAS, RENAMED_DELTAS, ERASED_DELTAS, FREED_DELTAS)
-    deltas = [edits for deltas in made for edits in deltas.values()]
-    assert changed_fields(deltas, Edits()) == {f.name for f in dataclasses.fields(Edits)}
+    edits = [step for one in ALL_DELTAS.values() for step in one.steps]
+    assert changed_fields(edits, Edits()) == {f.name for f in dataclasses.fields(Edits)}
     names = {f.name for f in dataclasses.fields(ShardState)} - DERIVED
-    full = replace(SLICED_STATES["full"], erasures=ERASED_STATES["erased"].erasures, closed_ms=1)
-    unset = {name for name in names if not getattr(full, name)}
-    assert unset == {"dropped"} and STATES["tombstone"].dropped
-
-
-def test_the_kept_records_of_the_first_format_set_all_fields_that_it_knows():
-    deltas = changed_fields(DELTAS.values(), Edits())
-    assert deltas == {f.name for f in dataclasses.fields(Edits)} - set(codec.SINCE)
-    full = STATES["full"]
-    names = {f.name for f in dataclasses.fields(ShardState)} - DERIVED
-    unset = {name for name in names if not getattr(full, name)}
-    # The settings of a lake that says nothing of them are the usual ones.
-    assert unset | {"agreed"} == {"dropped", *names & set(codec.SINCE)} and full.agreed == AS_MADE
+    assert {name for name in names if not any(getattr(state, name) for state in ALL_STATES.values())} == set()
 
 
 def test_rows_of_every_type_have_the_hashes_that_they_had():
-    assert make_v6.hashes() == expected("hashes", V6)
+    assert make_v1.hashes() == expected("hashes")
 
 
 # --- Parts ---
@@ -299,7 +190,7 @@ def test_a_kept_record_that_is_damaged_is_refused():
 
 
 def test_the_kept_files_stay_small():
-    kept = [path for folder in MADE for path in folder.rglob("*") if path.is_file()]
+    kept = [path for path in V1.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in kept) < 900_000
 
 
@@ -318,26 +209,9 @@ def test_todays_checkpoint_says_the_same_but_for_the_bytes(tmp_path):
 
     def described(found):
         batches = tuple(dataclasses.replace(batch, size_bytes=0) for batch in found.batches)
-        # Ids of arrangements came later.
-        return dataclasses.replace(found, batches=batches, arrangement="")
+        return dataclasses.replace(found, batches=batches)
 
     assert described(now) == described(then)
-
-
-def test_a_checkpoint_from_before_there_were_ids_is_gone_on_from_by_who_restored_it(tmp_path):
-    shutil.copytree(V1 / "arrangement", tmp_path / "saved")
-    before = {path: path.read_bytes() for path in (tmp_path / "saved").rglob("*") if path.is_file()}
-    with Arrangement.restore(tmp_path / "saved") as again:
-        other = Arrangement.create(again.schema, key=again.key)
-        with other, pytest.raises(UsageError, match="checkpoints of another arrangement"):
-            other.save(tmp_path / "saved")
-        assert {path: path.read_bytes() for path in before} == before
-        for time in (20, 21, 22):
-            again.advance_since(time)
-            assert again.save(tmp_path / "saved").is_new
-    with Arrangement.restore(tmp_path / "saved") as third:
-        third.advance_since(23)
-        assert third.save(tmp_path / "saved").is_new
 
 
 def test_a_checkpoint_of_a_newer_batch_file_is_refused(tmp_path):

@@ -14,7 +14,8 @@ from killed import killed
 from tables import SCHEMA, contents
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.lake.api.lake import Lake
-from tidelake.state.agreed import AS_MADE, NEWEST, Agreed
+from tidelake.state.agreed import Agreed
+from tidelake.state.formats import NEWEST
 
 
 def opened(place: Path) -> Lake:
@@ -90,7 +91,7 @@ def test_a_repair_of_a_state_sets_the_same_aside_once(tmp_path: Path) -> None:
 def test_an_upgrade_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = tmp_path / "lake"
     with monkeypatch.context() as patch:
-        patch.setattr(Agreed, "of", classmethod(lambda *_: AS_MADE))
+        patch.setattr(Agreed, "of", classmethod(lambda *_: Agreed(format=NEWEST - 1)))
         with opened(prepared) as lake:
             filled(lake)
     for place in killed(prepared, lambda place: opened(place).upgrade(), fast=10):

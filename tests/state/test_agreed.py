@@ -84,10 +84,9 @@ def test_collectors_go_by_the_state_that_they_change():
 
 
 def test_settings_as_they_always_were_are_not_stored():
-    """Older versions go on reading such a lake, and refuse one whose settings were changed."""
     shard = Shard()
     shard.state = replace(shard.state, agreed=AS_MADE)
     assert b"agreed" not in encode_state(shard.state)
     shard.do(agreeing.change, {"lease_ms": 7})
     stored = encode_state(shard.state)
-    assert stored.startswith(b"tidelake-state 3 ") and decode_state(stored, "s") == shard.state
+    assert b"agreed" in stored and decode_state(stored, "s") == shard.state

@@ -15,8 +15,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, fuel
-from tidelake.state.agreed import LINEAGE
 from tidelake.state.edits import Delta, Edits, Move, apply
+from tidelake.state.formats import NEWEST
 from tidelake.state.garbage import Sweep
 from tidelake.state.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId
 from tidelake.state.state import (
@@ -134,8 +134,8 @@ def framed(kind, format_, body):
 
 
 def test_a_newer_format_is_refused_before_its_body_is_looked_at():
-    newer = codec.FORMAT + 1
-    with pytest.raises(FormatTooNew, match=rf"format {newer} .* up to {codec.FORMAT}: upgrade"):
+    newer = NEWEST + 1
+    with pytest.raises(FormatTooNew, match=rf"format {newer} .* up to {NEWEST}: upgrade"):
         codec.decode_delta(framed("delta", newer, b"what will be"), "x")
 
 
@@ -158,7 +158,7 @@ def test_a_stored_state_that_breaks_a_rule_is_corruption():
         .replace(b'"upper":{"elements":[3]}', b'"upper":{"elements":[9]}', 1)
     )
     with pytest.raises(CorruptionError, match="drained-up-to-upper"):
-        codec.decode_state(framed("state", LINEAGE, body), "x")
+        codec.decode_state(framed("state", NEWEST, body), "x")
 
 
 def misfit(next_id, members=(), batches=None, merges_gone=()):

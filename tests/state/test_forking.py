@@ -15,7 +15,6 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import forking
-from tidelake.state.agreed import AS_MADE, NEW
 from tidelake.state.append import AtCommit, Exactly
 from tidelake.state.collection import bury
 from tidelake.state.commands import NoOp, open_writer
@@ -266,7 +265,6 @@ def test_a_cut_of_tuples_closes_what_is_not_after_the_time():
 @pytest.mark.parametrize("known", [True, False])
 def test_a_fork_lets_go_when_neither_it_nor_its_readers_need_a_borrowed_part(known):
     fork = a_fork(filled(2))
-    fork.state = replace(fork.state, agreed=NEW)
     assert is_borrower(fork.state) and isinstance(let_go(fork.state, 9, known=True), NoOp)
     do(fork, collapse_levels)
     own = run(name(7, "f"), 0, 1, rows=2, diff_sum=2)
@@ -279,22 +277,19 @@ def test_a_fork_lets_go_when_neither_it_nor_its_readers_need_a_borrowed_part(kno
     assert not is_borrower(fork.state)
     origin = fork.state.origin
     do(fork, let_go, known=known)
-    # An origin of an earlier format forgets the fork.
+    # An origin that was dropped knows it no more.
     assert fork.state.origin == (replace(origin, freed=True) if known else None)
     assert lender(fork.state) is None and isinstance(let_go(fork.state, 9, known=known), NoOp)
 
 
 def test_an_origin_knows_a_freed_fork_and_keeps_nothing_for_it():
     origin = filled(2)
-    origin.state = replace(origin.state, agreed=NEW)
     do(origin, note_fork, fork_id="f", seqno=origin.state.seqno)
     assert fork_pins(origin.state) == [origin.state.seqno - 1]
     assert do(origin, free_fork, fork_id="f").result is True
     assert [fork.freed for fork in origin.state.forks.values()] == [True] and not fork_pins(origin.state)
     assert free_fork(origin.state, 9, fork_id="f") == NoOp(True)
     assert free_fork(origin.state, 9, fork_id="g") == NoOp(False)
-    old = replace(origin.state, forks=pmap({"f": Fork(1, 2)}), agreed=AS_MADE)
-    assert free_fork(old, 9, fork_id="f").edits.forks == {"f": None}
 
 
 @pytest.mark.parametrize("edits", [Edits(let_go=True), Edits(freed=True)])

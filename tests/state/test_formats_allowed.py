@@ -1,39 +1,20 @@
 """A lake of an earlier version: what is not written into it, and how it is upgraded."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-import pytest
-from shard_states import F, hollow, run
-from sliced_shards import SlicedShard
+from shard_states import Shard
 
-from tidelake.errors import InternalError
-from tidelake.model.schema import SchemaVersion
-from tidelake.state import agreeing, basing, schemas, slices
-from tidelake.state.agreed import AS_MADE, BEFORE_SLICES, NEWEST, SLICES
-from tidelake.state.bases import Unpaid
-from tidelake.state.commands import Commit, NoOp, Refused
-from tidelake.state.edits import Edits
-from tidelake.state.formats import check_format
-from tidelake.state.spine import SpineId
-from tidelake.state.staged import Staged
-from tidelake.state.state import MergeClaim
+from tidelake.state import agreeing
+from tidelake.state.agreed import Agreed
+from tidelake.state.commands import NoOp
+from tidelake.state.formats import FIRST, NEWEST, as_stored, has_later, later
 
 
 def earlier():
     """A shard in a lake of an earlier version."""
-    shard = SlicedShard()
-    shard.state = replace(shard.state, agreed=AS_MADE)
-    shard.add(4, 4, 4)
+    shard = Shard()
+    shard.state = replace(shard.state, agreed=Agreed(format=NEWEST - 1))
     return shard
-
-
-def test_a_lake_of_an_earlier_version_gets_slices_and_bases_once_it_is_upgraded():
-    shard = earlier()
-    assert shard.state.format == BEFORE_SLICES and not slices.may_cut(shard.state, 4)
-    assert shard.cut(4) == 0 and basing.request(shard.state, 1) is None
-    assert shard.do(agreeing.upgrade).result.format == BEFORE_SLICES
-    assert shard.state.format == NEWEST and not shard.state.agreed.told
-    assert shard.cut(4) == 3 and basing.request(shard.state, 1) is not None
 
 
 def test_an_upgrade_keeps_the_settings_and_settings_keep_the_format():
@@ -41,7 +22,7 @@ def test_an_upgrade_keeps_the_settings_and_settings_keep_the_format():
     for one in (catalog, shard):
         one.do(agreeing.change, {"upload_age_ms": 7})
     before = catalog.state.agreed
-    catalog.do(agreeing.upgrade)
+    assert catalog.do(agreeing.upgrade).result.format == NEWEST - 1
     after = catalog.state.agreed
     assert after == replace(before, revision=2, format=NEWEST, told=False) and after.longer
     assert isinstance(catalog.do(agreeing.upgrade), NoOp)
@@ -52,56 +33,41 @@ def test_an_upgrade_keeps_the_settings_and_settings_keep_the_format():
     assert changed.format == shard.state.agreed.format == NEWEST
 
 
-def test_a_shard_that_has_slices_is_at_their_format_whatever_its_lake_tells():
-    shard = earlier()
-    shard.do(agreeing.upgrade)
-    shard.cut(4)
-    shard.state = replace(shard.state, agreed=AS_MADE)
-    assert shard.state.format == SLICES
-    shard.add(4)
-    assert shard.cut(4) == 1
+@dataclass(frozen=True)
+class Inner:
+    first: int
+    second: int = later(FIRST + 1, 0)
 
 
-CLAIM = MergeClaim(SpineId(0, 1), (), "", F(0), "runner", 9, ())
+@dataclass(frozen=True)
+class Plain:
+    told: dict[int, Inner | None] = field(default_factory=dict)
+    ones: tuple[Inner, ...] = ()
+    alone: Inner | None = None
+    third: str = later(FIRST + 2, "")
 
 
-@pytest.mark.parametrize(
-    "edits",
-    [
-        Edits(sliced=1),
-        Edits(unpaid=Unpaid(1, 2, 3)),
-        Edits(bases={1: None}),
-        Edits(claims={"0-1": replace(CLAIM, by_time=True)}),
-        Edits(claims={"0-1": replace(CLAIM, base=1)}),
-    ],
-)
-def test_a_step_that_the_version_before_cannot_read_is_not_written(edits):
-    state = earlier().state
-    upgraded = replace(state, agreed=replace(state.agreed, format=NEWEST))
-    with pytest.raises(InternalError, match="the format is 3"):
-        check_format(state, state, edits)
-    check_format(state, upgraded, edits)
-    check_format(state, state, Edits(claims={"0-1": CLAIM, "1-2": None}))
+def test_a_later_field_is_left_out_while_it_has_its_default_and_makes_the_format_later_when_not():
+    two = {"first": 1, "second": 5}
+    usual = {"told": {}, "ones": [], "alone": None}
+    for value, kept in [
+        (Plain(), {}),
+        (Plain({3: Inner(1), 4: None}), {"told": {3: {"first": 1}, 4: None}}),
+        (Plain(ones=(Inner(1),), alone=Inner(2)), {"ones": [{"first": 1}], "alone": {"first": 2}}),
+    ]:
+        assert as_stored(Plain, value) == (FIRST, usual | kept)
+    assert as_stored(Plain, Plain({3: Inner(1, 5)})) == (FIRST + 1, usual | {"told": {3: two}})
+    assert as_stored(Plain, Plain(ones=(Inner(1), Inner(1, 5)))) == (
+        FIRST + 1,
+        usual | {"ones": [{"first": 1}, two]},
+    )
+    assert as_stored(Plain, Plain(alone=Inner(1, 5), third="x")) == (
+        FIRST + 2,
+        usual | {"alone": two, "third": "x"},
+    )
 
 
-def test_a_hash_of_rows_is_not_written_before_the_lake_is_upgraded():
-    state = earlier().state
-    upgraded = replace(state, agreed=replace(state.agreed, format=NEWEST))
-    edits = Edits(staged={"s": Staged(hollow(9, 10, run("s", row_hash=1)), 9)})
-    with pytest.raises(InternalError, match="hashes of rows, and the format is 3"):
-        check_format(state, state, edits)
-    check_format(state, upgraded, edits)
-    check_format(state, state, Edits(staged={"s": Staged(hollow(9, 10, run("s")), 9)}))
-
-
-def test_columns_are_renamed_once_the_lake_is_upgraded():
-    shard = earlier()
-    rename = {"schema": None, "drop": (), "rename": {"k": "w"}}
-    refused = schemas.evolve(shard.state, 0, **rename)
-    assert isinstance(refused, Refused) and "upgraded" in str(refused.error)
-    version = SchemaVersion(shard.state.schema, shard.state.seqno, (("k", "w"),))
-    with pytest.raises(InternalError, match="renames a column, and the format is 3"):
-        check_format(shard.state, shard.state, Edits(schemas={1: version}))
-    shard.do(agreeing.upgrade)
-    done = schemas.evolve(shard.state, 0, **rename)
-    assert isinstance(done, Commit) and done.edits.schemas[1].renamed == (("k", "w"),)
+def test_a_value_of_a_type_without_later_fields_is_stored_as_it_is():
+    agreed = Agreed()
+    assert not has_later(Agreed) and as_stored(Agreed, agreed)[1] is agreed
+    assert all(map(has_later, (Plain, Inner, dict[str, Inner], tuple[Inner, ...])))

@@ -18,10 +18,11 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel, invariants
-from tidelake.state.agreed import NEWEST, Agreed, Longer
+from tidelake.state.agreed import Agreed, Longer
 from tidelake.state.bases import Base, Bases
 from tidelake.state.edits import Delta, Edits, Move, apply
 from tidelake.state.erased import Erasure
+from tidelake.state.formats import NEWEST
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state, check_step
@@ -135,13 +136,13 @@ OTHER_KEY = Schema((replace(SCHEMA.key[0], type=TEXT),))
 TWO = {"rows": 2, "diff_sum": 2}
 FOREIGN = names.part("other", 3, "0a")
 STEPS = [
-    ("agreed-never-goes-back", Edits(agreed=Agreed(lease_ms=1, format=NEWEST))),
-    ("agreed-never-goes-back", Edits(agreed=Agreed(-1, format=NEWEST))),
-    ("format-never-goes-back", Edits(agreed=Agreed(1))),
-    ("ages-stay-in-force", Edits(agreed=Agreed(1, garbage_age_ms=1, format=NEWEST))),
+    ("agreed-never-goes-back", Edits(agreed=Agreed(lease_ms=1))),
+    ("agreed-never-goes-back", Edits(agreed=Agreed(-1))),
+    ("format-never-goes-back", Edits(agreed=Agreed(1, format=NEWEST - 1))),
+    ("ages-stay-in-force", Edits(agreed=Agreed(1, garbage_age_ms=1))),
     (
         "ages-stay-in-force",
-        Edits(agreed=Agreed(1, upload_age_ms=1, longer={"upload_age_ms": Longer(10**9, 11)}, format=NEWEST)),
+        Edits(agreed=Agreed(1, upload_age_ms=1, longer={"upload_age_ms": Longer(10**9, 11)})),
     ),
     ("since-never-goes-back", Edits(since=Move(F(1), F(0)))),
     ("upper-never-goes-back", Edits(upper=Move(F(3), F(2)))),

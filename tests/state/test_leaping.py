@@ -1,6 +1,5 @@
 """A write without a time is refused if its collection's writers gave times of long ago."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,8 +8,6 @@ from writes import append, expected, seal
 
 from tidelake.errors import UsageError
 from tidelake.model.time import TimeDomain
-from tidelake.state import codec
-from tidelake.state.agreed import RENAMING, Agreed
 from tidelake.state.append import AtCommit, Exactly
 
 DAY = 86_400_000
@@ -54,13 +51,3 @@ def test_nothing_leaps_in_an_empty_collection_and_where_times_are_counted(clock)
     counted = Shard(TimeDomain("counter"))
     counted.do(seal, F(3), now_ms=NOON)
     counted.do(append, (run("p", 3, 3),), AtCommit(3), now_ms=NOON)
-
-
-def test_a_lake_of_an_earlier_format_tells_nothing_of_it(clock):
-    shard, at = clock
-    old = Shard(shard.state.domain)
-    old.state = replace(old.state, agreed=Agreed(format=RENAMING))
-    old.do(seal, F(at(NOON - 3 * DAY) + 1), now_ms=NOON)
-    assert old.state.closed_ms == 0
-    assert codec.decode_state(codec.encode_state(old.state), "x") == old.state
-    old.do(picked(at, NOON), now_ms=NOON)

@@ -9,7 +9,7 @@ from shard_states import F, Shard
 
 from tidelake.errors import UsageError
 from tidelake.state import applying, deciding, forgetting, joining, single
-from tidelake.state.agreed import AS_MADE, NEW
+from tidelake.state.agreed import AS_MADE
 from tidelake.state.append import Exactly
 from tidelake.state.codec import decode_state, encode_delta, encode_state
 from tidelake.state.commands import Commit, NoOp, Refused, open_writer
@@ -130,7 +130,7 @@ def test_tokens_that_an_earlier_version_wrote_are_counted_from_when_they_are_fou
 def test_an_age_of_tokens_that_becomes_shorter_takes_nothing_from_those_who_count_on_it():
     shard = Shard()
     begin(shard, "a")
-    shard.commit(Edits(agreed=NEW.changed(10, 1, {"token_age_ms": 1})))
+    shard.commit(Edits(agreed=AS_MADE.changed(10, 1, {"token_age_ms": 1})))
     assert forget(shard, 2 * DAY_MS) == 0
     assert forget(shard, AGE_MS + DAY_MS) == 1
 

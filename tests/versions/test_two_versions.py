@@ -15,7 +15,7 @@ from wheels import HERE, NEW, environment
 import tidelake
 from tidelake.errors import FormatTooNew
 from tidelake.lake.admin.agreeing import UpgradeReport
-from tidelake.state.agreed import BEFORE_SLICES, NEWEST, SLICES
+from tidelake.state.formats import NEWEST
 from tidelake.store.framed.log import FramedVersionLog
 from tied_process import tied
 
@@ -146,14 +146,13 @@ def test_two_versions_at_once_and_then_the_upgrade(old, tmp_path):
     assert by_old == by_new
     crew.check(by_new)
     assert told(old, "fsck", lake) == told(NEW, "fsck", lake) == [{"left": []}]
-    # The version before makes slices of its own accord.
-    latest = SLICES if "without" not in old.name else BEFORE_SLICES
+    latest = NEWEST - 1
     assert max(formats(lake)) <= latest
 
     with crew.at_work("upgrade") as olds:
         time.sleep(seconds / 2)
         with tidelake.open(lake, create=False) as opened:
-            assert opened.upgrade() == UpgradeReport(BEFORE_SLICES, NEWEST)
+            assert opened.upgrade() == UpgradeReport(NEWEST - 1, NEWEST)
             assert opened.upgrade() == UpgradeReport(NEWEST, NEWEST)
         for process in olds:
             process.wait(120)

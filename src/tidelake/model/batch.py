@@ -7,7 +7,7 @@ nothing at this level needs to know types.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tidelake.model import time as times
@@ -85,11 +85,6 @@ class Part:
         """
         found = self.checksum.partition("+")[2]
         return int(found, 16) if found else None
-
-    @property
-    def unhashed(self) -> "Part":
-        """The description without the hash of the rows, for lakes of earlier formats."""
-        return replace(self, checksum=self.checksum.partition("+")[0])
 
     @property
     def seen_times(self) -> tuple[Time, Time]:

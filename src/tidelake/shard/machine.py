@@ -36,10 +36,9 @@ from tidelake.shard.fairshare import FairShare
 from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.requestqueue import Request, RequestQueue
 from tidelake.shard.requests import CommitRequest, Decided, Done, Failed, RefreshRequest
-from tidelake.state.agreed import RENAMING
+from tidelake.state.codec import check_format
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.edits import Delta, Edits, stepped
-from tidelake.state.formats import check_format
 from tidelake.state.holds import settle
 from tidelake.state.invariants import check_step
 from tidelake.state.state import ShardState
@@ -375,7 +374,7 @@ def _step(
             return outcome, None, state
         if state.dropped and not outcome.edits.dropped:
             return Refused(CollectionDropped(state.shard_id)), None, state
-        edits = settle(state, _noted(asked, state, outcome.edits), now_ms)
+        edits = settle(state, _noted(asked, outcome.edits), now_ms)
         after = _after(state, edits, now_ms)
         check_step(state, after, edits)
         check_format(state, after, edits)
@@ -385,9 +384,9 @@ def _step(
     return outcome, edits, after
 
 
-def _noted(asked: CommitRequest[Any], state: ShardState, edits: Edits) -> Edits:
+def _noted(asked: CommitRequest[Any], edits: Edits) -> Edits:
     """The edits with the note of the request, if they change what readers see."""
-    if asked.note is None or state.format < RENAMING:
+    if asked.note is None:
         return edits
     is_seen = edits.upper or edits.schemas or any(one is not None for one in edits.staged.values())
     return replace(edits, note=asked.note) if is_seen else edits

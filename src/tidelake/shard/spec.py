@@ -15,7 +15,6 @@ from tidelake.model.names import PlainName
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.process import PerProcess
-from tidelake.state.agreed import HASHED
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores, open_stores
 
@@ -51,7 +50,6 @@ class ShardSpec:
         schemas: all registered schemas by id: parts may have been written under any of them.
         config: settings of the lake.
         seqno: seqno of the state that the schemas are of. Uploads put it into the names of their parts.
-        hashed: whether the parts that are written have a hash of their rows: from format 6 of the lake on.
     """
 
     url: str
@@ -61,7 +59,6 @@ class ShardSpec:
     schemas: dict[int, Schema]
     config: Config
     seqno: int = 0
-    hashed: bool = False
 
     @property
     def place(self) -> ShardPlace:
@@ -104,15 +101,12 @@ class ShardSpec:
         return self.schemas[schema_id]
 
     def at(self, state: ShardState) -> "ShardSpec":
-        """This spec with the schemas and the format of a state of the shard."""
-        hashed = state.format >= HASHED
-        if (state.seqno, hashed) == (self.seqno, self.hashed):
+        """This spec with the schemas of a state of the shard."""
+        if state.seqno == self.seqno:
             return self
         if len(state.schemas) == len(self.schemas):
-            return with_fields(self, seqno=state.seqno, hashed=hashed)
-        return replace(
-            self, seqno=state.seqno, schema_id=state.schema_id, schemas=schemas_of(state), hashed=hashed
-        )
+            return with_fields(self, seqno=state.seqno)
+        return replace(self, seqno=state.seqno, schema_id=state.schema_id, schemas=schemas_of(state))
 
     def read_as(self, schema_id: int | None) -> "ShardSpec":
         """This spec with another schema to read under; None: with its own.

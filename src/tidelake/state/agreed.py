@@ -17,26 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidelake.config import Config
+from tidelake.state.formats import NEWEST
 
 AGES = ("garbage_age_ms", "upload_age_ms", "token_age_ms")
 """Settings after which something ends that others may need."""
-
-BEFORE_SLICES = 3
-"""The format of a lake that does not tell its format: an earlier version made it."""
-SLICES = 4
-"""The format that has slices and bases."""
-HASHED = 6
-"""The format in which the descriptions of parts have a hash of their rows."""
-RENAMING = 7
-"""The format in which columns may be renamed, and commits have notes."""
-ERASING = 7
-"""The format that has erasures."""
-DATES = 7
-"""The format in which times may be of unit `date`."""
-LINEAGE = 8
-"""The format in which a shard and its forks know each other also when they share nothing any more."""
-NEWEST = LINEAGE
-"""The format of new lakes, and of those that this version has upgraded."""
 
 _DAY_MS = 86_400_000
 
@@ -78,7 +62,7 @@ class Agreed:
     longer: dict[str, Longer] = field(default_factory=dict)
     told: bool = True
     token_age_ms: int = 30 * _DAY_MS
-    format: int = BEFORE_SLICES
+    format: int = NEWEST
 
     @classmethod
     def of(cls, config: Config) -> "Agreed":
@@ -87,7 +71,6 @@ class Agreed:
             lease_ms=int(config.lease_s * 1000),
             garbage_age_ms=int(config.garbage_age_s * 1000),
             upload_age_ms=int(config.upload_age_s * 1000),
-            format=NEWEST,
         )
 
     @property
@@ -132,6 +115,4 @@ class Agreed:
 
 NAMES = ("lease_ms", "garbage_age_ms", "upload_age_ms", "max_ahead_ms", "token_age_ms")
 AS_MADE = Agreed()
-"""Those of a shard that does not tell any."""
-NEW = Agreed(format=NEWEST)
 """Those of a new lake, unless its process says otherwise."""

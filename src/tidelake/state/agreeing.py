@@ -7,9 +7,10 @@ Each shard is correct at any moment between, because its readers, uploaders and 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tidelake.state.agreed import NEWEST, Agreed
+from tidelake.state.agreed import Agreed
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.edits import Edits
+from tidelake.state.formats import NEWEST
 from tidelake.state.state import ShardState
 
 

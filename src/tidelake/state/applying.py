@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
-from tidelake.state.agreed import LINEAGE
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.edits import Edits, Move, stepped
 from tidelake.state.grouped import GroupView
@@ -65,7 +64,7 @@ def apply_decided(
         upper=Move(state.upper, upper),
         spine=step.spine,
         staged={**freed, **step.staged},
-        closed_ms=view.closed_ms if state.agreed.format >= LINEAGE else None,
+        closed_ms=view.closed_ms,
     )
     return Commit(edits, True, step.due)
 

@@ -15,7 +15,6 @@ from itertools import islice
 
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.frontier import Frontier
-from tidelake.state.agreed import SLICES
 from tidelake.state.append import too_late
 from tidelake.state.bases import Base, Unpaid
 from tidelake.state.claims import ending, still_recorded
@@ -41,7 +40,7 @@ _RUNS_AT_HEAD = 4
 def boundary(state: ShardState, hi: int) -> int | None:
     """The time of a boundary between members; None: no base can be there, or no time is before or after."""
     spine = state.spine
-    if state.format < SLICES or not state.domain.total_order:
+    if not state.domain.total_order:
         return None
     if not 0 < hi <= spine.next_id or not spine.begins(hi):
         return None

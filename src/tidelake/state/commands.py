@@ -13,7 +13,7 @@ from tidelake.errors import CollectionDropped, CollectionInGroup, TidelakeError,
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import NEW, Agreed
+from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.edits import Edits
 from tidelake.state.fuel import MergeDue
 from tidelake.state.spine import Spine
@@ -57,7 +57,7 @@ Command: TypeAlias = Callable[[ShardState, int], Outcome[R]]
 
 
 def initial(
-    shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int, agreed: Agreed = NEW
+    shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int, agreed: Agreed = AS_MADE
 ) -> ShardState:
     """The first state of a shard: no times closed, nothing compacted."""
     start = Frontier((domain.minimum,))

@@ -20,7 +20,7 @@ from pyrsistent import pmap, pset
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.state import codec
-from tidelake.state.agreed import AS_MADE, ERASING, LINEAGE, Agreed
+from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.applying import taken_along
 from tidelake.state.edits import Edits
 from tidelake.state.erased import Erasure
@@ -169,7 +169,7 @@ def copied(
         written=state.written,
         # The settings of the lake of the copy.
         agreed=replace(agreed, told=True),
-        closed_ms=state.closed_ms if agreed.format >= LINEAGE else 0,
+        closed_ms=state.closed_ms,
     )
 
 
@@ -193,11 +193,10 @@ def recorded(copy: ShardState, source: ShardState, contents: str) -> ShardState:
 def erased_since(source: ShardState, before: ShardState) -> dict[str, Erasure]:
     """The erasures that took rows out of a source since it was copied last, as its copy notes them.
 
-    What the copy has stored has these rows, so its collector deletes that as the source's does. None if the
-    lake of the copy has an earlier format, which knows no erasures.
+    What the copy has stored has these rows, so its collector deletes that as the source's does.
     """
     record = CopyRecord.of(before)
-    if record is None or before.agreed.format < ERASING:
+    if record is None:
         return {}
     return {
         id_: replace(one, seqno=before.seqno + 1, gone_ms=0)

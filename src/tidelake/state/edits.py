@@ -19,7 +19,7 @@ from tidelake.model.frozen import with_fields
 from tidelake.model.names import NoOrPlainName, ObjectName, PlainName
 from tidelake.model.schema import SchemaVersion
 from tidelake.state import taken, tokens
-from tidelake.state.agreed import LINEAGE, Agreed
+from tidelake.state.agreed import Agreed
 from tidelake.state.bases import Base, Unpaid, fallen
 from tidelake.state.erased import Erasure
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
@@ -273,7 +273,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         changed["taken"] = _taken(state, edits)
     if edits.decisions or edits.memberships:
         changed["latest"] = _latest(state, edits)
-    if edits.upper is not None and state.agreed.format >= LINEAGE:
+    if edits.upper is not None:
         changed["closed_ms"] = committed_ms if edits.closed_ms is None else edits.closed_ms
     if edits.erasures:
         changed["erasures"] = state.erasures.update(edits.erasures)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
-from tidelake.state.agreed import ERASING
 from tidelake.state.append import too_late
 from tidelake.state.claims import ending
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
@@ -40,7 +39,7 @@ def ask(
 ) -> Outcome[bool]:
     """Note an erasure, which any process that maintains the shard carries out. False if it is noted already.
 
-    Refused if the lake has an earlier format, there are too many keys, or `schema_id` is not the newest one.
+    Refused if there are too many keys, or `schema_id` is not the newest one.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -49,13 +48,6 @@ def ask(
     if schema_id not in (None, state.schema_id):
         return Refused(
             IncompatibleSchema(f"the columns have changed since schema {schema_id}: give the keys again")
-        )
-    if state.agreed.format < ERASING:
-        return Refused(
-            UsageError(
-                f"the lake has format {state.agreed.format}, and erasures came with format {ERASING}: once "
-                "all processes that use the lake are of this version, run `tidelake upgrade`"
-            )
         )
     size_bytes = sum(len(key) for one in (erasure, *pending(state).values()) for key in one.keys)
     if size_bytes > KEYS_BYTES_MAX:

@@ -6,8 +6,7 @@ parts, those that are not its own. Otherwise it treats them like its own: a borr
 replaced stays garbage of the fork for as long as its readers, and its own forks, may need it. When a fork
 names no borrowed part at all it is *freed*: first the origin notes that and keeps no part for it any more,
 then the fork. They go on knowing each other until one of them is removed: what is erased in a shard is erased
-in its forks. So forks of forks form a tree, and each shard knows only its neighbours. In a lake of an earlier
-format a fork *lets go* instead: the two forget each other.
+in its forks. So forks of forks form a tree, and each shard knows only its neighbours.
 
 A tombstone keeps the parts that its forks need, and the only steps it commits are those about its forks.
 """
@@ -25,7 +24,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import Time
 from tidelake.state import fuel
-from tidelake.state.agreed import LINEAGE
 from tidelake.state.bases import Base, Bases
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
@@ -65,12 +63,11 @@ def forget_fork(state: ShardState, _now_ms: int, *, fork_id: str) -> Outcome[boo
 
 
 def free_fork(state: ShardState, _now_ms: int, *, fork_id: str) -> Outcome[bool]:
-    """Stop keeping parts for a fork; whether it stays known. Possible on a tombstone as well."""
+    """Stop keeping parts for a fork; whether it is known. Possible on a tombstone as well."""
     fork = state.forks.get(fork_id)
     if fork is None or fork.freed:
         return NoOp(fork is not None)
-    known = replace(fork, freed=True) if state.agreed.format >= LINEAGE else None
-    return Commit(Edits(forks={fork_id: known}, dropped=state.dropped), known is not None)
+    return Commit(Edits(forks={fork_id: replace(fork, freed=True)}, dropped=state.dropped), True)
 
 
 def let_go(state: ShardState, _now_ms: int, *, known: bool) -> Outcome[None]:
@@ -84,7 +81,7 @@ def let_go(state: ShardState, _now_ms: int, *, known: bool) -> Outcome[None]:
     """
     if lender(state) is None or state.dropped or is_borrower(state):
         return NoOp(None)
-    return Commit(Edits(freed=True) if known and state.agreed.format >= LINEAGE else Edits(let_go=True), None)
+    return Commit(Edits(freed=True) if known else Edits(let_go=True), None)
 
 
 def lender(state: ShardState) -> Origin | None:

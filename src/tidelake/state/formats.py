@@ -1,46 +1,66 @@
-"""What may be written into a lake that processes of an earlier version use as well.
+"""The formats of records, and what may be written into a lake that the version before uses as well.
 
 A lake has a format (`Agreed.format`), and a record has the least format that knows its fields. No process
-writes a record of a later format than the lake's, until `agreeing.upgrade` has raised that. The one exception
-is a shard that has slices already: the version which made format 4 wrote them into lakes that tell no format.
+writes a record of a later format than the lake's, until `agreeing.upgrade` has raised that. Everything began
+with format `FIRST`. A field that comes later says so where it is declared (`later`), and is left out of a
+record while it has its default, so that the version before goes on reading the record.
 """
 
-from tidelake.errors import InternalError
-from tidelake.state.agreed import ERASING, HASHED, LINEAGE, RENAMING, SLICES
-from tidelake.state.edits import Edits
-from tidelake.state.garbage import arriving
-from tidelake.state.state import ShardState
+from dataclasses import Field, field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, get_args, get_type_hints
+
+FIRST = 1
+NEWEST = 1
+"""The format of new lakes, and of those that this version has upgraded."""
+
+T = TypeVar("T")
+_KEY = "format"
 
 
-def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:
-    """Check that the version before can read a step, unless the lake is upgraded. Costs O(change).
+def later(format_: int, default: T) -> T:
+    """The declaration of a field of a dataclass that came with a later format.
 
-    Only the process that writes a step checks this, and earlier versions did not.
-
-    Raises:
-        InternalError: they could not.
+    Args:
+        format_: the number.
+        default: what a record without the field says; not mutable.
     """
-    claims = [claim for claim in edits.claims.values() if claim is not None]
-    sliced = (
-        edits.sliced is not None
-        or bool(edits.bases)
-        or edits.unpaid is not None
-        or any(claim.base is not None or claim.by_time for claim in claims)
-    )
-    allowed = max(before.format, after.agreed.format)
-    if allowed < HASHED and any(part.row_hash is not None for part in arriving(edits)):
-        raise InternalError(f"a step of {before.shard_id} has hashes of rows, and the format is {allowed}")
-    if allowed < RENAMING and any(version.renamed for version in edits.schemas.values()):
-        raise InternalError(f"a step of {before.shard_id} renames a column, and the format is {allowed}")
-    if allowed < RENAMING and edits.note is not None:
-        raise InternalError(f"a step of {before.shard_id} has a note, and the format is {allowed}")
-    if edits.erasures and allowed < ERASING:
-        raise InternalError(f"a step of {before.shard_id} has erasures, and the format is {allowed}")
-    freed = edits.freed or any(fork is not None and fork.freed for fork in edits.forks.values())
-    if freed and allowed < LINEAGE:
-        raise InternalError(f"a step of {before.shard_id} frees a fork, and the format is {allowed}")
-    told = edits.closed_ms is not None or any(one and one.closed_ms for one in edits.memberships.values())
-    if told and allowed < LINEAGE:
-        raise InternalError(f"a step of {before.shard_id} tells when times were closed: format is {allowed}")
-    if sliced and allowed < SLICES:
-        raise InternalError(f"a step of {before.shard_id} has slices or bases, and the format is {allowed}")
+    return field(default=default, metadata={_KEY: format_})
+
+
+def as_stored(type_: Any, value: Any) -> tuple[int, Any]:
+    """The least format that knows all fields of a value, and the value without those that it leaves out."""
+    if not has_later(type_):
+        return FIRST, value
+    match value:
+        case dict():
+            several = [as_stored(type(one), one) for one in value.values()]
+            inside: Any = dict(zip(value, (one for _, one in several), strict=True))
+        case tuple() | list():
+            several = [as_stored(type(one), one) for one in value]
+            inside = [one for _, one in several]
+        case _ if is_dataclass(value):
+            kept = [one for one in fields(value) if not _is_left_out(one, getattr(value, one.name))]
+            several = [as_stored(type(one), one) for one in (getattr(value, one.name) for one in kept)]
+            inside = {one.name: stored for one, (_, stored) in zip(kept, several, strict=True)}
+            several += [(one.metadata.get(_KEY, FIRST), None) for one in kept]
+        case _:
+            return FIRST, value
+    return max((format_ for format_, _ in several), default=FIRST), inside
+
+
+def _is_left_out(declared: Field[Any], value: Any) -> bool:
+    return _KEY in declared.metadata and value == declared.default
+
+
+@cache
+def has_later(type_: Any, outer: frozenset[Any] = frozenset()) -> bool:
+    """Whether a later field is in values of a type. What is in containers is seen by looking at them."""
+    if type_ in (dict, tuple, list):
+        return True
+    if not is_dataclass(type_):
+        return any(has_later(one, outer) for one in get_args(type_))
+    if type_ in outer:
+        return False
+    hints = get_type_hints(type_)
+    return any(_KEY in one.metadata or has_later(hints[one.name], outer | {type_}) for one in fields(type_))

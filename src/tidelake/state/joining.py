@@ -16,7 +16,6 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.state.agreed import LINEAGE
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.grouped import Membership
@@ -84,8 +83,6 @@ def admit(
     fresh: dict[str, Membership | None] = {}
     for id_ in (id_ for id_ in members if id_ not in known):
         upper, closed_ms = (closed or {}).get(id_, (state.minimum, 0))
-        if state.agreed.format < LINEAGE:
-            closed_ms = 0
         fresh[id_] = Membership(upper, seqno, closed_ms=closed_ms)
     return Commit(Edits(memberships=fresh), admitted)
 

@@ -9,7 +9,6 @@ a commit picked is at most as old as the work before the commit took.
 from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain, parts
-from tidelake.state.agreed import LINEAGE
 from tidelake.state.grouped import Membership
 from tidelake.state.state import ShardState
 from tidelake.timetext import US_PER_UNIT
@@ -48,5 +47,5 @@ def closed_for(group: ShardState, member: Membership) -> tuple[Frontier, int]:
 
 
 def closed_at(state: ShardState, now_ms: int) -> int:
-    """The wall clock of a commit to a state, as it is stored; 0 if the lake's format has no place for it."""
-    return max(now_ms, state.committed_ms) if state.agreed.format >= LINEAGE else 0
+    """The wall clock of a commit to a state, as it is stored."""
+    return max(now_ms, state.committed_ms)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
 from tidelake.model.evolution import evolved, to_rename, with_names
 from tidelake.model.schema import Schema, SchemaVersion
-from tidelake.state.agreed import RENAMING
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.state import ShardState
@@ -47,13 +46,6 @@ def evolve(
         return Refused(CollectionDropped(state.shard_id))
     versions = {id_: version.schema for id_, version in state.schemas.items()}
     renamed = to_rename(versions, rename or {})
-    if renamed and state.format < RENAMING:
-        return Refused(
-            UsageError(
-                "columns can be renamed once the lake has been upgraded: earlier versions would take the new "
-                "name for another column; see lake.upgrade()"
-            )
-        )
     try:
         wanted = with_names(state.schema, renamed) if schema is None else schema
         next_ = evolved(versions, wanted, drop, renamed)

@@ -16,7 +16,6 @@ from itertools import islice, pairwise
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.state.agreed import SLICES
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.edits import Edits
 from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen, digest, request
@@ -85,9 +84,9 @@ def shortened(
 
 
 def may_cut(state: ShardState, least: int) -> bool:
-    """Whether the levels hold as many updates as a slice, and the lake may have slices. Costs O(levels)."""
+    """Whether the levels hold as many updates as a slice. Costs O(levels)."""
     rows = sum(batch.rows for batch in state.spine.batches)
-    able = state.format >= SLICES and state.domain.total_order and not state.dropped
+    able = state.domain.total_order and not state.dropped
     return able and rows >= slice_rows(state.spine, least)
 
 

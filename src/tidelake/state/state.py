@@ -13,7 +13,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.names import PlainName
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, SLICES, Agreed
+from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.bases import NO_BASES, Bases, Unpaid
 from tidelake.state.erased import Erasure, last_erased
 from tidelake.state.garbage import Garbage, Sweep
@@ -299,16 +299,6 @@ class ShardState:
         rows = [("time", self.domain), ("since", text(self.since)), ("upper", text(self.upper))]
         rows += [(name, number(count)) for name, count in counts.items()]
         return as_html(["state", "value"], rows, title=f"state of {self.shard_id}")
-
-    @property
-    def format(self) -> int:
-        """The latest format of records that may be written: that of the lake, or of what is there already."""
-        return max(self.agreed.format, SLICES) if self.has_slices else self.agreed.format
-
-    @property
-    def has_slices(self) -> bool:
-        """Whether records of this state have slices or bases, which only the format `SLICES` knows."""
-        return self.spine.sliced > 0 or bool(self.bases) or self.unpaid is not None
 
     @property
     def erased(self) -> int:

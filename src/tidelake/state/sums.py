@@ -23,7 +23,7 @@ def diff_sum(batches: Iterable[HollowBatch]) -> int | None:
 def may_have_the_same_rows(before: Sequence[HollowBatch], after: Sequence[HollowBatch]) -> bool:
     """Whether the hashes of the rows are equal, or one of them is not known. Costs O(parts).
 
-    Hashes are known of parts that were written at format 6 or later, and not narrowed. They can be compared
+    Hashes are known of parts that were written with one, and not narrowed. They can be compared
     if all parts are of one schema: a change of columns changes the hash of the same row.
     """
     if len({part.schema_id for batch in (*before, *after) for part in batch.parts()}) > 1:

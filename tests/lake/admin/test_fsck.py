@@ -23,6 +23,7 @@ from tidelake.shard.checking.leftovers import leftovers
 from tidelake.state import codec, commands
 from tidelake.state.dropping import drop_shard
 from tidelake.state.edits import Delta, Edits, Move
+from tidelake.state.formats import NEWEST
 from tidelake.state.garbage import Sweep
 from tidelake.state.spine import Spine, SpineEdit
 from tidelake.store.protocols import BlobInfo
@@ -580,7 +581,7 @@ def test_a_whole_state_that_breaks_a_rule_is_found(world, c):
 def test_a_newer_format_is_told(world, c):
     entries = world.entries(c)
     kind, _, rest = entries[2].data.split(b" ", 2)
-    data = b"%s %d %s" % (kind, codec.FORMAT + 1, rest)
+    data = b"%s %d %s" % (kind, NEWEST + 1, rest)
     entries[2] = replace(entries[2], data=data)
     assert world.kinds() == {"format-too-new"}
 

@@ -3,7 +3,6 @@
 import base64
 import uuid
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +32,6 @@ from tidelake.model import names
 from tidelake.shard.upkeep.eraser import ask
 from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.shard.writing.upserter import Upserter
-from tidelake.state.agreed import AS_MADE, NEW, Agreed
 from tidelake.state.erased import Erasure
 from tidelake.state.forking import borrowed_parts, fork_pins, lender
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
@@ -241,21 +239,6 @@ def test_an_origin_forgets_a_freed_fork_that_is_dropped():
     assert [fork.freed for fork in c.state().forks.values()] == [True]
     lake.drop("f")
     assert not c.state().forks and c.erase([3], reason="x").forks == ()
-
-
-def test_a_fork_of_a_lake_of_an_earlier_format_is_forgotten(monkeypatch):
-    site = Site(Config(inline_part_bytes=0))
-    with monkeypatch.context() as patch:
-        patch.setattr(Agreed, "of", classmethod(lambda *_: replace(NEW, format=7)))
-        c = site.filled(6)
-    lake = site.lake()
-    f = lake.fork("c", "f")
-    f.merge()
-    site.gone_after("f", "c")
-    assert not c.state().forks and f.state().origin is None
-    lake.upgrade()
-    report = c.erase([3], reason="x")
-    assert report.forks == () and any("upgraded to format 8" in what for what in report.remains)
 
 
 def test_a_fork_that_is_erased_leaves_its_origin_alone():
@@ -660,19 +643,6 @@ def test_an_erasure_that_waits_is_carried_out_in_a_group():
     assert {key for key, _ in contents(c)} == {0, 1, 2, 4} and c.state().group
 
 
-def test_a_lake_of_an_earlier_format_is_upgraded_first(monkeypatch):
-    site = Site()
-    with monkeypatch.context() as patch:
-        patch.setattr(Agreed, "of", classmethod(lambda *_: AS_MADE))
-        c = site.filled(6)
-    with pytest.raises(UsageError, match=r"has format 3, and erasures came with format 7.*tidelake upgrade"):
-        c.erase([3], reason="x")
-    assert 3 in {key for key, _ in contents(c)}
-    site.lake().upgrade()
-    c.erase([3], reason="x")
-    assert 3 not in {key for key, _ in contents(c)}
-
-
 def test_rows_of_earlier_columns_are_erased():
     site = Site()
     lake = site.lake()
@@ -879,20 +849,6 @@ def test_the_bytes_leave_a_copy_as_well(tmp_path, config):
 
 def snapshots(c):
     return [c.snapshot(time).read_all().to_pylist() for time in range(c.last_time() + 1)]
-
-
-def test_a_copy_in_a_lake_of_an_earlier_format_notes_no_erasure(monkeypatch):
-    site, other = Site(Config(slice_rows=1_000)), Site()
-    c = site.lake().create("c", SCHEMA, key=["id"])
-    c.append(rows(2, 3))
-    with monkeypatch.context() as patch:
-        patch.setattr(Agreed, "of", classmethod(lambda *_: AS_MADE))
-        target = other.lake()
-        site.lake().copy(target, ["c"])
-    c.erase([3], reason="x")
-    site.lake().copy(target, ["c"])
-    copy = target.collection("c")
-    assert contents(copy) == contents(c) == {(2, "x"): 1} and not copy.erasures()
 
 
 def test_the_check_tells_what_is_pending_and_what_is_still_stored():

@@ -19,7 +19,7 @@ from tidelake.lake.api.lake import Lake
 from tidelake.lake.catalog.settings import LakeSettings
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep import collector
-from tidelake.state.agreed import AS_MADE, NEW
+from tidelake.state.agreed import AS_MADE
 from tidelake.state.commands import Commit
 from tidelake.state.edits import Edits
 from tidelake.state.state import WriterRecord
@@ -183,7 +183,7 @@ def test_a_backup_goes_by_the_settings_of_the_lake_that_it_is_in(site, c):
     other = Site()
     other.lake().create("there", SCHEMA, key=["id"])
     site.lake().copy(other.lake(), ["c"], as_name="copy")
-    assert other.lake().collection("copy").state().agreed == NEW
+    assert other.lake().collection("copy").state().agreed == AS_MADE
     other.lake().settings(upload_age_s=6)
     site.lake().copy(other.lake(), ["c"], as_name="again")
     assert other.lake().collection("again").state().agreed.upload_age_ms == 6_000

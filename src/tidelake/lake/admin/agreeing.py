@@ -18,7 +18,7 @@ from tidelake.errors import (
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
 from tidelake.lake.catalog.settings import LakeSettings, asked
 from tidelake.shard.shard import Shard
-from tidelake.state.agreed import NEWEST
+from tidelake.state.formats import NEWEST
 from tidelake.tabletext import FieldsAsHtml
 
 

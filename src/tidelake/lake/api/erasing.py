@@ -58,7 +58,7 @@ class Erasing(CollectionHandle):
         """Erase the rows of some keys, of all times, here and in the forks, as a person may ask for.
 
         The forks are all that `Lake.fork` made of the collection or of its forks, but for those of an earlier
-        version (`to_seqno`), and those that shared nothing any more when the lake was upgraded to format 8.
+        version (`to_seqno`).
 
         One commit takes them out of every time, slice, base and staged batch; answers about other keys stay
         as they are at every time. Reads that begin after it do not see the rows. Reads that have begun end
@@ -82,8 +82,8 @@ class Erasing(CollectionHandle):
             same for each fork.
 
         Raises:
-            UsageError: the lake has an earlier format; the keys take more than 1 MiB encoded (about
-                100,000 integers); or an argument is wrong. Nothing has changed.
+            UsageError: the keys take more than 1 MiB encoded (about 100,000 integers); or an argument is
+                wrong. Nothing has changed.
             InvalidUpdates: the table does not hold valid keys; names the column and the row.
             ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made.
         """
@@ -137,8 +137,7 @@ def _report(state: ShardState, id_: str, forks: tuple[str, ...]) -> ErasureRepor
     remains = [
         "copies that Lake.copy made, and their forks: copy again, which replaces the rows, and erase in the "
         "forks",
-        "forks that were made of an earlier version (to_seqno), and forks that shared nothing with this "
-        "collection any more when its lake was upgraded to format 8: erase there",
+        "forks that were made of an earlier version (to_seqno): erase there",
         "backups and versions of files or objects that are kept outside of the lake",
         "what repairs have set aside below blobs/<shard>/aside/: remove it by hand",
         "exports and results that were read before",

@@ -1,14 +1,11 @@
 """The base of a collection's handle: its shard, its name, its schema and its times."""
 
-from contextlib import AbstractContextManager
-
 import pyarrow as pa
 
 from tidelake.data.types import row_schema, update_schema
 from tidelake.errors import NotYetClosed, UsageError
 from tidelake.handle import Handle
 from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.times import ReadTimes
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
@@ -170,11 +167,6 @@ def last_time_and_group(handle: CollectionHandle) -> tuple[Time, str]:
     """
     state = handle._shard.version().state
     return handle._last_before(state.upper), state.group
-
-
-def noted_on(handle: CollectionHandle, author: str, message: str) -> AbstractContextManager[None]:
-    """Commits to a collection that are made in the block have an author and a message; as `noted`."""
-    return noted(author, message, handle._shard.known().format)
 
 
 def shard_of(handle: CollectionHandle) -> Shard:

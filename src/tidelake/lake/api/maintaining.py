@@ -57,8 +57,7 @@ class Maintaining(CollectionHandle):
             value: the value columns; default: all others.
             drop: names of the value columns that are dropped. Naming one that was dropped before is no error.
             rename: new names of key or value columns by their present ones, such as `{"zip": "postcode"}`. A
-                rename that was done before is no error. Not in a lake that earlier versions write too, until
-                `Lake.upgrade`.
+                rename that was done before is no error.
 
         Returns:
             The id of the schema. One log write; none if nothing changes.

@@ -59,8 +59,7 @@ class Naming(LakeHandle):
             allow_recreate: if a collection of this name was dropped or renamed, make a new, empty one.
 
         Raises:
-            UsageError: a column has no type that a collection can hold; or the unit is `"date"`, and the lake
-                was not upgraded (`upgrade`) since an earlier version made it.
+            UsageError: a column has no type that a collection can hold.
             IncompatibleSchema: it exists with another schema or time; names both.
             CollectionExists: a collection of this name was dropped or renamed, and `allow_recreate` is False.
             CollectionDropped: this process slept for too long between two steps: call again, with

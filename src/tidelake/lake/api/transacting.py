@@ -109,7 +109,7 @@ class Transacting(LakeHandle):
         transaction = self.transaction(time=time, upper=upper, token=token)
         for name, rows in _by_name(updates, "updates").items():
             transaction.write(name, rows)
-        with noted(author, message, self._catalog.known_agreed().format):
+        with noted(author, message):
             return _committed(transaction)
 
     def stage(self, updates: Mapping[str, object], *, token: str | None = None) -> Committed:

@@ -84,7 +84,7 @@ class Writer(Handle):
                 this epoch has taken the next one. Or other rows were written under the number: rows of a
                 table are compared by a short digest, those of batches and uploads by `content` only.
         """
-        with noted(author, message, self._shard.known().format):
+        with noted(author, message):
             if isinstance(updates, Batch):
                 if upper is not None or time is not None:
                     raise UsageError(
@@ -154,7 +154,7 @@ class Writer(Handle):
     ) -> Appended:
         """`Collection.upsert` as number `sequence`. If it is committed already, nothing is written."""
         at, columns = self._time(time), EventColumns(order_by, delete_column)
-        with noted(author, message, self._shard.known().format):
+        with noted(author, message):
             return self._numbered(
                 sequence, lambda idempotency: upsert.upsert(self._shard, table, columns, at, idempotency)
             )
@@ -180,7 +180,7 @@ class Writer(Handle):
     ) -> Appended:
         """`Collection.delete` as number `sequence`. If it is committed already, nothing is written."""
         found, at = deletion(keys, where), self._time(time)
-        with noted(author, message, self._shard.known().format):
+        with noted(author, message):
             if isinstance(found, str):
                 return self._numbered(sequence, lambda key: upsert.delete(self._shard, found, at, key))
             events = removals(found)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from tidelake.data.events import OF_KEYS, EventColumns, removals
 from tidelake.errors import UsageError
-from tidelake.lake.api.handle import CollectionHandle, noted_on
+from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.tokens import under_token
 from tidelake.model.instants import TimeLike
 from tidelake.shard.writing import append, batches, stage, upsert
@@ -71,7 +72,7 @@ class Writing(CollectionHandle):
             UsageError: a time must be given; see `time`.
         """
         at = None if time is None else self._times.at(time, "time")
-        with noted_on(self, author, message):
+        with noted(author, message):
             if isinstance(updates, Batch):
                 if lower is not None or upper is not None or at is not None:
                     raise UsageError(
@@ -105,7 +106,7 @@ class Writing(CollectionHandle):
         Raises:
             UpperMismatch: it does not; carries the current one. Nothing was written.
         """
-        with noted_on(self, author, message):
+        with noted(author, message):
             return append.compare_and_append(
                 self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
             )
@@ -210,7 +211,7 @@ class Writing(CollectionHandle):
         at = None if time is None else self._times.at(time, "time")
         old_rows = None if state is None else self._old_rows(state)
         columns = EventColumns(order_by, delete_column)
-        with noted_on(self, author, message):
+        with noted(author, message):
             return self._once(
                 token, lambda key: upsert.upsert(self._shard, table, columns, at, key, old_rows=old_rows)
             )
@@ -245,7 +246,7 @@ class Writing(CollectionHandle):
             InvalidUpdates, UpdateBeforeLower, UsageError: as for `upsert`.
         """
         at = None if time is None else self._times.at(time, "time")
-        with noted_on(self, author, message):
+        with noted(author, message):
             return self._once(token, lambda key: upsert.replace(self._shard, table, at, key))
 
     def delete(
@@ -285,7 +286,7 @@ class Writing(CollectionHandle):
         """
         found = deletion(keys, where)
         at = None if time is None else self._times.at(time, "time")
-        with noted_on(self, author, message):
+        with noted(author, message):
             if isinstance(found, str):
                 return self._once(token, lambda key: upsert.delete(self._shard, found, at, key))
             events = removals(found)

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tidelake.errors import UsageError
 from tidelake.shard.requests import NOTE
-from tidelake.state.agreed import RENAMING
 from tidelake.state.edits import Note
 
 AUTHOR_BYTES_MAX, MESSAGE_BYTES_MAX = 255, 4_096
@@ -17,16 +16,15 @@ def author_given() -> bool:
     return note is not None and bool(note.author)
 
 
-def noted(author: str, message: str, format_: int = RENAMING) -> AbstractContextManager[None]:
+def noted(author: str, message: str) -> AbstractContextManager[None]:
     """Commits that are made in the block have an author and a message; empty ones leave those from outside.
 
     Args:
         author: at most 255 bytes.
         message: at most 4,096 bytes.
-        format_: of the lake.
 
     Raises:
-        UsageError: they are too long or no text, or the lake has to be upgraded first.
+        UsageError: they are too long or no text.
     """
     for name, text, limit in (("author", author, AUTHOR_BYTES_MAX), ("message", message, MESSAGE_BYTES_MAX)):
         if not isinstance(text, str):
@@ -37,11 +35,6 @@ def noted(author: str, message: str, format_: int = RENAMING) -> AbstractContext
             raise UsageError(f"{name}={text!r} is not valid Unicode")
     if not (author or message):
         return nullcontext()
-    if format_ < RENAMING:
-        raise UsageError(
-            "author and message can be stored once the lake has been upgraded: earlier versions would refuse "
-            "such a commit; see lake.upgrade()"
-        )
     return _noted(author, message)
 
 

@@ -1,6 +1,6 @@
 """New collections: the shard is made first, then named. If several processes create one, the first wins."""
 
-from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
+from tidelake.errors import CollectionDropped, IncompatibleSchema
 from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.catalog.publishing import confirm
@@ -8,7 +8,6 @@ from tidelake.lake.catalog.renaming import refuse_gone
 from tidelake.lake.catalog.shards import Shards
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.state.agreed import DATES
 
 
 def create_collection(
@@ -43,11 +42,6 @@ def create_collection(
             return found
         if name in listing.shards and not allow_recreate:
             refuse_gone(name)
-        if spec.domain.unit == "date" and catalog.known_agreed().format < DATES:
-            raise UsageError(
-                f"collection {name!r} can have times of unit date once the lake has been upgraded: earlier "
-                "versions do not know the unit; see lake.upgrade()"
-            )
         # The shard first: a name never leads to nothing.
         made = made or shards.make(spec)
         if not leftovers.ending(spec.shard_id).is_alive():

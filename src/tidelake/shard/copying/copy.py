@@ -30,7 +30,8 @@ from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.lease import explained
 from tidelake.shard.overlap import mapped
 from tidelake.shard.shard import Shard
-from tidelake.state.agreed import DATES, HASHED, RENAMING, SLICES, Agreed
+from tidelake.state.agreed import Agreed
+from tidelake.state.codec import format_of
 from tidelake.state.copied import (
     contents_of,
     copied,
@@ -138,11 +139,11 @@ class ShardCopy:
             CorruptionError: a part of the source is damaged; names it. The copy was not made.
             UploadExpired: this process slept for so long that what it had stored may be removed. The caller
                 ends the shard, if it has a log.
-            UsageError: the source has slices, and the lake of the copy is not upgraded.
+            UsageError: the lake of the copy is not upgraded for what the source has.
         """
         self._check_format(agreed)
         left_s = agreed.upload_age_ms / 1000 / SHARE
-        parts = self._parts(shard_id, 0, agreed, {}, self._sizes([names.parts(shard_id)]))
+        parts = self._parts(shard_id, 0, {}, self._sizes([names.parts(shard_id)]))
         first = copied(self._state, shard_id, parts, self._env.clock.now_ms(), agreed)
         first = recorded(first, self._state, contents_of(self._state))
         self._check_stored([part for part in parts.values() if part.inline is None])
@@ -179,7 +180,7 @@ class ShardCopy:
         found: dict[str, int] = {}
         if any(part.inline is None and part_id(part) not in there for part in copied_parts(self._state)):
             found = self._sizes([f"{names.parts(id_)}{seqno:016x}-"])
-        parts = self._parts(id_, seqno, before.agreed, there, found)
+        parts = self._parts(id_, seqno, there, found)
         named = before.part_names
         fresh = [part for part in parts.values() if part.inline is None and part.name not in named]
         self._check_stored(fresh)
@@ -201,22 +202,11 @@ class ShardCopy:
 
     def _check_format(self, agreed: Agreed) -> None:
         """Check that processes of earlier versions which use the lake of the copy could read the copy."""
-        if self._state.has_slices and agreed.format < SLICES:
+        needed = format_of(self._state)
+        if needed > agreed.format:
             raise UsageError(
-                f"the collection has slices, which need format {SLICES}, and the lake of the copy has format "
+                f"the collection has what came with format {needed}, and the lake of the copy has format "
                 f"{agreed.format}: upgrade that lake with lake.upgrade() or `tidelake upgrade LAKE`"
-            )
-        if agreed.format < RENAMING and any(one.renamed for one in self._state.schemas.values()):
-            raise UsageError(
-                f"the collection has renamed columns, which need format {RENAMING}, and the lake of the "
-                f"copy has format {agreed.format}: upgrade that lake with lake.upgrade() or "
-                "`tidelake upgrade LAKE`"
-            )
-        if agreed.format < DATES and self._state.domain.unit == "date":
-            raise UsageError(
-                f"the collection has times of unit date, which need format {DATES}, and the lake of the "
-                f"copy has format {agreed.format}: upgrade that lake with lake.upgrade() or "
-                "`tidelake upgrade LAKE`"
             )
 
     def discard(self) -> None:
@@ -230,14 +220,13 @@ class ShardCopy:
         self._stored.clear()
 
     def _parts(
-        self, shard_id: str, seqno: int, agreed: Agreed, there: dict[str, str], found: dict[str, int]
+        self, shard_id: str, seqno: int, there: dict[str, str], found: dict[str, int]
     ) -> dict[str, Part]:
         """Copy the parts that are missing. Returns the copies by the names of the originals.
 
         Args:
             shard_id: of the copy.
             seqno: of its newest state, which the names of new parts tell.
-            agreed: settings of its lake: processes of earlier versions know no hashes of rows.
             there: names of parts that need no copy, by id.
             found: sizes of objects that an interrupted run may have left, by name.
         """
@@ -252,8 +241,7 @@ class ShardCopy:
                 name = there[id_]
             else:
                 work.append((part, name, found.get(name)))
-            copy = replace(part, name=name)
-            copies[part.name] = copy if agreed.format >= HASHED else copy.unhashed
+            copies[part.name] = replace(part, name=name)
         kept = sum(1 for part in copies.values() if part.inline is None) - len(work)
         self.copied = replace(self.copied, found=self.copied.found + kept)
         total, done = sum(part.size_bytes for part, _, _ in work), 0

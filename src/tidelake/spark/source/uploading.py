@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 
 from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.handle import noted_on
 from tidelake.lake.arguments.notes import noted
 from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
@@ -108,7 +107,7 @@ class Upload:
         message: str = "",
     ) -> None:
         envelope.check(schema, collection)
-        with noted_on(collection, author, message):
+        with noted(author, message):
             pass  # Faults are told before anything runs.
         self.target = target
         self._author, self._message = author, message
@@ -159,7 +158,7 @@ class Upload:
             InvalidUpdates: a task found data that cannot be stored.
             UpdateBeforeLower: a time is closed.
         """
-        with noted(self._application, ""), noted_on(collection, self._author, self._message):
+        with noted(self._application, ""), noted(self._author, self._message):
             self._commit(collection, messages, numbered, stream=stream)
 
     def _commit(

@@ -19,7 +19,7 @@ from tidelake.data.sql.changes import Action, Insertion, RowChange, TextSpan, ch
 from tidelake.data.sql.statement import Statement, quoted, shown
 from tidelake.errors import UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.handle import noted_on
+from tidelake.lake.arguments.notes import noted
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
@@ -362,7 +362,7 @@ def _written(
     lower: Frontier | None = None,
     few: Sequence[pa.RecordBatch] | None = None,
 ) -> WriteReport:
-    with noted_on(collection, tables.author, tables.message):
+    with noted(tables.author, tables.message):
         title = f"tidelake: write to {collection.name}"
         at = tables.at(collection) if lower is None else None
         return write(collection, rows, Updates(at), lower=lower, title=title, few=few)

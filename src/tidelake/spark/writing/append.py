@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.handle import noted_on, times_of
+from tidelake.lake.api.handle import times_of
 from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.notes import noted
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
 from tidelake.spark.columns import quoted
@@ -157,7 +158,7 @@ def write(
         collection.state()
         frame = frame.repartitionByRange(ranges, *map(quoted, collection.key))
     title = f"tidelake: write to {collection.name}"
-    with noted_on(collection, author, message):
+    with noted(author, message):
         return commit.write(
             collection,
             frame,
