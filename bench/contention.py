@@ -39,7 +39,7 @@ from tidelake.store.advisory import FileAdvisoryLocks
 from tidelake.store.files import SYSTEM_FILES, SystemFiles
 from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.local import LocalBlobStore
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 from tidelake.store.url import Stores
 
 PROCESSES, ROUNDS = 8, 3
@@ -61,11 +61,11 @@ def slow_files(flush_s: float) -> SystemFiles:
 def opened(place: Path, flush_s: float, config: tidelake.Config, counters: Counters) -> Lake:
     tidelake.open(place).close()
     log = FramedVersionLog(str(place / "log"), files=slow_files(flush_s))
-    blobs = MeteredBlobStore(LocalBlobStore(str(place / "blobs")), counters)
+    blobs = LocalBlobStore(str(place / "blobs"))
     env = Env(recorder=counters)
     return Lake(
         place.as_uri(),
-        Stores(blobs, MeteredVersionLog(log, counters), FileAdvisoryLocks(log.root)),
+        Stores(blobs, log, FileAdvisoryLocks(log.root)).layered(metered(counters)),
         config,
         env,
     )

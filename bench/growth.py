@@ -54,7 +54,7 @@ from tidelake.env import Counters, Env, Spawned, Spawner, Stop, ThreadSpawner
 from tidelake.process import PerProcess
 from tidelake.shard.runs import rangecache
 from tidelake.state.codec import encode_state
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
@@ -181,7 +181,7 @@ class ObjectStore:
         rangecache._CACHE = PerProcess(rangecache.RangeCache)
         blobs, log = ObjectBlobStore(self._bucket), ObjectVersionLog(self._bucket, self.clock, 600.0)
         env = Env(clock=self.clock, recorder=self._counters)
-        stores = Stores(MeteredBlobStore(blobs, self._counters), MeteredVersionLog(log, self._counters))
+        stores = Stores(blobs, log).layered(metered(self._counters))
         return tidelake.Lake("memory://bench", stores, tidelake.Config(), env)
 
     def calls(self) -> int:

@@ -20,8 +20,9 @@ from simulation.scheduler import Stuck
 from simulation.witness import Actor
 from simulation.world import World
 from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError, UsageError
+from tidelake.store.layers import LogLayer
 from tidelake.store.protocols import Entry, VersionLog
-from tidelake.store.retrying import RetryingVersionLog
+from tidelake.store.retrying import Retry
 
 _END = b"the end of "
 
@@ -104,7 +105,7 @@ class LogClient:
         self._world, self._judge, self._process, self._draw = world, judge, process, draw
         _, log = process.clock_and_log()
         deadline_s = world.options.config.retry_deadline_s
-        self._log: VersionLog = RetryingVersionLog(log, process, deadline_s, world.draw.random)
+        self._log: VersionLog = LogLayer(log, Retry(process, deadline_s, world.draw.random).layer)
         self._key, self._known, self._count = "k0", -1, 0
 
     def work(self) -> None:

@@ -20,7 +20,7 @@ from tidelake.store.clock import StoreClock
 from tidelake.store.objects.clock import store_ms
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import VersionLog
-from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
+from tidelake.store.retrying import Retry
 from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 
@@ -61,10 +61,8 @@ class SimulatedProcess(Process):
         deadline_s = self.world.options.config.retry_deadline_s
         draw = self.world.draw.random
         blobs = WitnessedBlobs(self.world.blobs(self._files), self._observer)
-        stores = Stores(
-            RetryingBlobStore(FaultyBlobStore(blobs, self), self, deadline_s, draw),
-            RetryingVersionLog(log, self, deadline_s, draw),
-            clock=None if clock is self else clock,
+        stores = Stores(FaultyBlobStore(blobs, self), log, clock=None if clock is self else clock).layered(
+            Retry(self, deadline_s, draw).layer
         )
         return Lake(URL, stores, self.world.options.config, env)
 

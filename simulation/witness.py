@@ -52,13 +52,13 @@ class WitnessedBlobs(BlobLayer):
     def delete(self, name: str) -> bool:
         """Tell the observer; see `BlobStore.delete`."""
         self._observer.deleting(name)
-        return super().delete(name)
+        return self._inner.delete(name)
 
     def delete_all(self, names: Sequence[str]) -> int:
         """Tell the observer; see `BlobStore.delete_all`."""
         for name in names:
             self._observer.deleting(name)
-        return super().delete_all(names)
+        return self._inner.delete_all(names)
 
     def close(self) -> None:
         """Do nothing: other processes use the store."""
@@ -73,7 +73,7 @@ class WitnessedLog(LogLayer):
 
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Tell the observer of the new entry; see `VersionLog.compare_and_set`."""
-        won = super().compare_and_set(key, expected, data)
+        won = self._inner.compare_and_set(key, expected, data)
         if won:
             entry = Entry(0 if expected is None else expected + 1, data)
             self._observer.entered(key, entry, self._acting())
@@ -82,7 +82,7 @@ class WitnessedLog(LogLayer):
     def delete(self, key: str) -> bool:
         """Tell the observer; see `VersionLog.delete`."""
         self._observer.ending(key)
-        return super().delete(key)
+        return self._inner.delete(key)
 
     def close(self) -> None:
         """Do nothing: other processes use the log."""

@@ -1,13 +1,16 @@
 """Where tests reach below the interface: what users cannot ask for, and tests of crashes and damage must."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.state.commands import Outcome
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
+
+S = TypeVar("S")
 
 
 def run(collection: Collection, command: Callable[[ShardState, int], Outcome[Any]]) -> Any:
@@ -23,3 +26,21 @@ def write_rollup(collection: Collection) -> bool:
 def stores(lake: Lake) -> Stores:
     """What a lake is stored in."""
     return lake._stores
+
+
+def replaceable(stores: Stores) -> Stores:
+    """Stores that call what the given ones have at that moment, so that a test may replace their methods.
+
+    A lake binds the methods of its stores when it is opened.
+    """
+    return replace(stores, blobs=_late(stores.blobs), log=_late(stores.log))
+
+
+def _late(store: S) -> S:
+    class Late:
+        def __getattr__(self, name: str) -> object:
+            if not callable(getattr(store, name)):
+                return getattr(store, name)
+            return lambda *args: getattr(store, name)(*args)  # noqa: PLW0108 - looked up at each call
+
+    return cast(S, Late())

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from clocks import SetClock
+from inside import replaceable
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.api.lake import Lake
@@ -47,7 +48,7 @@ class World:
         self.blobs, self.log = MemoryBlobStore(self.clock), MemoryVersionLog()
 
     def lake(self):
-        stores, env = Stores(self.blobs, self.log), Env(clock=self.clock)
+        stores, env = replaceable(Stores(self.blobs, self.log)), Env(clock=self.clock)
         return Lake(f"memory://{uuid.uuid4().hex}", stores, self.config, env)
 
     def filled(self, name="c", appends=3, lake=None):

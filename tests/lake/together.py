@@ -9,8 +9,8 @@ from tidelake.config import Config
 from tidelake.env import Counters, Env, SystemClock
 from tidelake.lake.api.lake import Lake
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
-from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
+from tidelake.store.metered import metered
+from tidelake.store.retrying import Retry
 from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
 
@@ -50,12 +50,11 @@ class Places:
         blobs, log = self.stores.blobs, self.stores.log
         if faults is not None:
             blobs, log = FaultyBlobStore(blobs, faults), FaultyVersionLog(log, faults)
-        blobs, log = MeteredBlobStore(blobs, env.recorder), MeteredVersionLog(log, env.recorder)
+        stores = Stores(blobs, log).layered(metered(env.recorder))
         if faults is not None and retries:
             draw = FaultPlan(1)._random.random
-            blobs = RetryingBlobStore(blobs, env.clock, self.config.retry_deadline_s, draw)
-            log = RetryingVersionLog(log, env.clock, self.config.retry_deadline_s, draw)
-        return Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs, log), self.config, env)
+            stores = stores.layered(Retry(env.clock, self.config.retry_deadline_s, draw).layer)
+        return Lake(f"memory://{uuid.uuid4().hex}", stores, self.config, env)
 
     process = lake
 

@@ -3,12 +3,13 @@
 import uuid
 
 from clocks import MovedClock
+from inside import replaceable
 from tidelake.config import Config
 from tidelake.env import Counters, Env, SystemClock
 from tidelake.lake.api.lake import Lake
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
-from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
+from tidelake.store.metered import metered
+from tidelake.store.retrying import Retry
 from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
 
@@ -23,15 +24,15 @@ class Place:
         """A lake with fresh counters, as another process would open it; `seams` go into its `Env`."""
         env = Env(**{"clock": MovedClock(), "recorder": Counters(), **seams})
         config = config or Config()
-        blobs, log = self.stores.blobs, self.stores.log
+        stores = replaceable(self.stores)
+        blobs, log = stores.blobs, stores.log
         if faults is not None:
             blobs, log = FaultyBlobStore(blobs, faults), FaultyVersionLog(log, faults)
-        blobs, log = MeteredBlobStore(blobs, env.recorder), MeteredVersionLog(log, env.recorder)
+        stores = Stores(blobs, log).layered(metered(env.recorder))
         if faults is not None:
             draw = FaultPlan(1)._random.random
-            blobs = RetryingBlobStore(blobs, env.clock, config.retry_deadline_s, draw)
-            log = RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw)
-        lake = Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs, log), config, env)
+            stores = stores.layered(Retry(env.clock, config.retry_deadline_s, draw).layer)
+        lake = Lake(f"memory://{uuid.uuid4().hex}", stores, config, env)
         lake.counts, lake.clock = env.recorder.counts, env.clock
         return lake
 

@@ -24,7 +24,7 @@ class Intruded(LogLayer):
 
     def compare_and_set(self, key, expected, data):
         self.intrude()
-        return super().compare_and_set(key, expected, data)
+        return self._inner.compare_and_set(key, expected, data)
 
 
 class Place:

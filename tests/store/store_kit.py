@@ -9,14 +9,15 @@ from clocks import RecordingClock
 from tests.store.servers import AzureServer, S3Server
 from tidelake.env import Counters, SystemClock
 from tidelake.store.framed.log import FramedVersionLog
+from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 from tidelake.store.objects.address import parse_address
 from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
-from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
+from tidelake.store.retrying import Retry
 from tidelake.testing.buckets import MemoryBucket
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tidelake.testing.files import SimulatedDisk
@@ -37,22 +38,22 @@ def flaky_plan() -> FaultPlan:
 
 def retrying_blobs(inner: BlobStore) -> BlobStore:
     faulty = FaultyBlobStore(inner, flaky_plan())
-    return RetryingBlobStore(faulty, RecordingClock(), 1e6, random.Random(1).random)
+    return BlobLayer(faulty, Retry(RecordingClock(), 1e6, random.Random(1).random).layer)
 
 
 def retrying_log(inner: VersionLog) -> VersionLog:
     faulty = FaultyVersionLog(inner, flaky_plan())
-    return RetryingVersionLog(faulty, RecordingClock(), 1e6, random.Random(1).random)
+    return LogLayer(faulty, Retry(RecordingClock(), 1e6, random.Random(1).random).layer)
 
 
 BLOB_STORES: dict[str, Callable[[str], BlobStore]] = {
     "memory": lambda root: MemoryBlobStore(SystemClock()),
     "local": LocalBlobStore,
     "local-simulated": lambda root: LocalBlobStore(root, SimulatedDisk().process()),
-    "metered": lambda root: MeteredBlobStore(LocalBlobStore(root), Counters()),
+    "metered": lambda root: BlobLayer(LocalBlobStore(root), metered(Counters())),
     "retrying-faulty-memory": lambda root: retrying_blobs(MemoryBlobStore(SystemClock())),
     "retrying-faulty-metered-local": lambda root: retrying_blobs(
-        MeteredBlobStore(LocalBlobStore(root), Counters())
+        BlobLayer(LocalBlobStore(root), metered(Counters()))
     ),
 }
 
@@ -79,9 +80,9 @@ VERSION_LOGS: dict[str, Callable[[str], VersionLog]] = {
     "objects-in-memory": lambda root: object_log(),
     "objects-in-memory-small-pages": lambda root: object_log(page=2),
     "retrying-faulty-objects-in-memory": lambda root: retrying_log(object_log()),
-    "metered": lambda root: MeteredVersionLog(FramedVersionLog(root), Counters()),
+    "metered": lambda root: LogLayer(FramedVersionLog(root), metered(Counters())),
     "retrying-faulty-memory": lambda root: retrying_log(MemoryVersionLog()),
     "retrying-faulty-metered-framed": lambda root: retrying_log(
-        MeteredVersionLog(FramedVersionLog(root), Counters())
+        LogLayer(FramedVersionLog(root), metered(Counters()))
     ),
 }

@@ -15,9 +15,10 @@ from tidelake.env import RandomIds
 from tidelake.errors import BlobExists, OutcomeUnknown, StoreUnavailable
 from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.framed.log import FramedVersionLog
+from tidelake.store.layers import BlobLayer
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.protocols import Entry
-from tidelake.store.retrying import RetryingBlobStore, draw_from
+from tidelake.store.retrying import Retry, draw_from
 
 
 class Flushes:
@@ -47,7 +48,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_put_on_a_full_disk_leaves_nothing(small_disk: Path, clock: RecordingClock) -> None:
     local = LocalBlobStore(str(small_disk / "blobs"))
-    store = RetryingBlobStore(local, clock, 30.0, draw_from(RandomIds()))
+    store = BlobLayer(local, Retry(clock, 30.0, draw_from(RandomIds())).layer)
     store.put("a/small", b"x" * 1000)
     with pytest.raises(StoreUnavailable, match=r"'a/big': no space left on device.*free space") as caught:
         store.put("a/big", b"x" * 1_000_000)
@@ -232,9 +233,8 @@ def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(
     assert len(flushes.paths) == 3
 
     flushes = Flushes(3)
-    retrying = RetryingBlobStore(
-        LocalBlobStore(str(tmp_path), SystemFiles(flushes)), clock, 30.0, draw_from(RandomIds())
-    )
+    retry = Retry(clock, 30.0, draw_from(RandomIds()))
+    retrying = BlobLayer(LocalBlobStore(str(tmp_path), SystemFiles(flushes)), retry.layer)
     with pytest.raises(OutcomeUnknown, match="check the disk"):
         retrying.put("c", b"x")
     assert len(flushes.paths) == 3

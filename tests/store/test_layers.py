@@ -1,26 +1,34 @@
-"""What a layer passes on, and what it shows to its `Around`."""
+"""How a store is made from another one and layers: what passes, what is shown, how far it is to the store."""
 
+import inspect
 from collections.abc import Callable
-from typing import TypeVar, get_args
+from pathlib import Path
+from types import FrameType
+from typing import Any, get_args
 
 import pytest
 
+import inside
+import tidelake
+from tables import SCHEMA, rows
+from tidelake.config import Config
 from tidelake.env import SystemClock
 from tidelake.errors import ReadOnlyLake
+from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.layers import (
     WRITES,
-    Around,
     BlobLayer,
     BlobOperation,
+    Layer,
     LogLayer,
     LogOperation,
     Operation,
+    around,
 )
+from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.readonly import refusing_writes
-
-T = TypeVar("T")
 
 ARGUMENTS = {
     "blob.get_ranges": ("a/b", ((0, 2), (3, 1))),
@@ -33,6 +41,7 @@ ARGUMENTS = {
     "log.mend": ("key", ()),
     "log.ghosts": (),
 }
+FRAMES_MAX = 4
 
 
 def methods(protocol: type, prefix: str) -> set[str]:
@@ -41,15 +50,18 @@ def methods(protocol: type, prefix: str) -> set[str]:
     return {f"{prefix}.{name}" for name in names - {"close"}}
 
 
-def call(operation: str, around: Around) -> object:
-    """Call one method of a layer over stores that hold an object and a key."""
+OPERATIONS = sorted(methods(BlobStore, "blob") | methods(VersionLog, "log"))
+
+
+def call(operation: str, *layers: Layer) -> object:
+    """Call one method of a store made with layers over stores that hold an object and a key."""
     blobs, log = MemoryBlobStore(SystemClock()), MemoryVersionLog()
     if operation != "blob.put":
         blobs.put("a/b", b"here")
     if operation != "log.compare_and_set":
         log.compare_and_set("key", None, b"here")
     kind, method = operation.split(".")
-    layer = BlobLayer(blobs, around) if kind == "blob" else LogLayer(log, around)
+    layer = BlobLayer(blobs, *layers) if kind == "blob" else LogLayer(log, *layers)
     name = "a/b" if kind == "blob" else "key"
     return getattr(layer, method)(*ARGUMENTS.get(operation, (name,)))
 
@@ -59,23 +71,79 @@ def test_every_method_of_the_protocols_is_an_operation() -> None:
     assert methods(VersionLog, "log") == set(get_args(LogOperation))
 
 
-@pytest.mark.parametrize("operation", sorted(methods(BlobStore, "blob") | methods(VersionLog, "log")))
-def test_each_call_is_shown_under_its_own_name_and_made_only_by_the_around(operation: str) -> None:
-    shown: list[str] = []
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_each_call_is_shown_under_its_own_name_to_all_layers_the_outermost_first(operation: str) -> None:
+    shown: list[tuple[str, str]] = []
 
-    def skip(operation: Operation, call: Callable[[], T]) -> T:
-        shown.append(operation)
+    def pass_on(operation: Operation, call: Callable[[], Any]) -> Any:
+        shown.append(("outer", operation))
+        return call()
+
+    def skip(operation: Operation, _call: Callable[[], Any]) -> Any:
+        shown.append(("inner", operation))
         raise KeyError(operation)
 
     with pytest.raises(KeyError):
-        call(operation, skip)
-    assert shown == [operation]
+        call(operation, around(skip), around(pass_on))
+    assert shown == [("outer", operation), ("inner", operation)]
 
 
-@pytest.mark.parametrize("operation", sorted(methods(BlobStore, "blob") | methods(VersionLog, "log")))
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_lake_for_reading_refuses_what_writes_and_nothing_else(operation: str) -> None:
     if operation in WRITES:
         with pytest.raises(ReadOnlyLake):
             call(operation, refusing_writes("memory://lake"))
     else:
         call(operation, refusing_writes("memory://lake"))
+
+
+def test_a_method_that_a_subclass_defines_takes_the_place_of_the_one_that_is_made() -> None:
+    class Deaf(LogLayer):
+        def head(self, key: str) -> None:
+            assert self._inner.head(key) is not None
+
+    inner = MemoryVersionLog()
+    inner.compare_and_set("key", None, b"here")
+    log: VersionLog = Deaf(inner)
+    assert log.head("key") is None
+    assert len(log.scan("key", 0)) == 1
+
+
+def test_few_frames_lie_between_a_commit_and_the_log_and_between_a_read_and_the_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between: dict[str, int] = {}
+
+    def watch(kind: type, name: str) -> None:
+        method = getattr(kind, name)
+
+        def watched(*args: Any, **named: Any) -> Any:
+            frames, frame = 0, inspect.currentframe()
+            while frame is not None and not _is_of_caller(frame):
+                frames, frame = frames + 1, frame.f_back
+            assert frame is not None
+            between[name] = max(between.get(name, 0), frames - 1)
+            return method(*args, **named)
+
+        monkeypatch.setattr(kind, name, watched)
+
+    for name in ("head", "newer", "compare_and_set"):
+        watch(FramedVersionLog, name)
+    for name in ("get", "put", "open"):
+        watch(LocalBlobStore, name)
+    with tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0)) as lake:
+        between.clear()  # what opens a store is in it
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(rows(1))
+        assert c.snapshot().to_arrow().num_rows == 1
+        stores = inside.stores(lake)
+        stores.blobs.put("a", b"")
+        stores.blobs.get("a")
+    assert set(between) == {"head", "newer", "compare_and_set", "get", "put", "open"}
+    assert max(between.values()) <= FRAMES_MAX, between
+
+
+def _is_of_caller(frame: FrameType) -> bool:
+    """Whether a frame is neither of the layers nor of this test's own watching."""
+    file, name = frame.f_code.co_filename, frame.f_code.co_name
+    return not (file.endswith("closeguard.py") or "/tidelake/store/" in file or name == "watched")

@@ -6,14 +6,15 @@ import pytest
 
 from tidelake.env import Counters, SystemClock
 from tidelake.errors import BlobNotFound
+from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 
 
 def test_blob_calls_and_bytes_are_counted() -> None:
     counters = Counters()
-    store = MeteredBlobStore(MemoryBlobStore(SystemClock()), counters)
+    store = BlobLayer(MemoryBlobStore(SystemClock()), metered(counters))
     store.put("a", b"0123456789")
     store.get("a", 2, 3)
     assert store.get_ranges("a", [(0, 2), (8, 9)]) == [b"01", b"89"]
@@ -34,7 +35,7 @@ def test_blob_calls_and_bytes_are_counted() -> None:
 
 def test_each_read_of_an_opened_object_is_a_get(tmp_path: Path) -> None:
     counters = Counters()
-    store = MeteredBlobStore(LocalBlobStore(str(tmp_path)), counters)
+    store = BlobLayer(LocalBlobStore(str(tmp_path)), metered(counters))
     store.put("a", b"0" * 100_000)
     with store.open("a") as file:
         file.seek(10)
@@ -48,7 +49,7 @@ def test_each_read_of_an_opened_object_is_a_get(tmp_path: Path) -> None:
 
 def test_log_calls_entries_and_bytes_are_counted() -> None:
     counters = Counters()
-    log = MeteredVersionLog(MemoryVersionLog(), counters)
+    log = LogLayer(MemoryVersionLog(), metered(counters))
     assert log.compare_and_set("k", None, b"12")
     assert log.compare_and_set("k", 0, b"345")
     assert not log.compare_and_set("k", 0, b"6")

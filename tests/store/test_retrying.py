@@ -11,14 +11,13 @@ from clocks import RecordingClock
 from tidelake.env import RandomIds, SystemClock
 from tidelake.errors import BlobExists, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.store.disk import unavailable
+from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.protocols import Entry
+from tidelake.store.protocols import BlobStore, Entry, VersionLog
 from tidelake.store.retrying import (
     PAUSE_S_MAX,
     PAUSE_S_MIN,
     Retry,
-    RetryingBlobStore,
-    RetryingVersionLog,
     draw_from,
 )
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
@@ -30,14 +29,14 @@ def draw() -> float:
     return 0.5
 
 
-def blobs_over(clock: RecordingClock, *script: Fault) -> tuple[RetryingBlobStore, MemoryBlobStore, FaultPlan]:
+def blobs_over(clock: RecordingClock, *script: Fault) -> tuple[BlobStore, MemoryBlobStore, FaultPlan]:
     inner, plan = MemoryBlobStore(SystemClock()), FaultPlan(script=script)
-    return RetryingBlobStore(FaultyBlobStore(inner, plan), clock, 30.0, draw), inner, plan
+    return BlobLayer(FaultyBlobStore(inner, plan), Retry(clock, 30.0, draw).layer), inner, plan
 
 
-def log_over(clock: RecordingClock, *script: Fault) -> tuple[RetryingVersionLog, MemoryVersionLog, FaultPlan]:
+def log_over(clock: RecordingClock, *script: Fault) -> tuple[VersionLog, MemoryVersionLog, FaultPlan]:
     inner, plan = MemoryVersionLog(), FaultPlan(script=script)
-    return RetryingVersionLog(FaultyVersionLog(inner, plan), clock, 30.0, draw), inner, plan
+    return LogLayer(FaultyVersionLog(inner, plan), Retry(clock, 30.0, draw).layer), inner, plan
 
 
 def test_pauses_double_are_jittered_and_end_at_the_deadline(clock: RecordingClock) -> None:
@@ -61,9 +60,8 @@ def test_pauses_double_are_jittered_and_end_at_the_deadline(clock: RecordingCloc
 
 
 def test_without_a_deadline_there_is_one_attempt(clock: RecordingClock) -> None:
-    store = RetryingBlobStore(
-        FaultyBlobStore(MemoryBlobStore(SystemClock()), FaultPlan(rates=BOTH)), clock, 0.0, draw
-    )
+    faulty = FaultyBlobStore(MemoryBlobStore(SystemClock()), FaultPlan(rates=BOTH))
+    store = BlobLayer(faulty, Retry(clock, 0.0, draw).layer)
     with pytest.raises((StoreUnavailable, OutcomeUnknown)):
         store.put("a", b"")
     assert clock.pauses == []
@@ -150,7 +148,8 @@ def test_an_object_of_the_same_bytes_is_that_of_a_refused_put(clock: RecordingCl
 def test_a_call_with_an_unknown_attempt_never_ends_as_certain(clock: RecordingClock) -> None:
     for operation in ("put", "delete"):
         plan = FaultPlan(script=[Fault.UNKNOWN_AFTER], rates={Fault.UNAVAILABLE: 1})
-        store = RetryingBlobStore(FaultyBlobStore(MemoryBlobStore(SystemClock()), plan), clock, 5.0, draw)
+        faulty = FaultyBlobStore(MemoryBlobStore(SystemClock()), plan)
+        store = BlobLayer(faulty, Retry(clock, 5.0, draw).layer)
         with pytest.raises(OutcomeUnknown, match="earlier attempt") as caught:
             getattr(store, operation)(*(("a", b"x") if operation == "put" else ("a",)))
         assert isinstance(caught.value.__cause__, StoreUnavailable)
@@ -217,7 +216,7 @@ def test_the_same_seed_injects_the_same_faults() -> None:
 def test_many_random_faults_lose_and_invent_nothing(clock: RecordingClock) -> None:
     rates = {Fault.UNAVAILABLE: 0.2, Fault.UNKNOWN_BEFORE: 0.2, Fault.UNKNOWN_AFTER: 0.2}
     inner, plan = MemoryBlobStore(SystemClock()), FaultPlan(11, rates)
-    store = RetryingBlobStore(FaultyBlobStore(inner, plan), clock, 1e9, random.Random(5).random)
+    store = BlobLayer(FaultyBlobStore(inner, plan), Retry(clock, 1e9, random.Random(5).random).layer)
     for number in range(300):
         store.put(f"p/{number:03}", b"%d" % number)
     assert [info.name for info in store.list()] == [f"p/{number:03}" for number in range(300)]

@@ -1,20 +1,19 @@
-"""Layers: stores that pass each call to an inner store through one function.
+"""Layers: what is done around the calls of a store, composed once when the store is opened.
 
-Owns the two classes that do this, one for each Protocol of `tidelake.store.protocols`. A layer counts,
-retries, refuses or breaks calls. It gives an `Around`: a function that gets each call as an operation and a
-thunk, and decides whether and how often to make it. A subclass overrides a method if its work depends on the
-arguments or the result of the call.
+Owns the operations of a store, and how a store is made from another one and layers. A layer gets a table of
+the methods of the store below, and makes that of the store above: it counts, retries, refuses or breaks
+calls, or leaves a method as it is. A call then passes one frame for each layer that has changed its method.
 
-INVARIANT: every call reaches the inner store through the `Around`, except `close` and the reads of an opened
-object. A layer that must see these reads overrides `open`.
+INVARIANT: every call reaches the inner store through all layers, except `close` and the reads of an opened
+object. A layer sees these reads by `reading`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, BinaryIO, Literal, TypeAlias, get_args
 
 from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Ghost, MendedLog, VersionLog
-
-T = TypeVar("T")
+from tidelake.store.reader import ReadHook, read_through
 
 BlobOperation: TypeAlias = Literal[
     "blob.get",
@@ -49,67 +48,41 @@ WRITES: frozenset[Operation] = frozenset(
 )
 """The operations that may change what is stored."""
 
+Method: TypeAlias = Callable[..., Any]
 
-class Around(Protocol):
-    """What a layer does with each call of its inner store."""
+Methods: TypeAlias = dict[Operation, Method]
+"""The methods of a store by their operations."""
 
-    def __call__(self, operation: Operation, call: Callable[[], T], /) -> T:
-        """Make a call, once or more often, and return its result; or raise without making it."""
-
-
-def plainly(_operation: Operation, call: Callable[[], T]) -> T:
-    """Make the call and do nothing else."""
-    return call()
+Layer: TypeAlias = Callable[[Methods], Methods]
+"""Makes the methods of the store above from those of the store below."""
 
 
 class BlobLayer:
-    """A `BlobStore` that makes each call of another one by way of `around`."""
+    """A `BlobStore` made from another one: its methods are those that layers make, the innermost first.
 
-    def __init__(self, inner: BlobStore, around: Around = plainly) -> None:
+    A method that a subclass defines takes the place of the one that is made.
+    """
+
+    get: Callable[..., bytes]
+    get_ranges: Callable[..., list[bytes]]
+    put: Callable[..., None]
+    delete: Callable[..., bool]
+    delete_all: Callable[..., int]
+    prune: Callable[..., None]
+    list: Callable[..., Iterator[BlobInfo]]
+    open: Callable[..., BinaryIO]
+    is_far: bool
+
+    def __init__(self, inner: BlobStore, *layers: Layer) -> None:
         self._inner = inner
-        self._around = around
-
-    @property
-    def is_far(self) -> bool:
-        """Whether calls take a round trip; see `BlobStore.is_far`."""
-        return self._inner.is_far
+        if not hasattr(type(self), "is_far"):
+            self.is_far = inner.is_far
+        _compose(self, inner, get_args(BlobOperation), layers)
 
     @property
     def url(self) -> str | None:
         """Where other programs find the objects; see `BlobStore.url`."""
         return self._inner.url
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Read a range of bytes; see `BlobStore.get`."""
-        return self._around("blob.get", lambda: self._inner.get(name, start, length))
-
-    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read ranges at once; see `BlobStore.get_ranges`."""
-        return self._around("blob.get_ranges", lambda: self._inner.get_ranges(name, ranges))
-
-    def put(self, name: str, data: bytes) -> None:
-        """Store a new object; see `BlobStore.put`."""
-        self._around("blob.put", lambda: self._inner.put(name, data))
-
-    def delete(self, name: str) -> bool:
-        """Delete an object; see `BlobStore.delete`."""
-        return self._around("blob.delete", lambda: self._inner.delete(name))
-
-    def delete_all(self, names: Sequence[str]) -> int:
-        """Delete objects; see `BlobStore.delete_all`."""
-        return self._around("blob.delete_all", lambda: self._inner.delete_all(names))
-
-    def prune(self, folder: str) -> None:
-        """Remove empty folders; see `BlobStore.prune`."""
-        self._around("blob.prune", lambda: self._inner.prune(folder))
-
-    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """List objects by prefix; see `BlobStore.list`. `around` sees the start of the listing."""
-        return self._around("blob.list", lambda: self._inner.list(prefix))
-
-    def open(self, name: str) -> BinaryIO:
-        """Open a reader; see `BlobStore.open`."""
-        return self._around("blob.open", lambda: self._inner.open(name))
 
     def close(self) -> None:
         """Close the inner store."""
@@ -117,48 +90,57 @@ class BlobLayer:
 
 
 class LogLayer:
-    """A `VersionLog` that makes each call of another one by way of `around`."""
+    """A `VersionLog` made from another one; see `BlobLayer`."""
 
-    def __init__(self, inner: VersionLog, around: Around = plainly) -> None:
+    head: Callable[..., Entry | None]
+    scan: Callable[..., list[Entry]]
+    newer: Callable[..., list[Entry] | None]
+    compare_and_set: Callable[..., bool]
+    truncate: Callable[..., int]
+    delete: Callable[..., bool]
+    mend: Callable[..., MendedLog | None]
+    ghosts: Callable[..., list[Ghost]]
+    keys: Callable[..., Iterator[str]]
+
+    def __init__(self, inner: VersionLog, *layers: Layer) -> None:
         self._inner = inner
-        self._around = around
-
-    def head(self, key: str) -> Entry | None:
-        """The newest entry; see `VersionLog.head`."""
-        return self._around("log.head", lambda: self._inner.head(key))
-
-    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Entries from `start` on; see `VersionLog.scan`."""
-        return self._around("log.scan", lambda: self._inner.scan(key, start, limit))
-
-    def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
-        """Entries after `seqno`; see `VersionLog.newer`."""
-        return self._around("log.newer", lambda: self._inner.newer(key, seqno, through))
-
-    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
-        """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""
-        return self._around("log.compare_and_set", lambda: self._inner.compare_and_set(key, expected, data))
-
-    def truncate(self, key: str, seqno: int) -> int:
-        """Give up entries before `seqno`; see `VersionLog.truncate`."""
-        return self._around("log.truncate", lambda: self._inner.truncate(key, seqno))
-
-    def delete(self, key: str) -> bool:
-        """Delete the key; see `VersionLog.delete`."""
-        return self._around("log.delete", lambda: self._inner.delete(key))
-
-    def mend(self, key: str, starts: Collection[int]) -> MendedLog | None:
-        """Repair a damaged key; see `VersionLog.mend`."""
-        return self._around("log.mend", lambda: self._inner.mend(key, starts))
-
-    def ghosts(self) -> list[Ghost]:
-        """Entries that were put again after their removal; see `VersionLog.ghosts`."""
-        return self._around("log.ghosts", self._inner.ghosts)
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """List keys by prefix; see `VersionLog.keys`. `around` sees the start of the listing."""
-        return self._around("log.keys", lambda: self._inner.keys(prefix))
+        _compose(self, inner, get_args(LogOperation), layers)
 
     def close(self) -> None:
         """Close the inner log."""
         self._inner.close()
+
+
+def around(run: Callable[[Operation, Callable[[], Any]], Any]) -> Layer:
+    """A layer that hands each call to a function, which makes it, or not: the operation, and the call."""
+
+    def shown(operation: Operation, method: Method) -> Method:
+        return lambda *args, **named: run(operation, partial(method, *args, **named))
+
+    return lambda below: {operation: shown(operation, method) for operation, method in below.items()}
+
+
+def reading(methods: Methods, hook: ReadHook) -> Methods:
+    """The same methods; an object that `blob.open` has opened is read through a hook."""
+    opened = methods.get("blob.open")
+    if opened is None:
+        return methods
+    return {**methods, "blob.open": lambda *args, **named: read_through(opened(*args, **named), hook)}
+
+
+def _compose(
+    store: BlobLayer | LogLayer,
+    inner: BlobStore | VersionLog,
+    operations: Sequence[Operation],
+    layers: Sequence[Layer],
+) -> None:
+    """Give a store the methods that it does not define."""
+    names: dict[Operation, str] = {operation: operation.partition(".")[2] for operation in operations}
+    methods: Methods = {
+        operation: getattr(inner, name) for operation, name in names.items() if operation != "blob.read"
+    }
+    for layer in layers:
+        methods = layer(methods)
+    for operation, method in methods.items():
+        if not hasattr(type(store), names[operation]):
+            setattr(store, names[operation], method)

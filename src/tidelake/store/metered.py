@@ -1,4 +1,4 @@
-"""Layers that count calls, entries and bytes.
+"""A layer that counts calls, entries and bytes.
 
 Owns the names of the counters. Must not change what a call does or returns.
 
@@ -6,93 +6,64 @@ INVARIANT: a call is counted when it is made, also if it fails, since it costs t
 counted after a call has succeeded.
 """
 
-from collections.abc import Callable, Sequence
-from typing import BinaryIO, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any, BinaryIO
 
 from tidelake.env import Recorder
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-from tidelake.store.layers import Around, BlobLayer, LogLayer, LogOperation, Operation
-from tidelake.store.protocols import BlobStore, Entry, VersionLog
-from tidelake.store.reader import read_through
-
-T = TypeVar("T")
+from tidelake.store.layers import Layer, Method, Methods, Operation, reading
+from tidelake.store.protocols import Entry
 
 
-class MeteredBlobStore(BlobLayer):
-    """A `BlobStore` that counts `blob.*`; each read of an opened object is a `blob.get`."""
-
-    def __init__(self, inner: BlobStore, recorder: Recorder) -> None:
-        super().__init__(inner, _counting(recorder))
-        self._count = recorder.count
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Count the bytes; see `BlobStore.get`."""
-        data = super().get(name, start, length)
-        self._count("blob.get.bytes", len(data))
-        return data
-
-    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Count the bytes; see `BlobStore.get_ranges`."""
-        found = super().get_ranges(name, ranges)
-        self._count("blob.get.bytes", sum(map(len, found)))
-        return found
-
-    def put(self, name: str, data: bytes) -> None:
-        """Count the bytes; see `BlobStore.put`."""
-        super().put(name, data)
-        self._count("blob.put.bytes", len(data))
-
-    def open(self, name: str) -> BinaryIO:
-        """Count each read; see `BlobStore.open`."""
-        return read_through(super().open(name), self._read)
-
-    def _read(self, inner: BinaryIO, size: int) -> bytes:
-        self._count("blob.get")
-        data = inner.read(size)
-        self._count("blob.get.bytes", len(data))
-        return data
-
-
-class MeteredVersionLog(LogLayer):
-    """A `VersionLog` that counts `log.*`."""
-
-    def __init__(self, inner: VersionLog, recorder: Recorder) -> None:
-        super().__init__(inner, _counting(recorder))
-        self._count = recorder.count
-
-    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Count the entries and their bytes; see `VersionLog.scan`."""
-        entries = super().scan(key, start, limit)
-        self._tell("log.scan", entries)
-        return entries
-
-    def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
-        """Count the entries and their bytes; see `VersionLog.newer`."""
-        entries = super().newer(key, seqno, through)
-        self._tell("log.newer", entries or [])
-        return entries
-
-    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
-        """Count the bytes that were appended; see `VersionLog.compare_and_set`."""
-        is_set = super().compare_and_set(key, expected, data)
-        if is_set:
-            self._count("log.compare_and_set.bytes", len(data))
-        return is_set
-
-    def _tell(self, operation: LogOperation, entries: list[Entry]) -> None:
-        self._count(f"{operation}.entries", len(entries))
-        self._count(f"{operation}.bytes", sum(len(entry.data) for entry in entries))
-
-
-def _counting(recorder: Recorder) -> Around:
+def metered(recorder: Recorder) -> Layer:
+    """Count `blob.*` and `log.*`; each read of an opened object is a `blob.get`."""
     count = recorder.count
 
-    def around(operation: Operation, call: Callable[[], T]) -> T:
-        count(operation)
-        try:
-            return call()
-        except (StoreUnavailable, OutcomeUnknown):
-            count("store.failed")
-            raise
+    def entries(operation: Operation, found: list[Entry] | None, *_: Any, **__: Any) -> None:
+        count(f"{operation}.entries", len(found or ()))
+        count(f"{operation}.bytes", sum(len(entry.data) for entry in found or ()))
 
-    return around
+    def put(_: None, name: str, data: bytes) -> None:  # noqa: ARG001 - the signature
+        count("blob.put.bytes", len(data))
+
+    def appended(is_set: bool, key: str, expected: int | None, data: bytes) -> None:  # noqa: ARG001 - likewise
+        if is_set:
+            count("log.compare_and_set.bytes", len(data))
+
+    # What a call has moved, by its result and its arguments.
+    moved: dict[Operation, Callable[..., None]] = {
+        "blob.get": lambda data, *_, **__: count("blob.get.bytes", len(data)),
+        "blob.get_ranges": lambda found, *_, **__: count("blob.get.bytes", sum(map(len, found))),
+        "blob.put": put,
+        "log.scan": partial(entries, "log.scan"),
+        "log.newer": partial(entries, "log.newer"),
+        "log.compare_and_set": appended,
+    }
+
+    def read(inner: BinaryIO, size: int) -> bytes:
+        count("blob.get")
+        data = inner.read(size)
+        count("blob.get.bytes", len(data))
+        return data
+
+    def counted(operation: Operation, method: Method) -> Method:
+        tell = moved.get(operation)
+
+        def call(*args: Any, **named: Any) -> Any:
+            count(operation)
+            try:
+                result = method(*args, **named)
+            except (StoreUnavailable, OutcomeUnknown):
+                count("store.failed")
+                raise
+            if tell is not None:
+                tell(result, *args, **named)
+            return result
+
+        return call
+
+    def layer(below: Methods) -> Methods:
+        return reading({name: counted(name, method) for name, method in below.items()}, read)
+
+    return layer

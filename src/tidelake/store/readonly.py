@@ -1,20 +1,15 @@
 """Stores for a lake that is opened for reading only: every write is refused."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn
 
 from tidelake.errors import ReadOnlyLake
-from tidelake.store.layers import WRITES, Around, Operation
-
-T = TypeVar("T")
+from tidelake.store.layers import WRITES, Layer
 
 
-def refusing_writes(lake: str) -> Around:
+def refusing_writes(lake: str) -> Layer:
     """Refuse every call that may change what is stored."""
 
-    def around(operation: Operation, call: Callable[[], T]) -> T:
-        if operation in WRITES:
-            raise ReadOnlyLake(lake)
-        return call()
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise ReadOnlyLake(lake)
 
-    return around
+    return lambda below: {name: refuse if name in WRITES else method for name, method in below.items()}

@@ -1,4 +1,4 @@
-"""Layers that retry failed calls.
+"""A layer that retries failed calls.
 
 Owns the pauses, the deadline, and which operation may be repeated after which error. Must not know the store
 inside.
@@ -8,17 +8,17 @@ compare-and-set with unknown outcome is never sent again; its caller reads the l
 """
 
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, TypeVar
+from functools import partial
+from typing import BinaryIO, ParamSpec, TypeVar
 
 from tidelake.env import Clock, IdSource, Recorder
 from tidelake.errors import BlobExists, BlobNotFound, OutcomeUnknown, StoreUnavailable
-from tidelake.store.layers import WRITES, BlobLayer, LogLayer, Operation
-from tidelake.store.protocols import BlobInfo, BlobStore, VersionLog
-from tidelake.store.reader import read_through
+from tidelake.store.layers import WRITES, Method, Methods, Operation, reading
 
 PAUSE_S_MIN = 0.01
 PAUSE_S_MAX = 2.0
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -48,42 +48,64 @@ class Retry:
 
     def read(self, operation: Callable[[], T]) -> T:
         """Repeat an operation that changes nothing, after either error; at last, raise the last error."""
-        return self._repeat(operation, has_effect=False)
+        return self._repeating(operation, has_effect=False)()
 
     def write(self, operation: Callable[[], T]) -> T:
         """Repeat an idempotent write. After an unknown outcome, every failure is `OutcomeUnknown`."""
-        return self._repeat(operation, has_effect=True)
+        return self._repeating(operation, has_effect=True)()
 
-    def around(self, operation: Operation, call: Callable[[], T]) -> T:
-        """Make a call of a store, and repeat it as its operation allows; an `Around`.
+    def layer(self, below: Methods) -> Methods:
+        """Repeat each call of a store as its operation allows; a `Layer`.
 
-        A compare-and-set must take effect once, so it is repeated only after errors that exclude an effect.
-        A second attempt after an unknown outcome could find its own entry and return False.
+        - A compare-and-set must take effect once, so it is repeated only after errors that exclude an effect.
+          A second attempt after an unknown outcome could find its own entry and return False.
+        - A `delete` or `truncate` that was repeated after an unknown outcome may not report what it removed
+          itself.
+        - A listing goes on where it failed; its deadline applies to each step. Each read of an opened object
+          is repeated at its position.
         """
+        above = {name: self._of_store(name, method) for name, method in below.items()}
+        if "blob.put" in below:
+            put = _putting(below["blob.put"], below["blob.get"])
+            above["blob.put"] = self._repeating(put, has_effect=True)
+            above["blob.list"] = self._listing(below["blob.list"], lambda info: info.name)
+        else:
+            above["log.keys"] = self._listing(below["log.keys"], lambda key: key)
+        return reading(above, self._read)
+
+    def _of_store(self, operation: Operation, method: Method) -> Method:
         is_repeatable = operation != "log.compare_and_set"
-        return self._repeat(call, has_effect=operation in WRITES, is_repeatable=is_repeatable)
+        return self._repeating(method, has_effect=operation in WRITES, is_repeatable=is_repeatable)
 
-    def _repeat(self, operation: Callable[[], T], *, has_effect: bool, is_repeatable: bool = True) -> T:
-        deadline_s = self._clock.monotonic_s() + self._deadline_s
-        pause_s_max = PAUSE_S_MIN
-        is_unknown = False
-        while True:
-            try:
-                return operation()
-            except (StoreUnavailable, OutcomeUnknown) as error:
-                is_unknown = is_unknown or isinstance(error, OutcomeUnknown)
-                pause_s = self._draw() * pause_s_max
-                may_help = error.retryable if isinstance(error, StoreUnavailable) else is_repeatable
-                if not may_help or self._clock.monotonic_s() + pause_s >= deadline_s:
-                    if is_unknown and has_effect and isinstance(error, StoreUnavailable):
-                        raise OutcomeUnknown(f"{error}; an earlier attempt may have happened") from error
-                    raise
-            if self._recorder is not None:
-                self._recorder.count("store.retries")
-            self._clock.sleep(pause_s)
-            pause_s_max = min(PAUSE_S_MAX, 2 * pause_s_max)
+    def _repeating(
+        self, operation: Callable[P, T], *, has_effect: bool, is_repeatable: bool = True
+    ) -> Callable[P, T]:
+        def call(*args: P.args, **named: P.kwargs) -> T:
+            deadline_s = self._clock.monotonic_s() + self._deadline_s
+            pause_s_max = PAUSE_S_MIN
+            is_unknown = False
+            while True:
+                try:
+                    return operation(*args, **named)
+                except (StoreUnavailable, OutcomeUnknown) as error:
+                    is_unknown = is_unknown or isinstance(error, OutcomeUnknown)
+                    pause_s = self._draw() * pause_s_max
+                    may_help = error.retryable if isinstance(error, StoreUnavailable) else is_repeatable
+                    if not may_help or self._clock.monotonic_s() + pause_s >= deadline_s:
+                        if is_unknown and has_effect and isinstance(error, StoreUnavailable):
+                            raise OutcomeUnknown(f"{error}; an earlier attempt may have happened") from error
+                        raise
+                if self._recorder is not None:
+                    self._recorder.count("store.retries")
+                self._clock.sleep(pause_s)
+                pause_s_max = min(PAUSE_S_MAX, 2 * pause_s_max)
 
-    def iterate(self, start: Callable[[], Iterator[T]], name_of: Callable[[T], str]) -> Iterator[T]:
+        return call
+
+    def _listing(self, method: Callable[P, Iterator[T]], name_of: Callable[[T], str]) -> Method:
+        return lambda *args, **named: self._iterate(partial(method, *args, **named), name_of)
+
+    def _iterate(self, start: Callable[[], Iterator[T]], name_of: Callable[[T], str]) -> Iterator[T]:
         """Repeat an ascending listing: after an error, list again and skip the items already yielded."""
         last = ""
         items: Iterator[T] | None = None
@@ -105,54 +127,6 @@ class Retry:
             last = name_of(item)
             yield item
 
-
-class RetryingBlobStore(BlobLayer):
-    """A `BlobStore` that retries.
-
-    A `delete` that was repeated after an unknown outcome may return False although it deleted the object.
-    """
-
-    def __init__(
-        self,
-        inner: BlobStore,
-        clock: Clock,
-        deadline_s: float,
-        draw: Callable[[], float],
-        recorder: Recorder | None = None,
-    ) -> None:
-        self._retry = Retry(clock, deadline_s, draw, recorder)
-        super().__init__(inner, self._retry.around)
-
-    def put(self, name: str, data: bytes) -> None:
-        """Store a new object; see `BlobStore.put`.
-
-        If an object of this name and with these bytes exists, the put has succeeded: it does not matter which
-        process put it, or which attempt. Finding out costs one more call.
-        """
-
-        def attempt() -> None:
-            try:
-                self._inner.put(name, data)
-            except BlobExists:
-                if not self._holds(name, data):
-                    raise
-
-        self._retry.write(attempt)
-
-    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """List objects; see `BlobStore.list`. The deadline applies to each step of the iterator."""
-        return self._retry.iterate(lambda: self._inner.list(prefix), lambda info: info.name)
-
-    def open(self, name: str) -> BinaryIO:
-        """Open a reader; each of its reads is retried at its position. See `BlobStore.open`."""
-        return read_through(super().open(name), self._read)
-
-    def _holds(self, name: str, data: bytes) -> bool:
-        try:
-            return self._inner.get(name) == data
-        except BlobNotFound as error:
-            raise OutcomeUnknown(f"object {name!r} was put and deleted while it was written") from error
-
     def _read(self, inner: BinaryIO, size: int) -> bytes:
         position = inner.tell()
 
@@ -160,26 +134,24 @@ class RetryingBlobStore(BlobLayer):
             inner.seek(position)
             return inner.read(size)
 
-        return self._retry.read(attempt)
+        return self.read(attempt)
 
 
-class RetryingVersionLog(LogLayer):
-    """A `VersionLog` that retries, except a `compare_and_set` of unknown outcome.
+def _putting(put: Method, get: Method) -> Method:
+    """A put that has succeeded if an object of this name and with these bytes exists.
 
-    A `truncate` or `delete` that was repeated after an unknown outcome may not report what it removed itself.
+    It does not matter which process put it, or which attempt. Finding out costs one more call.
     """
 
-    def __init__(
-        self,
-        inner: VersionLog,
-        clock: Clock,
-        deadline_s: float,
-        draw: Callable[[], float],
-        recorder: Recorder | None = None,
-    ) -> None:
-        self._retry = Retry(clock, deadline_s, draw, recorder)
-        super().__init__(inner, self._retry.around)
+    def attempt(name: str, data: bytes) -> None:
+        try:
+            put(name, data)
+        except BlobExists:
+            try:
+                is_there = get(name) == data
+            except BlobNotFound as error:
+                raise OutcomeUnknown(f"object {name!r} was put and deleted while it was written") from error
+            if not is_there:
+                raise
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """List keys; see `VersionLog.keys`. The deadline applies to each step of the iterator."""
-        return self._retry.iterate(lambda: self._inner.keys(prefix), lambda key: key)
+    return attempt

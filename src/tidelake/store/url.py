@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 from tidelake.config import Config
@@ -43,11 +43,11 @@ from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvi
 from tidelake.store.clock import StoreClock
 from tidelake.store.disk import unavailable
 from tidelake.store.framed.log import FramedVersionLog
-from tidelake.store.layers import Around, BlobLayer, LogLayer, Operation
+from tidelake.store.layers import BlobLayer, Layer, LogLayer, Operation, around
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.marker import GRACE_S, MARKER, Marker, decode_marker
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 from tidelake.store.names import check_name
 from tidelake.store.objects.address import SCHEMES, BucketAddress, parse_address
 from tidelake.store.objects.blobs import ObjectBlobStore
@@ -57,10 +57,8 @@ from tidelake.store.objects.lake import find_marker, make_lake
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.readonly import refusing_writes
-from tidelake.store.retrying import Retry, RetryingBlobStore, RetryingVersionLog, draw_from
+from tidelake.store.retrying import Retry, draw_from
 from tidelake.store.scratch import FOLDER as SCRATCH_FOLDER
-
-T = TypeVar("T")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -92,6 +90,10 @@ class Stores:
     def env(self, env: Env) -> Env:
         """The environment of work on these stores: its wall clock is the one that is shared."""
         return env if self.clock is None else replace(env, clock=self.clock)
+
+    def layered(self, *layers: Layer) -> "Stores":
+        """These stores with layers around their calls, the innermost first."""
+        return replace(self, blobs=BlobLayer(self.blobs, *layers), log=LogLayer(self.log, *layers))
 
     def close(self) -> None:
         """Close both stores; may be repeated."""
@@ -180,6 +182,7 @@ def open_stores(
         StoreUnavailable: the directory or the database cannot be read or written.
     """
     url = normalize_url(url)
+    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
     gives_log = access is not None and access.gives_log
     access = access or known_access(url)
     if url.partition("://")[0] in SCHEMES:
@@ -187,7 +190,7 @@ def open_stores(
         if provider is not None and not access.gives_options:
             access = access.with_options(provider)
         stores = _open_objects(
-            address, access, config, env, create=create, read_only=read_only, for_parts=for_parts
+            address, access, retry, env, create=create, read_only=read_only, for_parts=for_parts
         )
         if not for_parts:
             remember_access(url, access)
@@ -198,21 +201,20 @@ def open_stores(
         if gives_log:
             raise UsageError(f"lake {url!r} lives in this process, and so does its log: leave out log=")
         local = _open_memory(url, env.clock, create=create and not read_only)
-        return _layered(_read_only(local, url) if read_only else local, config, env)
+        return _layered(local, url, env, retry, read_only=read_only)
     root = unquote(urlsplit(url).path)
     blobs, log = os.path.join(root, "blobs"), os.path.join(root, "log")
-    marked = _layered_blobs(LocalBlobStore(root), config, env)
+    marked = BlobLayer(LocalBlobStore(root), metered(env.recorder), retry.layer)
     may_create = create and not read_only
     new = access if gives_log else StoreAccess()
-    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
     marker = _marker_of(root, marked, lambda: _new_marker(url, new, env, retry) if may_create else None)
     read_only = read_only or not all(map(_is_writable, (root, blobs, log)))
     objects = LocalBlobStore(blobs, base=root)
     locks = FileAdvisoryLocks(log, base=root)
     if marker.log == "postgres":
-        elsewhere, clock = _postgres_log(url, marker, access, config, env, for_parts=for_parts)
+        elsewhere, clock = _postgres_log(url, marker, access, retry, env, for_parts=for_parts)
         found = Stores(objects, elsewhere, locks, clock=clock)
-        return _layered(_read_only(found, url) if read_only else found, config, env)
+        return _layered(found, url, env, retry, read_only=read_only)
     if gives_log:
         raise UsageError(
             f"lake {url!r} has its log in its directory: leave out log=, which is for lakes made with it"
@@ -221,13 +223,13 @@ def open_stores(
         log, env.ids, base=root, read_only=read_only, wait_s=config.retry_deadline_s, clock=env.clock
     )
     found = Stores(objects, framed, locks)
-    return _layered(_read_only(found, url) if read_only else found, config, env)
+    return _layered(found, url, env, retry, read_only=read_only)
 
 
 def _open_objects(
     address: BucketAddress,
     access: StoreAccess,
-    config: Config,
+    retry: Retry,
     env: Env,
     *,
     create: bool,
@@ -235,7 +237,7 @@ def _open_objects(
     for_parts: bool,
 ) -> Stores:
     """Open a lake in an object store: one request; some thirty to make one."""
-    url, retry = address.url, Retry(env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
+    url = address.url
     # Its loop takes a tenth of the time in which a lake on disk is opened and first read.
     from tidelake.store.objects.cloud import CloudBucket
 
@@ -262,13 +264,13 @@ def _open_objects(
         log: VersionLog
         clock: Clock | None
         if marker.log == "postgres":
-            log, clock = _postgres_log(url, marker, access, config, env, for_parts=for_parts)
+            log, clock = _postgres_log(url, marker, access, retry, env, for_parts=for_parts)
         else:
             log = ObjectVersionLog(inside, env.clock, marker.grace_s)
             clock = None if read_only else StoreClock(lambda: store_ms(inside), env.clock)
         blobs = ObjectBlobStore(FolderBucket(inside, "blobs"), address.below(marker.lake, "blobs").url)
         found = Stores(blobs, log, clock=clock)
-        return _layered(_read_only(found, url) if read_only else found, config, env)
+        return _layered(found, url, env, retry, read_only=read_only)
     except BaseException:
         bucket.close()
         raise
@@ -287,7 +289,7 @@ def _new_marker(url: str, access: StoreAccess, env: Env, retry: Retry) -> Marker
 
 
 def _postgres_log(
-    url: str, marker: Marker, access: StoreAccess, config: Config, env: Env, *, for_parts: bool
+    url: str, marker: Marker, access: StoreAccess, retry: Retry, env: Env, *, for_parts: bool
 ) -> tuple[VersionLog, Clock | None]:
     """The log of a lake in a PostgreSQL database, and the clock of the server."""
     address = access.log_address()
@@ -297,11 +299,14 @@ def _postgres_log(
             f"to tidelake.open, or in the environment variable {LOG_VARIABLE}, also to workers of Spark"
         )
         if for_parts:
-            return LogLayer(MemoryVersionLog(), _raising(missing)), None
+
+            def refuse(_operation: Operation, _call: object) -> NoReturn:
+                raise missing
+
+            return LogLayer(MemoryVersionLog(), around(refuse)), None
         raise missing
     postgres = _postgres(url)
     log = postgres.PostgresVersionLog(postgres.Address(address), marker.lake, url, env.clock)
-    retry = Retry(env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
     if not for_parts:
         retry.read(log.check)
         remember_access(url, access)
@@ -320,46 +325,20 @@ def _postgres(url: str) -> ModuleType:
     return log
 
 
-def _raising(error: UsageError) -> Around:
-    def around(_operation: Operation, _call: Callable[[], T]) -> T:
-        raise error
-
-    return around
-
-
 def _is_writable(folder: str) -> bool:
     """Whether this user may write into a folder; True if there is no such folder."""
     return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
 
 
-def _read_only(stores: Stores, url: str) -> Stores:
-    around = refusing_writes(url)
-    return replace(
-        stores,
-        blobs=BlobLayer(stores.blobs, around),
-        log=LogLayer(stores.log, around),
-        locks=ThreadAdvisoryLocks(),
-        read_only=True,
-    )
-
-
-def _layered(stores: Stores, config: Config, env: Env) -> Stores:
-    """Wrap stores in the layers: metered inside, retrying outside.
+def _layered(stores: Stores, url: str, env: Env, retry: Retry, *, read_only: bool) -> Stores:
+    """Compose stores with all layers.
 
     Each retry is one more request to the store, so the metered layer is inside: its counters show requests to
     the store, not calls of the caller. There is no cache; it would go outside both.
     """
-    log = MeteredVersionLog(stores.log, env.recorder)
-    return replace(
-        stores,
-        blobs=_layered_blobs(stores.blobs, config, env),
-        log=RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder),
-    )
-
-
-def _layered_blobs(store: BlobStore, config: Config, env: Env) -> BlobStore:
-    metered = MeteredBlobStore(store, env.recorder)
-    return RetryingBlobStore(metered, env.clock, config.retry_deadline_s, draw_from(env.ids), env.recorder)
+    layers = (*([refusing_writes(url)] if read_only else []), metered(env.recorder), retry.layer)
+    found = stores.layered(*layers)
+    return replace(found, locks=ThreadAdvisoryLocks(), read_only=True) if read_only else found
 
 
 def _open_memory(url: str, clock: Clock, *, create: bool) -> Stores:

@@ -12,12 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import BinaryIO, Protocol, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-from tidelake.store.layers import Around, BlobLayer, LogLayer, Operation
-from tidelake.store.protocols import BlobInfo, BlobStore, VersionLog
-from tidelake.store.reader import read_through
+from tidelake.store.layers import BlobLayer, LogLayer, Method, Methods, Operation, around, reading
+from tidelake.store.protocols import BlobStore, VersionLog
 
 T = TypeVar("T")
 
@@ -141,36 +141,35 @@ class FaultPlan:
 
 
 class FaultyBlobStore(BlobLayer):
-    """A `BlobStore` whose calls fail as a `FaultPlan`, or another `Faults`, decides."""
+    """A `BlobStore` whose calls fail as a `FaultPlan`, or another `Faults`, decides; also reads of an object.
+
+    A fault of a listing "after the effect" occurs half way.
+    """
 
     def __init__(self, inner: BlobStore, faults: Faults) -> None:
-        super().__init__(inner, faults.run)
-
-    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Ascending names; see `BlobStore.list`. A fault "after the effect" occurs half way."""
-        return _listed(self._around, "blob.list", self._inner.list(prefix))
-
-    def open(self, name: str) -> BinaryIO:
-        """A reader whose reads fail as well; see `BlobStore.open`."""
-        inner = super().open(name)
-        return read_through(inner, lambda file, size: self._around("blob.read", lambda: file.read(size)))
+        super().__init__(inner, partial(_faulty, faults))
 
 
 class FaultyVersionLog(LogLayer):
-    """A `VersionLog` whose calls fail as a `FaultPlan`, or another `Faults`, decides."""
+    """A `VersionLog` whose calls fail as a `Faults` decides; see `FaultyBlobStore`."""
 
     def __init__(self, inner: VersionLog, faults: Faults) -> None:
-        super().__init__(inner, faults.run)
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """Ascending keys; see `VersionLog.keys`. A fault "after the effect" occurs half way."""
-        return _listed(self._around, "log.keys", self._inner.keys(prefix))
+        super().__init__(inner, partial(_faulty, faults))
 
 
-def _listed(around: Around, operation: Operation, items: Iterator[T]) -> Iterator[T]:
+def _faulty(faults: Faults, below: Methods) -> Methods:
+    def listed(operation: Operation) -> Method:
+        return lambda *args: _listed(faults, operation, below[operation](*args))
+
+    listings: tuple[Operation, ...] = ("blob.list", "log.keys")
+    above = {**around(faults.run)(below), **{name: listed(name) for name in listings if name in below}}
+    return reading(above, lambda file, size: faults.run("blob.read", lambda: file.read(size)))
+
+
+def _listed(faults: Faults, operation: Operation, items: Iterator[T]) -> Iterator[T]:
     found: list[T] = []
     try:
-        around(operation, lambda: found.extend(items))
+        faults.run(operation, lambda: found.extend(items))
     except (OutcomeUnknown, SimulatedCrash):
         yield from found[: len(found) // 2]
         raise

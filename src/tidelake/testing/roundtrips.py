@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar
 
 from tidelake.config import MIB
 from tidelake.env import Clock
-from tidelake.store.layers import BlobLayer, LogLayer
+from tidelake.store.layers import BlobLayer, LogLayer, around
 from tidelake.store.objects.bucket import Bucket, ObjectInfo
 from tidelake.store.protocols import BlobInfo, BlobStore, VersionLog
 from tidelake.store.reader import read_through
@@ -60,7 +60,7 @@ class RoundTrips:
             self.bytes_out += bytes_out
 
     def around(self, operation: str, call: Callable[[], T], /, requests: int = 1) -> T:
-        """Make a call, which takes some requests at the same time; an `Around`."""
+        """Make a call, which takes some requests at the same time."""
         with self._lock:
             mine = self._ended + 1
             self.calls[operation] += requests
@@ -79,23 +79,26 @@ class FarBlobStore(BlobLayer):
     is_far = True
 
     def __init__(self, inner: BlobStore, trips: RoundTrips) -> None:
-        super().__init__(inner, trips.around)
+        super().__init__(inner, around(trips.around))
+        self._trips = trips
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """List objects; see `BlobStore.list`. One round trip, however many there are."""
-        return iter(self._around("blob.list", lambda: list(self._inner.list(prefix))))
+        return iter(self._trips.around("blob.list", lambda: list(self._inner.list(prefix))))
 
     def open(self, name: str) -> BinaryIO:
         """Open a reader; see `BlobStore.open`."""
         inner = self._inner.open(name)
-        return read_through(inner, lambda file, size: self._around("blob.read", lambda: file.read(size)))
+        return read_through(
+            inner, lambda file, size: self._trips.around("blob.read", lambda: file.read(size))
+        )
 
 
 class FarVersionLog(LogLayer):
     """A `VersionLog` whose calls are round trips."""
 
     def __init__(self, inner: VersionLog, trips: RoundTrips) -> None:
-        super().__init__(inner, trips.around)
+        super().__init__(inner, around(trips.around))
 
 
 class FarBucket:

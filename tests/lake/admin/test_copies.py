@@ -30,7 +30,7 @@ from tidelake.state.collection import bury, doom, raise_floor
 from tidelake.state.dropping import drop_shard
 from tidelake.state.invariants import check_state
 from tidelake.state.state import MergeClaim, Retention
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 from tidelake.store.url import Stores
 
 
@@ -466,7 +466,7 @@ def test_a_full_store_leaves_what_the_next_run_goes_on_from(world, other, c, mon
 
 def test_a_copy_costs_a_read_and_a_put_for_each_part(world, other, c):
     env = Env(clock=world.clock, recorder=Counters())
-    stores = Stores(MeteredBlobStore(other.blobs, env.recorder), MeteredVersionLog(other.log, env.recorder))
+    stores = Stores(other.blobs, other.log).layered(metered(env.recorder))
     target = Lake("memory://metered", stores, SMALL, env)
     target.list()
     before = dict(env.recorder.counts)

@@ -23,7 +23,7 @@ from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.shard.copying.copy import BytesInFlight
 from tidelake.shard.overlap import sequential
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.testing.oracle import Oracle
@@ -195,7 +195,7 @@ def test_a_run_that_dies_at_any_call_is_gone_on_from(number, kind, world, other)
 def counted(world, work):
     """What some work costs the stores of a lake."""
     env = Env(clock=world.clock, recorder=Counters())
-    stores = Stores(MeteredBlobStore(world.blobs, env.recorder), MeteredVersionLog(world.log, env.recorder))
+    stores = Stores(world.blobs, world.log).layered(metered(env.recorder))
     work(Lake("memory://counted", stores, SMALL, env))
     return {key: count for key, count in env.recorder.counts.items() if count and key.count(".") == 1}
 

@@ -57,7 +57,8 @@ class Site:
         other.append(rows(1))
 
     def lake(self, plan=None):
-        blobs, log = self.stores.blobs, self.stores.log
+        stores = inside.replaceable(self.stores)
+        blobs, log = stores.blobs, stores.log
         if plan is not None:
             blobs, log = FaultyBlobStore(blobs, plan), FaultyVersionLog(log, plan)
         env = Env(clock=self.clock, recorder=Counters())

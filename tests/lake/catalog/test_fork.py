@@ -30,7 +30,7 @@ from tidelake.shard.checking.parts import named_parts
 from tidelake.state import forking
 from tidelake.state.forking import fork_pins, lender
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tiers import some
@@ -62,9 +62,9 @@ class Delta:
         blobs, log = self.stores.blobs, log or self.stores.log
         if plan is not None:
             blobs, log = FaultyBlobStore(blobs, plan), FaultyVersionLog(log, plan)
-        blobs, log = MeteredBlobStore(blobs, counters), MeteredVersionLog(log, counters)
+        stores = Stores(blobs, log).layered(metered(counters))
         env = Env(clock=self.clock, recorder=counters)
-        lake = Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs, log), config, env)
+        lake = Lake(f"memory://{uuid.uuid4().hex}", stores, config, env)
         lake.counts = counters.counts
         return lake
 

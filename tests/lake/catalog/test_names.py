@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from clocks import SetClock
+from inside import replaceable
 from tables import SCHEMA, contents, rows
 from tidelake.config import Config
 from tidelake.env import Counters, Env
@@ -25,7 +26,7 @@ from tidelake.lake.catalog.catalog import Catalog
 from tidelake.shard.upkeep.ending import Removed
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.metered import metered
 from tidelake.store.url import Stores
 
 CONFIG = Config(upload_age_s=1_000.0, garbage_age_s=0.0)
@@ -41,9 +42,7 @@ class Harbour:
 
     def lake(self):
         counters = Counters()
-        stores = Stores(
-            MeteredBlobStore(self.stores.blobs, counters), MeteredVersionLog(self.stores.log, counters)
-        )
+        stores = replaceable(self.stores).layered(metered(counters))
         lake = Lake(
             f"memory://{uuid.uuid4().hex}", stores, self.config, Env(clock=self.clock, recorder=counters)
         )

@@ -167,7 +167,7 @@ class Watched(BlobLayer):
         size = len(self.get(name))
         with self.lock:
             self.asked += sum(length for start, length in ranges if start + length < size)
-        return super().get_ranges(name, ranges)
+        return self._inner.get_ranges(name, ranges)
 
 
 def until(holds):

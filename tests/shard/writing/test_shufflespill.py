@@ -88,12 +88,12 @@ def test_a_task_with_more_than_fits_into_memory_makes_several_runs(c):
 
 
 def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
-    blobs = type(stores_of(c.distributed.uploader().spec).blobs)
+    blobs = stores_of(c.distributed.uploader().spec).blobs
     original, opened = blobs.open, []
 
-    def noted(self, name):
+    def noted(name):
         opened[:] = [file for file in opened if not file.closed]
-        opened.append(original(self, name))
+        opened.append(original(name))
         assert len(opened) <= 4
         return opened[-1]
 

@@ -1,7 +1,5 @@
 """The base of a lake's handle: its stores, its catalog, and what opens and removes its shards."""
 
-from dataclasses import replace
-
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.handle import Handle
@@ -14,7 +12,6 @@ from tidelake.lake.catalog.shards import Shards
 from tidelake.lake.groups.groups import Groups
 from tidelake.shard.machine import GroupCommit
 from tidelake.shard.shard import renewer_of
-from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.url import Stores
 
 
@@ -29,11 +26,7 @@ class LakeHandle(Handle):
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         self.url = url
         self._guard = guard = CloseGuard(url)
-        self._stores = replace(
-            stores,
-            blobs=BlobLayer(stores.blobs, guard.around),
-            log=LogLayer(stores.log, guard.around),
-        )
+        self._stores = stores.layered(guard.layer)
         self._config = config
         self.env = env
         self._renewer = renewer_of(env, config)

@@ -11,13 +11,13 @@ these have ended. So a command is either carried out and answered, or not begun.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from typing import Any, get_args
 
 from tidelake.errors import Closed
 from tidelake.process import PerProcess
-from tidelake.store.layers import Operation
+from tidelake.store.layers import LogOperation, Method, Methods
 
-T = TypeVar("T")
+_LOG = get_args(LogOperation)
 
 
 class CloseGuard:
@@ -45,30 +45,38 @@ class CloseGuard:
         """
         return self._inside.get()
 
-    def around(self, operation: Operation, call: Callable[[], T]) -> T:
-        """Make a call of the log, or a put, as a command; an `Around`.
+    def layer(self, below: Methods) -> Methods:
+        """Make a call of the log, or a put, as a command; a `Layer`.
 
         Other calls of the blob store are made even when the gate is shut, so that streams can be read to
         their end and unused uploads deleted.
         """
-        if operation.startswith("blob.") and operation != "blob.put":
-            return call()
-        with self.command():
-            return call()
+
+        def guarded(method: Method) -> Method:
+            def call(*args: Any, **named: Any) -> Any:
+                with self.command():
+                    return method(*args, **named)
+
+            return call
+
+        return {
+            operation: guarded(method) if operation in _LOG or operation == "blob.put" else method
+            for operation, method in below.items()
+        }
 
     def shut(self) -> None:
         """Refuse new commands, and wait for those in progress. May be repeated."""
         inside = self._inside.get()
-        with inside.changed:
-            self._shut = True
+        with inside.lock:
+            self._shut = inside.is_waited_for = True
             # Do not wait for this thread's own command: a signal handler may call this during one.
-            inside.changed.wait_for(lambda: inside.count <= bool(inside.depth))
+            inside.ended.wait_for(lambda: inside.count <= bool(inside.own.depth))
 
     @contextmanager
     def closing(self) -> Iterator[None]:
         """Let this thread finish its work after it has shut the gate."""
         inside = self._inside.get()
-        with inside.changed:
+        with inside.lock:
             inside.enter()
         try:
             yield
@@ -76,45 +84,54 @@ class CloseGuard:
             inside.leave()
 
 
+class _Depth(threading.local):
+    """How many nested commands of this thread are in progress."""
+
+    depth = 0
+
+
 class _Inside:
-    """The commands of one process that are in progress; as a context manager, one more of them."""
+    """The commands of one process that are in progress; as a context manager, one more of them.
+
+    Attributes:
+        count: how many; nested commands of a thread are one.
+        own: those of this thread.
+        lock: guards the count. May be taken again: a signal handler may close the lake.
+        ended: told of the end of each command, if it `is_waited_for`.
+    """
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
         self.count = 0
-        self.changed = threading.Condition()
-        self._own = threading.local()
+        self.own = _Depth()
+        self.lock = threading.RLock()
+        self.ended = threading.Condition(self.lock)
+        self.is_waited_for = False
 
     def __enter__(self) -> None:
-        depth = self.depth
-        if depth:
+        if self.own.depth:
             # The command that this one is part of is counted already.
-            self._own.depth = depth + 1
+            self.own.depth += 1
             return
-        with self.changed:
+        with self.lock:
             self._check()
             self.enter()
 
     def __exit__(self, *_: object) -> None:
-        depth = self.depth
-        if depth > 1:
-            self._own.depth = depth - 1
+        if self.own.depth > 1:
+            self.own.depth -= 1
         else:
             self.leave()
 
-    @property
-    def depth(self) -> int:
-        """How many nested commands of this thread are in progress."""
-        return getattr(self._own, "depth", 0)
-
     def enter(self) -> None:
-        """Begin a command of this thread. REQUIRES: `changed` is held."""
-        self.count += not self.depth
-        self._own.depth = self.depth + 1
+        """Begin a command of this thread. REQUIRES: `lock` is held."""
+        self.count += not self.own.depth
+        self.own.depth += 1
 
     def leave(self) -> None:
         """End it."""
-        with self.changed:
-            self._own.depth = self.depth - 1
-            self.count -= not self.depth
-            self.changed.notify_all()
+        with self.lock:
+            self.own.depth -= 1
+            self.count -= not self.own.depth
+            if self.is_waited_for:
+                self.ended.notify_all()

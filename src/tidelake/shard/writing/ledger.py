@@ -26,11 +26,11 @@ class Ledger(BlobLayer):
         # List it before the put, whose outcome may be unknown.
         with self._lock:
             self._names[name] = None
-        super().put(name, data)
+        self._inner.put(name, data)
 
     def delete(self, name: str) -> bool:
         """Remove; see `BlobStore.delete`."""
-        present = super().delete(name)
+        present = self._inner.delete(name)
         with self._lock:
             self._names.pop(name, None)
         return present
