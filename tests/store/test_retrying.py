@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from clocks import RecordingClock
-from tidelake.env import RandomIds, SystemClock
+from tidelake.env import Counters, Env, RandomIds, SystemClock
 from tidelake.errors import BlobExists, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.store.disk import unavailable
 from tidelake.store.layers import BlobLayer, LogLayer
@@ -20,6 +20,7 @@ from tidelake.store.retrying import (
     Retry,
     draw_from,
 )
+from tidelake.store.url import Stores, all_layers
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 
 BOTH = {Fault.UNAVAILABLE: 0.5, Fault.UNKNOWN_BEFORE: 0.5}
@@ -222,3 +223,20 @@ def test_many_random_faults_lose_and_invent_nothing(clock: RecordingClock) -> No
     assert [info.name for info in store.list()] == [f"p/{number:03}" for number in range(300)]
     assert all(store.get(f"p/{number:03}") == b"%d" % number for number in range(300))
     assert plan.total() > 200
+
+
+def test_each_attempt_of_a_lake_is_counted_as_one_more_request(clock: RecordingClock) -> None:
+    counters, plan = Counters(), FaultPlan(script=[Fault.UNAVAILABLE, Fault.UNAVAILABLE])
+    below = Stores(FaultyBlobStore(MemoryBlobStore(clock), plan), FaultyVersionLog(MemoryVersionLog(), plan))
+    env = Env(clock, recorder=counters)
+    retry = Retry(clock, 30.0, draw, counters)
+    stores = all_layers(below, "memory://lake", env, retry, read_only=False)
+    stores.blobs.put("a", b"x")
+    assert stores.log.head("k") is None
+    assert dict(counters.counts) == {
+        "blob.put": 3,
+        "blob.put.bytes": 1,
+        "log.head": 1,
+        "store.failed": 2,
+        "store.retries": 2,
+    }

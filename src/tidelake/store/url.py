@@ -201,7 +201,7 @@ def open_stores(
         if gives_log:
             raise UsageError(f"lake {url!r} lives in this process, and so does its log: leave out log=")
         local = _open_memory(url, env.clock, create=create and not read_only)
-        return _layered(local, url, env, retry, read_only=read_only)
+        return all_layers(local, url, env, retry, read_only=read_only)
     root = unquote(urlsplit(url).path)
     blobs, log = os.path.join(root, "blobs"), os.path.join(root, "log")
     marked = BlobLayer(LocalBlobStore(root), metered(env.recorder), retry.layer)
@@ -214,7 +214,7 @@ def open_stores(
     if marker.log == "postgres":
         elsewhere, clock = _postgres_log(url, marker, access, retry, env, for_parts=for_parts)
         found = Stores(objects, elsewhere, locks, clock=clock)
-        return _layered(found, url, env, retry, read_only=read_only)
+        return all_layers(found, url, env, retry, read_only=read_only)
     if gives_log:
         raise UsageError(
             f"lake {url!r} has its log in its directory: leave out log=, which is for lakes made with it"
@@ -223,7 +223,7 @@ def open_stores(
         log, env.ids, base=root, read_only=read_only, wait_s=config.retry_deadline_s, clock=env.clock
     )
     found = Stores(objects, framed, locks)
-    return _layered(found, url, env, retry, read_only=read_only)
+    return all_layers(found, url, env, retry, read_only=read_only)
 
 
 def _open_objects(
@@ -270,7 +270,7 @@ def _open_objects(
             clock = None if read_only else StoreClock(lambda: store_ms(inside), env.clock)
         blobs = ObjectBlobStore(FolderBucket(inside, "blobs"), address.below(marker.lake, "blobs").url)
         found = Stores(blobs, log, clock=clock)
-        return _layered(found, url, env, retry, read_only=read_only)
+        return all_layers(found, url, env, retry, read_only=read_only)
     except BaseException:
         bucket.close()
         raise
@@ -330,8 +330,8 @@ def _is_writable(folder: str) -> bool:
     return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
 
 
-def _layered(stores: Stores, url: str, env: Env, retry: Retry, *, read_only: bool) -> Stores:
-    """Compose stores with all layers.
+def all_layers(stores: Stores, url: str, env: Env, retry: Retry, *, read_only: bool) -> Stores:
+    """These stores with the layers of an opened lake.
 
     Each retry is one more request to the store, so the metered layer is inside: its counters show requests to
     the store, not calls of the caller. There is no cache; it would go outside both.
