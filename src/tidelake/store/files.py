@@ -75,6 +75,9 @@ class Files(Protocol):
         Does not wait: returns False if it is locked through another descriptor.
         """
 
+    def holder(self, descriptor: int) -> int | None:
+        """The id of the process that has locked a file; None if the system does not tell."""
+
     def unlock(self, descriptor: int) -> None:
         """Release the lock of a descriptor, also for child processes that inherited it."""
 
@@ -127,6 +130,10 @@ class SystemFiles:
         flush: makes what was written through a descriptor durable.
     """
 
+    # Without a frame of Python around them: each commit makes many of them.
+    close, pread, fstat = staticmethod(os.close), staticmethod(os.pread), staticmethod(os.fstat)
+    lstat, isdir, islink = staticmethod(os.lstat), staticmethod(os.path.isdir), staticmethod(os.path.islink)
+
     def __init__(self, flush: Flush = os.fsync) -> None:
         self._flush = flush
         self._datasync = getattr(os, "fdatasync", flush) if flush is os.fsync else flush
@@ -147,14 +154,6 @@ class SystemFiles:
     def edit(self, path: str) -> int:
         """See `Files.edit`."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-
-    def close(self, descriptor: int) -> None:
-        """See `Files.close`."""
-        os.close(descriptor)
-
-    def pread(self, descriptor: int, length: int, start: int) -> bytes:
-        """See `Files.pread`."""
-        return os.pread(descriptor, length, start)
 
     def reader(self, descriptor: int) -> BinaryIO:
         """See `Files.reader`."""
@@ -186,25 +185,20 @@ class SystemFiles:
             return False
         return True
 
+    def holder(self, descriptor: int) -> int | None:
+        """See `Files.holder`."""
+        place = f":{os.fstat(descriptor).st_ino}"
+        try:
+            with open("/proc/locks", encoding="ascii") as locks:
+                held = [words for words in map(str.split, locks) if words[1] == "FLOCK"]
+        except OSError:  # not Linux
+            return None
+        # The process is not told if it is in another container.
+        return next((int(words[4]) for words in held if words[5].endswith(place) and int(words[4]) > 0), None)
+
     def unlock(self, descriptor: int) -> None:
         """See `Files.unlock`."""
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-    def fstat(self, descriptor: int) -> os.stat_result:
-        """See `Files.fstat`."""
-        return os.fstat(descriptor)
-
-    def lstat(self, path: str) -> os.stat_result:
-        """See `Files.lstat`."""
-        return os.lstat(path)
-
-    def isdir(self, path: str) -> bool:
-        """See `Files.isdir`."""
-        return os.path.isdir(path)
-
-    def islink(self, path: str) -> bool:
-        """See `Files.islink`."""
-        return os.path.islink(path)
 
     def scan(self, folder: str) -> list[tuple[str, bool]]:
         """See `Files.scan`."""
@@ -282,6 +276,34 @@ def is_file_at(files: Files, descriptor: int, path: str) -> bool:
         return os.path.samestat(files.fstat(descriptor), files.lstat(path))
     except FileNotFoundError:
         return False
+
+
+class OpenFile:
+    """An open file, and the name by which it was opened.
+
+    Attributes:
+        descriptor: its descriptor.
+        path: the name.
+    """
+
+    __slots__ = ("_device", "_files", "_inode", "descriptor", "path")
+
+    def __init__(self, files: Files, descriptor: int, path: str) -> None:
+        self.descriptor, self.path, self._files = descriptor, path, files
+        status = files.fstat(descriptor)
+        self._inode, self._device = status.st_ino, status.st_dev
+
+    def is_named(self) -> bool:
+        """Whether the file still has its name. One call."""
+        try:
+            there = self._files.lstat(self.path)
+        except FileNotFoundError:
+            return False
+        return there.st_ino == self._inode and there.st_dev == self._device
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._files.close(self.descriptor)
 
 
 def refused(code: int, path: str) -> OSError:

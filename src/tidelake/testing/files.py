@@ -177,6 +177,10 @@ class SimulatedFiles:
             opened.inode.locked_by = opened.inode.locked_by or opened
             return opened.inode.locked_by is opened
 
+    def holder(self, descriptor: int) -> int | None:  # noqa: ARG002 - as the Protocol has it
+        """See `Files.holder`. Its processes have no ids."""
+        return None
+
     def unlock(self, descriptor: int) -> None:
         """See `Files.unlock`."""
         with self._operation("unlock"):

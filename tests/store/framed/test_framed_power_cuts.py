@@ -190,7 +190,7 @@ def test_what_was_acknowledged_or_seen_survives_kills_and_power_cuts(rng: Random
 
 
 def published_first(self: KeyFile, written: Any) -> None:
-    self.publish(written)
+    self.publish(written.record)
     self._files.datasync(self._descriptor)
 
 
@@ -227,11 +227,16 @@ def unsynced(written: Callable[..., Any]) -> Callable[..., Any]:
     return making
 
 
+def as_known(self: KeyFile) -> Any:
+    return None if self._newest is None else self._newest.known
+
+
 CANARIES: dict[str, Callable[[pytest.MonkeyPatch], Callable[[], History]]] = {
     "no flush": lambda _: lambda: History("file"),
     "a rename without its directory": lambda _: lambda: History("folder"),
     "published first": lambda patch: patched(patch, KeyFile, "flush", published_first),
     "links unchecked": lambda patch: patched(patch, frames.Frame, "data", any_data),
+    "what was known is believed without a look": lambda patch: patched(patch, KeyFile, "unchanged", as_known),
     "the unpublished tail is believed": lambda patch: patched(
         patch, FramedVersionLog, "_believed", believing
     ),

@@ -15,8 +15,8 @@ nothing that users store is taken for a frame.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 from zlib import crc32
 
 FORMAT = 1
@@ -44,8 +44,7 @@ def link(before: bytes, seqno: int, data: bytes) -> bytes:
     return blake2b(before + seqno.to_bytes(8, "big") + data, digest_size=LINK_BYTES).digest()
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The header of a file.
 
     Attributes:
@@ -75,8 +74,7 @@ class Header:
         return Header(file, first, before, format_) if magic == _HEADER_MAGIC else None
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """A frame, as its own header tells.
 
     Attributes:
@@ -166,8 +164,7 @@ def intact(file: bytes, content: bytes, start: int) -> Iterator[tuple[Frame, byt
         at = content.find(_FRAME_MAGIC, at + 1)
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """How far a log is durable, as its last writer said. The bytes are never ahead of the durable log.
 
     Attributes:
@@ -188,9 +185,7 @@ class Published:
 
     def encode(self) -> bytes:
         """Its bytes."""
-        body = _PUBLISHED.pack(
-            _PUBLISHED_MAGIC, self.file, self.seqno, self.start, self.end, self.link, self.boot
-        )
+        body = _PUBLISHED.pack(_PUBLISHED_MAGIC, *self)
         return body + blake2b(body, digest_size=_PUBLISHED_CHECK_BYTES).digest()
 
     @staticmethod

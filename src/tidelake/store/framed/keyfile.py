@@ -12,10 +12,10 @@ import stat
 import threading
 import warnings
 from contextlib import suppress
-from dataclasses import replace
+from typing import NamedTuple
 
 from tidelake.errors import CorruptionError, FormatTooNew
-from tidelake.store.files import Files, is_file_at
+from tidelake.store.files import Files, OpenFile
 from tidelake.store.framed.frames import (
     FORMAT,
     FRAME_BYTES,
@@ -34,6 +34,9 @@ from tidelake.store.protocols import Entry
 LOG, PUBLISHED = "log", "published"
 
 _WINDOW_BYTES = 1 << 16
+# The newest entry is remembered if its frame has at most so many bytes.
+_REMEMBERED_BYTES_MAX = 1 << 14
+_ZEROS = bytes(FRAME_BYTES)
 # The file grows by as much as it holds, within these bounds, so that most appends change no length.
 _GROWTH_BYTES_MIN, _GROWTH_BYTES_MAX = 1 << 12, 1 << 18
 
@@ -41,6 +44,22 @@ _GROWTH_BYTES_MIN, _GROWTH_BYTES_MAX = 1 << 12, 1 << 18
 def damaged(key: str, path: str, reason: str) -> CorruptionError:
     """The error that names the damaged key and its file."""
     return CorruptionError(key, f"{path}: {reason}; `tidelake fsck --repair` recovers what is intact")
+
+
+class Newest(NamedTuple):
+    """The newest entry, and what shows that there is no other one.
+
+    Attributes:
+        known: where it is.
+        data: its data.
+        record: the bytes of the record that says so.
+        frame: the bytes of its frame.
+    """
+
+    known: Published
+    data: bytes
+    record: bytes
+    frame: bytes
 
 
 class KeyFile:
@@ -67,15 +86,17 @@ class KeyFile:
         self._record_path = os.path.join(folder, PUBLISHED)
         self._files, self._key, self._edits = files, key, edits
         self.is_recovered = self.is_named = False
-        self._record: int | None = None
+        self._record: OpenFile | None = None
+        self._newest: Newest | None = None
+        self._size = 0
         self._opening = threading.Lock()
-        self._descriptor = files.edit(self.path) if edits else files.open(self.path)
+        descriptor = files.edit(self.path) if edits else files.open(self.path)
+        self._descriptor, self._log = descriptor, OpenFile(files, descriptor, self.path)
         self._is_open = True
         try:
-            if not stat.S_ISREG(files.fstat(self._descriptor).st_mode):
+            if not stat.S_ISREG(files.fstat(descriptor).st_mode):
                 raise self.damaged("it is not a file")
-            content = files.pread(self._descriptor, HEADER_BYTES, 0)
-            header = Header.decode(content)
+            header = Header.decode(self._read(0, HEADER_BYTES))
             if header is None:
                 raise self.damaged("its header is damaged")
             if header.format > FORMAT:
@@ -91,22 +112,28 @@ class KeyFile:
 
     def is_current(self) -> bool:
         """Whether this file still has its name."""
-        return is_file_at(self._files, self._descriptor, self.path)
+        return self._log.is_named()
 
     def is_whole(self) -> bool:
         """Whether this file and its record still have their names."""
-        record = self._record
-        return self.is_current() and (record is None or is_file_at(self._files, record, self._record_path))
+        return self._log.is_named() and (self._record is None or self._record.is_named())
 
     def published(self) -> Published | None:
         """What the record says; None if it is missing or torn. Reads 96 bytes."""
-        if self._record is None:
-            with self._opening:
-                if self._record is None:
-                    self._record = self._opened_record()
-        if self._record is None:
+        return Published.decode(self._recorded())
+
+    def unchanged(self) -> Published | None:
+        """How far the file may be believed, if that is as far as at the last look. Two reads.
+
+        The record is that of the last look, the newest entry is intact, and nothing follows it.
+        """
+        newest = self._newest
+        if newest is None or self._recorded() != newest.record:
             return None
-        return Published.decode(self._files.pread(self._record, PUBLISHED_BYTES, 0))
+        length = len(newest.frame)
+        found = self._read(newest.known.start, length + FRAME_BYTES)
+        is_same = found.startswith(newest.frame) and _ZEROS.startswith(found[length:])
+        return newest.known if is_same else None
 
     def trusts(self, known: Published | None) -> bool:
         """Whether a record is known to be as new as the file."""
@@ -136,6 +163,9 @@ class KeyFile:
         """
         if start > known.seqno or limit == 0:
             return []
+        newest = self._newest
+        if start == known.seqno and newest is not None and newest.known is known:
+            return [Entry(start, newest.data)]
         frames, content, origin = self._frames(known, start)
         found: list[Entry] = []
         before = self.header.before if frames[0].start == HEADER_BYTES else frames[0].before
@@ -145,6 +175,9 @@ class KeyFile:
                 raise self.damaged(f"its entry {frame.seqno} is damaged, or does not continue the one before")
             found.append(Entry(frame.seqno, data))
             before = frame.link
+        bytes_ = content[known.start - origin : known.end - origin]
+        if len(bytes_) <= _REMEMBERED_BYTES_MAX and self.trusts(known):
+            self._newest = Newest(known, found[-1].data, known.encode(), bytes_)
         return found if limit is None else found[:limit]
 
     def recover(self, *, writes: bool) -> Published:
@@ -161,6 +194,9 @@ class KeyFile:
         Raises:
             CorruptionError: the file has lost what was published, or intact frames follow damage.
         """
+        unchanged = self.unchanged()
+        if unchanged is not None:
+            return unchanged
         known, file = self.published(), self.header.file
         is_ours = known is not None and known.file == file
         if known is not None and is_ours:
@@ -170,7 +206,7 @@ class KeyFile:
         content = self.content()
         last, start = None, HEADER_BYTES
         if known is not None and is_ours:
-            last, start = replace(known, boot=self._files.boot()), known.end
+            last, start = known._replace(boot=self._files.boot()), known.end
         seqno, before = (last.seqno + 1, last.link) if last else (self.header.first, self.header.before)
         for frame, _ in continuing(file, content, start, seqno, before):
             if known is not None and frame.seqno == known.seqno and frame.link != known.link:
@@ -193,11 +229,11 @@ class KeyFile:
         self._files.datasync(self._descriptor)
         if writes:
             self._clear(last.end)
-            self.publish(last)
+            self.publish(last.encode())
             self.is_recovered = True
         return last
 
-    def write(self, known: Published, data: bytes) -> Published:
+    def write(self, known: Published, data: bytes) -> Newest:
         """Write the next entry, which no reader believes yet; `flush` it then.
 
         REQUIRES: the lock, and `recover` since it was taken.
@@ -205,18 +241,20 @@ class KeyFile:
         Raises:
             OSError: it is not in.
         """
-        back, seqno = known.end - known.start, known.seqno + 1
-        frame, here = encode_frame(self.header.file, data, back, seqno, known.link)
-        end = known.end + len(frame)
+        file, start, seqno = self.header.file, known.end, known.seqno + 1
+        frame, here = encode_frame(file, data, start - known.start, seqno, known.link)
+        end = start + len(frame)
         try:
-            self._grow(end)
-            self._files.pwrite(self._descriptor, frame, known.end)
+            if end > self._size:
+                self._grow(end)
+            self._files.pwrite(self._descriptor, frame, start)
         except BaseException:
-            self._clear(known.end)
+            self._clear(start)
             raise
-        return Published(self.header.file, seqno, known.end, end, here, self._files.boot())
+        written = Published(file, seqno, start, end, here, known.boot)
+        return Newest(written, data, written.encode(), frame)
 
-    def flush(self, written: Published) -> None:
+    def flush(self, written: Newest) -> None:
         """Make a written entry durable, then publish it.
 
         Raises:
@@ -225,16 +263,17 @@ class KeyFile:
         try:
             self._files.datasync(self._descriptor)
         except BaseException:
-            self._clear(written.start)
+            self._clear(written.known.start)
             raise
-        self.publish(written)
+        self.publish(written.record)
+        if len(written.frame) <= _REMEMBERED_BYTES_MAX:
+            self._newest = written
 
-    def publish(self, known: Published) -> None:
+    def publish(self, record: bytes) -> None:
         """Let readers believe what is durable. Writes 96 bytes."""
         with self._opening:
-            if self._record is None:
-                self._record = self._made_record()
-        self._files.pwrite(self._record, known.encode(), 0)
+            self._record = self._record or self._made_record()
+        self._files.pwrite(self._record.descriptor, record, 0)
 
     def link_before(self, known: Published, seqno: int) -> bytes:
         """The link of entry `seqno - 1`. REQUIRES: the file has entry `seqno`."""
@@ -250,7 +289,7 @@ class KeyFile:
             self._is_open = False
             self._files.close(self._descriptor)
             if self._record is not None:
-                self._files.close(self._record)
+                self._record.close()
 
     def __del__(self) -> None:
         """Close the files of a log that was dropped without a `close`."""
@@ -265,7 +304,8 @@ class KeyFile:
         They are found from the end: each says how long the one before it is.
         """
         file, end = self.header.file, known.end
-        origin = max(HEADER_BYTES, min(known.start, end - _WINDOW_BYTES))
+        window = _WINDOW_BYTES if first < known.seqno else 0
+        origin = max(HEADER_BYTES, min(known.start, end - window))
         content = self._read(origin, end - origin)
         if len(content) < end - origin:
             raise self.damaged(
@@ -296,13 +336,14 @@ class KeyFile:
 
     def _grow(self, end: int) -> None:
         """Write zeros for the frames to come: a flush of bytes that are there is cheaper than of new ones."""
-        size = self._files.fstat(self._descriptor).st_size
+        self._size = size = self._files.fstat(self._descriptor).st_size
         if end <= size:
             return
         more = min(max(size, _GROWTH_BYTES_MIN), _GROWTH_BYTES_MAX)
         grown = -(-max(end, size + more) // _GROWTH_BYTES_MIN) * _GROWTH_BYTES_MIN
         with suppress(OSError):  # the frame itself may fit
             self._files.pwrite(self._descriptor, bytes(grown - size), size)
+            self._size = grown
 
     def _clear(self, start: int) -> None:
         """Take away what stands where the next frame comes."""
@@ -310,17 +351,28 @@ class KeyFile:
             if any(self._read(start, FRAME_BYTES)):
                 self._files.pwrite(self._descriptor, bytes(FRAME_BYTES), start)
 
-    def _opened_record(self) -> int | None:
+    def _recorded(self) -> bytes:
+        """The bytes of the record; none if it is missing."""
+        record = self._record
+        if record is None:
+            with self._opening:
+                record = self._record = self._record or self._opened_record()
+            if record is None:
+                return b""
+        return self._files.pread(record.descriptor, PUBLISHED_BYTES, 0)
+
+    def _opened_record(self) -> OpenFile | None:
         try:
-            record = (self._files.edit if self._edits else self._files.open)(self._record_path)
+            descriptor = (self._files.edit if self._edits else self._files.open)(self._record_path)
         except (FileNotFoundError, IsADirectoryError):
             return None
-        if stat.S_ISREG(self._files.fstat(record).st_mode):
+        record = OpenFile(self._files, descriptor, self._record_path)
+        if stat.S_ISREG(self._files.fstat(descriptor).st_mode):
             return record
-        self._files.close(record)
+        record.close()
         return None
 
-    def _made_record(self) -> int:
+    def _made_record(self) -> OpenFile:
         try:
             created = self._files.create(self._record_path)
         except FileExistsError:  # something else has this name
@@ -330,4 +382,4 @@ class KeyFile:
                 self._files.unlink(self._record_path)
             created = self._files.create(self._record_path)
         self._files.close(created)
-        return self._files.edit(self._record_path)
+        return OpenFile(self._files, self._files.edit(self._record_path), self._record_path)

@@ -3,7 +3,7 @@
 Owns the files of a key, who may write them, and the order of the steps of a write. Must not retry anything,
 nor know what the entries mean.
 
-    <root>/<key, with / written as ~>/lock       locked by the process that writes; holds its id
+    <root>/<key, with / written as ~>/lock       locked by the process that writes
                                       log        the frames
                                       published  how far they are durable (`tidelake.store.framed.keyfile`)
                                       new        the frames of a key that is being made, cut or repaired
@@ -24,7 +24,7 @@ from tidelake.env import Clock, IdSource, RandomIds, SystemClock
 from tidelake.errors import CorruptionError, StoreUnavailable, SymbolicLink, UsageError
 from tidelake.model.names import is_object
 from tidelake.store.disk import Folders, unavailable, unknown
-from tidelake.store.files import SYSTEM_FILES, Files, exists, is_file_at, lock_within, refuse_links
+from tidelake.store.files import SYSTEM_FILES, Files, OpenFile, exists, lock_within, refuse_links
 from tidelake.store.framed.frames import (
     DATA_BYTES_MAX,
     HEADER_BYTES,
@@ -66,7 +66,7 @@ class FramedVersionLog:
         wait_s: how long a call waits for the lock of a key that another process or thread has.
         clock: measures that.
         read_only: only methods for reading are called, and nothing is written.
-        opened_max: most keys that are kept open; each takes two file descriptors. Default: by the limit of
+        opened_max: most keys that are kept open; each takes three file descriptors. Default: by the limit of
             this process on descriptors (`files_allowed`).
     """
 
@@ -87,7 +87,7 @@ class FramedVersionLog:
         self._ids, self._clock, self._wait_s = ids or RandomIds(), clock or SystemClock(), wait_s
         self._files, self._writes = files, not read_only
         self._folders = Folders(self.root, files)
-        self._pool = FilePool(opened_max or files_allowed(), files)
+        self._pool = FilePool(opened_max or files_allowed())
 
     def head(self, key: str) -> Entry | None:
         """The newest entry; see `VersionLog.head`."""
@@ -144,7 +144,7 @@ class FramedVersionLog:
 
     def delete(self, key: str) -> bool:
         """Delete the files of a key; see `VersionLog.delete`."""
-        with self._locked(check_name(key), waits=True, create=False) as is_there:
+        with self._locked(check_name(key), waits=True) as is_there:
             if not is_there:
                 return False
             self._check_links(key)
@@ -165,11 +165,12 @@ class FramedVersionLog:
         Each step leaves the damaged file, or the repaired one, under its name: a repair that is killed is
         begun again.
         """
-        with self._locked(check_name(key), waits=True, create=False) as is_there:
+        with self._locked(check_name(key), waits=True) as is_there:
             if not is_there:
                 return None
+            self._check_links(key)
             try:
-                with self._opened(key, KeyFile.is_whole) as file:
+                with self._opened(key) as file:
                     if file is not None:
                         file.entries(self._recovered(key, file), 0)
                 return None
@@ -208,19 +209,21 @@ class FramedVersionLog:
     def _read(self, key: str, ask: Callable[[KeyFile, Published], T]) -> T | None:
         """What a file answers; None if the key does not exist."""
         for _ in range(_REPLACED_MAX):
-            with self._opened(key) as file:
-                if file is None:
-                    return None
-                try:
-                    return ask(file, self._believed(key, file))
-                except _Replaced:
-                    pass
-                except CorruptionError:
-                    if file.is_current():
-                        raise
-                except OSError as error:
-                    self._pool.forget(key, file)
-                    raise unavailable("read key", key, error) from error
+            file = self._held(key, KeyFile.is_current)
+            if file is None:
+                return None
+            try:
+                return ask(file, file.unchanged() or self._believed(key, file))
+            except _Replaced:
+                pass
+            except CorruptionError:
+                if file.is_current():
+                    raise
+            except OSError as error:
+                self._pool.forget(key, file)
+                raise unavailable("read key", key, error) from error
+            finally:
+                self._pool.release(key, file)
         raise StoreUnavailable(f"cannot read key {key!r}: it was replaced at every attempt to read it")
 
     def _believed(self, key: str, file: KeyFile) -> Published:
@@ -241,7 +244,7 @@ class FramedVersionLog:
             raise _Replaced
         elif not self._writes:
             return self._seen(file)
-        with self._locked(key, waits=waits, create=False) as is_ours:
+        with self._locked(key, waits=waits) as is_ours:
             if not is_ours:
                 return known if known is not None and not waits else self._seen(file)
             if not file.is_whole():
@@ -260,16 +263,36 @@ class FramedVersionLog:
             raise _Replaced
         return found
 
-    @contextmanager
-    def _opened(
-        self, key: str, is_valid: Callable[[KeyFile], bool] = KeyFile.is_current
-    ) -> Iterator[KeyFile | None]:
-        """The current file of a key, opened; None if the key does not exist."""
+    def _held(self, key: str, is_valid: Callable[[KeyFile], bool]) -> KeyFile | None:
+        """The current file of a key, which is to be released; None if the key does not exist."""
         try:
-            with self._pool.use(key, lambda: self._open(key), is_valid) as file:
-                yield file
+            file = self._pool.take(key)
+            if file is not None:
+                is_kept = False
+                try:
+                    is_kept = is_valid(file)
+                finally:
+                    if not is_kept:
+                        self._pool.forget(key, file)
+                        self._pool.release(key, file)
+                if is_kept:
+                    return file
+            file = self._open(key)
+            if file is not None:
+                self._pool.add(key, file)
+            return file
         except OSError as error:
             raise unavailable("use key", key, error) from error
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[KeyFile | None]:
+        """The current file of a key, with its record; None if the key does not exist."""
+        file = self._held(key, KeyFile.is_whole)
+        try:
+            yield file
+        finally:
+            if file is not None:
+                self._pool.release(key, file)
 
     def _open(self, key: str) -> KeyFile | None:
         folder = self._folder(key)
@@ -306,6 +329,7 @@ class FramedVersionLog:
     def _make(self, key: str, header: Header, entries: list[bytes]) -> None:
         """Make a file of entries, flush it, and put it in its place. REQUIRES: the lock."""
         folder, is_visible = self._folder(key), False
+        self._check_links(key)
         try:
             self._unlink_new(key)
             if not exists(self._files, os.path.join(folder, LOG)):
@@ -323,10 +347,10 @@ class FramedVersionLog:
 
         It counts also if that fails: a reader does not believe a record of another file, and recovers.
         """
-        with suppress(StoreUnavailable), self._opened(key, KeyFile.is_whole) as file:
+        with suppress(StoreUnavailable), self._opened(key) as file:
             if file is not None:
                 file.is_named = True
-                file.publish(published)
+                file.publish(published.encode())
                 file.is_recovered = True
 
     def _written(self, path: str, header: Header, entries: list[bytes]) -> Published:
@@ -373,98 +397,97 @@ class FramedVersionLog:
     @contextmanager
     def _writing(self, key: str, *, create: bool) -> Iterator[KeyFile | None]:
         """Hold the lock of a key; yields its file, None if the key does not exist."""
-        with self._locked(key, waits=True, create=create) as is_there:
-            if not is_there:
-                yield None
-                return
-            with self._opened(key, KeyFile.is_whole) as file:
+        lock = self._take(key, waits=True, create=create)
+        if lock is None:
+            yield None
+            return
+        try:
+            file = self._held(key, KeyFile.is_whole)
+            try:
                 yield file
+            finally:
+                if file is not None:
+                    self._pool.release(key, file)
+        finally:
+            self._release(key, lock)
 
     @contextmanager
-    def _locked(self, key: str, *, waits: bool, create: bool) -> Iterator[bool]:
-        """Lock the lock file of a key; yields whether it is locked. False if there is none.
+    def _locked(self, key: str, *, waits: bool) -> Iterator[bool]:
+        """Lock the lock file of a key; yields whether it is locked. False if there is none, or it is taken.
 
         Args:
             key: the key.
             waits: wait for another process that has it.
-            create: make the folder of the key if there is none.
 
         Raises:
             StoreUnavailable: another process has had it for too long.
         """
-        descriptor = self._take(key, waits=waits, create=create)
-        if descriptor is None:
-            yield False
-            return
-        self._pool.locked(descriptor)
+        lock = self._take(key, waits=waits, create=False)
         try:
-            yield True
+            yield lock is not None
         finally:
-            self._pool.unlocking(descriptor)
-            with suppress(OSError):
-                # Closing is not enough: a child process that was forked meanwhile has the file open as well.
-                self._files.unlock(descriptor)
-            self._files.close(descriptor)
+            if lock is not None:
+                self._release(key, lock)
 
-    def _take(self, key: str, *, waits: bool, create: bool) -> int | None:
-        # SUBTLE: `delete` removes the lock file too, so the file that we have locked may not be the one that
-        # has this name now.
-        path = os.path.join(self._folder(key), _LOCK)
+    def _take(self, key: str, *, waits: bool, create: bool) -> OpenFile | None:
+        """Take the lock of a key; with `create` make its folder if there is none."""
         while True:
-            refuse_links(self._files, self._base, path)
             try:
-                descriptor = self._lock_opened(key, path, create=create)
-                if descriptor is None:
+                lock = self._pool.lock_of(key) or self._lock_opened(key, create=create)
+                if lock is None:
                     return None
                 is_ours = False
                 try:
-                    if lock_within(self._files, descriptor, self._clock, self._wait_s if waits else 0.0):
-                        is_ours = is_file_at(self._files, descriptor, path)
+                    if lock_within(self._files, lock.descriptor, self._clock, self._wait_s if waits else 0.0):
+                        # SUBTLE: `delete` removes the lock file too, so what we have locked may not be the
+                        # file that has this name now.
+                        is_ours = lock.is_named()
                     elif waits:
                         raise StoreUnavailable(
-                            f"cannot lock key {key!r}: {self._holder(descriptor)} has held {path!r} for "
+                            f"cannot lock key {key!r}: {self._holder(lock)} has held {lock.path!r} for "
                             f"{self._wait_s:g} s; let it go on, or end it"
                         )
                     else:
                         return None
                     if is_ours:
-                        self._note(descriptor)
-                        return descriptor
+                        self._pool.locked(lock)
+                        return lock
                 finally:
                     if not is_ours:
-                        self._files.close(descriptor)
+                        lock.close()
             except OSError as error:
                 raise unavailable("lock key", key, error) from error
 
-    def _lock_opened(self, key: str, path: str, *, create: bool) -> int | None:
+    def _release(self, key: str, lock: OpenFile) -> None:
+        is_free = False
+        with suppress(OSError):
+            # Closing is not enough: a child process that was forked meanwhile has the file open as well.
+            self._files.unlock(lock.descriptor)
+            is_free = True
+        self._pool.unlocked(key, lock, keep=is_free)
+
+    def _lock_opened(self, key: str, *, create: bool) -> OpenFile | None:
+        path, folder = os.path.join(self._folder(key), _LOCK), self._folder(key)
+        refuse_links(self._files, self._base, path)
         opened = self._files.edit if self._writes else self._files.open
         while True:
             try:
-                return opened(path)
+                return OpenFile(self._files, opened(path), path)
             except FileNotFoundError:
-                if not (
-                    create or (self._writes and exists(self._files, os.path.join(self._folder(key), LOG)))
-                ):
+                if not (create or (self._writes and exists(self._files, os.path.join(folder, LOG)))):
                     return None
             # Another process may make the file, or delete the folder, meanwhile.
             with suppress(FileExistsError, FileNotFoundError):
                 if create:
-                    self._folders.ensure(self._folder(key))
+                    self._folders.ensure(folder)
                 self._files.close(self._files.create(path))
 
-    def _note(self, descriptor: int) -> None:
-        """Write the id of this process into a lock file."""
-        ours = b"%-20d\n" % os.getpid()
-        if self._writes and self._files.pread(descriptor, len(ours), 0) != ours:
-            with suppress(OSError):  # such as a full disk
-                self._files.pwrite(descriptor, ours, 0)
-
-    def _holder(self, descriptor: int) -> str:
-        """The process that has locked a lock file, as the file says."""
-        noted = self._files.pread(descriptor, 20, 0).strip()
-        if not noted.isdigit():
+    def _holder(self, lock: OpenFile) -> str:
+        """The process that has locked a file, as far as the system tells."""
+        holder = self._files.holder(lock.descriptor)
+        if holder is None:
             return "another process"
-        return "another thread" if int(noted) == os.getpid() else f"process {int(noted)}"
+        return "another thread" if holder == os.getpid() else f"process {holder}"
 
     def _folder(self, key: str) -> str:
         return os.path.join(self.root, key.replace("/", "~"))

@@ -9,17 +9,15 @@ import os
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from weakref import WeakSet
 
 from tidelake.errors import Closed, StoreUnavailable
 from tidelake.process import ProcessOrigin
-from tidelake.store.files import Files
+from tidelake.store.files import OpenFile
 from tidelake.store.framed.keyfile import KeyFile
 
 # At least so many keys, and at most; in between, one for each so many descriptors of this process.
-_KEYS_MIN, _KEYS_MAX, _DESCRIPTORS_EACH = 64, 1024, 8
+_KEYS_MIN, _KEYS_MAX, _DESCRIPTORS_EACH = 48, 1024, 12
 
 
 def files_allowed() -> int:
@@ -30,144 +28,119 @@ def files_allowed() -> int:
     return min(max(allowed // _DESCRIPTORS_EACH, _KEYS_MIN), _KEYS_MAX)
 
 
-class _Held:
-    """An open file, and how many calls use it."""
-
-    def __init__(self, file: KeyFile) -> None:
-        self.file, self.users, self.is_retired = file, 0, False
-
-
 class FilePool:
-    """Open files by key. Above `limit`, the least recently used ones are closed."""
+    """Open files by key, each with an open lock file. Above `limit`, the least recently used are closed."""
 
-    def __init__(self, limit: int, files: Files) -> None:
-        self._limit, self._files = limit, files
-        self._origin = ProcessOrigin()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._begin()
         _register(self)
 
-    def _begin(self) -> None:
-        self._changed = threading.Condition()
-        self._held: OrderedDict[str, _Held] = OrderedDict()
-        self._using: set[_Held] = set()
-        self._locks: set[int] = set()
-        self._is_closed = False
+    def _begin(self, *, is_closed: bool = False) -> None:
+        self._origin = ProcessOrigin()
+        self._lock = threading.Lock()
+        self._unused = threading.Condition(self._lock)
+        self._held: OrderedDict[str, KeyFile] = OrderedDict()
+        self._using: dict[KeyFile, int] = {}
+        self._locked: set[OpenFile] = set()
+        # Taken by `dict.pop`: two threads never have the same one.
+        self._unlocked: dict[str, OpenFile] = {}
+        self._is_closed = is_closed
 
-    @contextmanager
-    def use(
-        self, key: str, opened: Callable[[], KeyFile | None], is_valid: Callable[[KeyFile], bool]
-    ) -> Iterator[KeyFile | None]:
-        """The open file of a key, for a block; None if the key does not exist.
+    def take(self, key: str) -> KeyFile | None:
+        """The open file of a key, to be used until it is released; None if it is not open."""
+        self._check_origin()
+        with self._lock:
+            if self._is_closed:
+                raise Closed(f"cannot use key {key!r}: the version log was closed; open it again")
+            file = self._held.get(key)
+            if file is not None:
+                self._held.move_to_end(key)
+                self._using[file] = self._using.get(file, 0) + 1
+            return file
 
-        Args:
-            key: the key.
-            opened: opens the file.
-            is_valid: whether an open file may still be used.
-        """
-        held = self._taken(key)
-        if held is not None:
-            is_kept = False
-            try:
-                is_kept = is_valid(held.file)
-            finally:
-                if not is_kept:
-                    self.forget(key, held.file)
-                    self._release(held)
-            held = held if is_kept else None
-        if held is None:
-            file = opened()
-            if file is None:
-                yield None
+    def add(self, key: str, file: KeyFile) -> None:
+        """Keep a file that was opened, and take it."""
+        with self._lock:
+            self._using[file] = 1
+            if self._is_closed:
                 return
-            held = self._added(key, file)
-        try:
-            yield held.file
-        finally:
-            self._release(held)
+            self._retire(key)  # another thread may have opened it as well
+            self._held[key] = file
+            while len(self._held) > self._limit:
+                self._retire(next(iter(self._held)))
+
+    def release(self, key: str, file: KeyFile) -> None:
+        """Note the end of a use."""
+        with self._lock:
+            users = self._using.pop(file, 1) - 1
+            if users:
+                self._using[file] = users
+                return
+            if self._held.get(key) is not file:
+                file.close()
+            if self._is_closed:
+                self._unused.notify_all()
 
     def forget(self, key: str, file: KeyFile) -> None:
         """Use a file no more, once running calls have ended."""
-        with self._changed:
-            held = self._held.get(key)
-            if held is not None and held.file is file:
+        with self._lock:
+            if self._held.get(key) is file:
                 self._retire(key)
 
-    def locked(self, descriptor: int) -> None:
-        """Note a descriptor whose lock this process holds: a fork closes its copy."""
-        self._locks.add(descriptor)
+    def lock_of(self, key: str) -> OpenFile | None:
+        """The open lock file of a key, for one caller; None if there is none."""
+        self._check_origin()
+        return self._unlocked.pop(key, None)
 
-    def unlocking(self, descriptor: int) -> None:
-        """Note that a lock is being released."""
-        self._locks.discard(descriptor)
+    def locked(self, lock: OpenFile) -> None:
+        """Note a lock that this process has: a fork closes its copy."""
+        self._locked.add(lock)
+
+    def unlocked(self, key: str, lock: OpenFile, *, keep: bool) -> None:
+        """Note that a lock was released, and keep its file open as long as that of the key."""
+        with self._lock:
+            self._locked.discard(lock)
+            keep = keep and key in self._held
+            if not keep or self._unlocked.setdefault(key, lock) is not lock:
+                lock.close()
 
     def close(self) -> None:
         """Close all files, after waiting for running calls."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             for key in list(self._held):
                 self._retire(key)
-            self._changed.wait_for(lambda: not self._using)
+            self._unused.wait_for(lambda: not self._using)
 
     def after_fork(self) -> None:
         """Begin anew in a child: its parent's threads, and their locks, are not here."""
-        is_closed = self._is_closed
-        inherited = {*self._held.values(), *self._using}
-        for descriptor in self._locks:
-            self._files.close(descriptor)
-        for held in inherited:
-            held.file.close()
-        self._origin = ProcessOrigin()
-        self._begin()
-        self._is_closed = is_closed
+        for file in {*self._held.values(), *self._using}:
+            file.close()
+        for lock in (*self._locked, *self._unlocked.values()):
+            lock.close()
+        self._begin(is_closed=self._is_closed)
 
-    def _taken(self, key: str) -> _Held | None:
+    def _check_origin(self) -> None:
+        # A lock that a child took through a file of its parent would be the parent's as well.
         if not self._origin.is_here:
             raise StoreUnavailable(
                 "the process was forked with files of a log open, and not by Python: open the lake again in "
                 "the child"
             )
-        with self._changed:
-            if self._is_closed:
-                raise Closed(f"cannot use key {key!r}: the version log was closed; open it again")
-            held = self._held.get(key)
-            if held is not None:
-                self._held.move_to_end(key)
-                self._used(held)
-            return held
-
-    def _added(self, key: str, file: KeyFile) -> _Held:
-        with self._changed:
-            held = _Held(file)
-            self._used(held)
-            if self._is_closed:
-                held.is_retired = True
-                return held
-            if key in self._held:  # another thread has opened it as well
-                self._retire(key)
-            self._held[key] = held
-            while len(self._held) > self._limit:
-                self._retire(next(iter(self._held)))
-            return held
-
-    def _used(self, held: _Held) -> None:
-        held.users += 1
-        self._using.add(held)
 
     def _retire(self, key: str) -> None:
-        held = self._held.pop(key)
-        held.is_retired = True
-        if not held.users:
-            held.file.close()
+        file = self._held.pop(key, None)
+        if file is not None and file not in self._using:
+            file.close()
+        lock = self._unlocked.pop(key, None)
+        if lock is not None:
+            lock.close()
 
-    def _release(self, held: _Held) -> None:
-        with self._changed:
-            held.users -= 1
-            if held.users:
-                return
-            self._using.discard(held)
-            if held.is_retired:
-                held.file.close()
-            self._changed.notify_all()
+    def __del__(self) -> None:
+        """Close the lock files of a log that was dropped without a `close`; its other files say so."""
+        for lock in self._unlocked.values():
+            lock.close()
 
 
 _pools: "WeakSet[FilePool]" = WeakSet()
