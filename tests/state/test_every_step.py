@@ -15,7 +15,7 @@ from shard_states import EAGER, SCHEMA, F, indexed_again, part
 import tidelake.state
 from tidelake.errors import InternalError
 from tidelake.model import names
-from tidelake.model.batch import Run
+from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
@@ -473,7 +473,7 @@ class World:
         view = GroupView(GROUP, 10**6, F(at), state.joined)
         runs = self.runs(at, at + 4) or (Run((self.fresh(at, at + 4),)),)
         bounds = Bounds(F(at), F(at + self.rng.randint(0, 5)), state.minimum)
-        found = Addition(runs, bounds, stays_open=self.rng.random() < 0.5)
+        found = Addition(HollowBatch(bounds, runs), stays_open=self.rng.random() < 0.5)
         awaited = Awaited(f"t{self.rng.randint(0, 4)}", state.seqno, 0)
         more = {"checked": self.checked(runs), "given_up": frozenset((f"t{self.rng.randint(0, 4)}",))}
         return partial(awaiting.stage_single, view=view, awaited=awaited, found=found, **more)

@@ -149,18 +149,26 @@ class Addition:
     """What a write would do to a state.
 
     Attributes:
-        runs: the runs to register.
-        bounds: the times that it closes; empty: none.
+        batch: the runs to register, and the times that it closes; empty bounds: none.
         staged: the runs as a staged batch, if they are staged.
         stays_open: the runs may have any times at or after the upper, so they still fit if the upper moves.
         floats: all rows have this one time, and a later time will do as well.
     """
 
-    runs: tuple[Run, ...]
-    bounds: Bounds
+    batch: HollowBatch
     staged: Staged | None = None
     stays_open: bool = False
     floats: Time | None = None
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs of the batch."""
+        return self.batch.runs
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds of the batch."""
+        return self.batch.bounds
 
     @property
     def changes(self) -> bool:
@@ -189,17 +197,22 @@ def commit(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
     writers = recorded(state, write.idempotency, upper)
     if not found.changes:
         return Commit(Edits(writers=writers), found.answer)
-    batch = HollowBatch(found.bounds, found.runs)
+    batch, fresh = found.batch, found.staged
     written = _more(state.written, batch) if batch.runs else None
-    fresh: tuple[Staged, ...] = ()
-    if found.staged is not None:
-        batch, fresh = HollowBatch(found.bounds), (found.staged,)
-    edits = Edits(writers=writers, written=written, taken=by_seqno(part.name for part in write.offered))
-    if found.bounds.empty:
-        return Commit(replace(edits, staged={one.name: one for one in fresh}), found.answer)
-    step = closing(state, batch, fresh)
-    moved = replace(edits, upper=Move(state.upper, upper), spine=step.spine, staged=step.staged)
-    return Commit(moved, found.answer, step.due)
+    taken = by_seqno(part.name for part in write.offered)
+    if fresh is not None and batch.bounds.empty:
+        edits = Edits(staged={fresh.name: fresh}, writers=writers, written=written, taken=taken)
+        return Commit(edits, found.answer)
+    step = closing(state, batch) if fresh is None else closing(state, HollowBatch(batch.bounds), (fresh,))
+    edits = Edits(
+        upper=Move(state.upper, upper),
+        spine=step.spine,
+        staged=step.staged,
+        writers=writers,
+        written=written,
+        taken=taken,
+    )
+    return Commit(edits, found.answer, step.due)
 
 
 def plan(state: ShardState, write: Write) -> Addition | NoOp[Appended] | Refused:
@@ -237,16 +250,16 @@ def plan(state: ShardState, write: Write) -> Addition | NoOp[Appended] | Refused
         return Refused(gone)
     if not placed.changes:
         return NoOp(replace(placed.answer, already=True)) if write.idempotency is None else placed
-    full = room(state, HollowBatch(placed.bounds, placed.runs), write.inline_bytes_max)
+    full = room(state, placed.batch, write.inline_bytes_max)
     return full or (unseen(state, placed.bounds, write.seen) if write.seen else None) or placed
 
 
 def expected(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
-    """What `commit` would answer without the runs, to be asked before anything is uploaded.
+    """What `commit` would answer to a write whose runs are not uploaded yet; its `runs` are empty.
 
     A `Commit` holds no edits: whether the write succeeds also depends on the runs.
     """
-    found = plan(state, replace(write, runs=()))
+    found = plan(state, write)
     if not isinstance(found, Addition):
         return found
     far = too_far(state, state.upper, found.bounds.upper, now_ms)
@@ -334,7 +347,7 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Addition | R
             wrong = _misplaced(state, runs, lower, upper)
             if wrong is None and state.upper != lower:
                 wrong = Refused(UpperMismatch(lower, state.upper))
-            return wrong or _closing(state, runs, upper)
+            return wrong or Addition(_closing(state, runs, upper))
         case UpTo(lower, upper):
             return _misplaced(state, runs, lower, upper) or _up_to(state, runs, lower, upper)
         case FromUpper(checked, upper):
@@ -346,12 +359,12 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Addition | R
             if isinstance(staged, Refused):
                 return staged
             upper = state.upper if seal_to is None else state.upper.join(seal_to)
-            return replace(_closing(state, runs, upper), staged=staged, stays_open=True)
+            return Addition(_closing(state, runs, upper), staged, stays_open=True)
 
 
-def _closing(state: ShardState, runs: tuple[Run, ...], upper: Frontier) -> Addition:
+def _closing(state: ShardState, runs: tuple[Run, ...], upper: Frontier) -> HollowBatch:
     # New data has not been folded at all, whatever the shard's since is now.
-    return Addition(runs, Bounds(state.upper, upper, state.minimum))
+    return HollowBatch(Bounds(state.upper, upper, state.minimum), runs)
 
 
 def _misplaced(state: ShardState, runs: tuple[Run, ...], lower: Frontier, upper: Frontier) -> Refused | None:
@@ -370,7 +383,7 @@ def _up_to(
     if not (lower <= state.upper and state.upper <= upper):
         return Refused(UpperMismatch(lower, state.upper))
     narrow = (_narrowed(run, state.upper, state) for run in runs)
-    return _closing(state, tuple(run for run in narrow if run is not None), upper)
+    return Addition(_closing(state, tuple(run for run in narrow if run is not None), upper))
 
 
 def _from_upper(
@@ -383,7 +396,7 @@ def _from_upper(
     end = state.upper if upper <= state.upper and not runs else upper
     if runs and not (state.domain.total_order or state.upper <= checked):
         return Refused(UpperMismatch(checked, state.upper))
-    return _misplaced(state, runs, state.upper, end) or _closing(state, runs, end)
+    return _misplaced(state, runs, state.upper, end) or Addition(_closing(state, runs, end))
 
 
 def _at_commit(state: ShardState, runs: tuple[Run, ...], floor: Time) -> Addition | Refused:
@@ -396,7 +409,7 @@ def _at_commit(state: ShardState, runs: tuple[Run, ...], floor: Time) -> Additio
     if leaps is not None:
         return Refused(leaps)
     moved = runs if at == floor else tuple(_rewritten(run, at) for run in runs)
-    return replace(_closing(state, moved, Frontier.past(at)), floats=at)
+    return Addition(_closing(state, moved, Frontier.past(at)), floats=at)
 
 
 def _outside(

@@ -11,6 +11,7 @@ from tidelake.data.fingerprint import fingerprint
 from tidelake.data.given import as_table
 from tidelake.errors import IncompatibleSchema, InvalidUpdates, UpperMismatch, UsageError
 from tidelake.model import time as times
+from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.requests import Done
@@ -18,7 +19,7 @@ from tidelake.shard.runs.upload import check_times, normalized, time_range
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing import single
-from tidelake.shard.writing.uploads import Uploads, appended, uploading
+from tidelake.shard.writing.uploads import appended, uploading
 from tidelake.state.append import (
     Appended,
     AtCommit,
@@ -33,6 +34,7 @@ from tidelake.state.append import (
 )
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.leaping import leap
+from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
 R = TypeVar("R")
@@ -129,7 +131,7 @@ def _append_timed(
         return known
     end = _end(shard, table, upper, time)
     check_times(table, spec.domain, lower, end)
-    return _upload(shard, spec, table, Write((), FromUpper(lower, end), idempotency, as_now=True))
+    return _upload(shard, spec, table, FromUpper(lower, end), idempotency)
 
 
 def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
@@ -214,13 +216,12 @@ def _append(
     idempotency = with_fingerprint(
         idempotency, table, spec.domain.columns if isinstance(when, AtCommit) else ()
     )
-    write = Write((), when, idempotency, as_now=True)
     # Preview before the upload, so that a writer that is late or fenced uploads nothing.
     if idempotency is not None or not isinstance(when, AtCommit) or not _stays_inline(spec, table):
-        known = single.preview(shard, partial(expected, write=write), idempotency)
+        known = single.preview(shard, partial(expected, write=Write((), when, idempotency)), idempotency)
         if known is not None and known.already:
             return known
-    return _upload(shard, spec, table, write)
+    return _upload(shard, spec, table, when, idempotency)
 
 
 def _stays_inline(spec: ShardSpec, table: pa.Table) -> bool:
@@ -228,11 +229,13 @@ def _stays_inline(spec: ShardSpec, table: pa.Table) -> bool:
     return int(table.get_total_buffer_size()) < spec.config.inline_part_bytes
 
 
-def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, write: Write) -> Appended:
-    def offer(uploads: Uploads) -> Appended:
-        return appended(shard, uploads, lambda runs: rechecked(shard, table, replace(write, runs=runs)))
+def _upload(
+    shard: Shard, spec: ShardSpec, table: pa.Table, when: When, idempotency: IdempotencyKey | None
+) -> Appended:
+    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
+        return rechecked(shard, table, write_of(shard, runs, when, idempotency, as_now=True))
 
-    return uploading(shard, spec, table, offer)
+    return uploading(shard, spec, table, lambda uploads: appended(shard, uploads, attempt))
 
 
 def rechecked(shard: Shard, table: pa.Table, write: Write) -> Done[Appended]:
@@ -242,7 +245,7 @@ def rechecked(shard: Shard, table: pa.Table, write: Write) -> Done[Appended]:
     """
     while True:
         try:
-            return commit(shard, write)
+            return single.carry_out(shard, write)
         except UpperMismatch as error:
             if not isinstance(write.when, FromUpper | OpenTimes):
                 raise
@@ -254,6 +257,16 @@ def rechecked(shard: Shard, table: pa.Table, write: Write) -> Done[Appended]:
             write = replace(write, when=replace(write.when, checked=checked))
 
 
-def commit(shard: Shard, write: Write) -> Done[Appended]:
-    """Try a write once, within the room for inline parts. One log write if no other commit is first."""
-    return single.carry_out(shard, replace(write, inline_bytes_max=shard.spec.config.inline_total_bytes))
+def write_of(
+    shard: Shard,
+    runs: tuple[Run, ...],
+    when: When,
+    idempotency: IdempotencyKey | None,
+    *,
+    seen: Seen | None = None,
+    offered: tuple[Part, ...] = (),
+    as_now: bool = False,
+) -> Write:
+    """A write within the room that the settings leave for inline parts."""
+    limit = shard.spec.config.inline_total_bytes
+    return Write(runs, when, idempotency, seen, offered, as_now, limit)

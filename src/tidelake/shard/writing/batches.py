@@ -14,7 +14,7 @@ from tidelake.shard.requests import Done
 from tidelake.shard.runs.upload import discard
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing import single
-from tidelake.shard.writing.append import commit
+from tidelake.shard.writing.append import write_of
 from tidelake.shard.writing.batch import Batch, decode_batch
 from tidelake.shard.writing.uploads import Handles, Uploads, appended
 from tidelake.state.append import Appended, Exactly, UpTo, When, Write, expected, left_out
@@ -115,7 +115,7 @@ def _offered(
     sent = [part for batch in handles.batches if batch.sent for part in batch.hollow.parts()]
     if sent:
         shard.state()
-    write = Write(runs, when, idempotency, offered=parts)
+    write = Write((), when, idempotency, offered=parts)
     known = single.preview(shard, partial(expected, write=write), idempotency, parts)
     if known is not None and known.already:
         # The writer's number is in, perhaps with these very parts, so they stay.
@@ -124,7 +124,7 @@ def _offered(
 
     def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
         handles.tried = True
-        return commit(shard, replace(write, runs=offered))
+        return single.carry_out(shard, write_of(shard, offered, when, idempotency, offered=parts))
 
     with Uploads(shard, runs, owned=False) as uploads:
         return appended(shard, uploads, attempt)
@@ -183,9 +183,13 @@ def append_uploaded(
     if advance:
         runs = _advanced(shard, runs, lower)
     parts = tuple(part for run in runs for part in run.parts)
-    write = Write(runs, Exactly(lower, upper), idempotency, seen, parts)
+    when = Exactly(lower, upper)
+
+    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
+        return single.carry_out(shard, write_of(shard, runs, when, idempotency, seen=seen, offered=parts))
+
     with Uploads(shard, runs, owned=False) as offer:
-        return appended(shard, offer, lambda offered: commit(shard, replace(write, runs=offered)))
+        return appended(shard, offer, attempt)
 
 
 def uploaded(shard: Shard, uploads: Sequence[bytes]) -> tuple[tuple[Run, ...], Frontier]:

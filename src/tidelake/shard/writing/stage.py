@@ -4,21 +4,22 @@ Stages never conflict with each other: a stage is refused only if one of its tim
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.given import as_table
 from tidelake.errors import UpperMismatch
+from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
+from tidelake.shard.requests import Done
 from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import tend_if_due
 from tidelake.shard.writing import single
-from tidelake.shard.writing.append import commit, rechecked, under_newest_schema, with_fingerprint
+from tidelake.shard.writing.append import rechecked, under_newest_schema, with_fingerprint, write_of
 from tidelake.shard.writing.batches import uploaded
 from tidelake.shard.writing.uploads import Uploads, is_in_already, uploading
 from tidelake.state.append import Appended, OpenTimes, Write, already_in
@@ -58,11 +59,13 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: Idempote
         raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
     Drainer(shard).make_room()
-    write = Write((), OpenTimes(checked), idempotency, as_now=True)
 
-    def offer(parts: Uploads) -> bool:
-        done = parts.offer(lambda runs: rechecked(shard, table, replace(write, runs=runs)), is_in_already)
-        return bool(parts.runs) and not done.result.already
+    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
+        return rechecked(shard, table, write_of(shard, runs, OpenTimes(checked), idempotency, as_now=True))
+
+    def offer(uploads: Uploads) -> bool:
+        done = uploads.offer(attempt, is_in_already)
+        return bool(uploads.runs) and not done.result.already
 
     return uploading(shard, spec, table, offer)
 
@@ -90,9 +93,13 @@ def stage_uploaded(
     shard.alive()
     Drainer(shard).make_room()
     parts = tuple(part for run in runs for part in run.parts)
-    write = Write(runs, OpenTimes(checked, seal_to), idempotency, offered=parts)
+
+    def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
+        write = write_of(shard, offered, OpenTimes(checked, seal_to), idempotency, offered=parts)
+        return single.carry_out(shard, write)
+
     with Uploads(shard, runs, owned=False) as found:
-        done = found.offer(lambda offered: commit(shard, replace(write, runs=offered)), is_in_already)
+        done = found.offer(attempt, is_in_already)
     tend_if_due(shard, done)
     return bool(runs) and not done.result.already
 
@@ -103,6 +110,7 @@ def seal(shard: Shard, upper: Frontier, idempotency: IdempotencyKey | None = Non
     Updates that are staged at these times become visible at once. If they share parts with updates at later
     times, maintenance separates them; this call does a little of that work.
     """
-    done = commit(shard, Write((), OpenTimes(Frontier.of(shard.spec.domain.minimum), upper), idempotency))
+    when = OpenTimes(Frontier.of(shard.spec.domain.minimum), upper)
+    done = single.carry_out(shard, Write((), when, idempotency))
     tend_if_due(shard, done)
     return done.result

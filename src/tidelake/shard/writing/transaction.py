@@ -19,7 +19,7 @@ from tidelake.data.events import EventColumns, read_events
 from tidelake.data.selection import bind
 from tidelake.errors import LeftGroup, TransactionExpired, UploadExpired, UpperMismatch
 from tidelake.model import time as times
-from tidelake.model.batch import Part, Run
+from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.selection import ReadOptions
@@ -382,7 +382,7 @@ def prepare_offered(shard: Shard, stay: Stay, awaited: Awaited, offered: Offered
         awaiting.stage_single,
         view=view,
         awaited=awaited,
-        found=Addition(offered.runs, Bounds(upper, upper, look.state.minimum), stays_open=True),
+        found=Addition(HollowBatch(Bounds(upper, upper, look.state.minimum), offered.runs), stays_open=True),
         checked=offered.checked,
         given_up=frozenset(one.transaction for one in waiting if one.begun < group.expired),
     )

@@ -22,11 +22,13 @@ from tidelake.data.selection import bind
 from tidelake.data.upsert import Resolved
 from tidelake.errors import UploadExpired, UpperMismatch
 from tidelake.model import time as times
+from tidelake.model.batch import Run
 from tidelake.model.query import AsOf
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.lease import Lease
+from tidelake.shard.requests import Done
 from tidelake.shard.runs.difference import differences, negated
 from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.runs.upload import normalized
@@ -35,17 +37,17 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
 from tidelake.shard.writing import single
 from tidelake.shard.writing.append import (
-    commit,
     commit_floor,
     past_last,
     under_newest_schema,
     with_fingerprint,
+    write_of,
 )
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import check_open, check_total
 from tidelake.shard.writing.uploads import Uploads, appended
 from tidelake.shard.writing.upserter import OldRows, Upserter
-from tidelake.state.append import Appended, Exactly, Write, already_in
+from tidelake.state.append import Appended, Exactly, already_in
 from tidelake.state.idempotency import IdempotencyKey
 from tidelake.state.staging import Seen
 
@@ -305,7 +307,11 @@ def _append(
     if upper == lower and idempotency is None:
         return Appended(lower, lower, already=True, removed=found.removed, absent=found.absent)
     built.take("appended")
-    write = Write((), Exactly(lower, upper), idempotency, found.seen, as_now=True)
+    when = Exactly(lower, upper)
+
+    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
+        return single.carry_out(shard, write_of(shard, runs, when, idempotency, seen=found.seen, as_now=True))
+
     with Uploads(shard, built.hollow.runs) as uploads:
-        done = appended(shard, uploads, lambda runs: commit(shard, dataclasses.replace(write, runs=runs)))
+        done = appended(shard, uploads, attempt)
     return done if done.already else dataclasses.replace(done, removed=found.removed, absent=found.absent)
