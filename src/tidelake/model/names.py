@@ -23,7 +23,7 @@ _SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.=-]+"
 _PLAIN = re.compile(_SEGMENT, re.ASCII)
 _PART = re.compile(rf"({_SEGMENT})/parts/([0-9a-f]{{16}})-([0-9a-f]+)\.parquet", re.ASCII)
 _ASIDE = re.compile(rf"{_SEGMENT}/aside/[0-9]{{19}}-[0-9a-f]+/{_SEGMENT}", re.ASCII)
-_HELD = re.compile(rf"{_SEGMENT}/held/{_SEGMENT}/[0-9a-f]+", re.ASCII)
+_HELD = re.compile(rf"{_SEGMENT}/held/{_SEGMENT}/[0-9a-f]+-([0-9a-f]{{32}})", re.ASCII)
 _MARK = re.compile(rf"copies/{_SEGMENT}/[0-9a-f]+/({_SEGMENT})", re.ASCII)
 _ROLLUP = re.compile(rf"{_SEGMENT}/rollups/([0-9]{{19}})-[0-9a-f]+", re.ASCII)
 
@@ -113,17 +113,28 @@ def aside(shard_id: str, seqno: int, id_: str, what: str) -> str:
     return f"{shard_id}/aside/{seqno:019d}-{id_}/{what}"
 
 
-def held(shard_id: str, writer: str, id_: str) -> str:
-    """The name of rows that a stream holds back, with a fresh id; REQUIRES: `writer` is plain.
+def held(shard_id: str, own: str) -> str:
+    """The name of rows that a stream holds back, from what its record calls them, as `held_as` made it."""
+    return f"{shard_id}/held/{own}"
+
+
+def held_as(writer: str, id_: str, digest: str) -> str:
+    """What a record calls such rows, with a fresh id and the digest of the object; REQUIRES: both are hex.
 
     The record of the stream's writer names them, and only that writer deletes them; so does a drop.
     """
-    return f"{helds(shard_id, writer)}{id_}"
+    return f"{writer}/{id_}-{digest}"
 
 
 def helds(shard_id: str, writer: str) -> str:
     """What the names of all rows that a stream holds back start with."""
     return f"{shard_id}/held/{writer}/"
+
+
+def held_digest(name: str) -> str | None:
+    """The digest of the rows that a stream holds back in an object; None: it is no such object."""
+    found = _HELD.fullmatch(name)
+    return None if found is None else found[1]
 
 
 def asides(shard_id: str) -> str:
@@ -134,11 +145,6 @@ def asides(shard_id: str) -> str:
 def aside_at(name: str) -> int:
     """The seqno of the state from which an object was set aside. REQUIRES: `is_aside`."""
     return int(name.split("/")[2].partition("-")[0])
-
-
-def is_held(name: str) -> bool:
-    """Whether an object has rows that a stream holds back."""
-    return _HELD.fullmatch(name) is not None
 
 
 def is_aside(name: str) -> bool:

@@ -575,7 +575,7 @@ def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
     assert text == "x" and kept is not None and kept.any
     assert split(with_held("a b", kept)) == ("a b", kept)
     assert split(None) == ("", None) and split("a b") == ("a b", None)
-    stored = Held(kept.progress, stored=("a/held/b/1", "a/held/b/2"))
+    stored = Held(kept.progress, stored=("b/1-2", "b/2-3"))
     assert stored.any and split(with_held("a b", stored)) == ("a b", stored)
     rows = unpacked(kept.rows)
     assert rows.schema.names == list(AS_TEXT)

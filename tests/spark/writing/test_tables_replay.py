@@ -15,7 +15,7 @@ import pyspark.sql.functions as F
 from feed import Feed, connect, contents, told
 
 import tidelake
-from tidelake.errors import WriterFenced
+from tidelake.errors import CorruptionError, StoreUnavailable, UsageError, WriterFenced
 from tidelake.spark import tables_sink
 from tidelake.spark.envelopes import held as held_back
 from tidelake.spark.envelopes.held import packed, split
@@ -140,7 +140,7 @@ def test_a_large_transaction_is_held_back_in_the_store(
         if at == 20:
             # A driver stored rows, and was killed before its commit.
             folder = next(place.rglob("held/*"))
-            (folder / "aa").write_bytes(packed([]))
+            (folder / f"aa-{0:032x}").write_bytes(packed([]))
             assert stored(place) > before
         # What was sent last comes again.
         cut = lines[at - 3 : at + 10]
@@ -149,7 +149,7 @@ def test_a_large_transaction_is_held_back_in_the_store(
         assert (done.held, done.repeated, lake["shop.public.t1"].upper.elements) == (at + 10, 3, (900,))
         kept = split(lake["shop"].writer("spark-tables", owner="query").last_content)[1]
         assert kept is not None and not kept.rows
-        assert stored(place) == {f"/{name.partition('/')[2]}" for name in kept.stored}
+        assert stored(place) == {f"/held/{name}" for name in kept.stored}
         assert sink.write(lambda held, cut=cut: few(cut, held), "query", number).already
     assert not lake.fsck().findings
     lake["shop"].collect()
@@ -157,7 +157,7 @@ def test_a_large_transaction_is_held_back_in_the_store(
     done = sink.write(lambda held: few([event("t0", 100, 3_000, 2_000)], held), "query", 4)
     assert done.held == 1 and not stored(place)
     # A driver was killed between its commit and the deletion.
-    (folder / "bb").write_bytes(packed([]))
+    (folder / f"bb-{0:032x}").write_bytes(packed([]))
     sink = tables_sink(lake, "shop", keys=["id"])
     sink.write(lambda held: few([event("t0", 101, 5_000, 4_000)], held), "query", 5)
     assert not stored(place)
@@ -165,6 +165,104 @@ def test_a_large_transaction_is_held_back_in_the_store(
         found = contents(lake[f"shop.public.t{table}"], 1_999)
         assert {key for key in found if key < 40} == set(range(table, 40, 2))
         assert len(lake[f"shop.public.t{table}"].updates(900, 2_000).read_all()) == 20
+
+
+def held_by(lake: tidelake.Lake, monkeypatch: pytest.MonkeyPatch, place: Path) -> list[Path]:
+    """Let a stream into `shop` hold 40 events back in several objects; these."""
+    monkeypatch.setattr(held_back, "BYTES_MAX", 1_800)
+    monkeypatch.setattr(held_back, "OBJECT_BYTES", 2_000)
+    monkeypatch.setattr("tidelake.spark.envelopes.read.ROWS_MAX", 3)
+    lines = [event("t0", 99, 800, 700), *(event(f"t{n % 2}", n, 1_000 + n, 900) for n in range(40))]
+    tables_sink(lake, "shop", keys=["id"]).write(lambda held: few(lines, held), "query", 0)
+    return sorted(path for path in place.rglob("held/*/*") if path.is_file())
+
+
+def goes_on(lake: tidelake.Lake, batch: int = 1) -> None:
+    """Let the stream go on: what it held back is in then."""
+    later = event("t0", 100, 3_000, 2_000)
+    done = tables_sink(lake, "shop", keys=["id"]).write(lambda held: few([later], held), "query", batch)
+    assert done.events == 40
+    for table in range(2):
+        found = contents(lake[f"shop.public.t{table}"], 1_999)
+        assert {key for key in found if key < 40} == set(range(table, 40, 2))
+
+
+def test_a_feed_goes_on_at_a_copy_with_what_it_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tidelake.open(tmp_path / "lake")
+    lake.create("other", {"id": "int64"}, key=["id"])
+    lake.copy(tmp_path / "copy")
+    objects = held_by(lake, monkeypatch, tmp_path / "lake")
+    assert len(objects) > 1
+    for name in ("copy", "again"):
+        # One that was there, and a new one.
+        lake.copy(tmp_path / name)
+        with tidelake.open(tmp_path / name) as copy:
+            assert not copy.fsck().findings
+            assert len(stored(tmp_path / name)) == len(objects)
+    with tidelake.open(tmp_path / "again") as copy:
+        goes_on(copy)
+        assert not stored(tmp_path / "again")
+    goes_on(lake)
+    lake.copy(tmp_path / "copy")
+    with tidelake.open(tmp_path / "copy") as copy:
+        assert not stored(tmp_path / "copy") and not copy.fsck().findings
+
+
+def test_a_copy_has_what_a_stream_held_back_or_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tidelake.open(tmp_path / "lake")
+    objects = held_by(lake, monkeypatch, tmp_path / "lake")
+    objects[0].write_bytes(objects[1].read_bytes())
+    with pytest.raises(CorruptionError, match="other bytes"):
+        lake.copy(tmp_path / "copy")
+    objects[0].unlink()
+    with pytest.raises(StoreUnavailable, match="has gone on: copy again"):
+        lake.copy(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("most", [1_800, held_back.BYTES_MAX])
+def test_keys_of_which_a_stream_holds_events_back_are_not_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Their rows would be there after the erasure."""
+    lake = tidelake.open(tmp_path / "lake")
+    held_by(lake, monkeypatch, tmp_path / "lake")
+    monkeypatch.setattr(held_back, "BYTES_MAX", most)
+    # Another micro-batch, without events.
+    tables_sink(lake, "shop", keys=["id"]).write(lambda held: few([], held), "query", 1)
+    assert bool(stored(tmp_path / "lake")) == (most == 1_800)
+    before = lake["shop.public.t0"].state()
+    with pytest.raises(
+        UsageError, match=r"writer 'spark-tables' holds events back.*Delete the rows at the source"
+    ):
+        lake["shop.public.t0"].erase([99, 38], reason="r")
+    assert lake["shop.public.t0"].state() == before
+    assert lake["shop.public.t0"].erase([77, 78], reason="r").keys == 2
+    goes_on(lake, 2)
+    assert lake["shop.public.t0"].erase([38], reason="r").updates == 1
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_fsck_names_what_is_gone_of_rows_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    lake = tidelake.open(tmp_path / "lake")
+    objects = held_by(lake, monkeypatch, tmp_path / "lake")
+    assert not lake.fsck(quick=quick).findings
+    objects[0].write_bytes(objects[1].read_bytes())
+    with pytest.raises(CorruptionError, match="other ones now"):
+        goes_on(lake)
+    damaged = [] if quick else [("held-damaged", objects[0].name)]
+    objects[1].unlink()
+    for report in (lake.fsck(quick=quick), lake.fsck(["shop"], quick=quick)):
+        found = sorted((one.kind, one.object.rpartition("/")[2]) for one in report.findings)
+        assert found == [*damaged, ("held-missing", objects[1].name)]
+    objects[0].unlink()
+    with pytest.raises(CorruptionError, match="are gone"):
+        goes_on(lake)
 
 
 @pytest.mark.full

@@ -1,26 +1,30 @@
 """Erasure: the rows of some keys leave a collection and its forks at all times, and their bytes go too."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from tidelake.data.given import as_table
 from tidelake.data.keyset import KeySet
+from tidelake.data.mentions import lines_in, may_mention
 from tidelake.data.types import row_schema
-from tidelake.errors import IncompatibleSchema, UsageError
+from tidelake.errors import BlobNotFound, CorruptionError, IncompatibleSchema, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.arguments.keys import one_key
 from tidelake.model.schema import Schema
 from tidelake.shard.reading.lookup import keys_of
+from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.eraser import Eraser, ask
 from tidelake.state.copied import CopyRecord
 from tidelake.state.erased import Erasure
+from tidelake.state.heldback import objects_of, rows_in
 from tidelake.state.state import ShardState
 from tidelake.tabletext import FieldsAsHtml
 
 _REASON_MAX = 500
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,8 @@ class Erasing(CollectionHandle):
             same for each fork.
 
         Raises:
-            UsageError: the keys take more than 1 MiB encoded (about 100,000 integers); or an argument is
-                wrong. Nothing has changed.
+            UsageError: the keys take more than 1 MiB encoded (about 100,000 integers); a stream holds events
+                back that may be about these keys; or an argument is wrong. Nothing has changed.
             InvalidUpdates: the table does not hold valid keys; names the column and the row.
             ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made.
         """
@@ -94,6 +98,7 @@ class Erasing(CollectionHandle):
             given = _keys(keys, spec)
             if not given.num_rows:
                 return ErasureReport("", 0)
+            _check_held_back(shard, given)
             encoded = tuple(KeySet.of(given, spec.schema).keys.to_pylist())
             erasure = Erasure(reason, len(encoded), shard.env.clock.now_ms(), encoded)
             try:
@@ -111,6 +116,44 @@ class Erasing(CollectionHandle):
         `gone_ms` is set once maintenance has found no object and no log entry with the rows. One log scan.
         """
         return dict(self.state().erasures)
+
+
+def _check_held_back(shard: Shard, keys: pa.Table) -> None:
+    """Refuse keys of which a stream may hold events back: they would be rows after the erasure.
+
+    Reads what streams into the collection, or into others of its group, hold back.
+
+    Raises:
+        UsageError: there may be such events; names the writer of the stream.
+        CorruptionError: what is held back is gone.
+    """
+    for _ in range(_TRIES):
+        try:
+            for writer, held in _held_back(shard):
+                if may_mention(lines_in(held), keys):
+                    raise UsageError(
+                        f"the stream of writer {writer!r} holds events back until their transaction ends, "
+                        "and some may be about these keys: they would come after the erasure. Delete the "
+                        "rows at the source, let the stream go on past that, and erase then"
+                    )
+            return
+        except BlobNotFound as error:
+            # The stream has gone on since, unless it is damaged.
+            gone = error.name
+    raise CorruptionError(gone, "a stream holds events back in it, and it is gone: tidelake fsck tells more")
+
+
+def _held_back(shard: Shard) -> Iterator[tuple[str, bytes]]:
+    """What each writer holds back, in Arrow's stream format; newest state."""
+    group = shard.grouped()
+    states = [shard.version().state, *(() if group is None else (group,))]
+    for state in states:
+        for writer, record in state.writers.items():
+            name = writer.partition(":")[2] if group is not None and state is group else writer
+            if rows := rows_in(record.content):
+                yield name, rows
+            for stored in objects_of(state, writer):
+                yield name, shard.stores.blobs.get(stored)
 
 
 def _check_reason(reason: object) -> None:

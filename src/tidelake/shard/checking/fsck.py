@@ -27,6 +27,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.time import TIME_MAX
 from tidelake.shard.checking import bases
 from tidelake.shard.checking.finding import Finding
+from tidelake.shard.checking.heldback import check_held
 from tidelake.shard.checking.leftovers import (
     Leftover,
     leftovers,
@@ -161,6 +162,15 @@ class ShardCheck:
             self._negative(state)
         now_ms = self._env.clock.now_ms()
         self._readable(pinned(state, now_ms) - {info.name for info in listed}, state)
+        if not state.dropped:
+            check_held(
+                state,
+                listed,
+                self._stores.blobs,
+                lambda: self._history().refresh(LoadedVersion(state, 0)).state,
+                self._tell,
+                deep=self._deep,
+            )
         tell_garbage(state, listed, now_ms, self._tell)
         tell_erasures(state, self._tell)
         left = [] if state.dropped else leftovers(state, listed, self._stores.blobs, now_ms)

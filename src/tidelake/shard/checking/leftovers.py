@@ -60,7 +60,7 @@ def _judged(info: BlobInfo, state: ShardState, before_ms: int) -> Leftover | Non
         return Leftover("leaked-rollup", info.name, f"{age}, and a newer rollup exists", True)
     if rolled_up is not None:
         return Leftover("leaked-rollup", info.name, age, False) if old else None
-    if names.is_aside(info.name) or names.is_held(info.name):
+    if names.is_aside(info.name) or names.held_digest(info.name) is not None:
         return None
     return Leftover("unknown-object", info.name, "Tidelake gives no object a name like this", False)
 

@@ -10,8 +10,8 @@ that no state names; the next run finds them, or a collector.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from tidelake.data.container import verify
@@ -20,6 +20,7 @@ from tidelake.errors import (
     BlobExists,
     BlobNotFound,
     CorruptionError,
+    StoreUnavailable,
     TidelakeError,
     UploadExpired,
     UsageError,
@@ -42,6 +43,7 @@ from tidelake.state.copied import (
     succeeding,
 )
 from tidelake.state.edits import Delta, Edits, apply
+from tidelake.state.heldback import digest_of, held_objects
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
@@ -143,6 +145,7 @@ class ShardCopy:
         """
         self._check_format(agreed)
         left_s = agreed.upload_age_ms / 1000 / SHARE
+        self._hold_back(shard_id, frozenset())
         parts = self._parts(shard_id, 0, {}, self._sizes([names.parts(shard_id)]))
         first = copied(self._state, shard_id, parts, self._env.clock.now_ms(), agreed)
         first = recorded(first, self._state, contents_of(self._state))
@@ -170,6 +173,8 @@ class ShardCopy:
         """
         self._check_format(before.agreed)
         id_, seqno = before.shard_id, before.seqno
+        held = held_objects(before)
+        self._hold_back(id_, held)
         # What this run has stored for this shard before, unless the state refuses it for its age by now.
         mine = {
             names.upload(name)[1]: name
@@ -198,6 +203,8 @@ class ShardCopy:
         if history.commit(LoadedVersion(after, 0), delta, newest) is None:
             self._stores.blobs.delete(names.rollup(id_, rollup.seqno, rollup.id))
             return None
+        for name in held - held_objects(newest):
+            self._stores.blobs.delete(name)
         return newest
 
     def _check_format(self, agreed: Agreed) -> None:
@@ -218,6 +225,33 @@ class ShardCopy:
                 # It is found later, as an object that no state names.
                 self._env.failed("copy.discard.failed")
         self._stored.clear()
+
+    def _hold_back(self, shard_id: str, there: Collection[str]) -> None:
+        """Copy the objects in which streams hold rows back, under the names that their records tell.
+
+        Args:
+            shard_id: of the copy.
+            there: names of those that it has.
+        """
+        source, blobs = self._source.stores.blobs, self._stores.blobs
+        prefix = names.held(self._state.shard_id, "")
+        for name in sorted(held_objects(self._state)):
+            own = names.held(shard_id, name.removeprefix(prefix))
+            if own in there:
+                continue
+            try:
+                data = source.get(name)
+            except BlobNotFound as error:
+                # No lease holds it.
+                raise StoreUnavailable(
+                    f"the stream that held {name} back has gone on: copy again", True
+                ) from error
+            if digest_of(data) != names.held_digest(name):
+                raise CorruptionError(name, "it has other bytes than were stored")
+            self._stored.append(own)
+            self._fresh_s = self._now_s()
+            with suppress(BlobExists):
+                blobs.put(own, data)
 
     def _parts(
         self, shard_id: str, seqno: int, there: dict[str, str], found: dict[str, int]
@@ -318,7 +352,8 @@ class ShardCopy:
     def _check_young(self, most_s: float) -> None:
         """Give up if the newest object is so old that a collector may be removing it."""
         passed_s = max(now - then for now, then in zip(self._now_s(), self._fresh_s, strict=True))
-        if passed_s >= most_s and any(part.inline is None for part in copied_parts(self._state)):
+        stored = held_objects(self._state) or any(one.inline is None for one in copied_parts(self._state))
+        if passed_s >= most_s and stored:
             raise UploadExpired(self._state.shard_id, 0, 1)
 
     def _now_s(self) -> tuple[float, float]:
@@ -347,6 +382,12 @@ def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> Sh
             verify(data, part)
             stored.append(name)
             source.blobs.put(name, data)
+        for name in sorted(held_objects(state)):
+            # Of an earlier state they may be gone: a stream that goes on there says so.
+            with suppress(BlobNotFound):
+                data = source.blobs.get(name)
+                stored.append(names.held(shard_id, name.removeprefix(names.held(state.shard_id, ""))))
+                source.blobs.put(stored[-1], data)
         copy = copied(state, shard_id, copies, env.clock.now_ms(), state.agreed)
         History(shard_id, source, env).create(copy)
     except TidelakeError:

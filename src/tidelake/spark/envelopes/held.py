@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidelake.errors import CorruptionError, FormatTooNew
 from tidelake.spark.envelopes.places import Reached, TopicPartition
 from tidelake.spark.envelopes.timeline import Progress
+from tidelake.state.heldback import MARK, STORED, stored_in
 
 # The record is read with each state of the collection: more goes into objects of their own.
 BYTES_MAX = 1 << 20
@@ -23,8 +24,7 @@ BYTES_MAX = 1 << 20
 ROWS_MAX = 8192
 OBJECT_BYTES = 1 << 20
 FORMAT = 1
-_MARK = " transactions "
-_FIELDS = {one.name for one in fields(Progress)} | {"stored"}
+_FIELDS = {one.name for one in fields(Progress)} | {STORED}
 _NAME = "the record of the stream's writer"
 
 
@@ -35,7 +35,7 @@ class Held:
     Attributes:
         progress: how far the stream is.
         rows: bytes of the rows that were held back, as `packed` made them; empty: none were.
-        stored: names of the objects that have them instead, in their order.
+        stored: names of the objects that have them instead, without their shard, in their order.
     """
 
     progress: Progress
@@ -91,8 +91,8 @@ def with_held(content: str, held: Held) -> str:
     for (topic, partition), reached in held.progress.partitions.items():
         by_topic.setdefault(topic, []).append([partition, *reached])
     progress = asdict(replace(held.progress, partitions={})) | {"partitions": by_topic}
-    told = json.dumps({"tidelake": FORMAT, **progress, "stored": held.stored}, separators=(",", ":"))
-    return f"{content}{_MARK}{told} {base64.b85encode(held.rows).decode()}"
+    told = json.dumps({"tidelake": FORMAT, **progress, STORED: held.stored}, separators=(",", ":"))
+    return f"{content}{MARK}{told} {base64.b85encode(held.rows).decode()}"
 
 
 def split(content: str | None) -> tuple[str, Held | None]:
@@ -103,10 +103,10 @@ def split(content: str | None) -> tuple[str, Held | None]:
         CorruptionError: it is not what `with_held` made.
     """
     text = content or ""
-    at = text.find(_MARK)
+    at = text.find(MARK)
     if at < 0:
         return text, None
-    told, _, rows = text[at + len(_MARK) :].partition(" ")
+    told, _, rows = text[at + len(MARK) :].partition(" ")
     found = json.loads(told)
     number = found.pop("tidelake", 0)
     if number > FORMAT:
@@ -118,5 +118,5 @@ def split(content: str | None) -> tuple[str, Held | None]:
         for topic, listed in found["partitions"].items()
         for partition, *reached in listed
     }
-    stored = tuple(found.pop("stored"))
-    return text[:at], Held(Progress(**found), base64.b85decode(rows), stored)
+    del found[STORED]
+    return text[:at], Held(Progress(**found), base64.b85decode(rows), stored_in(text))

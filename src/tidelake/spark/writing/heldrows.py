@@ -30,6 +30,7 @@ from tidelake.spark.envelopes.surveys import fingerprints
 from tidelake.spark.envelopes.timeline import Progress
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema, from_arrow
+from tidelake.state.heldback import digest_of
 
 _OBJECT = "object"
 
@@ -87,16 +88,21 @@ class _ReadObjects:
 
 def _read(uploader: bytes, stored: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of objects, in their order."""
-    for name in stored:
+    for one in stored:
         spec = Uploader.from_bytes(uploader).spec
-        if not names.is_held(name) or not name.startswith(f"{spec.shard_id}/"):
+        name = names.held(spec.shard_id, one)
+        digest = names.held_digest(name)
+        if digest is None:
             raise CorruptionError("the record of a stream's writer", f"it names {name[:99]!r} as its own")
         try:
-            yield held.unpacked(stores_of(spec).blobs.get(name))
+            data = stores_of(spec).blobs.get(name)
         except BlobNotFound as error:
             raise CorruptionError(
                 name, "these events of a stream, which were held back until their transaction ends, are gone"
             ) from error
+        if digest_of(data) != digest:
+            raise CorruptionError(name, "these events of a stream, which were held back, are other ones now")
+        yield held.unpacked(data)
 
 
 def held_rows(collection: Collection, before: Held | None) -> HeldRows | None:
@@ -138,15 +144,15 @@ class HeldStore:
         spec = self._spec()
         blobs, stored = stores_of(spec).blobs, list[str]()
         for data in held.grouped(several) if many else ():
-            stored.append(names.held(spec.shard_id, self._writer, env_here().ids.fresh()))
-            blobs.put(stored[-1], data)
+            stored.append(names.held_as(self._writer, env_here().ids.fresh(), digest_of(data)))
+            blobs.put(names.held(spec.shard_id, stored[-1]), data)
         self._there = [info.name for info in blobs.list(names.helds(spec.shard_id, self._writer))]
         self._kept = tuple(stored)
         return Held(progress, b"" if many else held.merged(several), self._kept)
 
     def committed(self) -> None:
         """Delete what the commit does not need any more. What cannot be deleted is left to a later one."""
-        gone = sorted({*self._there} - {*self._kept})
+        gone = sorted({*self._there} - {names.held(self._spec().shard_id, one) for one in self._kept})
         for name in gone:
             try:
                 stores_of(self._spec()).blobs.delete(name)
