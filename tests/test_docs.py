@@ -22,6 +22,7 @@ from tidelake.shard.runs import plan
 from tidelake.shard.writing import replacement, uploader, upserter
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.state import bases, codec, edits, garbage, spine, state
+from tidelake.state.fields import Move
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -194,8 +195,8 @@ STORED = (
         spine.SpineBatch,
         spine.SpineEdit,
     ),
-    *(edits.Delta, edits.Edits, edits.Move, state.CriticalHold, state.Hold, state.MergeClaim),
-    *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image),
+    *(edits.Delta, edits.Edits, Move, state.CriticalHold, state.Hold, state.MergeClaim),
+    *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image, codec._SpineImage),
     *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader, upserter.Upserter),
     *(events.EventColumns, replacement.Replacement),
     *(saved.Checkpoint, saved.Followed, saved.SavedBatch),

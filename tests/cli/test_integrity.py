@@ -15,7 +15,8 @@ from tidelake.model import names
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state import codec, fuel
-from tidelake.state.edits import Delta, Edits, Move, apply
+from tidelake.state.edits import Delta, Edits, apply
+from tidelake.state.fields import Move
 from tidelake.state.state import Rollup
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])

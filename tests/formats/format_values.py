@@ -22,8 +22,9 @@ from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.state.agreed import Agreed, Longer
 from tidelake.state.bases import Base, Bases, Unpaid
-from tidelake.state.edits import Delta, Edits, Move, Note
+from tidelake.state.edits import Delta, Edits, Note
 from tidelake.state.erased import Erasure
+from tidelake.state.fields import Move
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
@@ -111,28 +112,27 @@ GARBAGE = {part(0x20).name: Garbage(3, 12, 50), f"{SHARD}/rollups/{6:019d}-{'6b'
 DOOMED = {part(0x21).name: Garbage(2, 10, 40)}
 
 STATE = ShardState(
-    SHARD,
-    DOMAIN,
-    13,
-    1_700_000_000_123,
-    F(2),
-    F(8),
-    F(2),
-    Spine.of(4, 2**64, MEMBERS, BATCHES, MERGES),
-    pmap({0: SchemaVersion(SCHEMA, 0), 1: SchemaVersion(LATER_SCHEMA, 5)}),
-    pmap({"w": WRITER, "neu": WriterRecord(0, None, "", F(0))}),
-    pmap({"1a" * 16: HOLD}),
-    pmap({"wächter": CRITICAL}),
-    Retention(100),
-    False,
-    pmap(GARBAGE),
-    pmap(DOOMED),
-    10,
-    Sweep(4, ((7, 60), (9, 70))),
-    ROLLUP,
-    pmap({CLAIM.name: CLAIM}),
-    pmap({CLAIM.chunk(0): (part(0x30),), CLAIM.chunk(2): ()}),
-    WRITTEN,
+    shard_id=SHARD,
+    domain=DOMAIN,
+    seqno=13,
+    committed_ms=1_700_000_000_123,
+    since=F(2),
+    upper=F(8),
+    retained=F(2),
+    spine=Spine.of(4, 2**64, MEMBERS, BATCHES, MERGES),
+    schemas=pmap({0: SchemaVersion(SCHEMA, 0), 1: SchemaVersion(LATER_SCHEMA, 5)}),
+    writers=pmap({"w": WRITER, "neu": WriterRecord(0, None, "", F(0))}),
+    holds=pmap({"1a" * 16: HOLD}),
+    critical=pmap({"wächter": CRITICAL}),
+    retention=Retention(100),
+    garbage=pmap(GARBAGE),
+    doomed=pmap(DOOMED),
+    collected_to=10,
+    sweep=Sweep(4, ((7, 60), (9, 70))),
+    rollup=ROLLUP,
+    claims=pmap({CLAIM.name: CLAIM}),
+    chunks=pmap({CLAIM.chunk(0): (part(0x30),), CLAIM.chunk(2): ()}),
+    written=WRITTEN,
 )
 FIRST_STATE = ShardState(
     SHARD, PAIRS, 0, 1, F((0, 0)), F((0, 0)), F((0, 0)), Spine(), pmap({0: SchemaVersion(SCHEMA, 0)})

@@ -8,7 +8,8 @@ from tidelake.errors import InternalError
 from tidelake.model.frontier import Frontier
 from tidelake.model.frozen import with_fields
 from tidelake.model.time import TimeDomain
-from tidelake.state.edits import Edits, Move
+from tidelake.state.edits import Edits
+from tidelake.state.fields import Move
 from tidelake.state.spine import Spine
 from tidelake.state.state import ShardState
 

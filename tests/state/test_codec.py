@@ -15,7 +15,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, fuel
-from tidelake.state.edits import Delta, Edits, Move, apply
+from tidelake.state.edits import Delta, Edits, apply
+from tidelake.state.fields import Move
 from tidelake.state.formats import NEWEST
 from tidelake.state.garbage import Sweep
 from tidelake.state.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId
@@ -61,10 +62,9 @@ def a_state(batches=3):
 def a_delta():
     member, batch = one(0, 1, 3, hollow(0, 1, Run((a_part("m", rewrite=3, inline=b"\xfe"),))))
     edits = Edits(
-        Move(F(0), F(1)),
-        None,
-        Move(F(0), F(2)),
-        SpineEdit(
+        since=Move(F(0), F(1)),
+        retained=Move(F(0), F(2)),
+        spine=SpineEdit(
             1,
             2**65,
             (SpineId(0, 1),),
@@ -74,19 +74,19 @@ def a_delta():
             (SpineId(0, 2),),
             (FuelingMerge(SpineId(0, 4), Frontier(), 7),),
         ),
-        {1: SchemaVersion(RICH_SCHEMA, 4)},
-        {"w": WriterRecord(9, 2**62, "query", Frontier())},
-        {"h": None},
-        {"c": CriticalHold(F(3), "marke", 1), "d": None},
-        Retention(7),
-        True,
-        ("gone",),
-        ("buried",),
-        Sweep(3, ((4, 5), (6, 7))),
-        Rollup(3, "name", 10, 1),
-        {"0-1": None, "0-2": a_claim()},
-        {"0-1/0": None, "0-2/7": (a_part("c", time_counts=((0, 7),)),)},
-        Written(1, 2, 3, 4),
+        schemas={1: SchemaVersion(RICH_SCHEMA, 4)},
+        writers={"w": WriterRecord(9, 2**62, "query", Frontier())},
+        holds={"h": None},
+        critical={"c": CriticalHold(F(3), "marke", 1), "d": None},
+        retention=Retention(7),
+        dropped=True,
+        doomed=("gone",),
+        buried=("buried",),
+        sweep=Sweep(3, ((4, 5), (6, 7))),
+        rollup=Rollup(3, "name", 10, 1),
+        claims={"0-1": None, "0-2": a_claim()},
+        chunks={"0-1/0": None, "0-2/7": (a_part("c", time_counts=((0, 7),)),)},
+        written=Written(1, 2, 3, 4),
     )
     return Delta("shard", 4, 5, "nonce", edits.rollup, edits)
 

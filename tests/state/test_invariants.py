@@ -20,8 +20,9 @@ from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel, invariants
 from tidelake.state.agreed import Agreed, Longer
 from tidelake.state.bases import Base, Bases
-from tidelake.state.edits import Delta, Edits, Move, apply
+from tidelake.state.edits import Delta, Edits, apply
 from tidelake.state.erased import Erasure
+from tidelake.state.fields import Move
 from tidelake.state.formats import NEWEST
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership

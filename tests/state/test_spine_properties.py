@@ -14,7 +14,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import codec, fuel
 from tidelake.state.append import AtCommit, Exactly
-from tidelake.state.edits import Delta, Edits, Move
+from tidelake.state.edits import Delta, Edits
+from tidelake.state.fields import Move
 from tidelake.state.maintenance import exert_fuel
 from tidelake.state.merging import Policy, requests
 from tidelake.state.space import must_merge_all

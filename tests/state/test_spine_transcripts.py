@@ -22,7 +22,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.state import codec, fuel
 from tidelake.state.claims import record_chunk
 from tidelake.state.commands import Commit
-from tidelake.state.edits import Edits, Move
+from tidelake.state.edits import Edits
+from tidelake.state.fields import Move
 from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel
 from tidelake.state.merging import (

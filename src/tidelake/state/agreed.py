@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidelake.config import Config
-from tidelake.state.formats import NEWEST
+from tidelake.state.formats import FIRST, NEWEST
 
 AGES = ("garbage_age_ms", "upload_age_ms", "token_age_ms")
 """Settings after which something ends that others may need."""
@@ -62,7 +62,7 @@ class Agreed:
     longer: dict[str, Longer] = field(default_factory=dict)
     told: bool = True
     token_age_ms: int = 30 * _DAY_MS
-    format: int = NEWEST
+    format: int = FIRST
 
     @classmethod
     def of(cls, config: Config) -> "Agreed":
@@ -71,6 +71,7 @@ class Agreed:
             lease_ms=int(config.lease_s * 1000),
             garbage_age_ms=int(config.garbage_age_s * 1000),
             upload_age_ms=int(config.upload_age_s * 1000),
+            format=NEWEST,
         )
 
     @property
@@ -115,4 +116,6 @@ class Agreed:
 
 NAMES = ("lease_ms", "garbage_age_ms", "upload_age_ms", "max_ahead_ms", "token_age_ms")
 AS_MADE = Agreed()
+"""Those of a state that does not tell any. They never change, since states are stored without them."""
+NEW = Agreed(format=NEWEST)
 """Those of a new lake, unless its process says otherwise."""

@@ -29,7 +29,8 @@ from tidelake.model.names import uploaded_at
 from tidelake.model.time import Time, TimeDomain
 from tidelake.state.ahead import too_far
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.edits import Edits, Move
+from tidelake.state.edits import Edits
+from tidelake.state.fields import Move
 from tidelake.state.idempotency import IdempotencyKey, answer_of_state, recorded
 from tidelake.state.leaping import leap
 from tidelake.state.staged import Staged

@@ -13,7 +13,8 @@ from dataclasses import replace
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.state.commands import Commit, NoOp, Outcome
-from tidelake.state.edits import Edits, Move, stepped
+from tidelake.state.edits import Edits, stepped
+from tidelake.state.fields import Move
 from tidelake.state.grouped import GroupView
 from tidelake.state.single import writers_of
 from tidelake.state.staged import Staged, begins_before

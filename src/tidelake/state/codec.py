@@ -9,107 +9,107 @@ can be read by people.
 """
 
 import hashlib
-from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
+from types import GenericAlias
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-from pyrsistent import pmap, pset
+from pyrsistent import PMap, PSet, pmap, pset
 
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError
-from tidelake.model.batch import Part
-from tidelake.model.frontier import Frontier
-from tidelake.model.names import NoOrPlainName, ObjectName, PlainName
-from tidelake.model.schema import SchemaVersion
-from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, Agreed
-from tidelake.state.bases import Base, Bases, Unpaid
+from tidelake.model.frozen import with_fields
+from tidelake.model.names import ObjectName
+from tidelake.state.bases import Base, Bases
 from tidelake.state.edits import Delta, Edits
-from tidelake.state.erased import Erasure
-from tidelake.state.formats import FIRST, NEWEST, as_stored, has_later
-from tidelake.state.garbage import Garbage, Sweep
-from tidelake.state.grouped import Decision, Membership
+from tidelake.state.formats import FIRST, NEWEST, as_stored, has_later, usual_of
 from tidelake.state.invariants import check_state
 from tidelake.state.namechecks import check_names, name_check
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
 from tidelake.state.staged import Staged, Staging
-from tidelake.state.state import FIRST as FIRST_ROLLUP
-from tidelake.state.state import (
-    UNSWEPT,
-    CriticalHold,
-    Fork,
-    Hold,
-    MergeClaim,
-    Origin,
-    Retention,
-    Rollup,
-    ShardState,
-    WriterRecord,
-    Written,
-)
+from tidelake.state.state import ShardState
 from tidelake.state.taken import indexed
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Image:
-    """A whole state, with plain containers in the order of their keys."""
-
-    shard_id: PlainName
-    domain: TimeDomain
-    seqno: int
-    committed_ms: int
-    since: Frontier
-    upper: Frontier
-    retained: Frontier
-    next_id: int
-    spent: int
-    members: tuple[Member, ...]
-    batches: tuple[SpineBatch, ...]
-    merges: tuple[FuelingMerge, ...]
-    schemas: dict[int, SchemaVersion]
-    writers: dict[str, WriterRecord] = field(default_factory=dict)
-    holds: dict[str, Hold] = field(default_factory=dict)
-    critical: dict[str, CriticalHold] = field(default_factory=dict)
-    retention: Retention = field(default_factory=Retention)
-    dropped: bool = False
-    garbage: dict[ObjectName, Garbage] = field(default_factory=dict)
-    doomed: dict[ObjectName, Garbage] = field(default_factory=dict)
-    collected_to: int = 0
-    sweep: Sweep = UNSWEPT
-    rollup: Rollup = FIRST_ROLLUP
-    claims: dict[str, MergeClaim] = field(default_factory=dict)
-    chunks: dict[str, tuple[Part, ...]] = field(default_factory=dict)
-    written: Written = field(default_factory=Written)
-    staged: dict[ObjectName, Staged] = field(default_factory=dict)
-    group: NoOrPlainName = ""
-    joined: int = 0
-    memberships: dict[PlainName, Membership] = field(default_factory=dict)
-    decisions: dict[str, Decision] = field(default_factory=dict)
-    expired: int = 0
-    forks: dict[PlainName, Fork] = field(default_factory=dict)
-    origin: Origin | None = None
-    taken: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    let_in: dict[ObjectName, int] = field(default_factory=dict)
-    latest: dict[PlainName, int] = field(default_factory=dict)
-    agreed: Agreed = AS_MADE
-    tokens: dict[int, tuple[str, ...]] = field(default_factory=dict)
+class _SpineImage:
+    next_id: int = 0
+    spent: int = 0
+    members: tuple[Member, ...] = ()
+    batches: tuple[SpineBatch, ...] = ()
+    merges: tuple[FuelingMerge, ...] = ()
     sliced: int = 0
-    bases: tuple[Base, ...] = ()
-    unpaid: Unpaid | None = None
-    erasures: dict[str, Erasure] = field(default_factory=dict)
-    closed_ms: int = 0
 
 
-def _usual(type_: type[Edits] | type[_Image]) -> list[tuple[str, object]]:
-    """The fields of a type and what they say unless they are told."""
-    return [
-        (one.name, one.default if one.default_factory is MISSING else one.default_factory())
-        for one in fields(type_)
-    ]
+@dataclass(frozen=True)
+class _Stored:
+    """How values of a type are stored: as a plain one, with containers in the order of their keys."""
+
+    type_: Any
+    store: Callable[[Any], Any] = lambda value: value
+    load: Callable[[Any], Any] = lambda value: value
 
 
-_USUAL_EDITS, _USUAL_IMAGE = _usual(Edits), _usual(_Image)
+def _spine_image(spine: Spine) -> _SpineImage:
+    batches = tuple(spine.all_batches())
+    return _SpineImage(spine.next_id, spine.spent, tuple(spine.held()), batches, spine.merges, spine.sliced)
+
+
+def _spine(image: _SpineImage) -> Spine:
+    return Spine.of(
+        image.next_id, image.spent, image.members, image.batches, image.merges, sliced=image.sliced
+    )
+
+
+_STORED: dict[Any, _Stored] = {
+    Spine: _Stored(_SpineImage, _spine_image, _spine),
+    Bases: _Stored(tuple[Base, ...], tuple, Bases.of),
+    Staging: _Stored(
+        dict[ObjectName, Staged], lambda staging: dict(sorted(staging.batches.items())), Staging.of
+    ),
+}
+
+
+def _stored(type_: Any) -> _Stored:
+    """How a field of a state is stored, by its type."""
+    if type_ in _STORED:
+        return _STORED[type_]
+    origin, args = get_origin(type_), get_args(type_)
+    if origin is PSet:
+        return _Stored(GenericAlias(tuple, (args[0], ...)), lambda found: tuple(sorted(found)), pset)
+    if origin is not PMap:
+        return _Stored(type_)
+    inner = _stored(args[1])
+    alias = GenericAlias(dict, (args[0], inner.type_))
+    if inner.type_ is args[1]:
+        return _Stored(alias, lambda found: dict(sorted(found.items())), pmap)
+    return _Stored(
+        alias,
+        lambda found: {name: inner.store(one) for name, one in sorted(found.items())},
+        lambda image: pmap({name: inner.load(one) for name, one in image.items()}),
+    )
+
+
+# The fields of a state by name, but for the names of parts, which follow from the others.
+_HINTS = get_type_hints(ShardState, include_extras=True)
+_OF_STATE = {one.name: _stored(_HINTS[one.name]) for one in fields(ShardState) if one.name != "part_names"}
+
+
+def _of_image(one: Field[Any]) -> tuple[str, Any, Any]:
+    """A field of the image of a state, with what a record says that leaves it out."""
+    stored = _OF_STATE[one.name]
+    usual = usual_of(one)
+    if usual is MISSING:
+        return one.name, stored.type_, field()
+    return one.name, stored.type_, field(default_factory=lambda: stored.store(usual), metadata=one.metadata)
+
+
+_Image: Any = make_dataclass(
+    "_Image", [_of_image(one) for one in fields(ShardState) if one.name in _OF_STATE], frozen=True
+)
+_USUAL = {of: [(one.name, usual_of(one)) for one in fields(of)] for of in (Edits, _Image)}
 _NAMES = [one.name for one in fields(Delta) if one.name not in ("edits", "more")]
 
 
@@ -165,23 +165,26 @@ def _record(value: object) -> tuple[int, bytes]:
     """The format and the JSON of a value."""
     match value:
         case Delta():
-            told = [_told(edits, _USUAL_EDITS) for edits in value.steps]
+            told = [_told(edits) for edits in value.steps]
             steps = [step for _, step in told]
             body = {name: getattr(value, name) for name in _NAMES}
             body |= {"edits": steps[0], "more": steps[1:]} if value.more else {"edits": steps[0]}
             return max(format_ for format_, _ in told), msgspec.json.encode(body)
         case _Image():
-            format_, image = _told(value, _USUAL_IMAGE)
-            return format_, msgspec.json.encode(image)
+            format_, sent = _told(value)
         case _:
             format_, sent = as_stored(type(value), value)
-            return format_, msgspec.json.encode(sent)
+    return format_, msgspec.json.encode(sent)
 
 
-def _told(value: Edits | _Image, usual: list[tuple[str, object]]) -> tuple[int, object]:
+def _told(value: object) -> tuple[int, object]:
     """The format and the fields of edits or of a state that are not as usual: mostly a few of many."""
-    told = {name: one for name, usual in usual if (one := getattr(value, name)) is not usual and one != usual}
     type_: Any = type(value)
+    told = {
+        name: one
+        for name, usual in _USUAL[type_]
+        if (one := getattr(value, name)) is not usual and one != usual
+    }
     if not has_later(type_):
         return FIRST, told
     format_, stored = as_stored(type_, value)
@@ -213,53 +216,8 @@ def format_of(state: ShardState) -> int:
     return as_stored(_Image, _image(state))[0] if has_later(_Image) else FIRST
 
 
-def _image(state: ShardState) -> _Image:
-    return _Image(
-        state.shard_id,
-        state.domain,
-        state.seqno,
-        state.committed_ms,
-        state.since,
-        state.upper,
-        state.retained,
-        state.spine.next_id,
-        state.spine.spent,
-        tuple(state.spine.held()),
-        tuple(state.spine.all_batches()),
-        state.spine.merges,
-        dict(sorted(state.schemas.items())),
-        dict(sorted(state.writers.items())),
-        dict(sorted(state.holds.items())),
-        dict(sorted(state.critical.items())),
-        state.retention,
-        state.dropped,
-        dict(sorted(state.garbage.items())),
-        dict(sorted(state.doomed.items())),
-        state.collected_to,
-        state.sweep,
-        state.rollup,
-        dict(sorted(state.claims.items())),
-        dict(sorted(state.chunks.items())),
-        state.written,
-        dict(sorted(state.staged.batches.items())),
-        state.group,
-        state.joined,
-        dict(sorted(state.memberships.items())),
-        dict(sorted(state.decisions.items())),
-        state.expired,
-        dict(sorted(state.forks.items())),
-        state.origin,
-        {seqno: tuple(sorted(ids)) for seqno, ids in sorted(state.taken.items())},
-        dict(sorted(state.let_in.items())),
-        dict(sorted(state.latest.items())),
-        state.agreed,
-        {day: tuple(sorted(names)) for day, names in sorted(state.tokens.items())},
-        state.spine.sliced,
-        tuple(state.bases),
-        state.unpaid,
-        dict(sorted(state.erasures.items())),
-        state.closed_ms,
-    )
+def _image(state: ShardState) -> Any:
+    return _Image(**{name: stored.store(getattr(state, name)) for name, stored in _OF_STATE.items()})
 
 
 def decode_state(data: bytes, name: str) -> ShardState:
@@ -275,48 +233,8 @@ def decode_state(data: bytes, name: str) -> ShardState:
 def decode_unchecked(data: bytes, name: str) -> ShardState:
     """A whole state, even if it breaks rules, for the repair; errors as `decode_record`."""
     image = decode_record("state", data, _Image, name)
-    state = ShardState(
-        image.shard_id,
-        image.domain,
-        image.seqno,
-        image.committed_ms,
-        image.since,
-        image.upper,
-        image.retained,
-        Spine.of(image.next_id, image.spent, image.members, image.batches, image.merges, sliced=image.sliced),
-        pmap(image.schemas),
-        pmap(image.writers),
-        pmap(image.holds),
-        pmap(image.critical),
-        image.retention,
-        image.dropped,
-        pmap(image.garbage),
-        pmap(image.doomed),
-        image.collected_to,
-        image.sweep,
-        image.rollup,
-        pmap(image.claims),
-        pmap(image.chunks),
-        image.written,
-        Staging.of(image.staged),
-        image.group,
-        image.joined,
-        pmap(image.memberships),
-        pmap(image.decisions),
-        image.expired,
-        pmap(image.forks),
-        image.origin,
-        pmap({seqno: pset(ids) for seqno, ids in image.taken.items()}),
-        pmap(image.let_in),
-        pmap(image.latest),
-        agreed=image.agreed,
-        tokens=pmap({day: pset(names) for day, names in image.tokens.items()}),
-        bases=Bases.of(image.bases),
-        unpaid=image.unpaid,
-        erasures=pmap(image.erasures),
-        closed_ms=image.closed_ms,
-    )
-    return replace(state, part_names=indexed(state))
+    state = ShardState(**{name: stored.load(getattr(image, name)) for name, stored in _OF_STATE.items()})
+    return with_fields(state, part_names=indexed(state))
 
 
 def is_state(data: bytes) -> bool:

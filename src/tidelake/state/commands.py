@@ -9,14 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
+from pyrsistent import pmap
+
 from tidelake.errors import CollectionDropped, CollectionInGroup, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import AS_MADE, Agreed
+from tidelake.state.agreed import NEW, Agreed
 from tidelake.state.edits import Edits
 from tidelake.state.fuel import MergeDue
-from tidelake.state.spine import Spine
 from tidelake.state.state import Rollup, ShardState, WriterRecord
 from tidelake.state.tokens import DAY_MS, PREFIX, writes_once
 
@@ -57,12 +58,21 @@ Command: TypeAlias = Callable[[ShardState, int], Outcome[R]]
 
 
 def initial(
-    shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int, agreed: Agreed = AS_MADE
+    shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int, agreed: Agreed = NEW
 ) -> ShardState:
     """The first state of a shard: no times closed, nothing compacted."""
     start = Frontier((domain.minimum,))
-    state = ShardState(shard_id, domain, 0, now_ms, start, start, start, Spine(), agreed=agreed)
-    return replace(state, schemas=state.schemas.set(0, SchemaVersion(schema, 0)))
+    return ShardState(
+        shard_id=shard_id,
+        domain=domain,
+        seqno=0,
+        committed_ms=now_ms,
+        since=start,
+        upper=start,
+        retained=start,
+        schemas=pmap({0: SchemaVersion(schema, 0)}),
+        agreed=agreed,
+    )
 
 
 def open_writer(

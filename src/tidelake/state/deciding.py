@@ -28,7 +28,8 @@ from tidelake.model.time import TimeDomain
 from tidelake.state.ahead import too_far
 from tidelake.state.append import Appended
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.edits import Edits, Move
+from tidelake.state.edits import Edits
+from tidelake.state.fields import Move
 from tidelake.state.grouped import Decision, GroupView, Membership
 from tidelake.state.idempotency import IdempotencyKey, answer_of_state, recorded
 from tidelake.state.leaping import closed_at, closed_for, leap_from

@@ -13,7 +13,8 @@ from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.edits import Delta, Edits, Move, apply
+from tidelake.state.edits import Delta, Edits, apply
+from tidelake.state.fields import Move
 from tidelake.state.spine import Member, Spine, SpineBatch, SpineEdit, SpineId
 from tidelake.state.state import ShardState
 

@@ -5,51 +5,20 @@ process and every other process make the next state with `apply` from the same e
 differ, and a commit costs as much as it changes.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from pyrsistent import PMap, pmap
 
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model import names
-from tidelake.model.batch import Part
-from tidelake.model.frontier import Frontier
 from tidelake.model.frozen import with_fields
-from tidelake.model.names import NoOrPlainName, ObjectName, PlainName
-from tidelake.model.schema import SchemaVersion
+from tidelake.model.names import ObjectName, PlainName
 from tidelake.state import taken, tokens
-from tidelake.state.agreed import Agreed
-from tidelake.state.bases import Base, Unpaid, fallen
-from tidelake.state.erased import Erasure
-from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
-from tidelake.state.grouped import Decision, Membership
-from tidelake.state.spine import SpineEdit
-from tidelake.state.staged import Staged
-from tidelake.state.state import (
-    FIRST,
-    CriticalHold,
-    Fork,
-    Hold,
-    MergeClaim,
-    Origin,
-    Retention,
-    Rollup,
-    ShardState,
-    WriterRecord,
-    Written,
-)
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class Move:
-    """A move of a frontier; `before` is stored so that it can be checked."""
-
-    before: Frontier
-    after: Frontier
+from tidelake.state.bases import fallen
+from tidelake.state.fields import OfEdits, edited, merges, of_edits, with_new
+from tidelake.state.garbage import NEVER_READ, Garbage, leaving
+from tidelake.state.state import FIRST, Origin, Rollup, ShardState, StateFields
 
 
 @dataclass(frozen=True)
@@ -65,88 +34,28 @@ class Note:
     message: str = ""
 
 
-@dataclass(frozen=True)
-class Edits:
-    """The step from one state to the next, field by field.
+@of_edits
+class Edits(StateFields, OfEdits):
+    """The step from one state to the next: what changes of the fields of `StateFields`, and what follows.
 
     Attributes:
-        since: the move of `since`, if it moves.
-        upper: the move of `upper`, if it moves.
-        retained: the move of `retained`, if it moves.
-        spine: what happens to the batches.
-        schemas: new schemas by id.
-        writers: new or changed records by name.
-        holds: new or changed holds by id; None removes one.
-        critical: new or changed ones by name; None removes one.
-        retention: the new one, if it changes.
-        dropped: whether the shard becomes a tombstone.
-        doomed: names of garbage that may be deleted from now on.
         buried: names of doomed blobs that have been deleted.
-        sweep: the new one, if it changes.
-        rollup: the newest rollup, if it changes.
-        claims: new or changed claims by name; None removes one.
-        chunks: finished chunks by their keys; None removes one.
-        written: the new totals, if they change.
-        staged: new or changed staged batches by name; None removes one.
-        group: the new one, if it changes; empty: it leaves its group.
-        joined: the new one, if it changes.
-        memberships: new or changed ones by id; None removes one.
-        decisions: new ones by id; None removes one.
-        expired: the new one, if it changes.
-        forks: new ones by their shards' ids; None removes one.
         let_go: whether a fork and its origin forget each other, since it needs none of its parts.
-        closed_ms: wall clock when the times were closed, if that was in another commit, of the group.
         freed: whether a fork needs no part of its origin any more, and remembers it.
-        taken: ids of uploads that come in and of which others may hold copies, by the seqnos in their names.
         mended: the state before this one is that in `rollup`, which a repair has made, and not that of the
             log: a process that has followed the log so far starts again from there.
         writers_gone: names of writer records that are removed.
-        agreed: the new settings, if they change.
-        tokens: names of writers that are tokens and under which writes begin.
         sliced: the end of the slices, if it moves.
-        bases: new ones by their boundary; None removes one. A base whose boundary goes is not named.
-        unpaid: the new one, if it changes.
         note: what the caller says of the commit. It changes no state, and goes with the entry of the log.
-        erasures: new or changed ones by id.
     """
 
-    since: Move | None = None
-    upper: Move | None = None
-    retained: Move | None = None
-    spine: SpineEdit | None = None
-    schemas: dict[int, SchemaVersion] = field(default_factory=dict)
-    writers: dict[str, WriterRecord] = field(default_factory=dict)
-    holds: dict[str, Hold | None] = field(default_factory=dict)
-    critical: dict[str, CriticalHold | None] = field(default_factory=dict)
-    retention: Retention | None = None
-    dropped: bool = False
-    doomed: tuple[ObjectName, ...] = ()
     buried: tuple[ObjectName, ...] = ()
-    sweep: Sweep | None = None
-    rollup: Rollup | None = None
-    claims: dict[str, MergeClaim | None] = field(default_factory=dict)
-    chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
-    written: Written | None = None
-    staged: dict[ObjectName, Staged | None] = field(default_factory=dict)
-    group: NoOrPlainName | None = None
-    joined: int | None = None
-    memberships: dict[PlainName, Membership | None] = field(default_factory=dict)
-    decisions: dict[str, Decision | None] = field(default_factory=dict)
-    expired: int | None = None
-    forks: dict[PlainName, Fork | None] = field(default_factory=dict)
     let_go: bool = False
-    taken: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    freed: bool = False
     mended: bool = False
     writers_gone: tuple[str, ...] = ()
-    agreed: Agreed | None = None
-    tokens: tuple[str, ...] = ()
     sliced: int | None = None
-    bases: dict[int, Base | None] = field(default_factory=dict)
-    unpaid: Unpaid | None = None
     note: Note | None = None
-    erasures: dict[str, Erasure] = field(default_factory=dict)
-    freed: bool = False
-    closed_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -250,7 +159,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
     """
     seqno = state.seqno + 1
     name = f"{state.shard_id}@{seqno}"
-    changed: dict[str, object] = _replaced(state, edits, name)
+    changed = _merged(state, edits, name)
     try:
         if edits.spine:
             changed["spine"] = state.spine.edited(edits.spine, edits.sliced)
@@ -263,10 +172,8 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         raise CorruptionError(name, str(error)) from error
     if edits.writers or edits.writers_gone or edits.tokens:
         writers, day = {**edits.writers, **dict.fromkeys(edits.writers_gone)}, committed_ms // tokens.DAY_MS
-        changed["writers"] = _edited(state.writers, writers, name)
+        changed["writers"] = edited(state.writers, writers, "writers", name)
         changed["tokens"] = tokens.moved(state.tokens, day, edits.tokens, edits.writers, edits.writers_gone)
-    if edits.dropped:
-        changed["dropped"] = True
     if edits.let_go or edits.freed:
         changed["origin"] = None if edits.let_go else _freed(state.origin, name)
     if edits.dropped or edits.taken or edits.sweep:
@@ -275,44 +182,33 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         changed["latest"] = _latest(state, edits)
     if edits.upper is not None:
         changed["closed_ms"] = committed_ms if edits.closed_ms is None else edits.closed_ms
-    if edits.erasures:
-        changed["erasures"] = state.erasures.update(edits.erasures)
     return with_fields(
         state,
         seqno=seqno,
         committed_ms=committed_ms,
         part_names=taken.reindexed(state, edits),
         **changed,
-        **_discarded(state, edits, committed_ms),
+        **_discarded(state, edits, committed_ms, name),
     )
 
 
-# Fields of a state that edits move, that they replace, and that are maps of which they change some entries.
-_MOVES = ("since", "upper", "retained")
-_VALUES = ("retention", "sweep", "rollup", "written", "group", "joined", "expired", "agreed", "unpaid")
-_MAPS = ("holds", "critical", "claims", "chunks", "memberships", "decisions", "forks")
+_BY_VALUE, _BY_ENTRY = merges(StateFields)
 
 
-def _replaced(state: ShardState, edits: Edits, name: str) -> dict[str, object]:
+def _merged(state: ShardState, edits: Edits, step: str) -> dict[str, object]:
     """The fields that a step changes each by the edit of the same name."""
     changed: dict[str, object] = {}
-    for field_name in _MOVES:
-        if (move := getattr(edits, field_name)) is not None:
-            changed[field_name] = _moved(getattr(state, field_name), move, field_name, name)
-    for field_name in _VALUES:
-        if (value := getattr(edits, field_name)) is not None:
-            changed[field_name] = value
-    for field_name in _MAPS:
-        if edit := getattr(edits, field_name):
-            changed[field_name] = _edited(getattr(state, field_name), edit, name)
-    if edits.schemas:
-        changed["schemas"] = _added(state.schemas, edits.schemas, name)
+    for name, merge in _BY_VALUE:
+        if (edit := getattr(edits, name)) is not None:
+            changed[name] = merge(getattr(state, name), edit, name, step)
+    for name, merge in _BY_ENTRY:
+        if edit := getattr(edits, name):
+            changed[name] = merge(getattr(state, name), edit, name, step)
     return changed
 
 
-def _discarded(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, object]:
-    """What a step changes of the blobs that no state names any more."""
-    name = f"{state.shard_id}@{state.seqno + 1}"
+def _discarded(state: ShardState, edits: Edits, committed_ms: int, name: str) -> dict[str, object]:
+    """What a step of that name changes of the blobs that no state names any more."""
     left = _left(state, edits, committed_ms)
     if not (left or edits.doomed or edits.buried):
         return {}
@@ -320,8 +216,12 @@ def _discarded(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, 
     # Rollups and chunks of merges are not named for readers, so no state misses them.
     lost = [one.removed for one in dooming.values() if one.added < one.removed]
     return {
-        "garbage": _edited(_added(state.garbage, left, name), dict.fromkeys(edits.doomed), name),
-        "doomed": _edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
+        "garbage": edited(
+            with_new(state.garbage, left, "garbage", name), dict.fromkeys(edits.doomed), "garbage", name
+        ),
+        "doomed": edited(
+            with_new(state.doomed, dooming, "doomed", name), dict.fromkeys(edits.buried), "doomed", name
+        ),
         "collected_to": max([state.collected_to, *lost]),
     }
 
@@ -373,31 +273,7 @@ def _freed(origin: Origin | None, name: str) -> Origin:
     return replace(origin, freed=True)
 
 
-def _found(present: PMap[K, V], key: K, name: str) -> V:
+def _found(present: PMap[str, Garbage], key: str, name: str) -> Garbage:
     if key not in present:
         raise CorruptionError(name, f"names {key!r}, which is not there")
     return present[key]
-
-
-def _moved(value: Frontier, move: Move, field_name: str, name: str) -> Frontier:
-    if move.before != value:
-        raise CorruptionError(name, f"{field_name} moves from {move.before} but is {value}")
-    return move.after
-
-
-def _added(present: PMap[K, V], added: Mapping[K, V], name: str) -> PMap[K, V]:
-    for key in added:
-        if key in present:
-            raise CorruptionError(name, f"adds {key!r}, which is already there")
-    return present.update(added) if added else present
-
-
-def _edited(present: PMap[K, V], edits: Mapping[K, V | None], name: str) -> PMap[K, V]:
-    for key, value in edits.items():
-        if value is not None:
-            present = present.set(key, value)
-        elif key in present:
-            present = present.remove(key)
-        else:
-            raise CorruptionError(name, f"removes {key!r}, which is not there")
-    return present

@@ -25,7 +25,7 @@ from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import Time
 from tidelake.state import fuel
 from tidelake.state.bases import Base, Bases
-from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused, initial
 from tidelake.state.edits import Edits
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
 from tidelake.state.staged import Staged, Staging, begins_before
@@ -180,13 +180,13 @@ def started(
     )
     staying = Staging.of({one.name: replace(one, added=0) for one in staged})
     first = ShardState(
-        shard_id,
-        state.domain,
-        0,
-        now_ms,
-        state.since,
-        state.upper,
-        state.retained,
+        shard_id=shard_id,
+        domain=state.domain,
+        seqno=0,
+        committed_ms=now_ms,
+        since=state.since,
+        upper=state.upper,
+        retained=state.retained,
         spine=whole,
         schemas=_registered(state),
         retention=state.retention,
@@ -200,10 +200,8 @@ def started(
 
 def unmade(state: ShardState, fork_id: str, now_ms: int) -> ShardState:
     """What takes the place of a fork that was noted only: an empty shard, of no version of its origin."""
-    start = state.minimum
-    origin = Origin(state.shard_id, -1)
-    schemas = _registered(state)
-    return ShardState(fork_id, state.domain, 0, now_ms, start, start, start, schemas=schemas, origin=origin)
+    made = initial(fork_id, state.domain, state.schema, now_ms)
+    return replace(made, schemas=_registered(state), origin=Origin(state.shard_id, -1))
 
 
 def _registered(state: ShardState) -> PMap[int, SchemaVersion]:

@@ -6,7 +6,7 @@ with format `FIRST`. A field that comes later says so where it is declared (`lat
 record while it has its default, so that the version before goes on reading the record.
 """
 
-from dataclasses import Field, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -25,7 +25,12 @@ def later(format_: int, default: T) -> T:
         format_: the number.
         default: what a record without the field says; not mutable.
     """
-    return field(default=default, metadata={_KEY: format_})
+    return field(default=default, metadata=since(format_))
+
+
+def since(format_: int) -> dict[str, int]:
+    """The metadata of a field of a dataclass that came with a format."""
+    return {} if format_ == FIRST else {_KEY: format_}
 
 
 def as_stored(type_: Any, value: Any) -> tuple[int, Any]:
@@ -50,7 +55,12 @@ def as_stored(type_: Any, value: Any) -> tuple[int, Any]:
 
 
 def _is_left_out(declared: Field[Any], value: Any) -> bool:
-    return _KEY in declared.metadata and value == declared.default
+    return _KEY in declared.metadata and bool(value == usual_of(declared))
+
+
+def usual_of(declared: Field[Any]) -> Any:
+    """The default of a field of a dataclass; `MISSING`: it has none."""
+    return declared.default if declared.default_factory is MISSING else declared.default_factory()
 
 
 @cache

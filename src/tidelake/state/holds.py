@@ -13,7 +13,8 @@ from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, U
 from tidelake.model.frontier import Frontier
 from tidelake.model.frozen import with_fields
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.edits import Edits, Move
+from tidelake.state.edits import Edits
+from tidelake.state.fields import Move
 from tidelake.state.state import CriticalHold, Hold, Retention, ShardState
 
 H = TypeVar("H")

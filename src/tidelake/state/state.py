@@ -1,25 +1,41 @@
 """What a shard remembers: one version of it, a frozen value that shares structure with its predecessors.
 
-`tidelake.state.edits` makes the next version of one.
+`tidelake.state.edits` makes the next version of one. A field is declared once, in `StateFields`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyrsistent import PMap, PSet, pmap, pset
 
 from tidelake.model.batch import HollowBatch, Part
 from tidelake.model.frontier import Frontier
-from tidelake.model.names import PlainName
+from tidelake.model.names import NoOrPlainName, ObjectName, PlainName
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.agreed import AS_MADE, Agreed
-from tidelake.state.bases import NO_BASES, Bases, Unpaid
+from tidelake.state.bases import NO_BASES, Base, Bases, Unpaid
 from tidelake.state.erased import Erasure, last_erased
+from tidelake.state.fields import (
+    Declared,
+    Entries,
+    Growing,
+    Moving,
+    OfState,
+    Value,
+    by_rule,
+    declares,
+    entries,
+    flag,
+    growing,
+    moving,
+    of_state,
+    value,
+)
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
-from tidelake.state.spine import Spine, SpineId
-from tidelake.state.staged import Staging
+from tidelake.state.spine import Spine, SpineEdit, SpineId
+from tidelake.state.staged import Staged, Staging
 from tidelake.state.tokens import Tokens
 from tidelake.tabletext import as_html, number
 
@@ -186,17 +202,16 @@ FIRST = Rollup(0, "0" * 32, 0, 0)
 UNSWEPT = Sweep()
 UNSTAGED = Staging()
 _ZERO = Frontier((0,))
+Taken = PMap[int, PSet[str]]
 
 
-@dataclass(frozen=True)
-class ShardState:
-    """One version of a shard.
+@declares
+class StateFields:
+    """What edits change of a state, each field once. The second type is that in edits.
+
+    In a state:
 
     Attributes:
-        shard_id: of the shard.
-        domain: unit of its times.
-        seqno: of this version.
-        committed_ms: wall clock of its commit.
         since: reads from here on are exact; the meet of `retained` and all holds, never going back.
         upper: every time strictly before it is final.
         retained: the owner allows history before it to go. Holds alone never make history go: a reader that
@@ -208,76 +223,93 @@ class ShardState:
         critical: critical holds, by name.
         retention: how `retained` follows `upper`.
         dropped: the shard is a tombstone.
-        garbage: blobs that are no longer named, by name.
-        doomed: garbage that may be deleted at any moment, by name: it must not be read any more.
-        collected_to: states of this seqno and later ones have all their parts.
+        doomed: garbage that may be deleted at any moment, by name: it must not be read any more. Edits have
+            the names of garbage that becomes so.
         sweep: how far uploads that were never appended are given up.
         rollup: the newest one.
         claims: merges that processes have taken on, by name.
         chunks: the finished parts of each finished chunk of a claim, by its key.
         written: totals of what was written.
-        staged: batches at times that the spine does not have yet.
+        staged: batches at times that the spine does not have yet, by name.
         group: id of the group of collections that decides its writes; empty: it is in none.
         joined: seqno of the group's state that took it in; see `Membership.admitted`.
         memberships: of a group: its collections, by id.
         decisions: of a group: transactions that some members may not have applied yet, by id.
         expired: of a group: transactions that began before this seqno can no longer be decided.
+        forks: the shards that have begun as versions of this one, by id. A tombstone has them as well.
+        taken: ids of uploads that came in and of which others may hold copies, by the seqnos in their names,
+            until the sweep's floor has passed these; see `tidelake.state.taken`.
+        agreed: settings that all processes of the lake agree on.
+        tokens: names of writers that are tokens, by the day on which a write under them last began. Edits
+            have the names of those under which writes begin.
+        bases: contents at boundaries of the spine. Edits have new ones by their boundary, and do not name a
+            base whose boundary goes.
+        unpaid: the last base that was made and not kept.
+        erasures: those that were asked for, by id.
+        closed_ms: wall clock when the last time before `upper` was closed; 0: unknown. Edits have it if that
+            was in another commit, of the group.
+    """
+
+    since: Moving = moving()
+    upper: Moving = moving()
+    retained: Moving = moving()
+    spine: Declared[Spine, SpineEdit | None] = by_rule(Spine(), lambda: None)
+    schemas: Growing[int, SchemaVersion] = growing()
+    writers: Declared[PMap[str, WriterRecord], dict[str, WriterRecord]] = by_rule(pmap())
+    holds: Entries[str, Hold] = entries()
+    critical: Entries[str, CriticalHold] = entries()
+    retention: Value[Retention] = value(Retention())
+    dropped: Declared[bool, bool] = flag()
+    doomed: Declared[PMap[ObjectName, Garbage], tuple[ObjectName, ...]] = by_rule(pmap(), tuple)
+    sweep: Value[Sweep] = value(UNSWEPT)
+    rollup: Value[Rollup] = value(FIRST)
+    claims: Entries[str, MergeClaim] = entries()
+    chunks: Entries[str, tuple[Part, ...]] = entries()
+    written: Value[Written] = value(Written())
+    staged: Declared[Staging, dict[ObjectName, Staged | None]] = by_rule(UNSTAGED)
+    group: Value[NoOrPlainName] = value("")
+    joined: Value[int] = value(0)
+    memberships: Entries[PlainName, Membership] = entries()
+    decisions: Entries[str, Decision] = entries()
+    expired: Value[int] = value(0)
+    forks: Entries[PlainName, Fork] = entries()
+    taken: Declared[Taken, dict[int, tuple[str, ...]]] = by_rule(pmap())
+    agreed: Value[Agreed] = value(AS_MADE)
+    tokens: Declared[Tokens, tuple[str, ...]] = by_rule(pmap(), tuple)
+    bases: Declared[Bases, dict[int, Base | None]] = by_rule(NO_BASES)
+    unpaid: Value[Unpaid | None] = value(None)
+    erasures: Growing[str, Erasure] = growing(anew=True)
+    closed_ms: Declared[int, int | None] = by_rule(0, lambda: None)
+
+
+@of_state
+class ShardState(StateFields, OfState):
+    """One version of a shard: the fields of `StateFields`, and those that follow from edits of others.
+
+    Attributes:
+        shard_id: of the shard.
+        domain: unit of its times.
+        seqno: of this version.
+        committed_ms: wall clock of its commit.
+        garbage: blobs that are no longer named, by name.
+        collected_to: states of this seqno and later ones have all their parts.
+        origin: of a fork: the shard that it began from; None: of any other shard.
         let_in: by name of a staged batch that awaited a transaction: seqno of the first state in which it no
             longer did.
         latest: of a group: by id of a collection, seqno of the group's last state that let rows in for it.
-        forks: the shards that have begun as versions of this one, by id. A tombstone has them as well.
-        origin: of a fork: the shard that it began from; None: of any other shard.
-        taken: ids of uploads that came in and of which others may hold copies, by the seqnos in their names,
-            until the sweep's floor has passed these; see `tidelake.state.taken`.
         part_names: of all parts in it. Not stored: it follows from the other fields.
-        agreed: settings that all processes of the lake agree on.
-        tokens: names of writers that are tokens, by the day on which a write under them last began.
-        bases: contents at boundaries of the spine.
-        unpaid: the last base that was made and not kept.
-        erasures: those that were asked for, by id.
-        closed_ms: wall clock when the last time before `upper` was closed; 0: unknown.
     """
 
-    shard_id: str
+    shard_id: PlainName
     domain: TimeDomain
     seqno: int
     committed_ms: int
-    since: Frontier
-    upper: Frontier
-    retained: Frontier
-    spine: Spine = field(default_factory=Spine)
-    schemas: PMap[int, SchemaVersion] = field(default_factory=pmap)
-    writers: PMap[str, WriterRecord] = field(default_factory=pmap)
-    holds: PMap[str, Hold] = field(default_factory=pmap)
-    critical: PMap[str, CriticalHold] = field(default_factory=pmap)
-    retention: Retention = Retention()
-    dropped: bool = False
-    garbage: PMap[str, Garbage] = field(default_factory=pmap)
-    doomed: PMap[str, Garbage] = field(default_factory=pmap)
+    garbage: PMap[ObjectName, Garbage] = pmap()
     collected_to: int = 0
-    sweep: Sweep = UNSWEPT
-    rollup: Rollup = FIRST
-    claims: PMap[str, MergeClaim] = field(default_factory=pmap)
-    chunks: PMap[str, tuple[Part, ...]] = field(default_factory=pmap)
-    written: Written = Written()
-    staged: Staging = UNSTAGED
-    group: str = ""
-    joined: int = 0
-    memberships: PMap[str, Membership] = field(default_factory=pmap)
-    decisions: PMap[str, Decision] = field(default_factory=pmap)
-    expired: int = 0
-    forks: PMap[str, Fork] = field(default_factory=pmap)
     origin: Origin | None = None
-    taken: PMap[int, PSet[str]] = field(default_factory=pmap)
-    let_in: PMap[str, int] = field(default_factory=pmap)
-    latest: PMap[str, int] = field(default_factory=pmap)
-    part_names: PSet[str] = field(default_factory=pset)
-    agreed: Agreed = AS_MADE
-    tokens: Tokens = field(default_factory=pmap)
-    bases: Bases = NO_BASES
-    unpaid: Unpaid | None = None
-    erasures: PMap[str, Erasure] = field(default_factory=pmap)
-    closed_ms: int = 0
+    let_in: PMap[ObjectName, int] = pmap()
+    latest: PMap[PlainName, int] = pmap()
+    part_names: PSet[str] = pset()
 
     def _repr_html_(self) -> str:
         """What a notebook shows: sizes and frontiers, and not each batch."""

@@ -12,22 +12,17 @@ longer than an upload may take.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-from pyrsistent import PMap, PSet, pset
+from pyrsistent import PSet, pset
 
 from tidelake.errors import AlreadyTaken
 from tidelake.model import names
 from tidelake.model.batch import Part
 from tidelake.state.garbage import Change, arriving, going
-
-if TYPE_CHECKING:
-    from tidelake.state.state import ShardState
-
-Taken = PMap[int, PSet[str]]
+from tidelake.state.state import ShardState, Taken
 
 
-def indexed(state: "ShardState") -> PSet[str]:
+def indexed(state: ShardState) -> PSet[str]:
     """The names of all parts. Costs O(parts)."""
     batches = [member.batch for member in state.spine.held()]
     batches += [staged.batch for staged in state.staged.batches.values()]
@@ -36,7 +31,7 @@ def indexed(state: "ShardState") -> PSet[str]:
     return pset(found)
 
 
-def reindexed(state: "ShardState", edits: Change) -> PSet[str]:
+def reindexed(state: ShardState, edits: Change) -> PSet[str]:
     """The names of all parts after a step. Costs O(change)."""
     if edits.spine is None and not edits.staged and not edits.chunks and not edits.bases:
         return state.part_names
@@ -83,7 +78,7 @@ def is_taken(taken: Taken, name: str) -> bool:
     return id_ in taken.get(seqno, ())
 
 
-def repeated(state: "ShardState", offered: Iterable[Part]) -> AlreadyTaken | None:
+def repeated(state: ShardState, offered: Iterable[Part]) -> AlreadyTaken | None:
     """The error for the first part that is in the state or was. O(parts), or O(state) if there is one."""
     for part in offered:
         name = part.name
@@ -94,7 +89,7 @@ def repeated(state: "ShardState", offered: Iterable[Part]) -> AlreadyTaken | Non
     return None
 
 
-def _where(state: "ShardState", name: str) -> str:
+def _where(state: ShardState, name: str) -> str:
     """In which place of the state a part is, in words."""
     for member in state.spine:
         if any(part.name == name for part in member.batch.parts()):

@@ -22,7 +22,8 @@ from tidelake.model.time import TimeDomain
 from tidelake.shard.checking.leftovers import leftovers
 from tidelake.state import codec, commands
 from tidelake.state.dropping import drop_shard
-from tidelake.state.edits import Delta, Edits, Move
+from tidelake.state.edits import Delta, Edits
+from tidelake.state.fields import Move
 from tidelake.state.formats import NEWEST
 from tidelake.state.garbage import Sweep
 from tidelake.state.spine import Spine, SpineEdit

@@ -15,7 +15,8 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.shard.checking.mend import _erasures_in
 from tidelake.state import codec, fuel
-from tidelake.state.edits import Delta, Edits, Move
+from tidelake.state.edits import Delta, Edits
+from tidelake.state.fields import Move
 from tidelake.state.garbage import Garbage
 from tidelake.state.spine import SpineEdit, SpineId
 from tidelake.state.state import MergeClaim, Rollup

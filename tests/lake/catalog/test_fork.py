@@ -225,7 +225,8 @@ def _sealed(state, now_ms, upper):
     from tidelake.model.batch import HollowBatch
     from tidelake.model.bounds import Bounds
     from tidelake.state.commands import Commit
-    from tidelake.state.edits import Edits, Move
+    from tidelake.state.edits import Edits
+    from tidelake.state.fields import Move
     from tidelake.state.staging import closing
 
     step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)))
