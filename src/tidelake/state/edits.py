@@ -18,7 +18,7 @@ from tidelake.state import taken, tokens
 from tidelake.state.bases import fallen
 from tidelake.state.fields import OfEdits, edited, merges, of_edits, with_new
 from tidelake.state.garbage import NEVER_READ, Garbage, leaving
-from tidelake.state.state import FIRST, Origin, Rollup, ShardState, StateFields
+from tidelake.state.state import FIRST, Origin, Rollup, ShardState, StateFields, Taken
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garba
     return {blob: Garbage(min(added, seqno), seqno, committed_ms) for blob, added in found.items()}
 
 
-def _taken(state: ShardState, edits: Edits) -> taken.Taken:
+def _taken(state: ShardState, edits: Edits) -> Taken:
     if edits.dropped:
         return pmap()
     known = taken.added(state.taken, edits.taken)
