@@ -32,7 +32,6 @@ from tidelake.state import (
     deciding,
     dropping,
     erasing,
-    forgetting,
     forking,
     holds,
     joining,
@@ -184,10 +183,7 @@ class World:
     def forget_tokens(self):
         if self.rng.random() < 0.2:
             self.now_ms += DAY_MS
-        return partial(forgetting.forget_tokens, names_max=self.rng.randint(1, 3))
-
-    def date_tokens(self):
-        return partial(forgetting.date_tokens, names_max=self.rng.randint(1, 3))
+        return partial(collection.forget_tokens, names_max=self.rng.randint(1, 3))
 
     def add_rollup(self):
         seqno = max(0, self.state.seqno - self.rng.randint(0, 3))
@@ -786,7 +782,7 @@ def test_tokens_begin_and_are_forgotten_at_the_same_cost_however_many_there_are(
     for command in (
         partial(commands.open_writer, name="token:new"),
         partial(commands.open_writer, name="token:3"),
-        partial(forgetting.forget_tokens, now_ms=99 * DAY_MS, names_max=8),
+        partial(collection.forget_tokens, now_ms=99 * DAY_MS, names_max=8),
     ):
         few, many = (state_and_step(state, command) for state in (small, big))
         assert touched(*many) <= touched(*few) + 16

@@ -8,7 +8,7 @@ from pyrsistent import pmap, pset
 from shard_states import F, Shard
 
 from tidelake.errors import UsageError
-from tidelake.state import applying, deciding, forgetting, joining, single
+from tidelake.state import applying, collection, deciding, joining, single
 from tidelake.state.agreed import AS_MADE
 from tidelake.state.append import Exactly
 from tidelake.state.codec import decode_state, encode_delta, encode_state
@@ -49,7 +49,7 @@ def write(shard, token, now_ms=10):
 
 
 def forget(shard, now_ms, names_max=1000):
-    return shard.do(forgetting.forget_tokens, now_ms=now_ms, names_max=names_max).result
+    return shard.do(collection.forget_tokens, now_ms=now_ms, names_max=names_max).result
 
 
 def with_tokens(count, days):
@@ -113,18 +113,7 @@ def test_a_writer_that_has_written_another_number_is_never_forgotten_whatever_it
         assert isinstance(outcome, Commit)
     begin(shard, "w", 2 * DAY_MS)
     assert not shard.state.tokens
-    assert isinstance(shard.do(forgetting.date_tokens, names_max=9), NoOp)
     assert forget(shard, 99 * AGE_MS) == 0 and "token:w" in shard.state.writers
-
-
-def test_tokens_that_an_earlier_version_wrote_are_counted_from_when_they_are_found():
-    shard = Shard()
-    begin(shard, "a")
-    shard.do(open_writer, name="named")
-    shard.state = replace(shard.state, tokens=pmap())
-    assert shard.do(forgetting.date_tokens, names_max=9, now_ms=8 * DAY_MS).result == 1
-    assert shard.state.tokens == pmap({8: pset(["token:a"])})
-    assert shard.do(forgetting.date_tokens, names_max=9, now_ms=9 * DAY_MS).result == 0
 
 
 def test_an_age_of_tokens_that_becomes_shorter_takes_nothing_from_those_who_count_on_it():
@@ -144,8 +133,6 @@ def test_a_group_forgets_tokens_of_its_members_and_of_transactions():
     group.do(single.open_member_writer, name="w", **opened)
     begin(group, "t", resume=True)
     assert group.state.tokens == pmap({0: pset(["c:token:a", "token:t"])})
-    group.state = replace(group.state, tokens=pmap())
-    assert group.do(forgetting.date_tokens, names_max=9).result == 2
     assert forget(group, AGE_MS + DAY_MS) == 2
     assert set(group.state.writers) == {"c:w"}
 
@@ -182,7 +169,7 @@ def test_what_a_write_stores_does_not_grow_with_the_number_of_tokens(count):
     outcome = open_writer(shard.state, 10, "token:new")
     delta = Delta("s", 1, 10, "n", shard.state.rollup, outcome.edits)
     assert len(encode_delta(delta)) < 500
-    gone = forgetting.forget_tokens(shard.state, 99 * AGE_MS, names_max=250)
+    gone = collection.forget_tokens(shard.state, 99 * AGE_MS, names_max=250)
     assert len(gone.edits.writers_gone) == 250
 
 

@@ -54,7 +54,6 @@ class Collected:
         listed_s: when it last listed the uploads.
         floor: uploads below this seqno that no state names are deleted already.
         aged_s: when it last looked for uploads and tokens that are too old.
-        dated: whether it has looked for tokens that an earlier version wrote without their day.
         trimmed: entries of the log before this seqno are removed already.
     """
 
@@ -62,7 +61,6 @@ class Collected:
     listed_s: float | None = None
     floor: int = 0
     aged_s: float | None = None
-    dated: bool = False
     trimmed: int = 0
 
 

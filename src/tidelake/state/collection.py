@@ -1,4 +1,4 @@
-"""The commands of garbage collection: doom what is free, bury what is deleted, refuse uploads that are old.
+"""The commands of garbage collection: doom what is free, bury what is deleted, refuse and forget what is old.
 
 `tidelake.state.garbage` says why nothing is needed again once it is deleted, however long a process stalls.
 """
@@ -13,6 +13,7 @@ from tidelake.state.forking import fork_pins
 from tidelake.state.garbage import Sweep, free
 from tidelake.state.holds import reader_pins
 from tidelake.state.state import ShardState
+from tidelake.state.tokens import over
 
 
 def doom(state: ShardState, now_ms: int, *, names_max: int) -> Outcome[tuple[str, ...]]:
@@ -56,3 +57,18 @@ def raise_floor(state: ShardState, now_ms: int, *, unnamed_max: int | None) -> O
     if wanted and all(noted_ms + age_ms // 2 <= now_ms for _, noted_ms in marks):
         after = replace(after, marks=(*marks, (state.seqno + 1, now_ms)))
     return NoOp(sweep) if after == sweep else Commit(Edits(sweep=after), after)
+
+
+def forget_tokens(state: ShardState, now_ms: int, *, names_max: int) -> Outcome[int]:
+    """Forget some tokens under which no write has begun for `token_age_ms`; how many. O(removed) and O(days).
+
+    Args:
+        state: of a collection or a group.
+        now_ms: wall clock.
+        names_max: how many at most.
+    """
+    old = (
+        name for day in sorted(state.tokens) if over(day, state.agreed, now_ms) for name in state.tokens[day]
+    )
+    names = () if state.dropped else tuple(sorted(itertools.islice(old, names_max)))
+    return Commit(Edits(writers_gone=names), len(names)) if names else NoOp(0)

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pyrsistent import pmap, pset
+from pyrsistent import pmap
 
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
@@ -27,11 +27,10 @@ from tidelake.state.erased import Erasure
 from tidelake.state.forking import started
 from tidelake.state.garbage import NEVER_READ, Garbage
 from tidelake.state.holds import settle
-from tidelake.state.spine import Spine
 from tidelake.state.staged import Staged
 from tidelake.state.state import ShardState, WriterRecord
 from tidelake.state.taken import indexed
-from tidelake.state.tokens import Tokens, is_token, writes_once
+from tidelake.state.tokens import by_last_day
 
 # Names of writers that users choose have no control characters.
 WRITER = "\0copy"
@@ -114,20 +113,8 @@ def with_group(state: ShardState, group: ShardState | None) -> ShardState:
     known = {writer: name for name in group.writers if (writer := name.removeprefix(start)) in writers}
     days = [(day, there) for day, there in group.tokens.items()]
     of_group = [(day, [w for w, name in known.items() if name in there]) for day, there in days]
-    tokens = _joined([*((day, list(there)) for day, there in state.tokens.items()), *of_group], writers)
+    tokens = by_last_day([*state.tokens.items(), *of_group], writers)
     return replace(state, group="", joined=0, writers=writers, tokens=tokens)
-
-
-def _joined(days: Iterable[tuple[int, list[str]]], writers: Mapping[str, WriterRecord]) -> Tokens:
-    """Tokens by their last day, of those that the writers know."""
-    last: dict[str, int] = {}
-    for day, there in sorted(days):
-        last |= dict.fromkeys(there, day)
-    found: dict[int, set[str]] = {}
-    for name, day in last.items():
-        if name in writers and is_token(name) and writes_once(writers[name]):
-            found.setdefault(day, set()).add(name)
-    return pmap({day: pset(there) for day, there in found.items()})
 
 
 def copied_parts(state: ShardState) -> Iterable[Part]:
@@ -153,18 +140,15 @@ def copied(
         runs = tuple(Run(tuple(parts[part.name] for part in run.parts), run.truncated) for run in of.runs)
         return replace(of, runs=runs)
 
-    spine = state.spine
-    members = [replace(member, batch=batch(member.batch)) for member in spine]
-    whole = Spine.of(
-        spine.next_id, spine.spent, members, spine.all_batches(), spine.merges, sliced=spine.sliced
-    )
+    members = [replace(member, batch=batch(member.batch)) for member in state.spine]
+    whole = state.spine.with_members(members)
     staged = [Staged(batch(old.batch), 0) for old in state.staged]
     bases = [replace(base, runs=batch(base.batch(state.minimum)).runs) for base in state.bases]
     writers = state.writers.discard(WRITER)
     return replace(
         started(state, shard_id, now_ms, whole, staged=staged, bases=bases),
         writers=writers,
-        tokens=_joined(((day, list(there)) for day, there in state.tokens.items()), writers),
+        tokens=by_last_day(state.tokens.items(), writers),
         critical=state.critical,
         written=state.written,
         # The settings of the lake of the copy.

@@ -8,16 +8,19 @@ differ, and a commit costs as much as it changes.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pyrsistent import PMap, pmap
+from pyrsistent import PMap, PSet, pmap
 
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model import names
+from tidelake.model.batch import Part
 from tidelake.model.frozen import with_fields
 from tidelake.model.names import ObjectName, PlainName
 from tidelake.state import taken, tokens
 from tidelake.state.bases import fallen
 from tidelake.state.fields import OfEdits, edited, merges, of_edits, with_new
-from tidelake.state.garbage import NEVER_READ, Garbage, leaving
+from tidelake.state.garbage import NEVER_READ, Garbage
+from tidelake.state.spine import Member
+from tidelake.state.staged import Staged
 from tidelake.state.state import FIRST, Origin, Rollup, ShardState, StateFields, Taken
 
 
@@ -186,7 +189,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         state,
         seqno=seqno,
         committed_ms=committed_ms,
-        part_names=taken.reindexed(state, edits),
+        part_names=_reindexed(state, edits),
         **changed,
         **_discarded(state, edits, committed_ms, name),
     )
@@ -205,6 +208,69 @@ def _merged(state: ShardState, edits: Edits, step: str) -> dict[str, object]:
         if edit := getattr(edits, name):
             changed[name] = merge(getattr(state, name), edit, name, step)
     return changed
+
+
+def leaving(state: ShardState, edits: Edits) -> Iterator[tuple[str, int]]:
+    """The stored parts that a step removes from the state, each with the seqno from which readers had it.
+
+    Parts of the chunks of merges under way were never read.
+
+    Args:
+        state: before the step.
+        edits: the step.
+    """
+    gone = [(part.name, added) for part, added in going(state, edits) if part.inline is None]
+    kept = {part.name for part in arriving(edits)} if gone else ()
+    yield from ((name, added) for name, added in gone if name not in kept)
+
+
+def going(state: ShardState, edits: Edits) -> Iterator[tuple[Part, int]]:
+    """The parts of everything that a step removes or changes; some stay elsewhere. Arguments as `leaving`."""
+    staged = state.staged.batches
+    gone: list[Member | Staged] = [staged[name] for name in edits.staged if name in staged]
+    if edits.spine is not None:
+        gone += [state.spine.members[id_.lo] for id_ in edits.spine.members_gone]
+    for held in gone:
+        for part in held.batch.parts():
+            yield part, held.added
+    bases = {base.hi: base for base in fallen(state.bases, edits.spine)}
+    bases |= {hi: base for hi in edits.bases if (base := state.bases.get(hi)) is not None}
+    for base in bases.values():
+        for part in base.parts():
+            yield part, base.added
+    for key in edits.chunks:
+        for part in state.chunks.get(key, ()):
+            yield part, NEVER_READ
+
+
+def arriving(edits: Edits) -> Iterator[Part]:
+    """The parts of everything that a step puts into the state; some may have been elsewhere in it before."""
+    for parts in edits.chunks.values():
+        yield from parts or ()
+    for staged in edits.staged.values():
+        if staged is not None:
+            yield from staged.batch.parts()
+    if edits.spine is not None:
+        for member in edits.spine.members:
+            yield from member.batch.parts()
+    for base in edits.bases.values():
+        if base is not None:
+            yield from base.parts()
+
+
+def _reindexed(state: ShardState, edits: Edits) -> PSet[str]:
+    """The names of all parts after a step. Costs O(change)."""
+    if edits.spine is None and not edits.staged and not edits.chunks and not edits.bases:
+        return state.part_names
+    gone = {part.name for part, _ in going(state, edits)}
+    come = {part.name for part in arriving(edits)}
+    known = state.part_names.evolver()
+    for name in gone - come:
+        if name in state.part_names:
+            known.remove(name)
+    for name in come - gone:
+        known.add(name)
+    return known.persistent()
 
 
 def _discarded(state: ShardState, edits: Edits, committed_ms: int, name: str) -> dict[str, object]:

@@ -174,10 +174,7 @@ def started(
         staged: what is staged in it.
         bases: that stand at boundaries of its batches.
     """
-    members = [replace(member, added=0) for member in spine]
-    whole = Spine.of(
-        spine.next_id, spine.spent, members, spine.all_batches(), spine.merges, sliced=spine.sliced
-    )
+    whole = spine.with_members(replace(member, added=0) for member in spine)
     staying = Staging.of({one.name: replace(one, added=0) for one in staged})
     first = ShardState(
         shard_id=shard_id,

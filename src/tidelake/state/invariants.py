@@ -18,9 +18,9 @@ from tidelake.model.evolution import evolved
 from tidelake.model.frontier import Frontier
 from tidelake.state.agreed import AGES
 from tidelake.state.bases import Base
-from tidelake.state.edits import Edits
+from tidelake.state.edits import Edits, arriving, going
 from tidelake.state.forking import fork_pins, is_borrowed, is_borrower, lender
-from tidelake.state.garbage import arriving, expired, going
+from tidelake.state.garbage import expired
 from tidelake.state.spine import (
     Member,
     Spine,

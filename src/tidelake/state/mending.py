@@ -13,7 +13,7 @@ Pure: `tidelake.shard.checking.mend` finds out which parts are there, and copies
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pyrsistent import PMap, pmap, pset
+from pyrsistent import PMap, pmap
 
 from tidelake.errors import IncompatibleSchema
 from tidelake.model import names
@@ -31,7 +31,7 @@ from tidelake.state.spine import Member, Spine, SpineId
 from tidelake.state.staged import Staged, Staging, begins_before
 from tidelake.state.state import FIRST, CriticalHold, Hold, ShardState
 from tidelake.state.taken import indexed
-from tidelake.state.tokens import Tokens, is_token, writes_once
+from tidelake.state.tokens import by_last_day
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class _Mending:
             retained=retained,
             claims=pmap(),
             chunks=pmap(),
-            tokens=_tokens(state),
+            tokens=by_last_day(state.tokens.items(), state.writers),
             erasures=_erasures(state),
             holds=pmap({name: hold for name, hold in state.holds.items() if self._held(name, hold, since)}),
             critical=pmap({name: self._moved(name, hold, since) for name, hold in state.critical.items()}),
@@ -330,16 +330,6 @@ def _follows(before: Mapping[int, SchemaVersion], version: SchemaVersion) -> boo
         return evolved(versions, version.schema, renamed=version.renamed) == version.schema
     except IncompatibleSchema:
         return False
-
-
-def _tokens(state: ShardState) -> Tokens:
-    """The tokens that are known by at least one day, each under the last of these days."""
-    days = {name: day for day in sorted(state.tokens) for name in state.tokens[day]}
-    found: dict[int, set[str]] = {}
-    for name, day in days.items():
-        if name in state.writers and is_token(name) and writes_once(state.writers[name]):
-            found.setdefault(day, set()).add(name)
-    return pmap({day: pset(names) for day, names in found.items()})
 
 
 def _erasures(state: ShardState) -> PMap[str, Erasure]:

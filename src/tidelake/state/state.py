@@ -36,7 +36,6 @@ from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import Spine, SpineEdit, SpineId
 from tidelake.state.staged import Staged, Staging
-from tidelake.state.tokens import Tokens
 from tidelake.tabletext import as_html, number
 
 
@@ -203,6 +202,7 @@ UNSWEPT = Sweep()
 UNSTAGED = Staging()
 _ZERO = Frontier((0,))
 Taken = PMap[int, PSet[str]]
+Tokens = PMap[int, PSet[str]]
 
 
 @declares

@@ -18,7 +18,6 @@ from pyrsistent import PSet, pset
 from tidelake.errors import AlreadyTaken
 from tidelake.model import names
 from tidelake.model.batch import Part
-from tidelake.state.garbage import Change, arriving, going
 from tidelake.state.state import ShardState, Taken
 
 
@@ -29,21 +28,6 @@ def indexed(state: ShardState) -> PSet[str]:
     found = [part.name for held in (*batches, *state.bases) for part in held.parts()]
     found += [part.name for parts in state.chunks.values() for part in parts]
     return pset(found)
-
-
-def reindexed(state: ShardState, edits: Change) -> PSet[str]:
-    """The names of all parts after a step. Costs O(change)."""
-    if edits.spine is None and not edits.staged and not edits.chunks and not edits.bases:
-        return state.part_names
-    gone = {part.name for part, _ in going(state, edits)}
-    come = {part.name for part in arriving(edits)}
-    known = state.part_names.evolver()
-    for name in gone - come:
-        if name in state.part_names:
-            known.remove(name)
-    for name in come - gone:
-        known.add(name)
-    return known.persistent()
 
 
 def by_seqno(offered: Iterable[str]) -> dict[int, tuple[str, ...]]:

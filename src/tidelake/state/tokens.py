@@ -12,25 +12,15 @@ INVARIANT: a token stands under the day on which a write under it last began, or
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
-from pyrsistent import PMap, PSet, pset
+from pyrsistent import pmap, pset
 
 from tidelake.state.agreed import Agreed
+from tidelake.state.state import Tokens, WriterRecord
 
 PREFIX = "token:"
 """Names of tokens begin with this. In a group the id of a collection may stand before it."""
 DAY_MS = 86_400_000
-
-Tokens = PMap[int, PSet[str]]
-
-
-class Record(Protocol):
-    """What matters here of a writer's record."""
-
-    @property
-    def sequence(self) -> int | None:
-        """Number of the last write that is in."""
 
 
 def is_token(name: str) -> bool:
@@ -38,7 +28,7 @@ def is_token(name: str) -> bool:
     return name.startswith(PREFIX) or f":{PREFIX}" in name
 
 
-def writes_once(record: Record | None) -> bool:
+def writes_once(record: WriterRecord | None) -> bool:
     """Whether a writer has written nothing, or only number 0."""
     return record is None or record.sequence in (None, 0)
 
@@ -62,7 +52,7 @@ def over(day: int, agreed: Agreed, now_ms: int) -> bool:
 
 
 def moved(
-    tokens: Tokens, day: int, begun: Iterable[str], written: Mapping[str, Record], gone: Iterable[str]
+    tokens: Tokens, day: int, begun: Iterable[str], written: Mapping[str, WriterRecord], gone: Iterable[str]
 ) -> Tokens:
     """The tokens by days, after a step. Costs O(change) and O(days).
 
@@ -81,3 +71,15 @@ def moved(
             left.remove(name)
         tokens = tokens.set(old, left.persistent()) if len(left) else tokens.remove(old)
     return tokens.set(day, tokens.get(day, pset()).update(come)) if come else tokens
+
+
+def by_last_day(days: Iterable[tuple[int, Iterable[str]]], writers: Mapping[str, WriterRecord]) -> Tokens:
+    """Tokens by their last day, of those that the writers know."""
+    last: dict[str, int] = {}
+    for day, there in sorted(days, key=lambda one: one[0]):
+        last |= dict.fromkeys(there, day)
+    found: dict[int, set[str]] = {}
+    for name, day in last.items():
+        if name in writers and is_token(name) and writes_once(writers[name]):
+            found.setdefault(day, set()).add(name)
+    return pmap({day: pset(there) for day, there in found.items()})

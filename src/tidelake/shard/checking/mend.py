@@ -18,9 +18,8 @@ from tidelake.model import names
 from tidelake.shard.checking.replay import Replayed, replay, salvaged
 from tidelake.shard.history import History, LoadedVersion
 from tidelake.state import codec
-from tidelake.state.edits import Delta, Edits, apply
+from tidelake.state.edits import Delta, Edits, apply, arriving
 from tidelake.state.erased import Erasure
-from tidelake.state.garbage import arriving
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.mending import Mended, SetAside, mended, not_ours
 from tidelake.state.state import ShardState

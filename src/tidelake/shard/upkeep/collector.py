@@ -19,7 +19,7 @@ from tidelake.model import names
 from tidelake.shard.history import check_reaches
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.forkpins import ForkPins
-from tidelake.state import collection, erasing, forgetting
+from tidelake.state import collection, erasing
 from tidelake.state.commands import Command, NoOp, R
 from tidelake.state.forking import is_borrowed
 from tidelake.state.state import FIRST, ShardState
@@ -148,18 +148,14 @@ class Collector:
             return
         if state.taken:
             self._run_unless_noop(state, partial(collection.raise_floor, unnamed_max=None))
-        forgotten = self._run_unless_noop(state, partial(forgetting.forget_tokens, names_max=_TOKENS_BESIDE))
+        forgotten = self._run_unless_noop(state, partial(collection.forget_tokens, names_max=_TOKENS_BESIDE))
         if forgotten < _TOKENS_BESIDE:
             # If the limit was reached there may be more, so the next append goes on at once.
             collected.aged_s = self._shard.env.clock.monotonic_s()
 
     def _forget(self) -> None:
-        """Forget all tokens that are old enough. Tokens without a date (earlier versions) age from now on."""
-        collected, forget = self._shard.collected, partial(forgetting.forget_tokens, names_max=_NAMES_MAX)
-        date = partial(forgetting.date_tokens, names_max=_NAMES_MAX)
-        while not collected.dated and self._run_unless_noop(self._shard.known(), date):
-            pass
-        collected.dated = True
+        """Forget all tokens that are old enough."""
+        forget = partial(collection.forget_tokens, names_max=_NAMES_MAX)
         while self._run_unless_noop(self._shard.known(), forget):
             pass
 
