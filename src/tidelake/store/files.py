@@ -39,76 +39,76 @@ class Files(Protocol):
     def boot(self) -> bytes:
         """Which start of the machine it is, 16 bytes; zeros if the system does not tell."""
 
-    def open(self, path: str) -> int:
+    def open(self, path: str, /) -> int:
         """Open a file or folder for reading. Follows symbolic links, and does not block."""
 
-    def create(self, path: str) -> int:
+    def create(self, path: str, /) -> int:
         """Create an empty file and open it for writing; `FileExistsError` if the name is taken."""
 
-    def edit(self, path: str) -> int:
+    def edit(self, path: str, /) -> int:
         """Open a file for reading and writing; `ELOOP` if it is a symbolic link. Does not block."""
 
-    def close(self, descriptor: int) -> None:
+    def close(self, descriptor: int, /) -> None:
         """Close a descriptor; this releases its lock."""
 
-    def pread(self, descriptor: int, length: int, start: int) -> bytes:
+    def pread(self, descriptor: int, length: int, start: int, /) -> bytes:
         """Read up to `length` bytes of a file from `start`; no bytes past its end."""
 
-    def reader(self, descriptor: int) -> BinaryIO:
+    def reader(self, descriptor: int, /) -> BinaryIO:
         """An unbuffered reader from the start of a file. It owns the descriptor and closes it."""
 
-    def write(self, descriptor: int, data: memoryview) -> int:
+    def write(self, descriptor: int, data: memoryview, /) -> int:
         """Append the beginning of `data`; return how many bytes were written."""
 
-    def pwrite(self, descriptor: int, data: bytes, start: int) -> None:
+    def pwrite(self, descriptor: int, data: bytes, start: int, /) -> None:
         """Write all of `data` at a position. After an error any part of it may be written."""
 
-    def fsync(self, descriptor: int) -> None:
+    def fsync(self, descriptor: int, /) -> None:
         """Make the bytes of a file durable, or the entries of a folder (not the files they lead to)."""
 
-    def datasync(self, descriptor: int) -> None:
+    def datasync(self, descriptor: int, /) -> None:
         """Make the bytes of a file and its size durable, but not when it was changed."""
 
-    def lock(self, descriptor: int) -> bool:
+    def lock(self, descriptor: int, /) -> bool:
         """Lock a file until the descriptor is closed, by this call or by the end of the process.
 
         Does not wait: returns False if it is locked through another descriptor.
         """
 
-    def holder(self, descriptor: int) -> int | None:
+    def holder(self, descriptor: int, /) -> int | None:
         """The id of the process that has locked a file; None if the system does not tell."""
 
-    def unlock(self, descriptor: int) -> None:
+    def unlock(self, descriptor: int, /) -> None:
         """Release the lock of a descriptor, also for child processes that inherited it."""
 
-    def fstat(self, descriptor: int) -> os.stat_result:
+    def fstat(self, descriptor: int, /) -> os.stat_result:
         """Type, identity, size and modification time of an open file or folder."""
 
-    def lstat(self, path: str) -> os.stat_result:
+    def lstat(self, path: str, /) -> os.stat_result:
         """Type, identity, size and modification time of what has this name."""
 
-    def isdir(self, path: str) -> bool:
+    def isdir(self, path: str, /) -> bool:
         """Whether it is a folder, or a symbolic link to one."""
 
-    def islink(self, path: str) -> bool:
+    def islink(self, path: str, /) -> bool:
         """Whether it is a symbolic link; False if that cannot be found out."""
 
-    def scan(self, folder: str) -> list[tuple[str, bool]]:
+    def scan(self, folder: str, /) -> list[tuple[str, bool]]:
         """The names in a folder, in any order, each with whether it is a folder."""
 
-    def link(self, path: str, name: str) -> None:
+    def link(self, path: str, name: str, /) -> None:
         """Make `name` a hard link to the file at `path`; `FileExistsError` if the name is taken."""
 
-    def rename(self, path: str, name: str) -> None:
+    def rename(self, path: str, name: str, /) -> None:
         """Give a file another name, in one step also if that name is taken by another file."""
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: str, /) -> None:
         """Remove a name of a file."""
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, /) -> None:
         """Create a folder; `FileExistsError` if the name is taken."""
 
-    def rmdir(self, path: str) -> None:
+    def rmdir(self, path: str, /) -> None:
         """Remove an empty folder; `ENOTEMPTY` if it is not empty."""
 
 
@@ -131,8 +131,17 @@ class SystemFiles:
     """
 
     # Without a frame of Python around them: each commit makes many of them.
-    close, pread, fstat = staticmethod(os.close), staticmethod(os.pread), staticmethod(os.fstat)
-    lstat, isdir, islink = staticmethod(os.lstat), staticmethod(os.path.isdir), staticmethod(os.path.islink)
+    close = staticmethod(os.close)
+    pread = staticmethod(os.pread)
+    fstat = staticmethod(os.fstat)
+    lstat = staticmethod(os.lstat)
+    isdir = staticmethod(os.path.isdir)
+    islink = staticmethod(os.path.islink)
+    link = staticmethod(os.link)
+    rename = staticmethod(os.rename)
+    unlink = staticmethod(os.unlink)
+    mkdir = staticmethod(os.mkdir)
+    rmdir = staticmethod(os.rmdir)
 
     def __init__(self, flush: Flush = os.fsync) -> None:
         self._flush = flush
@@ -204,26 +213,6 @@ class SystemFiles:
         """See `Files.scan`."""
         with os.scandir(folder) as entries:
             return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-
-    def link(self, path: str, name: str) -> None:
-        """See `Files.link`."""
-        os.link(path, name)
-
-    def rename(self, path: str, name: str) -> None:
-        """See `Files.rename`."""
-        os.rename(path, name)
-
-    def unlink(self, path: str) -> None:
-        """See `Files.unlink`."""
-        os.unlink(path)
-
-    def mkdir(self, path: str) -> None:
-        """See `Files.mkdir`."""
-        os.mkdir(path)
-
-    def rmdir(self, path: str) -> None:
-        """See `Files.rmdir`."""
-        os.rmdir(path)
 
 
 SYSTEM_FILES = SystemFiles()

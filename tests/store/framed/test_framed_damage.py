@@ -422,11 +422,9 @@ class KillingFiles(SystemFiles):
 
 
 def _killing(name: str) -> Callable[..., object]:
-    inner = getattr(SystemFiles, name)
-
     def call(self: KillingFiles, *arguments: object) -> object:
         self._count()
-        return inner(self, *arguments)
+        return getattr(super(KillingFiles, self), name)(*arguments)
 
     return call
 
