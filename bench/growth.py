@@ -52,7 +52,7 @@ from bench.peak import peak_mib
 from bench.texts import texts
 from tidelake.env import Counters, Env, Spawned, Spawner, Stop, ThreadSpawner
 from tidelake.process import PerProcess
-from tidelake.shard.runs import rangecache
+from tidelake.shard.runs import partcaches
 from tidelake.state.codec import encode_state
 from tidelake.store.metered import metered
 from tidelake.store.objects.blobs import ObjectBlobStore
@@ -178,7 +178,7 @@ class ObjectStore:
         self._bucket = FarBucket(MemoryBucket(self.clock), self._trips)
 
     def open(self) -> tidelake.Lake:
-        rangecache._CACHE = PerProcess(rangecache.RangeCache)
+        partcaches._CACHES = PerProcess(partcaches.PartCaches)
         blobs, log = ObjectBlobStore(self._bucket), ObjectVersionLog(self._bucket, self.clock, 600.0)
         env = Env(clock=self.clock, recorder=self._counters)
         stores = Stores(blobs, log).layered(metered(self._counters))

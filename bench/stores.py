@@ -45,7 +45,7 @@ from tidelake.env import Env, SystemClock
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.process import PerProcess
-from tidelake.shard.runs import rangecache
+from tidelake.shard.runs import partcaches
 from tidelake.store.objects.address import parse_address
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.bucket import Bucket
@@ -98,7 +98,7 @@ def server() -> Iterator[tuple[str, Options]]:
 
 def lake_on(bucket: Bucket, trips: RoundTrips, **settings: int) -> Lake:
     """A lake as a fresh process sees it."""
-    rangecache._CACHE = PerProcess(rangecache.RangeCache)
+    partcaches._CACHES = PerProcess(partcaches.PartCaches)
     far = FarBucket(bucket, trips)
     stores = Stores(ObjectBlobStore(far), ObjectVersionLog(far, SystemClock(), 600.0))
     return Lake("memory://bench", stores, Config(**settings), Env())  # type: ignore[arg-type]

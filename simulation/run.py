@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 from simulation.checker import Checker
@@ -109,9 +109,10 @@ def repeatable(world: World) -> Iterator[None]:
         return SchedulerLock(world.scheduler)
 
     shim = SimpleNamespace(**{**vars(threading), "Lock": lock})
-    patched = [module for name, module in sorted(sys.modules.items()) if _has_locks(name, module)]
+    product = [module for name, module in sorted(sys.modules.items()) if _is_product(name)]
+    patched = [module for module in product if getattr(module, "threading", None) is threading]
     # What this process makes for itself in the block has locks of the scheduler, and goes with it.
-    fresh = [one for module in patched for one in vars(module).values() if _is_unmade(one)]
+    fresh = [one for module in product for one in vars(module).values() if _is_unmade(one)]
     for module in patched:
         module.threading = shim  # type: ignore[attr-defined]
     gc.collect()
@@ -130,10 +131,8 @@ def repeatable(world: World) -> Iterator[None]:
         gc.enable()
 
 
-def _has_locks(name: str, module: ModuleType) -> bool:
-    """Whether it is a module of the product that uses `threading`."""
-    is_product = name.startswith("tidelake.") and not name.startswith("tidelake.testing")
-    return is_product and getattr(module, "threading", None) is threading
+def _is_product(name: str) -> bool:
+    return name.startswith("tidelake.") and not name.startswith("tidelake.testing")
 
 
 def _is_unmade(value: object) -> TypeGuard[PerProcess[Any]]:

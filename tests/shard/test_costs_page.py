@@ -14,9 +14,7 @@ from tidelake.config import Config
 from tidelake.env import Env, SystemClock
 from tidelake.lake.api.lake import Lake
 from tidelake.process import PerProcess
-from tidelake.shard.runs import rangecache
-from tidelake.shard.runs.filters import PartFilters
-from tidelake.shard.runs.rangecache import RangeCache
+from tidelake.shard.runs import partcaches
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
@@ -27,7 +25,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "costs.md"
 # A row of the table: what is done, round trips, puts and lists, gets, KiB, dollars for a million.
 ROW = re.compile(r"^\| (.+?) \| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d,.]+) \|$", re.MULTILINE)
 PRICE = re.compile(r"^- \$([\d.]+) for 1,000 (puts and lists|gets)", re.MULTILINE)
-FILTERED = [f"tidelake.shard.runs.{module}" for module in ("far", "scope", "stream")]
 LARGE = 200_000
 POLL_S = 0.5
 
@@ -62,10 +59,7 @@ class Measured:
 
     def lake(self, **settings):
         """A lake in a process that knows nothing."""
-        self.patched.setattr(rangecache, "_CACHE", PerProcess(RangeCache))
-        filters = PerProcess(PartFilters)
-        for module in FILTERED:
-            self.patched.setattr(f"{module}.PART_FILTERS", filters)
+        self.patched.setattr(partcaches, "_CACHES", PerProcess(partcaches.PartCaches))
         far = FarBucket(self.bucket, self.trips)
         stores = Stores(ObjectBlobStore(far), ObjectVersionLog(far, self.clock, 600.0))
         return Lake("memory://costs", stores, Config(merge_budget_s=0.0, **settings), Env(clock=self.clock))

@@ -14,8 +14,8 @@ from simulation.run import SimulationFailed, repeatable, shortest, simulate, sim
 from simulation.scheduler import SchedulerLock
 from simulation.world import World
 from tidelake.process import PerProcess
-from tidelake.shard.runs import cache
-from tidelake.shard.runs.cache import LookupCache
+from tidelake.shard.runs import partcaches
+from tidelake.shard.runs.partcaches import PartCaches
 from tiers import rounds
 
 STEPS = 2000
@@ -46,11 +46,11 @@ def test_a_run_depends_on_its_seed_alone():
 
 
 def test_no_lock_of_the_scheduler_outlives_a_run(monkeypatch):
-    fresh = PerProcess(LookupCache)
-    monkeypatch.setattr(cache, "_CACHE", fresh)
+    fresh = PerProcess(PartCaches)
+    monkeypatch.setattr(partcaches, "_CACHES", fresh)
     with repeatable(World(0, 100)):
-        assert isinstance(fresh.get()._lock, SchedulerLock)
-    assert not isinstance(fresh.get()._lock, SchedulerLock)
+        assert isinstance(fresh.get().unpacked._lock, SchedulerLock)
+    assert not isinstance(fresh.get().unpacked._lock, SchedulerLock)
 
 
 def found_within(bug, seeds):

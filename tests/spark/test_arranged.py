@@ -17,7 +17,7 @@ import tidelake
 from tidelake.config import Config
 from tidelake.errors import StoreUnavailable
 from tidelake.model.frontier import Frontier
-from tidelake.shard.runs.cache import cache_of
+from tidelake.shard.runs.partcaches import part_caches
 from tidelake.spark import upsert
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.writing.commit import write
@@ -34,9 +34,7 @@ def held(collection: tidelake.Collection) -> Counter[Any]:
 
 def kept_bytes(collection: tidelake.Collection) -> int:
     spec = collection.distributed.uploader().spec
-    cache = cache_of(spec)
-    assert cache is not None
-    return cache.size_bytes(spec.url)
+    return part_caches().unpacked.size_bytes(spec.url)
 
 
 @pytest.mark.full

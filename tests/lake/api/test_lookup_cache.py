@@ -25,8 +25,8 @@ from tidelake.lake.api.lake import open_lake
 from tidelake.model.query import Changes
 from tidelake.model.time import TimeDomain
 from tidelake.process import PerProcess
-from tidelake.shard.runs import cache
-from tidelake.shard.runs.cache import cache_of
+from tidelake.shard.runs import cache, partcaches
+from tidelake.shard.runs.partcaches import PartCaches, part_caches
 from tidelake.shard.runs.read import sources
 from tidelake.shard.runs.scope import Scope
 from tidelake.shard.runs.stream import chunk_limits, streams
@@ -45,7 +45,7 @@ ROWS = 4_000
 def empty():
     """Nothing is unpacked in this process, and the disk is not nearly full, whatever others do on it."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cache, "_CACHE", PerProcess(cache.LookupCache))
+        patched.setattr(partcaches, "_CACHES", PerProcess(PartCaches))
         patched.setattr(cache, "spare_bytes", lambda: 1 << 40)
         yield
 
@@ -81,7 +81,7 @@ ANYWHERE = keys(*range(0, ROWS, 50))
 def size(c):
     """Of what is unpacked of its lake."""
     spec = c.distributed.uploader().spec
-    return cache_of(spec).size_bytes(spec.url)
+    return part_caches().unpacked.size_bytes(spec.url)
 
 
 def opened(recorder, do):
@@ -138,7 +138,7 @@ def test_unpacked_rows_are_those_of_the_store(key, tmp_path):
             c.append(table.append_column("_diff", diffs))
         with tidelake.open(tmp_path / "lake", config=Config(**settings, lookup_cache_bytes=0)) as plain:
             stored = plain.collection("c")
-            assert cache_of(stored.distributed.uploader().spec) is None
+            assert size(stored) == 0
             for _ in range(12):
                 asked = random_rows(rng, FIELDS, rng.choice([1, 30])).select(key)
                 # Filters deny most of them, so there are keys that no filter denies.
@@ -307,7 +307,7 @@ def is_kept(c):
     """Whether all parts of a collection are in the cache."""
     spec = c._shard.version().spec
     parts = [part for member in c.state().spine for part in member.batch.parts()]
-    return all(cache_of(spec).has(cache.identity(spec, part)) for part in parts)
+    return all(part_caches().unpacked.has(cache.identity(spec, part)) for part in parts)
 
 
 def test_a_merged_part_takes_the_room_of_what_it_replaced(tmp_path):
@@ -557,7 +557,7 @@ def test_all_lakes_of_a_process_have_one_bound_together(tmp_path):
         for _ in range(6):
             c.lookup(ANYWHERE)
         assert opened(recorder, lambda c=c: c.lookup(ANYWHERE)) == 0
-        assert size(c) <= cache_of(c.distributed.uploader().spec).size_bytes() <= bound
+        assert size(c) <= part_caches().unpacked.size_bytes() <= bound
 
 
 class Numbered:
@@ -609,15 +609,14 @@ def test_a_fork_lets_go_of_what_its_parent_has_unpacked(tmp_path):
     c, _ = made(tmp_path)
     for _ in range(3):
         c.lookup(ANYWHERE)
-    spec = c.distributed.uploader().spec
     assert files_held() == before + 1
     child = os.fork()
     if not child:
-        cache_of(spec)
+        part_caches()
         # All that was unpacked, also by what ran before in this process.
         os._exit(files_held() > before)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert cache_of(spec).size_bytes() > 0
+    assert part_caches().unpacked.size_bytes() > 0
 
 
 def files_held():

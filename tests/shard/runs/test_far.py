@@ -16,9 +16,10 @@ from tidelake.env import Counters, Env, SystemClock
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.lake import Lake
 from tidelake.process import PerProcess
-from tidelake.shard.runs import far, rangecache
+from tidelake.shard.runs import far, partcaches, rangecache
 from tidelake.shard.runs.far import PartsAhead
-from tidelake.shard.runs.rangecache import RangeCache, range_cache
+from tidelake.shard.runs.partcaches import PartCaches, part_caches
+from tidelake.shard.runs.rangecache import RangeCache
 from tidelake.store.layers import BlobLayer
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
@@ -32,7 +33,7 @@ ROWS = 1_500
 def empty():
     """Nothing is kept in this process, and the disk is not nearly full, whatever others do on it."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rangecache, "_CACHE", PerProcess(RangeCache))
+        patched.setattr(partcaches, "_CACHES", PerProcess(PartCaches))
         patched.setattr(rangecache, "spare_bytes", lambda: 1 << 40)
         yield
 
@@ -279,7 +280,7 @@ def test_a_flipped_bit_in_the_cache_gives_no_wrong_row_and_no_error(where):
     expected = READS["most keys"](place.filled(6))
     c = place.lake().collection("c")
     assert READS["most keys"](c) == expected
-    cache = range_cache(place.config)
+    cache = part_caches().ranges
     cache._held = type(cache._held)(
         (k, (bytes([d[0] ^ 1]) + d[1:], crc)) for k, (d, crc) in cache._held.items()
     )
@@ -298,7 +299,6 @@ def test_a_flipped_bit_in_the_cache_gives_no_wrong_row_and_no_error(where):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_cache_gives_what_was_put_or_nothing_and_stays_small(seed):
     chance = random.Random(seed)
-    config = Config(lookup_cache_bytes=64_000)
     cache, put = RangeCache(), {}
     found = 0
     for _ in range(4_000):
@@ -309,7 +309,7 @@ def test_the_cache_gives_what_was_put_or_nothing_and_stays_small(seed):
         if known is None or chance.random() < 0.1:
             data = known or chance.randbytes(chance.choice([0, 1, 90, 400, 5_000]))
             put[id_, start] = data
-            cache.put(id_, start, data, config)
+            cache.put(id_, start, data, 64_000 // 32, 64_000 // 4)
         else:
             got = cache.get(id_, start, start + len(known))
             assert got in (None, known)
@@ -323,12 +323,11 @@ def test_the_cache_gives_what_was_put_or_nothing_and_stays_small(seed):
 
 
 def test_a_fork_has_a_cache_of_its_own():
-    config = Config()
-    mine = range_cache(config)
-    mine.put(("url", "p", "sum"), 0, b"here", config)
+    mine = part_caches().ranges
+    part_caches().keep_range(("url", "p", "sum"), 0, b"here", Config())
     child = os.fork()
     if not child:
-        theirs = range_cache(config)
+        theirs = part_caches().ranges
         os._exit(0 if theirs is not mine and theirs.get(("url", "p", "sum"), 0, 4) is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert mine.get(("url", "p", "sum"), 0, 4) == b"here"
@@ -342,4 +341,4 @@ def test_without_space_nothing_is_kept():
         place.trips.reset()
         assert READS["some keys"](c) == expected
         assert place.trips.calls["blob.get_ranges"]
-    assert range_cache(place.config) is None
+    assert part_caches().ranges.memory_bytes == 0

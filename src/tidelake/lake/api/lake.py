@@ -139,7 +139,7 @@ class Lake(Querying, Transacting, Administering):
                 continue
             if not state.dropped:
                 found[name] = tell(one._shard, name, state)
-        tell_caches(self.recorder, self._config)
+        tell_caches(self.recorder)
         return found
 
     def __repr__(self) -> str:

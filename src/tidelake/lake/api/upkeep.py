@@ -128,7 +128,7 @@ class Upkeep(Handle):
                 for name in () if listed is None else self._collections.keys() - {name for name, _ in listed}:
                     self._forget(name)
                 self._tidy_up()
-                tell_caches(self._env.recorder, self._config)
+                tell_caches(self._env.recorder)
                 if stop.wait(self._interval_s):
                     return
         except Closed:

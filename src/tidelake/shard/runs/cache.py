@@ -5,8 +5,7 @@ decoded as many rows of a part as it has, the next look-up that needs most of th
 costs as much as has been spent already, so a few look-ups never pay for it, and many pay little. Owns the
 choice of the parts.
 
-INVARIANT: a part never changes, and neither do its unpacked rows. The files of all lakes together are at most
-as large as the cache may be. The cache is optional: without it, look-ups read the part itself.
+INVARIANT: the files of all lakes together are at most as large as the cache may be.
 """
 
 import threading
@@ -25,7 +24,6 @@ from tidelake.data.unpacked import Unpacked, unpack, unpacked_bytes
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
-from tidelake.process import PerProcess
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.unnamed import spare_bytes, unnamed
 
@@ -192,6 +190,18 @@ class LookupCache:
                     self._kept.move_to_end(whole.id, last=False)
         self._unpack_like(here, made, oldest)
 
+    def shrink(self, bytes_max: int) -> None:
+        """Drop what was used longest ago, as far as the files are larger than this."""
+        with self._lock:
+            held = self._held_bytes()
+            while held > bytes_max and self._kept:
+                held -= self._kept.popitem(last=False)[1].charged_bytes
+
+    def forget(self, id_: Identity) -> None:
+        """Drop a part."""
+        with self._lock:
+            self._kept.pop(id_, None)
+
     def _here(self, parts: Sequence[Whole]) -> list[tuple[Whole, _Kept]]:
         """Those of some parts that are in the cache. The caller holds the lock."""
         return [(whole, self._kept[whole.id]) for whole in parts if whole.id in self._kept]
@@ -307,20 +317,8 @@ def _written(whole: Whole, bytes_max: int) -> Unpacked | None:
         return None
 
 
-_CACHE = PerProcess(LookupCache)
-
-
-def cache_of(spec: ShardSpec) -> LookupCache | None:
-    """The cache of this process (a forked child has its own); None if the settings give it no space."""
-    return lookup_cache(spec.config)
-
-
-def lookup_cache(config: Config) -> LookupCache | None:
-    """Likewise, by the settings."""
-    # A fork drops its parent's cache, whose files would stay on disk after the parent evicts them.
-    return _CACHE.get() if config.lookup_cache_bytes else None
-
-
 def worth_keeping(part: Part, config: Config, *, is_far: bool) -> bool:
     """Whether look-ups may unpack a part of a store."""
-    return part.inline is None and not (is_far and part.rows < _FAR_ROW_GROUPS_MIN * config.row_group_rows)
+    if not config.lookup_cache_bytes or part.inline is not None:
+        return False
+    return not (is_far and part.rows < _FAR_ROW_GROUPS_MIN * config.row_group_rows)

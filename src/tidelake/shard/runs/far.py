@@ -23,8 +23,7 @@ from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.shard.overlap import Background, Job
 from tidelake.shard.runs.cache import identity
-from tidelake.shard.runs.filters import PART_FILTERS
-from tidelake.shard.runs.rangecache import range_cache
+from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
@@ -81,7 +80,7 @@ class FarPart:
         self.taken: Callable[[], None] = lambda: None
         self.footer: Footer | None = None
         self._blobs, self._chunk_bytes = blobs, chunk_bytes
-        self._config, self._cache, self._id = spec.config, range_cache(spec.config), identity(spec, part)
+        self._config, self._caches, self._id = spec.config, part_caches(), identity(spec, part)
         self._at = 0
         # Bytes that are here, by their start, ascending.
         self._held: list[tuple[int, bytes]] = []
@@ -156,22 +155,21 @@ class FarPart:
         return sum(end - start for ranges, _ in self._under_way for start, end in ranges)
 
     def forget(self) -> None:
-        """Drop what the cache keeps of it."""
-        if self._cache is not None:
-            self._cache.forget(self._id)
+        """Drop what this process keeps of it."""
+        self._caches.forget(self._id)
 
     def _fetched(self, ranges: Sequence[Range], *, keep: bool) -> list[bytes]:
         """The bytes of ranges; one round trip at most."""
-        cache = self._cache
-        found = [None if cache is None else cache.get(self._id, *each) for each in ranges]
+        caches, is_kept = self._caches, bool(self._config.lookup_cache_bytes)
+        found = [caches.ranges.get(self._id, *each) if is_kept else None for each in ranges]
         missing = [each for each, data in zip(ranges, found, strict=True) if data is None]
         if not missing:
             return [data for data in found if data is not None]
         fetched = self._blobs.get_ranges(self.part.name, [(start, end - start) for start, end in missing])
-        if cache is not None and keep:
+        if is_kept and keep:
             for (start, end), data in zip(missing, fetched, strict=True):
                 if len(data) == end - start:
-                    cache.put(self._id, start, data, self._config)
+                    caches.keep_range(self._id, start, data, self._config)
         came = iter(fetched)
         return [next(came) if data is None else data for data in found]
 
@@ -305,7 +303,7 @@ def opener(
         yield lambda part: blobs.open(part.name)
         return
 
-    filters = PART_FILTERS.get()
+    filters = part_caches().filters
 
     def find(file: File, part: Part) -> tuple[Footer, list[Range]]:
         return wanted_ranges(

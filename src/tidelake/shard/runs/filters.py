@@ -2,23 +2,17 @@
 
 Owns which filters are kept; must not know how parts are read.
 
-INVARIANT: a part never changes, and neither does its filter. The filters of all lakes together take at most
-`_BYTES_MAX`. They are optional: a look-up without them reads the filter, or the rows.
+They are optional: a look-up without them reads the filter, or the rows.
 """
 
 import threading
 from collections import OrderedDict
 
-from tidelake.config import MIB
 from tidelake.data.keyset import KeySet
 from tidelake.data.partfilter import PartFilter
 from tidelake.model.batch import Part
-from tidelake.process import PerProcess
 from tidelake.shard.runs.cache import Identity, identity
 from tidelake.shard.spec import ShardSpec
-
-# Filters of 40 million keys.
-_BYTES_MAX = 64 * MIB
 
 
 class PartFilters:
@@ -29,7 +23,8 @@ class PartFilters:
         misses: how often it did not, or was not here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self._lock = threading.Lock()
         # Least recently used first.
         self._kept: OrderedDict[Identity, PartFilter] = OrderedDict()
@@ -63,8 +58,12 @@ class PartFilters:
                 return
             self._kept[id_] = found
             self._size_bytes += found.size_bytes
-            while self._size_bytes > _BYTES_MAX:
+            while self._size_bytes > self._bytes_max:
                 self._size_bytes -= self._kept.popitem(last=False)[1].size_bytes
 
-
-PART_FILTERS = PerProcess(PartFilters)
+    def forget(self, id_: Identity) -> None:
+        """Drop the filter of a part."""
+        with self._lock:
+            found = self._kept.pop(id_, None)
+            if found is not None:
+                self._size_bytes -= found.size_bytes

@@ -17,8 +17,9 @@ from tidelake.data.select import Selector
 from tidelake.data.types import update_schema
 from tidelake.model.query import Query
 from tidelake.shard.overlap import prefetch_all
-from tidelake.shard.runs.cache import Whole, cache_of, worth_keeping
+from tidelake.shard.runs.cache import Whole, worth_keeping
 from tidelake.shard.runs.far import readers, readers_of
+from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.runs.stream import chunk_limits, is_here, streams, whole
 from tidelake.shard.spec import ShardSpec
@@ -79,9 +80,8 @@ def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> Non
 
     Otherwise the next look-ups unpack them. Costs an `open` and some reads for each new part.
     """
-    cache = cache_of(spec)
-    if cache is not None:
-        cache.catch_up(_kept(spec, blobs, needed))
+    if spec.config.lookup_cache_bytes:
+        part_caches().unpacked.catch_up(_kept(spec, blobs, needed))
 
 
 def follow_merges(
@@ -97,9 +97,8 @@ def follow_merges(
         before: the runs that look-ups read before the merges.
         after: the runs that they read now.
     """
-    cache = cache_of(spec)
-    if cache is not None:
-        cache.follow_merges(_kept(spec, blobs, before), _kept(spec, blobs, after))
+    if spec.config.lookup_cache_bytes:
+        part_caches().unpacked.follow_merges(_kept(spec, blobs, before), _kept(spec, blobs, after))
 
 
 def _kept(spec: ShardSpec, blobs: BlobStore, sources: Iterable[Source]) -> list[Whole]:

@@ -5,7 +5,7 @@ round trip. Memory holds the last ones; what leaves it goes to a file without a 
 rounds: new bytes take the place of the oldest. Owns what is kept; must not know what the bytes mean.
 
 INVARIANT: `get` returns the bytes that were put, or nothing: every item has a checksum, which is compared
-each time. The ranges of all lakes together are at most as large as the cache may be.
+each time.
 """
 
 import os
@@ -15,14 +15,8 @@ import zlib
 from collections import OrderedDict
 from typing import IO, TypeAlias
 
-from tidelake.config import Config
-from tidelake.process import PerProcess
 from tidelake.shard.runs.cache import Identity
 from tidelake.store.unnamed import spare_bytes
-
-# Of `lookup_cache_bytes`: the share of memory, and that of the file. The rest is for unpacked parts.
-_MEMORY_SHARE = 32
-_DISK_SHARE = 4
 
 _Key: TypeAlias = tuple[Identity, int, int]
 
@@ -71,20 +65,27 @@ class RangeCache:
         self.forget(id_)
         return None
 
-    def put(self, id_: Identity, start: int, data: bytes, config: Config) -> None:
-        """Keep the bytes from `start` on, if they are few; evict what was used longest ago."""
-        most = config.lookup_cache_bytes // _MEMORY_SHARE
+    def put(self, id_: Identity, start: int, data: bytes, memory_bytes: int, disk_bytes: int) -> None:
+        """Keep the bytes from `start` on, if they are few; evict what was used longest ago.
+
+        Args:
+            id_: identity of the part.
+            start: offset of the bytes.
+            data: the bytes.
+            memory_bytes: the most bytes that all ranges may take in memory.
+            disk_bytes: the most bytes of the file; counts when it is made.
+        """
         key = (id_, start, start + len(data))
         with self._lock:
-            if key in self._held or 4 * len(data) > most:
+            if key in self._held or 4 * len(data) > memory_bytes:
                 return
             self._held[key] = data, zlib.crc32(data)
             self._held_bytes += len(data)
-            while self._held_bytes > most:
+            while self._held_bytes > memory_bytes:
                 oldest, kept = self._held.popitem(last=False)
                 self._held_bytes -= len(kept[0])
                 if self._ring is None:
-                    self._ring = _Ring(config.lookup_cache_bytes // _DISK_SHARE)
+                    self._ring = _Ring(disk_bytes)
                 self._ring.put(oldest, *kept)
 
     def forget(self, id_: Identity) -> None:
@@ -144,16 +145,3 @@ class _Ring:
     def forget(self, id_: Identity) -> None:
         for key in [key for key in self._items if key[0] == id_]:
             del self._items[key]
-
-
-_CACHE = PerProcess(RangeCache)
-
-
-def range_cache(config: Config) -> RangeCache | None:
-    """The cache of this process (a forked child has its own); None if the settings give it no space."""
-    return _CACHE.get() if config.lookup_cache_bytes else None
-
-
-def rest_bytes(config: Config) -> int:
-    """What of `lookup_cache_bytes` is left for unpacked parts, where ranges are kept too."""
-    return config.lookup_cache_bytes - config.lookup_cache_bytes // _DISK_SHARE

@@ -18,7 +18,7 @@ from tidelake.data.prune import Pruning
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.predicate import Predicate, earlier, key_bounds, keys_asked, later
-from tidelake.shard.runs.filters import PART_FILTERS
+from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.spec import ShardSpec
 
 # So many keys of a predicate are looked up; the rows of more of them are found by a scan of their range.
@@ -113,7 +113,7 @@ class Scope:
             self.keys.may_hold(part)
             and (self.among is None or self.among.meets(part.key_lower, part.key_upper))
             and (pruning is None or pruning.part(part))
-            and (self.among is None or PART_FILTERS.get().among(self._spec, part, self.among) is not None)
+            and (self.among is None or part_caches().filters.among(self._spec, part, self.among) is not None)
         )
 
     def row_groups(self, part: Part) -> Callable[[pq.FileMetaData], list[bool]] | None:

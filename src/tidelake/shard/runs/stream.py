@@ -18,10 +18,9 @@ from tidelake.data.project import Projection, in_order
 from tidelake.data.scan import Mapped, one_by_one, read_part, rows_among
 from tidelake.data.select import taken_away, view
 from tidelake.model.batch import Part
-from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
+from tidelake.shard.runs.cache import Whole, identity, worth_keeping
 from tidelake.shard.runs.far import FarPart, Open, footer_of, opener
-from tidelake.shard.runs.filters import PART_FILTERS
-from tidelake.shard.runs.rangecache import rest_bytes
+from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
@@ -119,8 +118,7 @@ def seen(
 
 def is_here(spec: ShardSpec, part: Part, *, lookup: bool) -> bool:
     """Whether a part needs no store: it is in the state, or a look-up finds it unpacked."""
-    cache = cache_of(spec) if lookup else None
-    return part.inline is not None or (cache is not None and cache.has(identity(spec, part)))
+    return part.inline is not None or (lookup and part_caches().unpacked.has(identity(spec, part)))
 
 
 def _holds_rows(batch: pa.RecordBatch) -> bool:
@@ -163,10 +161,9 @@ def _decoded(
     )
     # Look-ups only: a merge writes what it reads, so it must read the stored part, which has checksums.
     kept = scope.only_keys and columns is None and worth_keeping(part, spec.config, is_far=blobs.is_far)
-    cache = cache_of(spec) if kept else None
     size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
-    if cache is not None and scope.among is not None:
-        yield from cache.rows(whole(spec, blobs, part), scope.among, asked, **size)
+    if kept and scope.among is not None:
+        yield from part_caches().unpacked.rows(whole(spec, blobs, part), scope.among, asked, **size)
     else:
         yield from asked(batch_rows=batch_rows, batch_bytes=batch_bytes)
 
@@ -181,7 +178,7 @@ def _read(
     **what: Any,
 ) -> Generator[pa.RecordBatch]:
     """As `read_part`; with `filtered`, its filter is read and kept, and few keys are looked for first."""
-    filters = PART_FILTERS.get()
+    filters = part_caches().filters
     with open_(part) as file:
         footer = file.footer if isinstance(file, FarPart) else None
         if among is not None and (among := filters.among(spec, part, among)) is None:
@@ -225,5 +222,5 @@ def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
         partial(_read_whole, spec, blobs, part),
         among_rows,
         config.row_group_rows,
-        rest_bytes(config) if blobs.is_far else config.lookup_cache_bytes,
+        part_caches().budget(config, is_far=blobs.is_far).unpacked_bytes,
     )

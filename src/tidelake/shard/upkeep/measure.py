@@ -3,13 +3,10 @@
 Owns what the gauges `collection.*` mean. Reads one state and no rows; must not know who asks.
 """
 
-from tidelake.config import Config
 from tidelake.env import Recorder
 from tidelake.metrics import CATALOGUE
 from tidelake.model.frontier import Frontier
-from tidelake.shard.runs.cache import lookup_cache
-from tidelake.shard.runs.filters import PART_FILTERS
-from tidelake.shard.runs.rangecache import range_cache
+from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.maintain import Maintainer, unmerged
 from tidelake.state.state import ShardState
@@ -69,14 +66,11 @@ def forget(recorder: Recorder, name: str) -> None:
             recorder.gauge(metric.name, None, name)
 
 
-def tell_caches(recorder: Recorder, config: Config) -> None:
+def tell_caches(recorder: Recorder) -> None:
     """Set the counters of this process' caches, which all its lakes share."""
-    ranges, unpacked = range_cache(config), lookup_cache(config)
-    caches = {"lookup.cache": unpacked, "lookup.filter": PART_FILTERS.get(), "range.cache": ranges}
-    for name, cache in caches.items():
-        if cache is not None:
-            recorder.gauge(f"{name}.hits", cache.hits)
-            recorder.gauge(f"{name}.misses", cache.misses)
+    for name, cache in part_caches().by_name().items():
+        recorder.gauge(f"{name}.hits", cache.hits)
+        recorder.gauge(f"{name}.misses", cache.misses)
 
 
 def _distance(since: Frontier, upper: Frontier) -> int:
