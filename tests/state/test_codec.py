@@ -17,6 +17,7 @@ from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, fuel
 from tidelake.state.edits import Delta, Edits, apply
 from tidelake.state.fields import Move
+from tidelake.state.formats import FIRST as FIRST_FORMAT
 from tidelake.state.formats import NEWEST
 from tidelake.state.garbage import Sweep
 from tidelake.state.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId
@@ -144,6 +145,13 @@ def test_a_field_that_this_version_does_not_know_is_refused():
     body["edits"]["extra"] = 1
     with pytest.raises(CorruptionError, match="does not know"):
         codec.decode_delta(framed("delta", 1, json.dumps(body, separators=(",", ":")).encode()), "x")
+
+
+def test_a_record_of_another_format_than_that_of_its_fields_is_refused():
+    body = codec.encode_delta(a_delta()).partition(b"\n")[2]
+    assert codec.decode_delta(framed("delta", FIRST_FORMAT, body), "x") == a_delta()
+    with pytest.raises(CorruptionError, match="does not know"):
+        codec.decode_delta(framed("delta", FIRST_FORMAT - 1, body), "x")
 
 
 def test_a_record_of_another_kind_is_refused():

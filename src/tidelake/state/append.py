@@ -27,12 +27,11 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.names import uploaded_at
 from tidelake.model.time import Time, TimeDomain
-from tidelake.state.ahead import too_far
+from tidelake.state.clockbounds import leap, too_far
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.fields import Move
 from tidelake.state.idempotency import IdempotencyKey, answer_of_state, recorded
-from tidelake.state.leaping import leap
 from tidelake.state.staged import Staged
 from tidelake.state.staging import Seen, closing, place, room, unseen
 from tidelake.state.state import ShardState, Written

@@ -25,14 +25,13 @@ from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state.ahead import too_far
 from tidelake.state.append import Appended
+from tidelake.state.clockbounds import closed_at, closed_for, leap_from, too_far
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.fields import Move
 from tidelake.state.grouped import Decision, GroupView, Membership
 from tidelake.state.idempotency import IdempotencyKey, answer_of_state, recorded
-from tidelake.state.leaping import closed_at, closed_for, leap_from
 from tidelake.state.single import keys_of_writers
 from tidelake.state.staging import closing
 from tidelake.state.state import ShardState

@@ -16,10 +16,10 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.state.clockbounds import closed_for
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.grouped import Membership
-from tidelake.state.leaping import closed_for
 from tidelake.state.state import ShardState
 
 

@@ -25,13 +25,12 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.state import commands
-from tidelake.state.ahead import too_far
 from tidelake.state.append import Appended
+from tidelake.state.clockbounds import closed_at, too_far
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.idempotency import IdempotencyKey, advanced, answer_of_record
-from tidelake.state.leaping import closed_at
 from tidelake.state.state import ShardState, WriterRecord
 
 

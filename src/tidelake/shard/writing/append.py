@@ -32,8 +32,8 @@ from tidelake.state.append import (
     already_in,
     expected,
 )
+from tidelake.state.clockbounds import leap
 from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.leaping import leap
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
@@ -183,7 +183,7 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     """The earliest time that an append without times may get now.
 
     Raises:
-        UsageError: times are tuples, or it is long after the last one, which was given (`state.leaping`).
+        UsageError: times are tuples, or it is long after the last one, which was given (`state.clockbounds`).
         UpperMismatch: the collection is closed for good.
     """
     domain = shard.spec.domain
