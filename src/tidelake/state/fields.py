@@ -170,11 +170,18 @@ def _made(class_: type[C], shared: Mapping[str, tuple[Any, Any, Declared[Any, An
     own = class_.__annotations__
     first = {name: own[name] for name in own if name not in vars(class_)}
     class_.__annotations__ = first | {name: type_ for name, (type_, _, _) in shared.items()} | own
-    for name, (_, usual, one) in shared.items():
-        if usual is not MISSING:
-            default = {"default_factory": dict} if isinstance(usual, dict) else {"default": usual}
-            setattr(class_, name, field(**default, metadata=since(one.since)))
+    usual_of = {name: (vars(class_)[name], FIRST) for name in own if name not in first}
+    usual_of |= {name: (usual, one.since) for name, (_, usual, one) in shared.items() if usual is not MISSING}
+    for name, (usual, format_) in usual_of.items():
+        setattr(class_, name, field(**_default(usual), metadata=since(format_)))
     return dataclass(frozen=True)(class_)
+
+
+def _default(usual: Any) -> dict[str, Any]:
+    """A default; only a plain one is kept at the class: a field is found sooner if none is there."""
+    if isinstance(usual, int | str | tuple | None):
+        return {"default": usual}
+    return {"default_factory": dict if isinstance(usual, dict) else lambda: usual}
 
 
 def merges(class_: type) -> tuple[list[tuple[str, Merge]], list[tuple[str, Merge]]]:
