@@ -42,8 +42,9 @@ names the object and, if there is one, the remedy.
     ├── BlobExists                    an object of that name is already there
     ├── CorruptionError               stored bytes are damaged: restore them
     │   └── SymbolicLink              a lake contains a symbolic link: replace it by its target
-    ├── FormatTooNew                  written by a newer Tidelake: upgrade
-    ├── FormatTooOld                  written by an unreleased version: carry the rows over
+    ├── UnknownFormat                 written by another version of Tidelake
+    │   ├── FormatTooNew              by a newer one: upgrade
+    │   └── FormatTooOld              by an unreleased one: carry the data over
     └── InternalError                 a bug in Tidelake: report it
 """
 
@@ -530,7 +531,13 @@ class SymbolicLink(CorruptionError):
         return f"{self.name!r}: {self.reason}"
 
 
-class FormatTooNew(TidelakeError):
+class UnknownFormat(TidelakeError):
+    """Written by another version of Tidelake, in a format that this one does not read."""
+
+    name: str
+
+
+class FormatTooNew(UnknownFormat):
     """Written by a newer version of Tidelake."""
 
     def __init__(self, name: str, found: int, known: int) -> None:
@@ -544,7 +551,7 @@ class FormatTooNew(TidelakeError):
         )
 
 
-class FormatTooOld(TidelakeError):
+class FormatTooOld(UnknownFormat):
     """Written by an unreleased version of Tidelake, whose formats are read no more."""
 
     def __init__(self, name: str) -> None:
@@ -553,9 +560,9 @@ class FormatTooOld(TidelakeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.name!r} is of an unreleased version of Tidelake, which this one does not read: write its "
-            "collections to files with that version (`tidelake snapshot LAKE NAME --out FILE`), and append "
-            "them to a new lake"
+            f"{self.name!r} is of an unreleased version of Tidelake, which this one does not read: write the "
+            "collections of its lake to files with that version (`tidelake snapshot LAKE NAME --out FILE`), "
+            "and append them to a new lake"
         )
 
 

@@ -15,7 +15,7 @@ from tidelake.data import rowhash
 from tidelake.data.check import PartCheck
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import encode_inline
-from tidelake.data.part import PartWriter, read_part, write_parts
+from tidelake.data.part import read_part, write_parts
 from tidelake.data.rowhash import row_hash
 from tidelake.data.select import select
 from tidelake.data.stats import StatsSettings
@@ -27,7 +27,7 @@ from tidelake.model.time import TimeDomain
 from tiers import examples
 
 INT = TimeDomain("counter")
-HASHED = StatsSettings(10_000, 64, hashed=True)
+STATS = StatsSettings(10_000, 64)
 MASK = ROW_HASHES - 1
 
 
@@ -152,21 +152,15 @@ def test_every_part_of_a_run_has_its_hash_stored_and_inline():
     ids = np.arange(5_000)
     table = pa.table({"k": ids, "v": [f"v{i}" for i in ids], "_time": ids % 7, "_diff": ids % 3 + 1})
     schema = schema_of(table)
-    options = {"row_group_rows": 256, "stats": HASHED, "target_bytes": 5_000, "name": lambda: "p"}
+    options = {"row_group_rows": 256, "stats": STATS, "target_bytes": 5_000, "name": lambda: "p"}
     made = list(write_parts(table.to_batches(max_chunksize=700), schema, INT, 0, **options))
     assert len(made) > 2 and sum(part.row_hash for part, _ in made) % ROW_HASHES == hash_of(table, schema)
     for part, data in made:
         [rows] = [pa.concat_batches(read_part(io.BytesIO(data), part, schema, INT, batch_rows=10_000))]
         assert row_hash(rows, schema) == part.row_hash
     few = batch_of(table.slice(0, 9))
-    tiny = encode_inline(few, schema, INT, 0, limit_bytes=1 << 20, stats=HASHED, name="p")
+    tiny = encode_inline(few, schema, INT, 0, limit_bytes=1 << 20, stats=STATS, name="p")
     assert tiny.row_hash == row_hash(few, schema)
-    plain = replace(HASHED, hashed=False)
-    untold = encode_inline(few, schema, INT, 0, limit_bytes=1 << 20, stats=plain, name="p")
-    assert untold == replace(tiny, checksum=tiny.checksum.partition("+")[0])
-    writer = PartWriter(schema, INT, 0, row_group_rows=256, stats=plain)
-    writer.write(few)
-    assert writer.finish("p")[0].row_hash is None
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
@@ -174,7 +168,7 @@ def test_a_check_of_a_part_compares_its_hash(wrong):
     ids = np.arange(9)
     table = pa.table({"k": ids, "_time": ids, "_diff": pc.add(ids, 1)})
     schema = schema_of(table)
-    part = encode_inline(batch_of(table), schema, INT, 0, limit_bytes=1 << 20, stats=HASHED, name="p")
+    part = encode_inline(batch_of(table), schema, INT, 0, limit_bytes=1 << 20, stats=STATS, name="p")
     other = replace(part, checksum=f"{part.checksum.partition('+')[0]}+{part.row_hash ^ wrong:016x}")
     check = PartCheck(other, schema, INT)
     check.add(batch_of(table))

@@ -1,33 +1,53 @@
-"""Writes the bytes of this version into a folder: `python tests/formats/make_v1.py [FOLDER]`.
+"""Writes the bytes of format 1 into a folder: `python tests/formats/make_v1.py [FOLDER]`.
 
-The folder `v1` is committed, and stays as it is from the first release on: later versions read it. Until
-then a change of a format runs this, and says so in docs/formats.md.
+The folder `v1` is committed. From the first release on it stays as it is, since later versions read it; until
+then a change of a format runs this again.
 """
 
+import hashlib
 import json
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
-import format_batches
 import pyarrow as pa
-from format_parts import CASES, encoded, inline, plain, rows_of, stored
-from format_values import ALL_DELTAS, ALL_RECORDS, ALL_STATES
+from every_type import CASES, encoded, rows_of
+from samples import Sampler, plain
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import inside
 import tidelake
+from clocks import TickingClock
+from tidelake import Config
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.config import Config
-from tidelake.data.rowhash import row_hash
+from tidelake.arrangement.checkpoint.saved import Checkpoint
 from tidelake.env import Env
+from tidelake.model.batch import Run
+from tidelake.model.frontier import Frontier
+from tidelake.shard.runs.plan import SelectedTask, Task
+from tidelake.shard.writing.batch import SentBatch
+from tidelake.shard.writing.replacement import Replacement
+from tidelake.shard.writing.shufflespill import ShuffleSpill
+from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.state import codec
+from tidelake.state.edits import Delta
+from tidelake.state.state import ShardState
+from tidelake.store.marker import Marker
 
 V1 = Path(__file__).parent / "v1"
-# So small that some rows are inline and some are not, and that a rollup is due.
-CONFIG = Config(inline_part_bytes=1000, row_group_rows=16, part_target_bytes=4096, merge_budget_s=0)
-TABLE = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+# So small that some rows are inline and some are not.
+CONFIG = Config(inline_part_bytes=1000, row_group_rows=16, part_target_bytes=4096, slice_rows=64)
+INLINE = replace(CONFIG, inline_part_bytes=1 << 20)
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+KINDS = {
+    **{"state": ShardState, "delta": Delta, "arrangement": Checkpoint, "batch": SentBatch, "run": Run},
+    **{"uploader": Uploader, "upserter": Upserter, "replacement": Replacement, "spill": ShuffleSpill},
+    **{"task": Task, "selected": SelectedTask},
+}
 
 
 class FixedIds:
@@ -41,85 +61,138 @@ class FixedIds:
         return f"{self._n:032x}"
 
 
-class FixedClock:
-    """A clock that moves a second at each look."""
+def env():
+    """A world in which everything happens the same way again."""
+    return Env(clock=TickingClock(1_700_000_000_000), ids=FixedIds())
 
-    def __init__(self):
-        self._ms = 1_700_000_000_000
 
-    def now_ms(self):
-        self._ms += 1_000
-        return self._ms
-
-    def monotonic_s(self):
-        return self._ms / 1000
-
-    def sleep(self, seconds):
-        self._ms += int(seconds * 1000)
+def encode(kind, value):
+    """The bytes of a value."""
+    return codec.encode_state(value) if kind == "state" else codec.encode_record(kind, value)
 
 
 def records():
-    """Bytes of every record, by file name."""
-    made = {name: codec.encode_state(state) for name, state in ALL_STATES.items()}
-    made |= {name: codec.encode_delta(one) for name, one in ALL_DELTAS.items()}
-    return made | {name: codec.encode_record(kind, value) for name, (kind, value) in ALL_RECORDS.items()}
+    """Values of each kind of record, by name: one in which every field says something, and the least one."""
+    made = {kind: Sampler().of(type_) for kind, type_ in KINDS.items()}
+    return made | {f"{kind}-least": Sampler(least=True).of(type_) for kind, type_ in KINDS.items()}
 
 
 def table(ids, v="x", **more):
     ids = list(ids)
-    return pa.table(
-        {"id": pa.array(ids, pa.int64()), "v": [None if i % 7 == 3 else f"{v}{i}" for i in ids], **more}
-    )
+    values = [None if i % 7 == 3 else f"{v}{i}" for i in ids]
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": values, **more})
+
+
+def every_types(place, world=None):
+    """A lake of collections with rows of every type: each in one part, which is stored, or inline."""
+    for name, config in (("stored", replace(CONFIG, inline_part_bytes=0)), ("inline", INLINE)):
+        with tidelake.open(place, config=config, env=world) as opened:
+            for case in CASES:
+                rows, schema, domain = rows_of(case)
+                columns = pa.schema([rows.schema.field(column.name) for column in schema.columns])
+                key = [column.name for column in schema.key]
+                c = opened.create(f"{case} {name}", columns, key=key, time=str(domain))
+                c.append(rows, upper=10 if domain.total_order else (10, 10))
 
 
 def lake(place):
-    """A small lake with something of everything in it."""
-    with tidelake.open(place, config=CONFIG, env=Env(clock=FixedClock(), ids=FixedIds())) as opened:
-        c = opened.create("orders", TABLE, key=["id"])
-        c.append(table(range(40)))
-        c.append(table([3, 5], _diff=[-1, -1]))
-        c.writer("w", owner="me").append(table(range(200, 203), "w"), sequence=4)
-        c.append(table(range(20, 60), "y", _time=[5] * 40), upper=8)
-        c.advance_since(2)
-        c.reader("reads", since=3)
-        c.maintain()
-        inside.write_rollup(c)
-        c.append(table([7, 7, 8], "z"))
-        c.evolve(TABLE.append(pa.field("w", pa.int32())))
-        c.append(table([9], w=pa.array([1], pa.int32())))
-        pairs = opened.create("pairs", TABLE, key=["id"], time="tuple(2)")
-        pairs.append(table(range(3), _time_0=[0, 1, 0], _time_1=[2, 0, 0]), upper=(2, 3))
-        opened.create("empty", TABLE, key=["id", "v"], time="us")
-        opened.create("gone", TABLE, key=["id"]).append(table([1]))
-        opened.drop("gone")
+    """A lake with something of everything in it."""
+    world = env()
+    every_types(place, world)
+    with tempfile.TemporaryDirectory() as live:
+        shutil.copytree(place, live, dirs_exist_ok=True)
+        opened = tidelake.open(live, config=CONFIG, env=world)
+        _fill(opened)
+        # Before it is closed: then its readers still hold their history.
+        shutil.rmtree(place)
+        ignored = shutil.ignore_patterns("lock", "*.turn", "~tmp")
+        shutil.copytree(live, place, ignore=ignored)
+        opened.close()
+
+
+def _fill(opened):
+    c = opened.create("orders", SCHEMA, key=["id"])
+    c.append(table(range(40)), author="me", message="first")
+    c.append(table([3, 5], _diff=[-1, -1]))
+    c.writer("w", owner="me").append(table(range(200, 203), "w"), sequence=4)
+    c.append(table(range(20, 60), "y", _time=[5] * 40), upper=8, token="once")
+    c.maintain()
+    c.advance_since(2)
+    c.retain(100)
+    c.reader("reads", since=3)
+    c.critical_hold("keeps", "token", since=4)
+    c.evolve(rename={"v": "text"})
+    c.evolve(c.schema.append(pa.field("w", pa.int32())))
+    opened.fork("orders", "fork")
+    c.erase([7], reason="ticket 1")
+    inside.write_rollup(c)
+    c.append(table([9]).rename_columns(["id", "text"]).append_column("w", pa.array([1], pa.int32())))
+    c.stage(pa.table({"id": [1000], "text": ["staged"], "_time": [12]}))
+    history = opened.create("history", SCHEMA, key=["id"])
+    for n in range(12):
+        history.append(table(range(n, n + 40), f"{n}-"))
+    history.maintain()
+    for name in "ab":
+        opened.create(name, SCHEMA, key=["id"])
+    opened.write({"a": table([1, 2]), "b": table([2, 3])})
+    opened.write({"a": table([4]), "b": table([2], _diff=[-1])}, token="both")
+    opened.create("gone", SCHEMA, key=["id"]).append(table([1]))
+    opened.drop("gone")
+    opened.create("empty", SCHEMA, key=["id", "v"], time="date")
 
 
 def contents(place):
-    """What reads of that lake answer, as JSON."""
+    """What that lake answers, as JSON."""
     with tidelake.open(place, create=False, config=CONFIG) as opened:
-        return {name: _answers(opened.collection(name)) for name in opened.list()}
+        found = {name: _answers(opened.collection(name)) for name in opened.list()}
+        assert opened.fsck().clean
+        return found
 
 
 def _answers(c):
-    times = range(2, 12) if c.domain.total_order else [(0, 2), (1, 2), (0, 0)]
     state = c.state()
-    readable = [t for t in times if state.since.less_equal(t) and not state.upper.less_equal(t)]
-    return {
-        "schemas": plain(state.schemas),
-        "upper": plain(state.upper),
-        "since": plain(state.since),
-        "writers": plain(state.writers),
-        "holds": plain(state.holds),
-        "as of": {str(t): c.snapshot(t).read_all().to_pydict() for t in readable},
-    }
+    wanted = ("upper", "since", "schemas", "writers", "holds", "critical", "retention", "erasures")
+    told = {name: plain(getattr(state, name)) for name in wanted}
+    shape = {"slices": len(state.spine.slices), "bases": len(state.bases), "staged": len(state.staged)}
+    if c.upper.closed:
+        return told | shape
+    # All updates where none is folded; else the contents at the start of history, and all updates after it.
+    (start,) = state.since
+    folded = start != c.domain.minimum
+    streams = [c.snapshot(start), c.updates(start + 1, c.upper)] if folded else [c.updates(start, c.upper)]
+    batches = [rows.read_all().combine_chunks().to_batches() for rows in streams]
+    return (
+        told
+        | shape
+        | {
+            "rows": [encoded(rows) for several in batches for rows in several],
+            "with staged": c.snapshot(20, staged=True).read_all().num_rows if state.staged else None,
+            "notes": [[one.author, one.message] for one in c.commits(50) if one.message],
+            "in a group": c.group() is not None,
+        }
+    )
+
+
+def described(place):
+    """What the states of such a lake say of the parts with rows of every type, but for Parquet's bytes.
+
+    Those depend on the version of pyarrow.
+    """
+    found = {}
+    with tidelake.open(place, create=False) as opened:
+        for name in (f"{case} {kind}" for case in CASES for kind in ("stored", "inline")):
+            (member,) = opened.collection(name).state().spine
+            (part,) = member.batch.parts()
+            known = replace(part, checksum=f"{part.row_hash:016x}", name="", size_bytes=0)
+            found[name] = plain(known)
+    return found
 
 
 def arrangement(place, directory):
-    """A checkpoint of a small arrangement: batches with filters of each kind, some of several blocks."""
-    env = Env(clock=FixedClock(), ids=FixedIds())
-    with Arrangement.create(TABLE, key=["id"], directory=directory, env=env) as made:
+    """A checkpoint of a small arrangement: batches with filters of both kinds, one of several blocks."""
+    with Arrangement.create(SCHEMA, key=["id"], directory=directory, env=env()) as made:
         made.pause()
-        made.append(table(range(40), _time=[1] * 40))
+        made.append(table(range(300), "long " * 200, _time=[1] * 300))
         made.append(table([3, 5], _time=[4, 4], _diff=[-1, 2]))
         made.append(table([2**40, -(2**40), 7], "z", _time=[2, 3, 9]))
         made.advance_since(2)
@@ -129,39 +202,61 @@ def arrangement(place, directory):
 def arranged(place, directory):
     """What reads of that checkpoint answer, as JSON."""
     with Arrangement.restore(place, directory=directory) as found:
-        return {
-            "frontier": plain(found.since),
-            "updates": len(found),
-            "as of": {str(t): found.range(as_of=t).to_pydict() for t in range(2, 10)},
-        }
+        rows = {str(time): found.range(as_of=time) for time in (2, 3, 4, 9)}
+        hashes = {time: hashlib.sha256(repr(rows[time].to_pylist()).encode()).hexdigest() for time in rows}
+        return {"frontier": plain(found.since), "updates": len(found), "rows as of": hashes}
 
 
-def parts_of():
-    """What is to be read from the parts, as JSON."""
-    return {
-        case: {
-            "part": plain(stored(case)[0]),
-            "inline": plain(replace(inline(case), inline=None)),
-            "rows": encoded(rows_of(case)[0]),
-        }
-        for case in CASES
+def texts():
+    """Texts and bytes that are no records, by name, with the values that they have."""
+    made = {
+        "marker-files": Marker("1a").encode(),
+        "marker-postgres": Marker("1a", "postgres", "s3://b/p").encode(),
+        "marker-objects": Marker("1a", "objects", "s3://b/p", 600).encode(),
     }
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return made
+    from tidelake.spark.envelopes.held import with_held
+    from tidelake.spark.source.offsets import to_json
+    from tidelake.spark.uploads import encoded_answer
+
+    made |= {f"offset-{n}": json.dumps(to_json(one)).encode() for n, one in enumerate(offsets())}
+    made |= {f"held-{n}": with_held("content", one).encode() for n, one in enumerate(held())}
+    return made | {"answer": encoded_answer(answer(), "fault")}
 
 
-def values():
-    """What is to be read from the records, as JSON."""
-    made = ALL_STATES | ALL_DELTAS | {name: value for name, (_, value) in ALL_RECORDS.items()}
-    return {name: plain(value) for name, value in made.items()}
+def offsets():
+    """Offsets of streams, of each kind."""
+    from tidelake.spark.source.offsets import Begin, Position
+
+    begins = [Begin("1a", start) for start in ("snapshot", "latest", Frontier.of(5))]
+    firsts = [None, "snapshot", Frontier.of(0)]
+    return begins + [Position("1a", "2b", Frontier.of(7), first) for first in firsts]
 
 
-def hashes():
-    """Of each case the hash of all rows, and that of each row with its diff."""
-    found = {}
-    for case in CASES:
-        batch, schema, _ = rows_of(case)
-        pieces = [batch, *(batch.slice(n, 1) for n in range(batch.num_rows))]
-        found[case] = [f"{row_hash(piece, schema):016x}" for piece in pieces]
-    return found
+def held():
+    """What streams of transactions keep: rows in the record, and in objects."""
+    from tidelake.spark.envelopes.held import Held
+    from tidelake.spark.envelopes.places import Reached, TopicPartition
+    from tidelake.spark.envelopes.timeline import Progress
+
+    partitions = {TopicPartition("t", 0): Reached(1, 2, 3), TopicPartition("t", 1): Reached()}
+    progress = Progress("postgresql", 1, 2, 3, 4, True, partitions, 5)
+    return [Held(Progress("mysql")), Held(progress, b"rows"), Held(progress, stored=("a/held/b/1",))]
+
+
+def answer():
+    """The answer of a worker, in which every field says something."""
+    from tidelake.spark.uploads import Answer
+
+    made = Answer()
+    for n, one in enumerate(fields(Answer), 1):
+        usual = getattr(made, one.name)
+        setattr(made, one.name, (f"{n}",) if usual == () else n)
+    made.uploads, made.held, made.advances, made.rejects_to, made.taken_bytes = (b"u",), (b"h",), True, "r", 0
+    return made
 
 
 def text(found):
@@ -173,29 +268,26 @@ def text(found):
 def write(folder):
     """Write everything."""
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("records", "parts", "batches"):
+    for name in ("records", "texts"):
         (folder / name).mkdir(parents=True)
-    for name, data in records().items():
-        (folder / "records" / name).write_bytes(data)
-    for case in CASES:
-        (folder / "parts" / f"{case}.parquet").write_bytes(stored(case)[1])
-        (folder / "parts" / f"{case}.inline").write_bytes(inline(case).inline)
-    for kind in format_batches.KINDS:
-        format_batches.write(kind, folder / "batches")
+    for name, value in records().items():
+        (folder / "records" / name).write_bytes(encode(name.partition("-")[0], value))
+    for name, data in texts().items():
+        (folder / "texts" / name).write_bytes(data)
     lake(folder / "lake")
     with tempfile.TemporaryDirectory() as live:
         saved = folder / "arrangement"
         arrangement(saved, live)
         (saved / "lock").unlink()
         (saved / "~tmp").rmdir()
-        as_restored = arranged(saved, live)
-    expected = {
-        "records": values(),
-        "hashes": hashes(),
-        "parts": parts_of(),
-        "lake": contents(folder / "lake"),
-        "arrangement": as_restored,
-    }
+        restored = arranged(saved, live)
+        shutil.copytree(folder / "lake", f"{live}/lake")
+        expected = {
+            "records": {name: plain(value) for name, value in records().items()},
+            "lake": contents(f"{live}/lake"),
+            "parts": described(f"{live}/lake"),
+            "arrangement": restored,
+        }
     for name, found in expected.items():
         (folder / f"{name}.json").write_text(text(found), encoding="utf-8")
 

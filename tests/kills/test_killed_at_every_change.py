@@ -48,7 +48,7 @@ def damaged_log(tmp_path: Path) -> tuple[Path, str]:
     as_crashed(lake, tmp_path / "lake", tmp_path / "damaged")
     log = tmp_path / "damaged" / "log" / c.id / "log"
     content = bytearray(log.read_bytes())
-    content[content.rindex(b"tidelake-") + 40] ^= 1
+    content[content.rindex(b"tidelake:") + 40] ^= 1
     log.write_bytes(content)
     return tmp_path / "damaged", c.id
 

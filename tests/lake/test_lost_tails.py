@@ -124,7 +124,7 @@ def test_a_repair_takes_back_what_is_sound_and_says_what_is_lost(
         path = logs(place)[i % 6]
         content = bytearray(path.read_bytes())
         second = content.index(b"\xf0frm", 100)  # nobody can begin without the first entry
-        content[rng.randrange(second, content.rindex(b"tidelake-"))] ^= 1 << rng.randrange(8)
+        content[rng.randrange(second, content.rindex(b"tidelake:"))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
         with tidelake.open(place, create=False) as lake:
             lost = [one for one in lake.fsck(repair=True).findings if one.kind == "log-lost"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_states import RICH_SCHEMA, STATS, F, hollow, one, part
 
-from tidelake.errors import CorruptionError, FormatTooNew
+from tidelake.errors import CorruptionError, FormatTooNew, FormatTooOld, UnknownFormat
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -123,7 +123,7 @@ def test_a_flipped_or_missing_byte_is_corruption(data):
     bad = bytearray(good)
     bad[at] ^= data.draw(st.integers(1, 255))
     for damaged in (bytes(bad), good[:at]):
-        with pytest.raises((CorruptionError, FormatTooNew), match="the-name"):
+        with pytest.raises((CorruptionError, UnknownFormat), match="the-name"):
             codec.decode_delta(damaged, "the-name")
 
 
@@ -131,13 +131,28 @@ def framed(kind, format_, body):
     import hashlib
 
     checksum = hashlib.blake2b(f"{kind} {format_} ".encode() + body, digest_size=16).hexdigest()
-    return f"tidelake-{kind} {format_} {checksum}\n".encode() + body
+    return f"tidelake:{kind} {format_} {checksum}\n".encode() + body
 
 
 def test_a_newer_format_is_refused_before_its_body_is_looked_at():
     newer = NEWEST + 1
     with pytest.raises(FormatTooNew, match=rf"format {newer} .* up to {NEWEST}: upgrade"):
         codec.decode_delta(framed("delta", newer, b"what will be"), "x")
+
+
+# What commits before the first format made of a delta that changes nothing, and of one that frees a fork.
+BEFORE = (
+    (b"1 6a67fd78cd95ad8bca144e33732b770e", b"{}"),
+    (b"8 c99cdddc3e6f323b59394e245d7a6c9d", b'{"freed":true}'),
+)
+
+
+@pytest.mark.parametrize(("head", "edits"), BEFORE)
+def test_a_record_of_an_unreleased_version_is_refused_as_such(head, edits):
+    rollup = b'{"seqno":0,"id":"00000000000000000000000000000000","size_bytes":0,"batches":0}'
+    told = b'{"shard_id":"1a","seqno":3,"committed_ms":5,"nonce":"2b","base":%b,"edits":%b}' % (rollup, edits)
+    with pytest.raises(FormatTooOld, match="'x' is of an unreleased version of Tidelake"):
+        codec.decode_delta(b"tidelake-delta %b\n%b" % (head, told), "x")
 
 
 def test_a_field_that_this_version_does_not_know_is_refused():

@@ -100,7 +100,7 @@ def test_no_record_with_a_forged_name_is_read():
     hostile, forged = itertools.cycle(HOSTILE), {}
     for path in RECORDS:
         head, _, body = path.read_bytes().partition(b"\n")
-        kind, format_ = head.split()[0].decode().removeprefix("tidelake-"), int(head.split()[1])
+        kind, format_ = head.split()[0].decode().removeprefix("tidelake:"), int(head.split()[1])
         if kind not in (*TYPES, "state", "delta", "run"):
             continue
         for _ in range(2):

@@ -143,7 +143,7 @@ def task():
     from tidelake.shard.runs.plan import run_task
 
     try:
-        list(run_task(b"tidelake-task 99 " + b"0" * 32 + b"\n{}"))
+        list(run_task(b"tidelake:task 99 " + b"0" * 32 + b"\n{}"))
     except FormatTooNew as error:
         say(refused=str(error))
 

@@ -35,8 +35,7 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.OutOfThreads, 5),
     (errors.CorruptionError, 6),
     (errors.BlobNotFound, 6),
-    (errors.FormatTooNew, 6),
-    (errors.FormatTooOld, 6),
+    (errors.UnknownFormat, 6),
 )
 
 

@@ -62,8 +62,7 @@ class PartCheck:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Look at the next rows, not empty, with the columns of `update_schema`."""
-        hashed = self._part.row_hash is not None
-        self._tally.add(summary(batch, self._schema, self._domain, hashed=hashed))
+        self._tally.add(summary(batch, self._schema, self._domain))
         if self._first is None:
             self._first = _copied(batch, 0)
         order, starts = sorted_groups(batch, self._width)

@@ -10,7 +10,7 @@ every row group's bytes, headers included. The *seal*, 24 bytes in the gap that 
 footer, is `tidelake` and the blake2b-128 of everything after it. A reader checks the seal, and then what it
 reads of row groups and the filter against the footer. The four magic bytes at the start carry no data. A
 part's description repeats the digest of the footer, so another part in its place is noticed too. The hash of
-the rows, if the description has it, comes last there.
+the rows comes last there.
 
 Key-value metadata: `tidelake.format` = "1"; `tidelake.index` = JSON, three arrays with an item for
 each row group: `keys` (base64 of its first key as `encode_key` makes it), `ends` (offset of the byte
@@ -128,9 +128,9 @@ def whole_checksum(part: Part) -> str:
     return part.checksum[:_DIGITS]
 
 
-def with_row_hash(digests: str, row_hash: int | None) -> str:
-    """The checksum of a part from the digests of its bytes and the hash of its rows, if that is known."""
-    return digests if row_hash is None else f"{digests}+{row_hash:016x}"
+def with_row_hash(digests: str, row_hash: int) -> str:
+    """The checksum of a part from the digests of its bytes and the hash of its rows."""
+    return f"{digests}+{row_hash:016x}"
 
 
 def verify(data: bytes, part: Part) -> None:
@@ -167,8 +167,7 @@ def read_footer(file: File, part: Part) -> Footer:
     digest = hasher(tail[_SEAL_BYTES:])
     if not tail.startswith(_SEAL) or tail[len(_SEAL) : _SEAL_BYTES] != digest.digest():
         raise CorruptionError(part.name, "the checksum of its footer does not match")
-    # Parts of older versions are described without the digest of the footer.
-    if part.checksum.partition("+")[0][_DIGITS:] not in ("", digest.hexdigest()):
+    if part.checksum.partition("+")[0][_DIGITS:] != digest.hexdigest():
         raise CorruptionError(part.name, "its footer is that of another part")
     # The seal was right, so this is no accidental damage; it may still be some other object.
     try:

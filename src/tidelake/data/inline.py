@@ -51,7 +51,7 @@ def encode_inline(
         return None
     # Bounds of columns would cost more than all else, and more to read again than the few rows themselves.
     tally = Tally((), domain)
-    tally.add(summary(rows, schema, domain, hashed=stats.hashed, bounds=False))
+    tally.add(summary(rows, schema, domain, bounds=False))
     keys = encode_key(rows, schema)
     ends = keys[0].as_py(), keys[rows.num_rows - 1].as_py()
     return tally.part(name, data, schema_id, ends, stats, inline=True)

@@ -136,7 +136,7 @@ class PartWriter:
         """Take sorted, consolidated updates that follow those taken before."""
         if batch.num_rows:
             filtered = self._filter is not None
-            self.digest(self.encode(_summary(batch, self._schema, self._domain, self._stats, filtered)))
+            self.digest(self.encode(summary(batch, self._schema, self._domain, filtered=filtered)))
 
     def digest(self, encoded: Encoded) -> None:
         """Take what `encode` returned into the checksums and the filter, in the same order."""
@@ -298,7 +298,7 @@ def write_parts(
 
     def summaries(batch: pa.RecordBatch) -> list[Summary]:
         cut = pieces(batch, row_group_rows, size)
-        return [_summary(piece, schema, domain, stats, filtered) for piece in cut]
+        return [summary(piece, schema, domain, filtered=filtered) for piece in cut]
 
     def encoded() -> Iterator[tuple[PartWriter, Encoded, bool]]:
         writer: PartWriter | None = None
@@ -333,12 +333,6 @@ def write_parts(
         del found
         if full:
             yield writer.finish(name())
-
-
-def _summary(
-    batch: pa.RecordBatch, schema: Schema, domain: TimeDomain, stats: StatsSettings, filtered: bool
-) -> Summary:
-    return summary(batch, schema, domain, hashed=stats.hashed, filtered=filtered)
 
 
 def _with_ids(schema: Schema, domain: TimeDomain) -> pa.Schema:

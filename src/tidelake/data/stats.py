@@ -40,7 +40,6 @@ class StatsSettings:
         keep_names: columns with these names, in any case, are never dropped; they count in the budget.
         keep_prefixes: the same for columns whose names begin with one of these.
         keep_suffixes: the same for columns whose names end with one of these.
-        hashed: whether the hash of the rows is kept as well, which depends on the lake's format.
     """
 
     budget_bytes: int
@@ -48,10 +47,9 @@ class StatsSettings:
     keep_names: tuple[str, ...] = ()
     keep_prefixes: tuple[str, ...] = ()
     keep_suffixes: tuple[str, ...] = ()
-    hashed: bool = False
 
     @classmethod
-    def of(cls, config: Config, *, hashed: bool = False) -> "StatsSettings":
+    def of(cls, config: Config) -> "StatsSettings":
         """The settings of a lake."""
         return cls(
             config.stats_budget_bytes,
@@ -59,7 +57,6 @@ class StatsSettings:
             config.stats_keep_names,
             config.stats_keep_prefixes,
             config.stats_keep_suffixes,
-            hashed,
         )
 
     def keeps(self, column: str) -> bool:
@@ -85,7 +82,7 @@ class Summary:
         nulls: of each column that was asked for.
         ends: of each column the least and the greatest value, or an empty array of its type if they are not
             used; None if all values are null.
-        row_hash: as `tidelake.data.rowhash` makes it; None: not asked for.
+        row_hash: as `tidelake.data.rowhash` makes it.
         keys: hashes of the distinct keys, as `tidelake.data.partfilter` makes them; None: not asked for.
     """
 
@@ -96,7 +93,7 @@ class Summary:
     time_upper: tuple[int, ...]
     nulls: tuple[int, ...]
     ends: tuple[pa.Array | None, ...]
-    row_hash: int | None = None
+    row_hash: int
     keys: Hashes | None = None
 
 
@@ -105,7 +102,6 @@ def summary(
     schema: Schema,
     domain: TimeDomain,
     *,
-    hashed: bool = False,
     bounds: bool = True,
     filtered: bool = False,
 ) -> Summary:
@@ -115,7 +111,6 @@ def summary(
         batch: the updates.
         schema: of them.
         domain: of the times.
-        hashed: whether the hash of the rows is wanted.
         bounds: whether nulls and extremes of columns are wanted.
         filtered: whether the hashes of its keys are wanted.
     """
@@ -130,7 +125,7 @@ def summary(
         tuple(int(t.max()) for t in times),
         tuple(column.null_count for column in columns),
         tuple(_extremes(column, leads=i == 0) for i, column in enumerate(columns)),
-        row_hash(batch, schema) if hashed else None,
+        row_hash(batch, schema),
         key_hashes(batch, schema) if filtered else None,
     )
 
@@ -154,7 +149,7 @@ class Tally:
         self.rows = 0
         self._columns, self._domain = columns, domain
         self._negative_rows = self._diff_sum = 0
-        self._row_hash: int | None = 0
+        self._row_hash = 0
         self._lower: list[int] = []
         self._upper: list[int] = []
         self._extremes = [_Extremes(column) for column in columns]
@@ -165,10 +160,7 @@ class Tally:
         self.rows += part.rows.num_rows
         self._negative_rows += part.negative_rows
         self._diff_sum += part.diff_sum
-        if self._row_hash is None or part.row_hash is None:
-            self._row_hash = None
-        else:
-            self._row_hash = (self._row_hash + part.row_hash) % ROW_HASHES
+        self._row_hash = (self._row_hash + part.row_hash) % ROW_HASHES
         least, greatest = part.time_lower, part.time_upper
         self._lower = [min(x) for x in zip(self._lower or least, least, strict=True)]
         self._upper = [max(x) for x in zip(self._upper or greatest, greatest, strict=True)]

@@ -42,8 +42,7 @@ class Part:
         name: name of the blob in the lake. Never used twice, even by inline parts.
         size_bytes: size of the blob, or of the inline bytes.
         checksum: of these bytes, as `tidelake.data.container.checksum` makes it; for a blob the checksum of
-            its footer follows (absent in states of formats 1 and 2). Last comes `+` and the hash of the rows,
-            16 hexadecimal digits, from format 6 on: see `row_hash`.
+            its footer follows. Last comes `+` and `row_hash` in 16 hexadecimal digits.
         rows: number of updates, before any truncation.
         negative_rows: how many of them have a negative diff.
         diff_sum: sum of all diffs, exact (may exceed int64).

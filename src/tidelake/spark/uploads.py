@@ -27,7 +27,7 @@ FORMAT = 1
 _ANSWER = pa.schema(
     [pa.field("answer", pa.binary(), nullable=False), pa.field("taken_bytes", pa.int64(), nullable=False)]
 )
-_MAGIC = b"tidelake-worker-answer "
+_MAGIC = b"tidelake:answer "
 _NAME = "the answer of a task"
 _TEXTS = pa.list_(pa.string())
 _PACKED = pa.schema(

@@ -1,6 +1,6 @@
 """States, deltas and descriptions as bytes, and back. docs/formats.md describes every byte.
 
-A record is one header line `tidelake-<kind> <format> <checksum>` and a JSON body. The checksum covers
+A record is one header line `tidelake:<kind> <format> <checksum>` and a JSON body. The checksum covers
 kind, format and body. Decoding is strict: a newer format is refused before anything is read, damage
 is found by the checksum, and a body that does not encode to the very same bytes again is refused, so
 that no field is silently ignored. A checksum does not say who wrote a record, so the names of objects and
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from pyrsistent import PMap, PSet, pmap, pset
 
-from tidelake.errors import CorruptionError, FormatTooNew, InternalError
+from tidelake.errors import CorruptionError, FormatTooNew, FormatTooOld, InternalError
 from tidelake.model.frozen import with_fields
 from tidelake.model.names import ObjectName
 from tidelake.state.bases import Base, Bases
@@ -31,6 +31,10 @@ from tidelake.state.state import ShardState
 from tidelake.state.taken import indexed
 
 T = TypeVar("T")
+
+_MARK = "tidelake:"
+# How records of unreleased versions begin.
+_BEFORE = b"tidelake-"
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,11 @@ for _type in (Delta, _Image):
     learn(_type)
 
 
+def is_of(kind: str, data: bytes) -> bool:
+    """Whether bytes begin as a record of a kind does."""
+    return data.startswith(f"{_MARK}{kind} ".encode())
+
+
 def encode_record(kind: str, value: object) -> bytes:
     """A framed record of `kind`: header line and JSON body."""
     format_, body = _record(value)
@@ -140,12 +149,15 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
 
     Raises:
         FormatTooNew: written by a newer version.
+        FormatTooOld: written by an unreleased version.
         CorruptionError: not a record of this kind, damaged, with fields that this version ignores, or with
             a name that is none.
     """
     head, newline, body = data.partition(b"\n")
     words = head.split(b" ")
-    if not newline or len(words) != 3 or words[0] != b"tidelake-" + kind.encode() or not words[1].isdigit():
+    if data.startswith(_BEFORE):
+        raise FormatTooOld(name)
+    if not newline or len(words) != 3 or not is_of(kind, data) or not words[1].isdigit():
         raise CorruptionError(name, f"not a {kind} record")
     if int(words[1]) > NEWEST:
         raise FormatTooNew(name, int(words[1]), NEWEST)
@@ -193,7 +205,7 @@ def _told(value: object) -> tuple[int, object]:
 
 def _header(kind: str, format_: int, body: bytes) -> bytes:
     checksum = hashlib.blake2b(f"{kind} {format_} ".encode() + body, digest_size=16).hexdigest()
-    return f"tidelake-{kind} {format_} {checksum}\n".encode()
+    return f"{_MARK}{kind} {format_} {checksum}\n".encode()
 
 
 def encode_delta(delta: Delta) -> bytes:
@@ -239,7 +251,7 @@ def decode_unchecked(data: bytes, name: str) -> ShardState:
 
 def is_state(data: bytes) -> bool:
     """Whether a log entry holds a whole state rather than a delta."""
-    return data.startswith(b"tidelake-state ")
+    return is_of("state", data)
 
 
 def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:

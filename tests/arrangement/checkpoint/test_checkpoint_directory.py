@@ -295,7 +295,7 @@ def test_a_list_of_a_newer_format_is_refused(live):
     with open(name, "rb") as file:
         data = file.read()
     with open(name, "wb") as file:
-        file.write(data.replace(b"tidelake-arrangement 1 ", b"tidelake-arrangement 99 ", 1))
+        file.write(data.replace(b"tidelake:arrangement 1 ", b"tidelake:arrangement 99 ", 1))
 
     with pytest.raises(FormatTooNew):
         live.save("two", "b")

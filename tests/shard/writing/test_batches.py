@@ -162,7 +162,7 @@ def test_bytes_are_a_checked_record_of_one_shard():
     batch = built(c, many(0))
     hollow = batch.hollow
     data = batch.to_bytes()
-    assert data.startswith(b"tidelake-batch 1 ")
+    assert data.startswith(b"tidelake:batch 1 ")
     assert data == encode_record("batch", SentBatch(c.id, hollow))
     for at_ in range(0, len(data), 11):
         damaged = bytearray(data)
@@ -170,7 +170,7 @@ def test_bytes_are_a_checked_record_of_one_shard():
         with pytest.raises((CorruptionError, FormatTooNew)):
             c.distributed.batch_from_bytes(bytes(damaged))
     with pytest.raises(FormatTooNew):
-        c.distributed.batch_from_bytes(data.replace(b"tidelake-batch 1 ", b"tidelake-batch 9 ", 1))
+        c.distributed.batch_from_bytes(data.replace(b"tidelake:batch 1 ", b"tidelake:batch 9 ", 1))
     with pytest.raises(UsageError, match=f"for shard {c.id} cannot be used with {other.id}"):
         other.distributed.batch_from_bytes(data)
     for no_bytes in (None, "text", 5, batch):

@@ -139,6 +139,8 @@ def read_contents(read: Callable[[int, int], bytes], size: int, name: str, layou
         raise CorruptionError(name, "it does not end like a batch file")
     if format_ > FORMAT:
         raise FormatTooNew(name, format_, FORMAT)
+    if format_ != FORMAT:
+        raise CorruptionError(name, "it has no format number")
     start = size - _TRAILER.size - sum(lengths)
     if start < len(MAGIC):
         raise CorruptionError(name, "its lengths do not add up")

@@ -15,9 +15,9 @@ from tidelake.errors import (
     CollectionDropped,
     CollectionNotFound,
     CorruptionError,
-    FormatTooNew,
     OutcomeUnknown,
     StoreUnavailable,
+    UnknownFormat,
 )
 from tidelake.lake.arguments.names import not_found
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog, Listing
@@ -48,7 +48,7 @@ _LOST = frozenset(
         "unavailable",
     }
 )
-_UNREADABLE = (CorruptionError, BlobNotFound, FormatTooNew, StoreUnavailable, OutcomeUnknown)
+_UNREADABLE = (CorruptionError, BlobNotFound, UnknownFormat, StoreUnavailable, OutcomeUnknown)
 
 
 @dataclass(frozen=True)

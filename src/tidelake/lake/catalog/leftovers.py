@@ -11,7 +11,7 @@ catalog has never named anything, objects without a log stay: all logs, and the 
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, CorruptionError, FormatTooNew
+from tidelake.errors import BlobNotFound, CorruptionError, UnknownFormat
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
 from tidelake.model import names
 from tidelake.shard.history import check_reaches
@@ -19,7 +19,7 @@ from tidelake.shard.upkeep.ending import Ending, Removed, remove_listed
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
 
-DAMAGED = (CorruptionError, FormatTooNew, BlobNotFound)
+DAMAGED = (CorruptionError, UnknownFormat, BlobNotFound)
 """The errors that opening a damaged shard raises. Opening a sound shard raises none of them."""
 
 

@@ -14,11 +14,11 @@ from tidelake.errors import (
     BlobNotFound,
     CorruptionError,
     ErasureWaits,
-    FormatTooNew,
     InvalidUpdates,
     OutcomeUnknown,
     StoreUnavailable,
     SymbolicLink,
+    UnknownFormat,
 )
 from tidelake.model import names
 from tidelake.model import time as times
@@ -135,9 +135,9 @@ class ShardCheck:
         listed = list(self._stores.blobs.list(f"{self._id}/"))
         try:
             replayed = replay(self._id, self._stores, self._tell)
-        except FormatTooNew as error:
-            # This version must not repair what a newer version wrote.
-            self._tell("format-too-new", error.name, str(error))
+        except UnknownFormat as error:
+            # This version must not repair what another version wrote.
+            self._tell("unknown-format", error.name, str(error))
             return Checked(tuple(self._found), None)
         tell_aside(listed, self._tell)
         if replayed.state is None or not replayed.keeps_rules:
@@ -355,7 +355,7 @@ class ShardCheck:
             found = (names.rolled_up_at(info.name) for info in listed)
             starts = sorted(seqno for seqno in found if seqno is not None)
             mended = self._stores.log.mend(self._id, starts)
-        except (CorruptionError, FormatTooNew, StoreUnavailable, OutcomeUnknown):
+        except (CorruptionError, UnknownFormat, StoreUnavailable, OutcomeUnknown):
             return ()  # The next read of the log raises the same error.
         if mended is None:
             return ()

@@ -36,7 +36,7 @@ from tidelake.shard.runs.shares import group_keys, group_sizes, quantiles
 from tidelake.shard.runs.stored import AsStored, divided
 from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec, env_here, stores_of
-from tidelake.state.codec import encode_record
+from tidelake.state.codec import encode_record, is_of
 from tidelake.store.protocols import BlobStore
 
 _TASK_BYTES_MIN = 1024 * 1024
@@ -231,7 +231,7 @@ def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
     Raises:
         LeaseExpired: a part was collected meanwhile, as nothing held it, or the hold expired.
     """
-    if task.startswith(f"tidelake-{_SELECTED} ".encode()):
+    if is_of(_SELECTED, task):
         selected = decoded(_SELECTED, task, SelectedTask, "task")
         todo, selection = selected.task, selected.selection
     else:

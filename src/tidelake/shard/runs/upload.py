@@ -72,7 +72,7 @@ def write_run(
         spec.schema_id,
         target_bytes=min(spec.config.part_target_bytes, part_bytes or spec.config.part_target_bytes),
         row_group_rows=spec.config.row_group_rows,
-        stats=StatsSettings.of(spec.config, hashed=True),
+        stats=StatsSettings.of(spec.config),
         # Bounded, since a merge that reads these parts holds several copies of a row group of every run.
         group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
         filtered=True,
@@ -163,7 +163,7 @@ def _inline(spec: ShardSpec, env: Env, rows: pa.Table | pa.RecordBatch, limit_by
         spec.domain,
         spec.schema_id,
         limit_bytes=limit_bytes,
-        stats=StatsSettings.of(spec.config, hashed=True),
+        stats=StatsSettings.of(spec.config),
         name=names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
     )
     return None if part is None else Run((part,))
