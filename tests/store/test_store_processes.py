@@ -233,7 +233,7 @@ def test_a_wait_for_the_lock_of_a_log_ends_and_says_which_process_has_it(tmp_pat
     assert log.compare_and_set("k", None, b"0")
     child = os.fork()
     if not child:
-        with log._writing("k", create=False):
+        with log._locked("k"):
             os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(0)
     try:
@@ -256,7 +256,7 @@ def test_a_wait_for_the_lock_of_a_log_ends_and_says_which_process_has_it(tmp_pat
 def test_a_wait_for_another_thread_that_writes_ends(tmp_path: Path) -> None:
     log = FramedVersionLog(str(tmp_path), wait_s=0.05)
     assert log.compare_and_set("k", None, b"0")
-    with log._writing("k", create=False), pytest.raises(StoreUnavailable, match="another thread"):
+    with log._locked("k"), pytest.raises(StoreUnavailable, match="another thread"):
         log.compare_and_set("k", 0, b"1")
     assert log.compare_and_set("k", 0, b"1")
 

@@ -268,7 +268,7 @@ def is_file_at(files: Files, descriptor: int, path: str) -> bool:
 
 
 class OpenFile:
-    """An open file, and the name by which it was opened.
+    """An open file, and the name by which it was opened. Closed with its last reference, if not before.
 
     Attributes:
         descriptor: its descriptor.
@@ -291,8 +291,12 @@ class OpenFile:
         return there.st_ino == self._inode and there.st_dev == self._device
 
     def close(self) -> None:
-        """Close the descriptor."""
-        self._files.close(self.descriptor)
+        """Close the descriptor. May be repeated."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)
+
+    __del__ = close
 
 
 def refused(code: int, path: str) -> OSError:

@@ -57,7 +57,7 @@ def test_a_lock_file_that_is_removed_keeps_nothing_from_excluding_others(
 ) -> None:
     (tmp_path / "log" / "k" / "lock").unlink()
     other = FramedVersionLog(str(tmp_path / "log"))
-    with other._writing("k", create=False), pytest.raises(StoreUnavailable, match="cannot lock"):
+    with other._locked("k"), pytest.raises(StoreUnavailable, match="cannot lock"):
         log.compare_and_set("k", 1, b"two")
     assert other.compare_and_set("k", 1, b"two") and log.compare_and_set("k", 2, b"three")
     assert [entry.data for entry in other.scan("k", 2)] == [b"two", b"three"]
@@ -119,7 +119,7 @@ def test_a_fork_that_python_did_not_make_takes_no_lock_of_its_parent(log: Framed
             os._exit(0 if "not by Python" in str(error) else 2)
         finally:
             os._exit(3)
-    with log._writing("k", create=False):
+    with log._locked("k"):
         assert os.waitpid(child, 0)[1] == 0
         other = FramedVersionLog(log.root, wait_s=0.05)
         with pytest.raises(StoreUnavailable, match="cannot lock"):

@@ -15,6 +15,7 @@ import pytest
 from clocks import RecordingClock
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.store.framed import frames
+from tidelake.store.framed.folder import KeyFolder
 from tidelake.store.framed.keyfile import KeyFile
 from tidelake.store.framed.log import FramedVersionLog
 from tidelake.testing.faults import SimulatedCrash
@@ -213,14 +214,14 @@ def patched(patch: pytest.MonkeyPatch, owner: type, name: str, defect: Any) -> C
     return History
 
 
-def unsynced(written: Callable[..., Any]) -> Callable[..., Any]:
+def unsynced(put: Callable[..., Any]) -> Callable[..., Any]:
     """A file that is made whole and not flushed."""
 
-    def making(self: FramedVersionLog, *arguments: Any) -> Any:
+    def making(self: KeyFolder, *arguments: Any, **named: Any) -> Any:
         flush = self._files.fsync
         self._files.fsync = lambda _: None  # type: ignore[method-assign]
         try:
-            return written(self, *arguments)
+            return put(self, *arguments, **named)
         finally:
             self._files.fsync = flush  # type: ignore[method-assign]
 
@@ -240,9 +241,7 @@ CANARIES: dict[str, Callable[[pytest.MonkeyPatch], Callable[[], History]]] = {
     "the unpublished tail is believed": lambda patch: patched(
         patch, FramedVersionLog, "_believed", believing
     ),
-    "a truncation without a flush": lambda patch: patched(
-        patch, FramedVersionLog, "_written", unsynced(FramedVersionLog._written)
-    ),
+    "a truncation without a flush": lambda patch: patched(patch, KeyFolder, "put", unsynced(KeyFolder.put)),
 }
 
 

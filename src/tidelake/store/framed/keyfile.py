@@ -70,9 +70,10 @@ class KeyFile:
         path: its path.
         is_recovered: whether this process has recovered it: then what is published is never behind the file.
         is_named: whether its name was made durable by this process.
+        is_kept, users: whether its pool keeps it open, and how many calls use it (see there).
     """
 
-    _is_open = False
+    is_kept, users = False, 0
 
     def __init__(self, files: Files, key: str, folder: str, *, edits: bool) -> None:
         """Open the file.
@@ -92,19 +93,14 @@ class KeyFile:
         self._opening = threading.Lock()
         descriptor = files.edit(self.path) if edits else files.open(self.path)
         self._descriptor, self._log = descriptor, OpenFile(files, descriptor, self.path)
-        self._is_open = True
-        try:
-            if not stat.S_ISREG(files.fstat(descriptor).st_mode):
-                raise self.damaged("it is not a file")
-            header = Header.decode(self._read(0, HEADER_BYTES))
-            if header is None:
-                raise self.damaged("its header is damaged")
-            if header.format > FORMAT:
-                raise FormatTooNew(key, header.format, FORMAT)
-            self.header = header
-        except BaseException:
-            self.close()
-            raise
+        if not stat.S_ISREG(files.fstat(descriptor).st_mode):
+            raise self.damaged("it is not a file")
+        header = Header.decode(self._read(0, HEADER_BYTES))
+        if header is None:
+            raise self.damaged("its header is damaged")
+        if header.format > FORMAT:
+            raise FormatTooNew(key, header.format, FORMAT)
+        self.header = header
 
     def damaged(self, reason: str) -> CorruptionError:
         """The error that reports this file as damaged."""
@@ -284,19 +280,17 @@ class KeyFile:
         return self._read(0, self._files.fstat(self._descriptor).st_size)
 
     def close(self) -> None:
-        """Close the files. May be repeated."""
-        if self._is_open:
-            self._is_open = False
-            self._files.close(self._descriptor)
-            if self._record is not None:
-                self._record.close()
+        """Close the files at once."""
+        self.is_kept = False
+        self._log.close()
+        if self._record is not None:
+            self._record.close()
 
     def __del__(self) -> None:
-        """Close the files of a log that was dropped without a `close`."""
-        if self._is_open:
+        """Warn of a log that was dropped without a `close`."""
+        if self.is_kept:
             message = f"{self.path} was not closed: close the lake, or use it as a context manager"
             warnings.warn(message, ResourceWarning, stacklevel=2)
-        self.close()
 
     def _frames(self, known: Published, first: int) -> tuple[list[Frame], bytes, int]:
         """Frames from entry `first` (or the first of the file) to the newest, with the bytes they are in.
@@ -367,19 +361,13 @@ class KeyFile:
         except (FileNotFoundError, IsADirectoryError):
             return None
         record = OpenFile(self._files, descriptor, self._record_path)
-        if stat.S_ISREG(self._files.fstat(descriptor).st_mode):
-            return record
-        record.close()
-        return None
+        return record if stat.S_ISREG(self._files.fstat(descriptor).st_mode) else None
 
     def _made_record(self) -> OpenFile:
         try:
-            created = self._files.create(self._record_path)
-        except FileExistsError:  # something else has this name
-            if self._files.isdir(self._record_path):
-                self._files.rmdir(self._record_path)
-            else:
+            with suppress(FileNotFoundError):  # something else may have this name
                 self._files.unlink(self._record_path)
-            created = self._files.create(self._record_path)
-        self._files.close(created)
+        except IsADirectoryError:
+            self._files.rmdir(self._record_path)
+        self._files.close(self._files.create(self._record_path))
         return OpenFile(self._files, self._files.edit(self._record_path), self._record_path)

@@ -2,7 +2,8 @@
 
 Owns which keys are open, and what a fork does with them. Must not know what the files hold.
 
-A forked child opens its own files: those that it inherits are closed there, without an unlock.
+A file that is not kept any more is closed when the last call that uses it ends. A forked child opens its own
+files: those that it inherits are closed there, without an unlock.
 """
 
 import os
@@ -29,97 +30,92 @@ def files_allowed() -> int:
 
 
 class FilePool:
-    """Open files by key, each with an open lock file. Above `limit`, the least recently used are closed."""
+    """Open files by key, each with an open lock file. Above `limit`, the least recently used are dropped."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self._limit, self._is_closed = limit, False
         self._begin()
         _register(self)
 
-    def _begin(self, *, is_closed: bool = False) -> None:
-        self._origin = ProcessOrigin()
-        self._lock = threading.Lock()
-        self._unused = threading.Condition(self._lock)
-        self._held: OrderedDict[str, KeyFile] = OrderedDict()
-        self._using: dict[KeyFile, int] = {}
+    def _begin(self) -> None:
+        self._origin, self._changes = ProcessOrigin(), threading.Lock()
+        self._kept: OrderedDict[str, KeyFile] = OrderedDict()
+        # Locks of this process, of which a fork closes its copies; and lock files that are not locked. Two
+        # threads never have the same one of these: they are taken by `dict.pop`.
         self._locked: set[OpenFile] = set()
-        # Taken by `dict.pop`: two threads never have the same one.
         self._unlocked: dict[str, OpenFile] = {}
-        self._is_closed = is_closed
 
-    def take(self, key: str) -> KeyFile | None:
-        """The open file of a key, to be used until it is released; None if it is not open."""
+    def get(self, key: str) -> KeyFile | None:
+        """The open file of a key, to be released after use; None if it is not open."""
         self._check_origin()
-        with self._lock:
+        with self._changes:
             if self._is_closed:
                 raise Closed(f"cannot use key {key!r}: the version log was closed; open it again")
-            file = self._held.get(key)
+            file = self._kept.get(key)
             if file is not None:
-                self._held.move_to_end(key)
-                self._using[file] = self._using.get(file, 0) + 1
+                self._kept.move_to_end(key)
+                file.users += 1
             return file
 
-    def add(self, key: str, file: KeyFile) -> None:
-        """Keep a file that was opened, and take it."""
-        with self._lock:
-            self._using[file] = 1
-            if self._is_closed:
-                return
-            self._retire(key)  # another thread may have opened it as well
-            self._held[key] = file
-            while len(self._held) > self._limit:
-                self._retire(next(iter(self._held)))
+    def keep(self, key: str, file: KeyFile) -> None:
+        """Keep a file that was opened, in the place of another one; it is to be released after use."""
+        with self._changes:
+            self._drop(key)
+            self._kept[key], file.is_kept, file.users = file, True, 1
+            while len(self._kept) > (0 if self._is_closed else self._limit):
+                self._drop(next(iter(self._kept)))
 
-    def release(self, key: str, file: KeyFile) -> None:
-        """Note the end of a use."""
-        with self._lock:
-            users = self._using.pop(file, 1) - 1
-            if users:
-                self._using[file] = users
-                return
-            if self._held.get(key) is not file:
+    def release(self, file: KeyFile) -> None:
+        """Note that a call uses a file no more."""
+        with self._changes:
+            file.users -= 1
+            if not (file.users or file.is_kept):
                 file.close()
-            if self._is_closed:
-                self._unused.notify_all()
 
     def forget(self, key: str, file: KeyFile) -> None:
-        """Use a file no more, once running calls have ended."""
-        with self._lock:
-            if self._held.get(key) is file:
-                self._retire(key)
+        """Keep a file no more."""
+        with self._changes:
+            if self._kept.get(key) is file:
+                self._drop(key)
 
     def lock_of(self, key: str) -> OpenFile | None:
-        """The open lock file of a key, for one caller; None if there is none."""
+        """The open lock file of a key, for one caller; None if there is none. Give it to `unlocked` later."""
         self._check_origin()
         return self._unlocked.pop(key, None)
 
     def locked(self, lock: OpenFile) -> None:
-        """Note a lock that this process has: a fork closes its copy."""
+        """Note a lock that this process has taken."""
         self._locked.add(lock)
 
-    def unlocked(self, key: str, lock: OpenFile, *, keep: bool) -> None:
+    def unlocked(self, key: str, lock: OpenFile) -> None:
         """Note that a lock was released, and keep its file open as long as that of the key."""
-        with self._lock:
+        with self._changes:
             self._locked.discard(lock)
-            keep = keep and key in self._held
-            if not keep or self._unlocked.setdefault(key, lock) is not lock:
-                lock.close()
+            if key in self._kept:
+                self._unlocked[key] = lock
 
     def close(self) -> None:
-        """Close all files, after waiting for running calls."""
-        with self._lock:
+        """Keep no file any more."""
+        with self._changes:
             self._is_closed = True
-            for key in list(self._held):
-                self._retire(key)
-            self._unused.wait_for(lambda: not self._using)
+            for key in list(self._kept):
+                self._drop(key)
 
     def after_fork(self) -> None:
         """Begin anew in a child: its parent's threads, and their locks, are not here."""
-        for file in {*self._held.values(), *self._using}:
+        for file in self._kept.values():
             file.close()
         for lock in (*self._locked, *self._unlocked.values()):
             lock.close()
-        self._begin(is_closed=self._is_closed)
+        self._begin()
+
+    def _drop(self, key: str) -> None:
+        file = self._kept.pop(key, None)
+        if file is not None:
+            file.is_kept = False
+            if not file.users:
+                file.close()
+        self._unlocked.pop(key, None)
 
     def _check_origin(self) -> None:
         # A lock that a child took through a file of its parent would be the parent's as well.
@@ -128,19 +124,6 @@ class FilePool:
                 "the process was forked with files of a log open, and not by Python: open the lake again in "
                 "the child"
             )
-
-    def _retire(self, key: str) -> None:
-        file = self._held.pop(key, None)
-        if file is not None and file not in self._using:
-            file.close()
-        lock = self._unlocked.pop(key, None)
-        if lock is not None:
-            lock.close()
-
-    def __del__(self) -> None:
-        """Close the lock files of a log that was dropped without a `close`; its other files say so."""
-        for lock in self._unlocked.values():
-            lock.close()
 
 
 _pools: "WeakSet[FilePool]" = WeakSet()
