@@ -20,7 +20,7 @@ demo: venv   ## show what Tidelake does, in a few minutes
 	@$(WITH_JAVA) .venv/bin/tidelake demo $(ARGS)
 
 demo-cdc: venv   ## follow a PostgreSQL through Debezium, Kafka and Spark, each of which is killed amid it
-	@setup/servers.sh >/dev/null
+	@setup/servers.sh postgresql kafka spark-kafka debezium >/dev/null
 	@$(WITH_JAVA) PYTHONPATH=.:tests:tests/spark $(RUN) tests.cdc $(ARGS)
 
 test: venv   ## the fast tests

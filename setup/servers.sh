@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the slow tests run: versitygw (S3), azurite (Azure), PostgreSQL and Kafka, with the jars by
-# which Spark reads Kafka and S3, and Debezium with the Kafka Connect that runs it; and Chromium with its driver.
+# Installs what the slow tests run: versitygw (S3), azurite (Azure), PostgreSQL, MariaDB and Kafka, with the jars
+# by which Spark reads Kafka and S3, and Debezium's connectors with the Kafka Connect that runs them; and Chromium
+# with its driver. With arguments, only those of them:
+#   versitygw azurite postgresql mariadb kafka spark-kafka spark-s3a debezium debezium-mysql chromium
 # Prints the folder of their programs, which tests/store/servers.py looks into: $TIDELAKE_SERVERS, or the
 # user's cache. What is there already is kept, so this returns at once the next time. What cannot be
 # installed is said, and its tests are skipped: this script never fails.
@@ -67,6 +69,8 @@ copy_jars() {
 }
 
 install_kafka() { copy_jars kafka "$KAFKA" "$home/kafka-$KAFKA"; }
+install_debezium_mysql() { copy_jars debezium-mysql "$DEBEZIUM" "$home/debezium-mysql-$DEBEZIUM"; }
+install_mariadb() { apt_install mariadb-server; }
 install_debezium() { copy_jars debezium "$DEBEZIUM" "$home/debezium-$DEBEZIUM"; }
 install_spark_kafka() { copy_jars spark-kafka "$SPARK_KAFKA" "$home/spark-kafka-$SPARK_KAFKA"; }
 install_spark_s3a() { copy_jars spark-s3a "$HADOOP_AWS" "$home/spark-s3a-$HADOOP_AWS"; }
@@ -84,8 +88,14 @@ postgres_programs() {
   return 1
 }
 
-# Installs the server $1 with the command $2 if $3 does not exist, and says how it went.
+# Whether $1 is to be installed.
+asked=" $* "
+wanted() { [ "$asked" = "  " ] || [[ "$asked" == *" $1 "* ]]; }
+
+# Installs the server $1, called $2, with the command $3 if $4 does not exist, and says how it went.
 ensure() {
+  wanted "$1" || return
+  shift
   local name="$1" began="$SECONDS"
   [ -e "$3" ] && return
   say "setup: installing $name"
@@ -102,20 +112,22 @@ if ! mkdir -p "$home/bin" 2>/dev/null; then
 fi
 exec 9>"$home/lock"
 flock 9 2>/dev/null
-ensure versitygw install_versitygw "$home/versitygw-$VERSITYGW/versitygw"
-ensure azurite install_azurite "$home/azurite-$AZURITE/node_modules/.bin/azurite-blob"
-ensure Kafka install_kafka "$home/kafka-$KAFKA"
-ensure "Kafka for Spark" install_spark_kafka "$home/spark-kafka-$SPARK_KAFKA"
-ensure "S3 for Spark" install_spark_s3a "$home/spark-s3a-$HADOOP_AWS"
-ensure "Kafka Connect and Debezium" install_debezium "$home/debezium-$DEBEZIUM"
+ensure versitygw versitygw install_versitygw "$home/versitygw-$VERSITYGW/versitygw"
+ensure azurite azurite install_azurite "$home/azurite-$AZURITE/node_modules/.bin/azurite-blob"
+ensure kafka Kafka install_kafka "$home/kafka-$KAFKA"
+ensure spark-kafka "Kafka for Spark" install_spark_kafka "$home/spark-kafka-$SPARK_KAFKA"
+ensure spark-s3a "S3 for Spark" install_spark_s3a "$home/spark-s3a-$HADOOP_AWS"
+ensure debezium "Kafka Connect and Debezium" install_debezium "$home/debezium-$DEBEZIUM"
+ensure debezium-mysql "Debezium for MySQL" install_debezium_mysql "$home/debezium-mysql-$DEBEZIUM"
 if ! postgres="$(postgres_programs)"; then
-  ensure PostgreSQL install_postgresql "$home/bin/postgres"
+  ensure postgresql PostgreSQL install_postgresql "$home/bin/postgres"
   postgres="$(postgres_programs)"
 fi
 
-# Debian keeps both in the PATH.
+# Debian keeps these in the PATH.
 install_chromium() { apt_install chromium chromium-driver; }
-command -v chromedriver >/dev/null || ensure Chromium install_chromium "$home/bin/chromedriver"
+command -v chromedriver >/dev/null || ensure chromium Chromium install_chromium "$home/bin/chromedriver"
+command -v mariadbd >/dev/null || ensure mariadb MariaDB install_mariadb "$home/bin/mariadbd"
 
 link() { [ -x "$1" ] && ln -sfn "$1" "$home/bin/$(basename "$1")"; }
 link "$home/versitygw-$VERSITYGW/versitygw"

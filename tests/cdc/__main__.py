@@ -3,15 +3,17 @@
 python -m tests.cdc [SEED]
 """
 
+import os
+import shutil
 import sys
 import time
 from random import Random
 
-import pytest
-
 from tests.cdc.checking import check
 from tests.cdc.pipeline import PARTS, pipeline
 from tests.cdc.workload import TABLES, Bank
+from tests.spark.kafka_broker import jars
+from tests.store.servers import found_program
 
 _BEGAN_S = time.monotonic()
 
@@ -23,13 +25,26 @@ def say(text: str) -> None:
 def main(seed: str = "0") -> int:
     """Run it; 1 if one row differs from the database, or something is not there that it needs."""
     random = Random(int(seed))
+    if missing := _missing():
+        say(f"This cannot be shown here, as there is no {', no '.join(missing)}: `setup/servers.sh` says why")
+        return 1
     try:
         return _run(random)
-    except pytest.skip.Exception as missing:
-        say(f"This cannot be shown here: {missing}. The lines of setup above say why.")
     except AssertionError as error:
         say(f"The collections differ from the database: {error}")
     return 1
+
+
+def _missing() -> list[str]:
+    """What is not on this machine of all that it needs."""
+    java = os.environ.get("JAVA_HOME", "") or shutil.which("java")
+    programs = [name for name in ("postgres", "initdb") if found_program(name) is None]
+    folders = {"kafka": "Kafka", "spark-kafka": "Kafka for Spark", "debezium": "Debezium"}
+    return [
+        *([] if java else ["Java"]),
+        *programs,
+        *(told for name, told in folders.items() if not jars(name)),
+    ]
 
 
 def _run(random: Random) -> int:

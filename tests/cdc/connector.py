@@ -1,4 +1,4 @@
-"""Kafka Connect with Debezium's connector of PostgreSQL: the changes of a database go to one topic.
+"""Kafka Connect with a connector of Debezium: the changes of a database go to one topic.
 
 `setup/servers.sh` copies the jars. The worker runs alone (`ConnectStandalone`), and keeps in a file how far
 it is, so that it goes on after a kill.
@@ -12,7 +12,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from tied_process import tied
 NAME = "bank"
 TOPIC = "bank"
 _JVM = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-_READY_S = 120.0
+# A connector that finds no database or broker fails, and is started again.
+_RESTARTS_MAX = 300
 # A position is kept twice a second; on a busy machine later.
 _KEPT_S = 30.0
 CONVERTERS = {
@@ -74,21 +76,51 @@ logger.kafka.level=warn
 """
 
 
+@dataclass(frozen=True)
+class Source:
+    """What a connector is told of its database.
+
+    Attributes:
+        jars: of the connector, as setup/servers.sh names them.
+        settings: beside those of a worker; a folder of the worker's own is `{folder}` in them.
+        told: what stands in a position after the first copy.
+    """
+
+    jars: str
+    settings: Callable[[], dict[str, str]]
+    told: bytes
+
+
+def of_postgres(database: servers.PostgresServer) -> Source:
+    """A PostgreSQL with the settings of docs/cdc.md."""
+
+    def settings() -> dict[str, str]:
+        own = {
+            "database.hostname": servers.HOST,
+            "database.port": str(database.port),
+            "database.user": database.user,
+            "database.dbname": "postgres",
+        }
+        return SETTINGS | own | _OWN
+
+    return Source("debezium", settings, b'"lsn_commit"')
+
+
 class Connector(servers.Server):
     """A worker of Kafka Connect with one connector. It keeps what it has over a stop and a kill."""
 
-    def __init__(self, folder: Path, broker: Broker, database: servers.PostgresServer) -> None:
-        found = jars("debezium")
+    def __init__(self, folder: Path, broker: Broker, source: Source) -> None:
         java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
         (folder / "log4j2.properties").write_text(_LOG)
+        class_path = os.pathsep.join(map(str, jars(source.jars)))
         command = tied(
             *(java, *_JVM, f"-Djava.io.tmpdir={folder}"),
             f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
-            *("-cp", os.pathsep.join(map(str, found)), "org.apache.kafka.connect.cli.ConnectStandalone"),
+            *("-cp", class_path, "org.apache.kafka.connect.cli.ConnectStandalone"),
             *(folder / "worker.properties", folder / "connector.properties"),
         )
         super().__init__(command, folder)
-        self._broker, self._database = broker, database
+        self._broker, self._source = broker, source
 
     def _configure(self) -> None:
         worker = {
@@ -99,14 +131,12 @@ class Connector(servers.Server):
             "offset.storage.file.filename": str(self._folder / "offsets"),
             "offset.flush.interval.ms": "500",
         }
-        database = {
-            "database.hostname": servers.HOST,
-            "database.port": str(self._database.port),
-            "database.user": self._database.user,
-            "database.dbname": "postgres",
+        told = {
+            key: value.replace("{folder}", str(self._folder))
+            for key, value in self._source.settings().items()
         }
         self._write("worker.properties", worker)
-        self._write("connector.properties", {"name": NAME, **SETTINGS, **database, **_OWN})
+        self._write("connector.properties", {"name": NAME, **told})
 
     def kill(self) -> None:
         """End it as `kill -9` does, but not amid a write of its position, nor before it has kept one."""
@@ -117,7 +147,7 @@ class Connector(servers.Server):
             position = self._folder / "offsets"
             kept = position.read_bytes() if position.exists() else b""
             # A position after the copy, and the mark at the end of a map that Java has written.
-            if b'"lsn_commit"' in kept and kept.endswith(b"x"):
+            if self._source.told in kept and kept.endswith(b"x"):
                 break
             self._process.send_signal(signal.SIGCONT)
             time.sleep(0.02)
@@ -128,15 +158,18 @@ class Connector(servers.Server):
 
     def wait(self) -> None:
         """Return when the connector runs and its topic is there; start it again if it has failed."""
-        deadline_s = time.monotonic() + _READY_S
-        while time.monotonic() < deadline_s:
+        restarts = 0
+
+        def runs() -> bool:
+            nonlocal restarts
             state = self.state()
-            if state == "RUNNING" and self._ask(f"/connectors/{NAME}/topics")[NAME]["topics"]:
-                return
-            if state == "FAILED":
+            if state == "FAILED" and restarts < _RESTARTS_MAX:
+                restarts += 1
                 self._ask(f"/connectors/{NAME}/restart?includeTasks=true&onlyFailed=true", "POST")
-            time.sleep(0.1)
-        raise RuntimeError(f"the connector is {self.state()}:\n{self.log()}")
+            return state == "RUNNING" and bool(self._ask(f"/connectors/{NAME}/topics")[NAME]["topics"])
+
+        if not self.wait_until(runs, 0.1):
+            raise RuntimeError(f"the connector is {self.state()}:\n{self.log()}")
 
     def state(self) -> str:
         """What the worker says of the connector's task; empty: nothing yet."""
@@ -157,12 +190,12 @@ class Connector(servers.Server):
 
 
 @contextlib.contextmanager
-def connector(broker: Broker, database: servers.PostgresServer) -> Iterator[Connector]:
+def connector(broker: Broker, source: Source) -> Iterator[Connector]:
     """A worker that is not started yet: it copies the tables when it is first."""
-    if not jars("debezium"):
+    if not jars(source.jars):
         pytest.skip("no jars of Debezium on this machine; setup/servers.sh copies them")
     with servers.own_folder() as folder:
-        made = Connector(folder, broker, database)
+        made = Connector(folder, broker, source)
         try:
             yield made
         finally:

@@ -12,7 +12,7 @@ pytest.importorskip("psycopg")
 
 from run_page import blocks
 from tests.cdc.checking import check
-from tests.cdc.connector import CONVERTERS, SETTINGS, connector
+from tests.cdc.connector import CONVERTERS, SETTINGS, connector, of_postgres
 from tests.cdc.pipeline import PARTS, pipeline
 from tests.cdc.workload import Bank
 from tests.spark.kafka_broker import broker
@@ -40,7 +40,7 @@ def test_a_truncation_waits_for_the_first_copy() -> None:
     with (
         postgres(wal_level="logical") as database,
         broker() as server,
-        connector(server, database) as worker,
+        connector(server, of_postgres(database)) as worker,
         psycopg.connect(database.url(), autocommit=True) as connection,
     ):
         connection.execute("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY)")

@@ -24,7 +24,7 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,9 @@ HOST = "127.0.0.1"
 REGION = "us-east-1"
 ACCESS_KEY = "testing-access"
 SECRET_KEY = "testing-secret-key"
+# So long a server may do nothing before it is given up, and so long it is waited for in any case.
 STARTS_WITHIN_S = 60.0
+_WAITS_AT_MOST_S = 1800.0
 _MOTO = """
 import sys, threading
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
@@ -61,16 +63,22 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def program(name: str) -> str:
-    """Where a program is; skips the test if it is nowhere."""
+def found_program(name: str) -> str | None:
+    """Where a program is; None: nowhere."""
     home = os.environ.get("TIDELAKE_SERVERS") or str(
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidelake" / "servers"
     )
     found = shutil.which(name, path=f"{home}/bin") or shutil.which(name)
+    # PostgreSQL runs as a user who may not look into our home.
+    return None if found is None else os.path.realpath(found)
+
+
+def program(name: str) -> str:
+    """Where a program is; skips the test if it is nowhere."""
+    found = found_program(name)
     if found is None:
         pytest.skip(f"no {name} on this machine; setup/servers.sh installs it")
-    # PostgreSQL runs as a user who may not look into our home.
-    return os.path.realpath(found)
+    return found
 
 
 class Server:
@@ -124,12 +132,35 @@ class Server:
         """Write what the process reads when it starts, and has the port in it."""
 
     def _listens(self) -> bool:
-        deadline_s = time.monotonic() + STARTS_WITHIN_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
+        def connects() -> bool:
             with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), 1):
-                return self._process.poll() is None
-            time.sleep(0.02)
+                return True
+            return False
+
+        return self.wait_until(connects) and self._process.poll() is None
+
+    def wait_until(self, done: Callable[[], bool], pause_s: float = 0.02) -> bool:
+        """Wait until something is so; False if the process has ended, or does nothing for a long time.
+
+        A busy machine makes it slow: it may take as long as the process computes or prints something.
+        """
+        before, deadline_s, last_s = None, 0.0, time.monotonic() + _WAITS_AT_MOST_S
+        while self._process is not None and self._process.poll() is None and time.monotonic() < last_s:
+            if done():
+                return True
+            if (now := self._progress()) != before:
+                before, deadline_s = now, time.monotonic() + STARTS_WITHIN_S
+            elif time.monotonic() > deadline_s:
+                return False
+            time.sleep(pause_s)
         return False
+
+    def _progress(self) -> tuple[object, ...]:
+        """What changes as the process goes on: how much it has printed and, on Linux, computed."""
+        stat = Path(f"/proc/{self.pid}/stat")
+        # After the name: user and system time, of it and of its children.
+        used = stat.read_text().rpartition(")")[2].split()[11:15] if stat.exists() else []
+        return (self._folder / "server.out").stat().st_size, *used
 
     @property
     def pid(self) -> int:
@@ -339,15 +370,17 @@ class PostgresServer(Server):
         import psycopg
 
         super().start()
-        deadline_s = time.monotonic() + STARTS_WITHIN_S
-        while True:
-            try:
+
+        def answers() -> bool:
+            with contextlib.suppress(psycopg.OperationalError):  # it is starting up
                 psycopg.connect(self.url(), connect_timeout=5).close()
-                return
-            except psycopg.OperationalError:  # it is starting up
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(0.02)
+                return True
+            return False
+
+        if not self.wait_until(answers):
+            raise RuntimeError(
+                f"PostgreSQL does not answer:\n{(self._folder / 'server.out').read_text()[-4_000:]}"
+            )
 
     def kill(self) -> None:
         """End all processes of the server at once, as a crash of the machine does."""

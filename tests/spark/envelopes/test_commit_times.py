@@ -502,6 +502,8 @@ def test_statements_have_positions_but_for_those_of_a_first_copy() -> None:
     lines = [statement("mysql", file="b.1", pos=at) for at in (7, 9)]
     groups = positions(pa.array([*lines, line("mysql", file="b.1", pos=9, gtid="a:1")])).groups
     assert groups is not None and len(groups.unique()) == 3
+    # Without GTIDs a truncation has no name either, and is in no transaction.
+    assert placed(line("mysql", "t", file="b.1", pos=7, gtid=None)) == [((1 << 32) + 7, ROWS)]
     assert placed(statement("sqlserver", commit_lsn="00000027:00000ac0:0002"))[0][1] == ROWS
 
 

@@ -29,7 +29,7 @@ from tidelake.data.json.block import JsonMember, Unsure, joined, objects, trimme
 from tidelake.data.json.values import loads
 from tidelake.errors import InvalidUpdates
 from tidelake.spark.envelopes.blocks import spread
-from tidelake.spark.envelopes.event import INCREMENTAL, MARKS
+from tidelake.spark.envelopes.event import INCREMENTAL, MARKS, TRUNCATE
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -284,9 +284,10 @@ def _of_connector(
         number = _digits(_inside(source, "file"), r"\.(?P<n>[0-9]{1,9})$")
         at = _numbers(_inside(source, "pos"))
         names = pc.coalesce(_inside(source, "gtid"), _inside(fields.field("transaction"), "id"))
-        # A statement is a transaction of its own.
+        # A statement is a transaction of its own, also one that truncates.
         place = pc.binary_join_element_wise(_inside(source, "file"), _inside(source, "pos").cast(_TEXT), ":")
-        names = pc.coalesce(names, pc.if_else(fields.field("op").is_null(), place, None))
+        alone = pc.fill_null(pc.equal(fields.field("op"), TRUNCATE), True)
+        names = pc.coalesce(names, pc.if_else(alone, place, None))
         named = names.is_valid().to_numpy(zero_copy_only=False) | copies
         known = (number >= 0) & (number < 2**31) & (at >= 0) & (at < 2**32) & named
         starts = np.where(known, (number << 32) | (at & (2**32 - 1)), NONE)
