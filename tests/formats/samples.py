@@ -15,7 +15,9 @@ from tidelake.model.names import ObjectName
 from tidelake.model.predicate import Predicate
 from tidelake.model.schema import Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
+from tidelake.state.agreed import Agreed
 from tidelake.state.bases import Bases
+from tidelake.state.formats import NEWEST
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
 from tidelake.state.staged import Staged, Staging
 
@@ -103,6 +105,8 @@ class Sampler:
         if self._least:
             wanted = [one for one in wanted if (one.default, one.default_factory) == usual]
         found = {one.name: self.of(hints[one.name]) for one in wanted}
+        if "format" in found and hint is Agreed:
+            found["format"] = NEWEST  # A later one is refused.
         return hint(**found | {one.name: False for one in wanted if one.default is True})
 
 

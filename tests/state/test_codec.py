@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shard_states import RICH_SCHEMA, STATS, F, hollow, one, part
+from shard_states import RICH_SCHEMA, STATS, F, Shard, hollow, one, part
 
 from tidelake.errors import CorruptionError, FormatTooNew, FormatTooOld, UnknownFormat
 from tidelake.model.batch import HollowBatch, Run
@@ -233,3 +233,16 @@ def test_an_edit_costs_what_it_changes_and_shares_the_rest():
     assert edited.members[17] is state.spine.members[17]
     assert len(state.spine) == 200 and len(edited) == 201
     assert edited.totals == replace(edited.totals, members=201, runs=201, rows=7 * 201)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_tells_that_the_lake_has_a_later_format_is_refused_by_the_version_before(whole):
+    state = Shard().state
+    upgraded = replace(state.agreed, format=NEWEST + 1)
+    if whole:
+        data, read = codec.encode_state(replace(state, agreed=upgraded)), codec.decode_state
+    else:
+        delta = Delta("s", state.seqno + 1, 9, "n", state.rollup, Edits(agreed=upgraded))
+        data, read = codec.encode_delta(delta), codec.decode_delta
+    with pytest.raises(FormatTooNew):
+        read(data, "x")

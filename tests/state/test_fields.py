@@ -1,25 +1,18 @@
 """A field of the state is declared once: all else follows from that."""
 
 import json
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from shard_states import Shard
 
-import tidelake
+from nextversion import next_version
 from tidelake.errors import CorruptionError, FormatTooNew
 from tidelake.state import codec
 from tidelake.state.edits import Edits
 from tidelake.state.state import ShardState
 
-SOURCES = Path(tidelake.__file__).parent
-ADDED = """
-    marks: Entries[str, int] = entries({format})
-    size: Value[int] = value(0, {format})
-"""
 CHILD = """
 import json, sys
 from dataclasses import replace
@@ -61,24 +54,6 @@ print(json.dumps({
     "taken": told(lambda: codec.check_format(first, replace(first, agreed=Agreed(format=2)), Edits(size=1))),
 }))
 """
-
-
-def next_version(folder, format_):
-    """The sources of a version in which the state has two fields more, and nothing else is new."""
-    package = folder / "tidelake"
-    package.mkdir()
-    for path in SOURCES.iterdir():
-        if path.name == "state":
-            shutil.copytree(path, package / "state", ignore=shutil.ignore_patterns("__pycache__"))
-        elif path.name != "__pycache__":
-            (package / path.name).symlink_to(path)
-    state, formats = package / "state/state.py", package / "state/formats.py"
-    found, declared = ADDED.format(format=format_), "    closed_ms: Declared["
-    text = state.read_text(encoding="utf-8")
-    assert text.count(declared) == 1
-    state.write_text(text.replace(declared, found.lstrip("\n") + declared), encoding="utf-8")
-    formats.write_text(formats.read_text().replace("NEWEST = 1\n", f"NEWEST = {format_}\n"))
-    return folder
 
 
 def said(folder):

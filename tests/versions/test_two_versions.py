@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from wheels import HERE, NEW, environment
+from wheels import HERE, environment
 
-import tidelake
 from tidelake.errors import FormatTooNew
-from tidelake.lake.admin.agreeing import UpgradeReport
 from tidelake.state.formats import NEWEST
 from tidelake.store.framed.log import FramedVersionLog
 from tied_process import tied
@@ -37,8 +35,8 @@ def told(sources, *arguments):
 class Crew:
     """Processes of both versions that work on one lake, and all that they have said."""
 
-    def __init__(self, lake, old, folder):
-        self.lake, self.old, self.folder = lake, old, folder
+    def __init__(self, lake, pair, folder):
+        self.lake, self.pair, self.folder = lake, pair, folder
         self.said = []
 
     @contextlib.contextmanager
@@ -46,7 +44,7 @@ class Crew:
         """Two processes of each version; they are told to stop when the block ends."""
         with contextlib.ExitStack() as stack:
             started = []
-            for number, (which, sources) in enumerate((("old", self.old), ("new", NEW)) * 2):
+            for number, (which, sources) in enumerate([*zip(("old", "new"), self.pair, strict=True)] * 2):
                 name = f"{tag}-{which}{number}"
                 out = stack.enter_context((self.folder / f"{name}.out").open("wb"))
                 err = stack.enter_context((self.folder / f"{name}.err").open("wb"))
@@ -134,48 +132,48 @@ def formats(lake):
     return found
 
 
-def test_two_versions_at_once_and_then_the_upgrade(old, tmp_path):
+def test_two_versions_at_once_and_then_the_upgrade(pair, tmp_path):
+    old, new = pair
     seconds = SECONDS[settings.get_current_profile_name()]
     lake = tmp_path / "lake"
     told(old, "make", lake)
-    crew = Crew(lake, old, tmp_path)
+    crew = Crew(lake, pair, tmp_path)
     with crew.at_work("before"):
         time.sleep(seconds)
     assert not crew.refused()
-    by_old, by_new = answers_of(old, lake), answers_of(NEW, lake)
+    by_old, by_new = answers_of(old, lake), answers_of(new, lake)
     assert by_old == by_new
     crew.check(by_new)
-    assert told(old, "fsck", lake) == told(NEW, "fsck", lake) == [{"left": []}]
-    latest = NEWEST - 1
-    assert max(formats(lake)) <= latest
+    assert told(old, "fsck", lake) == told(new, "fsck", lake) == [{"left": []}]
+    (made,) = told(old, "newest")
+    assert max(formats(lake)) <= made["newest"]
 
     with crew.at_work("upgrade") as olds:
         time.sleep(seconds / 2)
-        with tidelake.open(lake, create=False) as opened:
-            assert opened.upgrade() == UpgradeReport(NEWEST - 1, NEWEST)
-            assert opened.upgrade() == UpgradeReport(NEWEST, NEWEST)
+        latest = made["newest"] + 1
+        assert told(new, "upgrade", lake) == [{"before": latest - 1, "after": latest}]
+        assert told(new, "upgrade", lake) == [{"before": latest, "after": latest}]
         for process in olds:
             process.wait(120)
         time.sleep(seconds / 4)
     refused = crew.refused()
     assert {line["who"] for line in refused} == {"upgrade-old0", "upgrade-old2"}
     assert all("upgrade Tidelake" in line["refused"] for line in refused)
-    by_new = answers_of(NEW, lake)
+    by_new = answers_of(new, lake)
     crew.check(by_new)
     # What the older one is told, and that its repair takes nothing away.
     (found,) = told(old, "fsck", lake)
     assert "refused" in found or found["left"]
-    assert answers_of(NEW, lake) == by_new and told(NEW, "fsck", lake) == [{"left": []}]
-    with tidelake.open(lake, create=False, config=tidelake.Config(slice_rows=64)) as opened:
-        opened.collection("events").maintain()
-        assert opened.collection("events").state().spine.slices
+    assert answers_of(new, lake) == by_new and told(new, "fsck", lake) == [{"left": []}]
+    (slices,) = told(new, "slices", lake)
+    assert slices["slices"]
     told_it = Counter((line["who"].split("-")[1][:3], line["op"]) for line in crew.said if "time" in line)
     assert min(told_it[which, op] for which in ("old", "new") for op in ("append", "write", "upsert")) > 5
-    print(f"{old.name}: acknowledged {dict(told_it)}, refused {[line['refused'] for line in refused]}")
+    print(f"{new}: acknowledged {dict(told_it)}, refused {[line['refused'] for line in refused]}")
 
 
-def test_an_executor_refuses_the_task_of_a_later_version(old):
-    (line,) = told(old, "task")
+def test_an_executor_refuses_the_task_of_a_later_version(pair):
+    (line,) = told(pair[0], "task")
     assert "has format 99 and this Tidelake reads up to" in line["refused"]
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 import quick
 from matrix_data import small_history
-from wheels import HERE, NEW, environment
+from wheels import HERE, environment
 
 SPARK = HERE.parent / "spark"
 PATHS = ("helper append", "helper changes", "helper merge", "helper upsert", "format snapshot", "stream sink")
@@ -23,8 +23,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("newer", ["driver", "executors"])
-def test_driver_and_executors_are_of_two_versions(old, newer, tmp_path):
-    driver, executors = (NEW, old) if newer == "driver" else (old, NEW)
+def test_driver_and_executors_are_of_two_versions(pair, newer, tmp_path):
+    old, new = pair
+    driver, executors = (new, old) if newer == "driver" else (old, new)
     history = small_history(tmp_path / "history")
     (tmp_path / "work").mkdir()
     # A lake whose first collection the newer version makes has the newest format at once.

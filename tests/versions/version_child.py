@@ -4,6 +4,9 @@ version_child.py make LAKE                    makes the lake and its collections
 version_child.py work LAKE TAG SEED           works on it until its input ends, or it is refused
 version_child.py answers LAKE                 what every collection answers at its closed times
 version_child.py fsck LAKE                    checks and repairs; what is left
+version_child.py upgrade LAKE                 upgrades it; the formats before and after
+version_child.py slices LAKE                  maintains a collection; how many slices it has
+version_child.py newest                       the newest format
 version_child.py task                         carries out a task that a later version made
 """
 
@@ -137,6 +140,24 @@ def fsck(lake):
             say(left=[finding.kind for finding in opened.fsck(repair=True).left])
     except FormatTooNew as error:
         say(refused=str(error))
+
+
+def upgrade(lake):
+    with tidelake.open(lake, create=False) as opened:
+        report = opened.upgrade()
+        say(before=report.before, after=report.after)
+
+
+def slices(lake):
+    with tidelake.open(lake, create=False, config=tidelake.Config(slice_rows=64)) as opened:
+        opened.collection("events").maintain()
+        say(slices=len(opened.collection("events").state().spine.slices))
+
+
+def newest():
+    from tidelake.state.formats import NEWEST
+
+    say(newest=NEWEST)
 
 
 def task():

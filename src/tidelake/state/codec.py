@@ -181,9 +181,12 @@ def _record(value: object) -> tuple[int, bytes]:
             steps = [step for _, step in told]
             body = {name: getattr(value, name) for name in _NAMES}
             body |= {"edits": steps[0], "more": steps[1:]} if value.more else {"edits": steps[0]}
-            return max(format_ for format_, _ in told), msgspec.json.encode(body)
+            # A process of an earlier version must not go on in a lake of a later format.
+            of_lake = [edits.agreed.format for edits in value.steps if edits.agreed is not None]
+            return max(*(format_ for format_, _ in told), *of_lake, FIRST), msgspec.json.encode(body)
         case _Image():
             format_, sent = _told(value)
+            format_ = max(format_, value.agreed.format)
         case _:
             format_, sent = as_stored(type(value), value)
     return format_, msgspec.json.encode(sent)

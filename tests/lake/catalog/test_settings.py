@@ -8,7 +8,6 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, contents, rows
@@ -20,9 +19,6 @@ from tidelake.lake.catalog.settings import LakeSettings
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep import collector
 from tidelake.state.agreed import AS_MADE
-from tidelake.state.commands import Commit
-from tidelake.state.edits import Edits
-from tidelake.state.state import WriterRecord
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash
@@ -335,16 +331,3 @@ def test_tokens_of_a_group_and_of_its_members_are_forgotten(site, c):
         site.lake().collection("c").collect()
         site.lake().collect()
     assert not group.state().writers and not group.state().tokens
-
-
-def test_a_token_of_an_earlier_version_is_counted_from_the_next_maintenance(site, c):
-    """Such versions noted no day. Their named writers stay."""
-    records = {name: WriterRecord(0, 0, "", c.upper) for name in ("token:old", "named")}
-    inside.run(c, lambda state, now_ms: Commit(Edits(writers=records), None))
-    maintain(site)
-    site.later(29 * DAY_S)
-    maintain(site)
-    assert not c.stage(rows(5, _time=[7]), token="old")
-    site.later(2 * DAY_S)
-    maintain(site)
-    assert set(c.writers()) == {"named"}
