@@ -10,7 +10,7 @@ STORED = Path(__file__).parent.parent / "formats" / "v1" / "records"
 # Nothing is imported that it does not need: the more there is, the seldomer garbage is looked for.
 DELTAS = """
 from tidelake.state.codec import decode_delta
-ways = {"delta-together": lambda data: decode_delta(data, "delta")}
+ways = {"delta": lambda data: decode_delta(data, "delta")}
 """
 SENT = """
 from tidelake.shard.runs.plan import Task
@@ -18,7 +18,7 @@ from tidelake.shard.records import decoded
 from tidelake.shard.writing.uploader import Uploader
 ways = {
     "uploader": lambda data: decoded("uploader", data, Uploader, "uploader"),
-    "task-as-of": lambda data: decoded("task", data, Task, "task"),
+    "task": lambda data: decoded("task", data, Task, "task"),
 }
 """
 # Which thread runs changes as often as it can.

@@ -14,7 +14,7 @@ from tidelake.shard.upkeep.parting import forget
 from tidelake.shard.writing import stage as staging
 from tidelake.shard.writing import uploads
 from tidelake.state import append as append_command
-from tidelake.state import bases, basing, deciding, edits, garbage, idempotency, invariants, single, taken
+from tidelake.state import bases, basing, deciding, edits, idempotency, invariants, single, taken
 from tidelake.state import collection as collection_commands
 from tidelake.state.commands import NoOp, Refused
 from tidelake.state.state import UNSTAGED
@@ -205,7 +205,6 @@ def base_whose_boundary_fell():
     """A base stays when the batches on both sides of it become one; the rule against this is off."""
     with (
         replaced(edits, fallen=lambda held, edit: []),
-        replaced(garbage, fallen=lambda held, edit: []),
         replaced(invariants, _check_bases=lambda state, held: None),
     ):
         yield
