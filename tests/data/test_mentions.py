@@ -21,6 +21,13 @@ def line(**values: Any) -> bytes:
         ({"id": [7]}, line(id="7"), True),
         # MongoDB has the row as text, in it numbers as texts.
         ({"id": [7]}, json.dumps({"after": json.dumps({"_id": {"$numberLong": "7"}})}).encode(), True),
+        ({"id": ["abc"]}, json.dumps({"id": '"abc"'}).encode(), True),
+        ({"id": ["abc"]}, json.dumps({"id": ' {"$oid": "abc"}'}).encode(), True),
+        # Numbers that are written in other ways, also those that are none.
+        ({"id": [7]}, b'{"id": 7.0}', True),
+        ({"id": [7]}, b'{"id": 70e-1}', True),
+        ({"id": [1]}, b'{"id": true}', True),
+        ({"id": [7]}, b'{"id": NaN, "v": Infinity, "w": 7.5}', False),
         ({"name": ['ü"/']}, b'{"name": "\\u00fc\\"\\/"}', True),
         ({"name": ["u"]}, line(name="ü"), False),
         ({"a": [1], "b": ["x"]}, line(a=1, b="x"), True),

@@ -40,7 +40,7 @@ def may_mention(lines: Iterable[bytes], keys: pa.Table) -> bool:
         if not plain:
             return True
         try:
-            told = {str(value) for value in _leaves(json.loads(line))}
+            told = set(_leaves(json.loads(line)))
         except (ValueError, RecursionError):
             return True
         if not single.isdisjoint(told) or any(texts <= told for texts in several):
@@ -48,18 +48,22 @@ def may_mention(lines: Iterable[bytes], keys: pa.Table) -> bool:
     return False
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """All values in a JSON value, also in JSON that it has as text."""
+def _leaves(value: Any) -> Iterator[str]:
+    """All values in a JSON value as texts, also in JSON that it has as text; whole numbers as integers."""
     if isinstance(value, dict):
         for inner in value.values():
             yield from _leaves(inner)
     elif isinstance(value, list):
         for inner in value:
             yield from _leaves(inner)
-    else:
+    elif isinstance(value, str):
         yield value
-        if isinstance(value, str) and value[:1] in ("{", "["):
-            try:
-                yield from _leaves(json.loads(value))
-            except ValueError:
-                return
+        try:
+            inner = json.loads(value)
+        except ValueError:
+            return
+        yield from _leaves(inner)
+    elif isinstance(value, bool | float) and value == value // 1:
+        yield str(int(value))
+    else:
+        yield str(value)
