@@ -34,27 +34,31 @@ CONVERTERS = {
     "key.converter": "org.apache.kafka.connect.json.JsonConverter",
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
 }
-# docs/cdc.md explains each of them.
-SETTINGS = {
-    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-    "plugin.name": "pgoutput",
-    "slot.name": "bank",
-    "publication.name": "bank",
-    "schema.include.list": "public",
+# Settings for any database.
+COMMON = {
     "topic.prefix": "bank",
-    "snapshot.mode": "when_needed",
-    "snapshot.locking.mode": "shared",
     "provide.transaction.metadata": "true",
     "skipped.operations": "none",
     "decimal.handling.mode": "precise",
-    "heartbeat.interval.ms": "1000",
-    "heartbeat.action.query": "SELECT pg_logical_emit_message(false, 'heartbeat', '')",
     "transforms": "one",
     "transforms.one.type": "org.apache.kafka.connect.transforms.RegexRouter",
     "transforms.one.regex": ".*",
     "transforms.one.replacement": TOPIC,
     "topic.creation.default.partitions": "1",
     "topic.creation.default.replication.factor": "1",
+}
+# docs/cdc.md explains each of them.
+SETTINGS = {
+    **COMMON,
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "plugin.name": "pgoutput",
+    "slot.name": "bank",
+    "publication.name": "bank",
+    "schema.include.list": "public",
+    "snapshot.mode": "when_needed",
+    "snapshot.locking.mode": "shared",
+    "heartbeat.interval.ms": "1000",
+    "heartbeat.action.query": "SELECT pg_logical_emit_message(false, 'heartbeat', '')",
 }
 # What is a matter of the database, and what a test has no time to wait for.
 _OWN = {

@@ -5,30 +5,21 @@ import pwd
 import subprocess
 from collections.abc import Iterator
 
-from tests.cdc.connector import TOPIC, Source
+from tests.cdc.connector import COMMON, Source
 from tests.store import servers
 from tied_process import tied
 
 DATABASE = "shop"
 _SETTINGS = {
+    **COMMON,
     "connector.class": "io.debezium.connector.mysql.MySqlConnector",
     "database.user": "tidelake",
     "database.ssl.mode": "disabled",
     "database.server.id": "77",
     "database.include.list": DATABASE,
-    "topic.prefix": "bank",
     "snapshot.mode": "initial",
-    "provide.transaction.metadata": "true",
-    "skipped.operations": "none",
-    "decimal.handling.mode": "precise",
     "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
     "schema.history.internal.file.filename": "{folder}/history",
-    "transforms": "one",
-    "transforms.one.type": "org.apache.kafka.connect.transforms.RegexRouter",
-    "transforms.one.regex": ".*",
-    "transforms.one.replacement": TOPIC,
-    "topic.creation.default.partitions": "1",
-    "topic.creation.default.replication.factor": "1",
     "poll.interval.ms": "50",
     "errors.max.retries": "-1",
     "retriable.restart.connector.wait.ms": "500",

@@ -140,7 +140,7 @@ def test_a_newer_format_is_refused_before_its_body_is_looked_at():
         codec.decode_delta(framed("delta", newer, b"what will be"), "x")
 
 
-# What commits before the first format made of a delta that changes nothing, and of one that frees a fork.
+# Two deltas as an unreleased version encoded them: one changes nothing, the other frees a fork.
 BEFORE = (
     (b"1 6a67fd78cd95ad8bca144e33732b770e", b"{}"),
     (b"8 c99cdddc3e6f323b59394e245d7a6c9d", b'{"freed":true}'),

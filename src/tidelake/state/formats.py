@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 FIRST = 1
 NEWEST = 1
-"""The format of new lakes, and of those that this version has upgraded."""
+"""The format of new lakes, and of lakes that this version has upgraded."""
 
 T = TypeVar("T")
 _KEY = "format"
@@ -34,7 +34,7 @@ def since(format_: int) -> dict[str, int]:
 
 
 def as_stored(type_: Any, value: Any) -> tuple[int, Any]:
-    """The least format that knows all fields of a value, and the value without those that it leaves out."""
+    """The least format that knows a value, and the value without the fields that are left out."""
     if not has_later(type_):
         return FIRST, value
     match value:

@@ -74,7 +74,7 @@ def moved(
 
 
 def by_last_day(days: Iterable[tuple[int, Iterable[str]]], writers: Mapping[str, WriterRecord]) -> Tokens:
-    """Tokens by their last day, of those that the writers know."""
+    """The tokens that `writers` has, by their last day."""
     last: dict[str, int] = {}
     for day, there in sorted(days, key=lambda one: one[0]):
         last |= dict.fromkeys(there, day)

@@ -231,7 +231,7 @@ class ShardCopy:
 
         Args:
             shard_id: of the copy.
-            there: names of those that it has.
+            there: names of the objects in the copy.
         """
         source, blobs = self._source.stores.blobs, self._stores.blobs
         prefix = names.held(self._state.shard_id, "")
