@@ -16,6 +16,7 @@ BREAKS = {
         ("data/violation.py", "from tidelake import store"),
         ("spark/violation.py", "import tidelake.testing"),
         ("lake/api/violation.py", "import tidelake.exporters.prometheus"),
+        ("lake/api/violation.py", "import tidelake.views.plan"),
         ("spark/violation.py", "import tidelake.web.app"),
         ("shard/violation.py", "def f() -> None:\n    import tidelake.lake"),
         ("violation.py", ""),
