@@ -25,8 +25,8 @@ from tidelake.arrangement.batch.filebuilder import FileBuilder
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.batch.memory import MemoryBuilder
 from tidelake.arrangement.read.snapshot import Snapshot
-from tidelake.data.merge import merge
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.merge import merge
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.model.time import TimeDomain

@@ -29,7 +29,7 @@ from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.config import MIB
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain

@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 import tidelake
 from bench.kernels import CHUNK_ROWS, GROUP_ROWS, SCHEMA, TIMES, best, plain_writer, ratios, table
-from tidelake.data.types import row_schema
+from tidelake.data.kernel.types import row_schema
 from tidelake.model.query import Fold
-from tidelake.shard.overlap import prefetch
+from tidelake.shard.engine.overlap import prefetch
 from tidelake.shard.runs.plan import cut, decode_run, run_merge_task
 from tidelake.shard.runs.read import Source
-from tidelake.state.codec import encode_record
+from tidelake.state.core.codec import encode_record
 
 
 def store(folder: Path, rows: int, runs: int) -> tidelake.Collection:

@@ -53,7 +53,7 @@ from bench.texts import texts
 from tidelake.env import Counters, Env, Spawned, Spawner, Stop, ThreadSpawner
 from tidelake.process import PerProcess
 from tidelake.shard.runs import partcaches
-from tidelake.state.codec import encode_state
+from tidelake.state.core.codec import encode_state
 from tidelake.store.metered import metered
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog

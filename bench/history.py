@@ -35,7 +35,7 @@ from bench.texts import texts
 from bench.updates import write_raw
 from bench.workload import SCHEMA, zipfian
 from tidelake.model.batch import Part
-from tidelake.state.slices import slice_rows
+from tidelake.state.upkeep.slices import slice_rows
 
 LEAST, APPEND_ROWS, TIMES_READ, KEYS, RANDOM = 10_000, 4_000, 100, 10, 3
 ROUNDS, ROUNDS_S = 7, 0.5

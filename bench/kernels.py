@@ -19,20 +19,20 @@ import pyarrow.parquet as pq
 
 from bench.shapes import DOMAIN, SHAPES, TIMES, A, Shape
 from tidelake.config import Config
-from tidelake.data.consolidate import consolidate
-from tidelake.data.part import read_part
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.types import update_schema
+from tidelake.data.part.part import read_part
 from tidelake.env import Env
 from tidelake.model.batch import Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold
-from tidelake.shard.overlap import prefetch
+from tidelake.shard.engine.overlap import prefetch
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.plan import Task, decode_run, run_merge_task
 from tidelake.shard.runs.read import KeyRange, Source
 from tidelake.shard.runs.upload import write_run
-from tidelake.shard.spec import ShardSpec
-from tidelake.state.codec import encode_record
+from tidelake.state.core.codec import encode_record
 from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.protocols import BlobStore

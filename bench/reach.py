@@ -39,7 +39,7 @@ from tidelake.model.names import part as part_name
 from tidelake.model.query import AsOf
 from tidelake.shard.runs.read import sources_of
 from tidelake.shard.upkeep.collector import Collector
-from tidelake.state.append import UpTo, Write, commit
+from tidelake.state.write.write import UpTo, Write, commit
 
 EACH, APPENDS = 1_000, 20
 CONFIG = tidelake.Config(merge_budget_s=0.0, runs_max=1 << 30)

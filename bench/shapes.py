@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidelake.data.ingest import normalize
-from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.types import schema_from_arrow, update_schema
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 

@@ -12,8 +12,8 @@ from typing import NoReturn
 from simulation.judge import Judge
 from simulation.witness import Actor
 from tidelake.model.frontier import Frontier
-from tidelake.state.edits import Transition
-from tidelake.state.state import ShardState
+from tidelake.state.core.edits import Transition
+from tidelake.state.core.state import ShardState
 
 Contents = Mapping[int, int]
 """Amounts by the numbers of transfers."""

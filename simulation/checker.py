@@ -14,10 +14,10 @@ from simulation.record import Violation, named
 from simulation.witness import Actor
 from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, InternalError
 from tidelake.lake.catalog.catalog import SHARD_ID as CATALOG
-from tidelake.state import codec
-from tidelake.state.edits import apply
-from tidelake.state.invariants import check_state
-from tidelake.state.state import ShardState
+from tidelake.state.core import codec
+from tidelake.state.core.edits import apply
+from tidelake.state.core.invariants import check_state
+from tidelake.state.core.state import ShardState
 from tidelake.store.protocols import Entry
 
 

@@ -18,7 +18,7 @@ from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.state.append import Appended
+from tidelake.state.write.write import Appended
 from tidelake.testing import tables
 from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.oracle import Row

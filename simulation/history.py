@@ -15,9 +15,9 @@ from simulation.record import AppendCall, CallBegan, Drop, parts
 from simulation.witness import Actor
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.state.edits import Delta, Transition, arriving, steps
-from tidelake.state.staged import ends_before
-from tidelake.state.state import ShardState
+from tidelake.state.core.edits import Delta, Transition, arriving, steps
+from tidelake.state.core.state import ShardState
+from tidelake.state.spine.staged import ends_before
 from tidelake.testing.oracle import Oracle, Row
 
 

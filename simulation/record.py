@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state.state import FIRST, ShardState
+from tidelake.state.core.state import FIRST, ShardState
 from tidelake.testing.oracle import Row
 
 DOMAIN = TimeDomain("counter")

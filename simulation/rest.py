@@ -22,8 +22,8 @@ from tidelake.lake.catalog.catalog import SHARD_ID as CATALOG
 from tidelake.lake.groups.groups import is_group
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
-from tidelake.state.forking import fork_pins, lender
-from tidelake.state.state import FIRST, ShardState
+from tidelake.state.core.forks import fork_pins, lender
+from tidelake.state.core.state import FIRST, ShardState
 
 # Longer than all leases, ages and clock errors together.
 _DAY_S = 86_400.0

@@ -26,7 +26,7 @@ from simulation.scheduler import SchedulerLock, Stuck
 from simulation.world import World
 from tidelake.errors import TidelakeError, TidelakeWarning
 from tidelake.process import PerProcess
-from tidelake.shard.overlap import sequential
+from tidelake.shard.engine.overlap import sequential
 
 # A context manager that switches a bug on inside its block, for tests of the simulation itself.
 Bug = Callable[[], AbstractContextManager[None]]

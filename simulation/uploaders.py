@@ -15,7 +15,7 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.state.append import Appended
+from tidelake.state.write.write import Appended
 from tidelake.testing.faults import SimulatedCrash
 
 # Number of uploads that a client remembers and may append again.

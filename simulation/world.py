@@ -19,7 +19,7 @@ from simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
 from tidelake.env import Counters, Env, Spawned, Stop
 from tidelake.errors import BlobNotFound
 from tidelake.lake.api.lake import Lake
-from tidelake.shard.overlap import sequential
+from tidelake.shard.engine.overlap import sequential
 from tidelake.store.files import Files
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore

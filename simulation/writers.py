@@ -10,7 +10,7 @@ from tidelake.env import Stop
 from tidelake.errors import CollectionDropped
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.state.append import Appended
+from tidelake.state.write.write import Appended
 
 # Appends without a named writer: each is tried once.
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar, cast
 
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
-from tidelake.state.commands import Outcome
-from tidelake.state.state import ShardState
+from tidelake.state.core.commands import Outcome
+from tidelake.state.core.state import ShardState
 from tidelake.store.url import Stores
 
 S = TypeVar("S")

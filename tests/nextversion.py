@@ -21,7 +21,7 @@ def next_version(folder, format_):
             shutil.copytree(path, package / "state", ignore=shutil.ignore_patterns("__pycache__"))
         elif path.name != "__pycache__":
             (package / path.name).symlink_to(path)
-    state, formats = package / "state/state.py", package / "state/formats.py"
+    state, formats = package / "state/core/state.py", package / "state/core/formats.py"
     found, declared = ADDED.format(format=format_), "    closed_ms: Declared["
     text = state.read_text(encoding="utf-8")
     assert text.count(declared) == 1

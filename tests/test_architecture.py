@@ -50,7 +50,7 @@ BANS = (
     Ban("uuid.uuid1", RANDOM),
     Ban("uuid.uuid4", RANDOM),
     Ban("os.urandom", RANDOM, ("env.py",)),
-    Ban("threading.Thread", POOL, ("env.py", "shard/overlap.py")),
+    Ban("threading.Thread", POOL, ("env.py", "shard/engine/overlap.py")),
     Ban("threading.Timer", POOL),
     Ban("concurrent.futures", POOL, ("store/",)),
     Ban("asyncio", POOL, ("store/objects/",)),  # its loop has a thread of `env.ThreadSpawner`
@@ -145,7 +145,7 @@ def loaded_by(code: str) -> tuple[set[str], int]:
 WORLDS = {
     "lake/api/lake.py": {"Env"},
     "arrangement/arrangement.py": {"Env"},
-    "shard/spec.py": {"Env"},
+    "shard/engine/spec.py": {"Env"},
     "store/framed/log.py": {"SystemClock"},  # of a log that is opened alone, for its wait for a lock
     "store/objects/driver.py": {"ThreadSpawner"},  # the one thread of the loop of a process
     "testing/files.py": {"SystemClock"},

@@ -21,12 +21,22 @@ BREAKS = {
         ("shard/violation.py", "def f() -> None:\n    import tidelake.lake"),
         ("violation.py", ""),
     ],
+    "state": [
+        ("state/violation.py", ""),
+        ("state/spine/violation.py", "import tidelake.state.core.state"),
+        ("state/group/violation.py", "import tidelake.state.upkeep.slices"),
+    ],
+    "data": [
+        ("data/violation.py", ""),
+        ("data/kernel/violation.py", "import tidelake.data.keys.keyset"),
+    ],
     "shard": [
         ("shard/violation.py", ""),
         ("shard/runs/violation.py", "import tidelake.shard.upkeep.maintain"),
-        ("shard/reading/violation.py", "import tidelake.shard.writing.append"),
-        ("shard/upkeep/violation.py", "import tidelake.shard.reading.query"),
+        ("shard/read/violation.py", "import tidelake.shard.write.append"),
+        ("shard/upkeep/violation.py", "import tidelake.shard.read.query"),
     ],
+    "engine": [("shard/engine/violation.py", "")],
     "arrangement": [
         ("arrangement/violation.py", ""),
         ("arrangement/batch/violation.py", "import tidelake.arrangement.read.view"),
@@ -36,7 +46,7 @@ BREAKS = {
         ("lake/catalog/violation.py", "import tidelake.lake.groups.attempt"),
     ],
     "arrangement-core": [
-        ("arrangement/read/violation.py", "import tidelake.shard.shard"),
+        ("arrangement/read/violation.py", "import tidelake.shard.engine.shard"),
     ],
     "spark": [
         ("spark/violation.py", ""),
@@ -55,7 +65,7 @@ BREAKS = {
         ("model/violation.py", "import os.path"),
     ],
     "store": [("store/violation.py", "import pyarrow.parquet")],
-    "data": [("data/violation.py", "from threading import Lock")],
+    "data-pure": [("data/violation.py", "from threading import Lock")],
     "spark-door": [
         ("lake/violation.py", "from pyspark.sql import DataFrame"),
         ("testing/violation.py", "import pandas as pd"),

@@ -15,14 +15,15 @@ from run_page import blocks, run
 from tests.spark import quick
 from tidelake.arrangement.checkpoint import saved
 from tidelake.cli.main import cli
-from tidelake.data import events
+from tidelake.data.ingest import events
 from tidelake.model import batch, bounds, schema, time
-from tidelake.shard import spec
+from tidelake.shard.engine import spec
 from tidelake.shard.runs import plan
-from tidelake.shard.writing import replacement, uploader, upserter
-from tidelake.shard.writing.batch import SentBatch
-from tidelake.state import bases, codec, edits, garbage, spine, state
-from tidelake.state.fields import Move
+from tidelake.shard.write import replacement, uploader, upserter
+from tidelake.shard.write.batch import SentBatch
+from tidelake.state.core import codec, edits, garbage, state
+from tidelake.state.core.fields import Move
+from tidelake.state.spine import bases, spine
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -169,14 +170,14 @@ def test_files_and_tests_that_the_page_names_exist(page: Path) -> None:
 
 def test_a_file_or_a_test_that_is_not_there_is_found() -> None:
     lines = [
-        "`state/state.py`, `test_docs.py::missing`, `::_named`, `state/spine/*.txt`: all there.",
+        "`state/core/state.py`, `test_docs.py::missing`, `::_named`, `state/spine/*.txt`: all there.",
         "`state/gone.py`; `test_docs.py::test_gone`, `::test_gone_too`",
     ]
     assert missing(lines) == {"state/gone.py", "test_docs.py::test_gone", "test_docs.py::test_gone_too"}
 
 
 def test_every_rule_of_the_code_stands_on_the_page_of_promises_and_no_other() -> None:
-    source = (REPOSITORY / "src/tidelake/state/invariants.py").read_text(encoding="utf-8")
+    source = (REPOSITORY / "src/tidelake/state/core/invariants.py").read_text(encoding="utf-8")
     codes = {code for line in _prose(REPOSITORY / "docs/correctness.md") for code in _CODE.findall(line)}
     assert set(_RULE.findall(source)) == {code for code in codes if _RULE.fullmatch(f'"{code}"')}
 

@@ -20,7 +20,7 @@ from tidelake.env import Counters, Env, Histogram
 from tidelake.errors import CollectionNotFound, TidelakeWarning, UsageError
 from tidelake.metrics import BOUNDS, BY_NAME, CATALOGUE
 from tidelake.model.frontier import Frontier
-from tidelake.state.holds import advance_since
+from tidelake.state.life.holds import advance_since
 from tidelake.store.layers import BlobOperation, LogOperation
 
 REPOSITORY = Path(__file__).resolve().parent.parent

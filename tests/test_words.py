@@ -63,4 +63,4 @@ def test_only_holds_are_settled() -> None:
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef) and node.name.strip("_") in ("settle", "settled")
     }
-    assert found == {"src/tidelake/state/holds.py"}
+    assert found == {"src/tidelake/state/life/holds.py"}

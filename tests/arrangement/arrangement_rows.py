@@ -12,9 +12,9 @@ from tidelake.arrangement.batch.cache import BlockCache
 from tidelake.arrangement.batch.filebuilder import FileBuilder
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.batch.memory import MemoryBuilder
-from tidelake.data.consolidate import consolidate
-from tidelake.data.ingest import normalize
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.model.time import TimeDomain, parts
 from tidelake.testing.oracle import canonical, rank
 from tidelake.testing.strategies import FLOATS, INTS, TEXTS

@@ -22,7 +22,7 @@ from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.checkpoint.home import Home
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.arrangement.read.retention import top_n
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.model.time import TimeDomain
 

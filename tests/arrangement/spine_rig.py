@@ -9,7 +9,7 @@ from tidelake.arrangement.merge.levels import LEVELS, Fans
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.config import MIB
-from tidelake.data.merge import merge
+from tidelake.data.kernel.merge import merge
 from tidelake.env import Clock, Env, IdSource, RandomIds, Spawned, Stop, SystemClock
 from tidelake.model.query import AsOf
 

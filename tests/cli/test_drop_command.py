@@ -14,7 +14,7 @@ import pytest
 import inside
 import tidelake
 from tidelake.config import Config
-from tidelake.state import collection
+from tidelake.state.life import collecting
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 STORED = Config(merge_budget_s=0, inline_part_bytes=0)
@@ -71,7 +71,7 @@ def test_show_and_maintain_tell_of_garbage(run, place):
     with tidelake.open(place, config=STORED) as lake:
         orders = lake.collection("orders")
         orders.merge()
-        doomed = inside.run(orders, partial(aged(collection.doom), names_max=2))
+        doomed = inside.run(orders, partial(aged(collecting.doom), names_max=2))
     assert len(doomed) == 2
     assert json.loads(run("show", place, "orders", "--json")[1])["garbage"] == 3
     (done,) = json.loads(run("maintain", place, "orders", "--once", "--json")[1])

@@ -14,10 +14,11 @@ from tidelake.config import Config
 from tidelake.model import names
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.state import codec, fuel
-from tidelake.state.edits import Delta, Edits, apply
-from tidelake.state.fields import Move
-from tidelake.state.state import Rollup
+from tidelake.state.core import codec
+from tidelake.state.core.edits import Delta, Edits, apply
+from tidelake.state.core.fields import Move
+from tidelake.state.core.state import Rollup
+from tidelake.state.spine import fuel
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 

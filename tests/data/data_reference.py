@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tidelake.data.ingest import normalize
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelake.data.arrays import as_mask, binaries, from_numpy, null_mask, places, to_numpy
+from tidelake.data.kernel.arrays import as_mask, binaries, from_numpy, null_mask, places, to_numpy
 
 DTYPES = ("?", "i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8")
 

@@ -7,11 +7,11 @@ from data_reference import NESTED, PRIMITIVES, consolidated, queries, rows_of, s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data import consolidate as consolidate_module
-from tidelake.data.consolidate import consolidate
-from tidelake.data.ingest import normalize
-from tidelake.data.merge import chunks, merge
-from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel import consolidate as consolidate_module
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.merge import chunks, merge
+from tidelake.data.kernel.types import schema_from_arrow, update_schema
 from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold, Updates

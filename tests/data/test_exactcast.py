@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data.exactcast import cast_exactly
+from tidelake.data.kernel.exactcast import cast_exactly
 from tiers import examples
 
 _MAKERS = {pa.decimal32: 9, pa.decimal64: 18, pa.decimal128: 38, pa.decimal256: 76}

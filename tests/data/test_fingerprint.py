@@ -6,7 +6,7 @@ from data_reference import ALL, array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelake.data.fingerprint import fingerprint
+from tidelake.data.ingest.fingerprint import fingerprint
 
 ROWS = st.lists(st.tuples(st.integers(-9, 9), st.sampled_from([None, "", "a", "ü"])), max_size=8)
 

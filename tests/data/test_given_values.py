@@ -5,9 +5,9 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from tidelake.data.given import as_table
-from tidelake.data.ingest import normalize
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.ingest.astable import as_table
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.arguments.schemas import schema_of
 from tidelake.model.time import TimeDomain

@@ -5,8 +5,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from tidelake.data.importable import check_for_duckdb, check_for_polars, hard_columns, importable
-from tidelake.data.rows import Rows
+from tidelake.data.answer.importable import check_for_duckdb, check_for_polars, hard_columns, importable
+from tidelake.data.answer.rows import Rows
 from tidelake.errors import UsageError
 from tidelake.lake.api.embedded import Scan
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from test_part import INT, same, sample
 
 from tidelake.config import Config
-from tidelake.data.consolidate import consolidate
-from tidelake.data.container import checksum
-from tidelake.data.encode import encode_key
-from tidelake.data.ingest import normalize
-from tidelake.data.inline import decode_inline, encode_inline
-from tidelake.data.part import PartWriter
-from tidelake.data.stats import StatsSettings
-from tidelake.data.timecounts import BUCKETS_MAX, TimeCounts
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.types import schema_from_arrow
+from tidelake.data.part.container import checksum
+from tidelake.data.part.inline import decode_inline, encode_inline
+from tidelake.data.part.part import PartWriter
+from tidelake.data.part.stats import StatsSettings
+from tidelake.data.part.timecounts import BUCKETS_MAX, TimeCounts
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model.time import TimeDomain
 from tiers import examples

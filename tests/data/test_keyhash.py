@@ -6,7 +6,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from tidelake.data.keyhash import hash_encoded
+from tidelake.data.keys.keyhash import hash_encoded
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 255, 256, 257, 264, 1000, 5000])

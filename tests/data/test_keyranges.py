@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from tidelake.data import keyranges
-from tidelake.data.encode import encode_key
-from tidelake.data.keyranges import RangeLimits, key_ranges
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.types import schema_from_arrow
+from tidelake.data.keys import keyranges
+from tidelake.data.keys.keyranges import RangeLimits, key_ranges
 from tidelake.errors import UsageError
 
 ARROW = pa.schema([("k", pa.int64()), ("s", pa.string()), ("at", pa.int64())])

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidelake.data.mentions import may_mention
+from tidelake.data.keys.mentions import may_mention
 
 
 def line(**values: Any) -> bytes:

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidelake.data import ingest
-from tidelake.data.ingest import normalize
-from tidelake.data.types import arrow_type, data_type, row_schema, schema_from_arrow, update_schema
+from tidelake.data.ingest.updates import normalize, updates
+from tidelake.data.kernel.types import arrow_type, data_type, row_schema, schema_from_arrow, update_schema
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DataType
 from tidelake.model.time import TimeDomain
@@ -255,13 +254,13 @@ def test_a_fixed_size_list_in_a_struct_must_be_nullable() -> None:
 
 
 def test_times_and_diffs_of_many_rows_are_not_held_for_each_row():
-    count = ingest._CONSTANT_ROWS * 3 + 5
+    count = updates._CONSTANT_ROWS * 3 + 5
     schema = schema_from_arrow(pa.schema([("k", pa.int64())]), ["k"])
     keys = pa.chunked_array([np.zeros(n, np.int64) for n in (count - 7, 0, 7)])
     found = normalize(pa.table({"k": keys}), schema, TimeDomain("counter"), time=9)
     assert found.num_rows == count and [len(c) for c in found["_time"].chunks][-1] == 7
     assert pc.min_max(found["_time"]).as_py() == {"min": 9, "max": 9}
     assert pc.min_max(found["_diff"]).as_py() == {"min": 1, "max": 1}
-    assert found.get_total_buffer_size() < 8 * (count + 3 * ingest._CONSTANT_ROWS)
+    assert found.get_total_buffer_size() < 8 * (count + 3 * updates._CONSTANT_ROWS)
     # Chunks end where those of the other columns do.
     assert len(found.to_batches()) == 5

@@ -5,11 +5,11 @@ from data_reference import ALL, DECIMALS, ORDER, PRIMITIVES, array, compare, num
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data.canonical import canonical
-from tidelake.data.encode import encode, encode_key, truncate_lower, truncate_upper
-from tidelake.data.order import equal_ranges, group_starts, row_tuple, search
-from tidelake.data.sort import sort_indices
-from tidelake.data.types import data_type, schema_from_arrow
+from tidelake.data.kernel.canonical import canonical
+from tidelake.data.kernel.encode import encode, encode_key, truncate_lower, truncate_upper
+from tidelake.data.kernel.order import equal_ranges, group_starts, row_tuple, search
+from tidelake.data.kernel.sort import sort_indices
+from tidelake.data.kernel.types import data_type, schema_from_arrow
 from tiers import examples
 
 kinds = st.sampled_from(ALL)

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelake.data.given import as_table
-from tidelake.data.ingest import normalize
-from tidelake.data.rows import Rows
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.answer.rows import Rows
+from tidelake.data.ingest.astable import as_table
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.model.time import TimeDomain
 
 pandas = pytest.importorskip("pandas")

@@ -11,18 +11,25 @@ from data_reference import ALL, ORDER, array, compare, numbers, rows_of, updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data import container
-from tidelake.data import part as part_module
-from tidelake.data.consolidate import consolidate
-from tidelake.data.encode import encode, encode_key
-from tidelake.data.ingest import normalize
-from tidelake.data.keyset import KeySet
-from tidelake.data.part import PartWriter, checksum, read_index, read_part, verify, write_parts
-from tidelake.data.stats import StatsSettings, Tally, summary
-from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.encode import encode, encode_key
+from tidelake.data.kernel.types import schema_from_arrow, update_schema
+from tidelake.data.keys.keyset import KeySet
+from tidelake.data.part import part as part_module
+from tidelake.data.part.part import (
+    PartWriter,
+    checksum,
+    container,
+    read_index,
+    read_part,
+    verify,
+    write_parts,
+)
+from tidelake.data.part.stats import StatsSettings, Tally, summary
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError, StoreUnavailable
 from tidelake.model.time import TimeDomain
-from tidelake.shard.overlap import prefetch
+from tidelake.shard.engine.overlap import prefetch
 from tiers import examples
 
 INT = TimeDomain("counter")

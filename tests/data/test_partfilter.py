@@ -9,16 +9,15 @@ from data_reference import updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data import part as part_module
-from tidelake.data import partfilter
-from tidelake.data.container import read_footer
-from tidelake.data.encode import encode_key
-from tidelake.data.keyset import KeySet
-from tidelake.data.part import PartWriter, write_parts
-from tidelake.data.partfilter import PartFilter, PartFilterBuilder, key_hashes
-from tidelake.data.scan import read_part
-from tidelake.data.stats import StatsSettings
-from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.types import schema_from_arrow, update_schema
+from tidelake.data.keys.keyset import KeySet
+from tidelake.data.part import part as part_module
+from tidelake.data.part.container import read_footer
+from tidelake.data.part.part import PartWriter, partfilter, write_parts
+from tidelake.data.part.partfilter import PartFilter, PartFilterBuilder, key_hashes
+from tidelake.data.part.scan import read_part
+from tidelake.data.part.stats import StatsSettings
 from tidelake.model.time import TimeDomain
 from tiers import examples
 

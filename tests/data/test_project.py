@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data.canonical import canonical
-from tidelake.data.encode import encode, encode_key
-from tidelake.data.order import row_tuple
-from tidelake.data.project import Projection, in_order
-from tidelake.data.sort import sort_indices
-from tidelake.data.types import arrow_type, data_type, update_schema
+from tidelake.data.kernel.canonical import canonical
+from tidelake.data.kernel.encode import encode, encode_key
+from tidelake.data.kernel.order import row_tuple
+from tidelake.data.kernel.project import Projection, in_order
+from tidelake.data.kernel.sort import sort_indices
+from tidelake.data.kernel.types import arrow_type, data_type, update_schema
 from tidelake.model.evolution import widens
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain

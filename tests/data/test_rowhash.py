@@ -11,15 +11,14 @@ from data_reference import updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data import rowhash
-from tidelake.data.check import PartCheck
-from tidelake.data.consolidate import consolidate
-from tidelake.data.inline import encode_inline
-from tidelake.data.part import read_part, write_parts
-from tidelake.data.rowhash import row_hash
-from tidelake.data.select import select
-from tidelake.data.stats import StatsSettings
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.select import select
+from tidelake.data.kernel.types import schema_from_arrow
+from tidelake.data.part.check import PartCheck
+from tidelake.data.part.inline import encode_inline
+from tidelake.data.part.part import read_part, rowhash, write_parts
+from tidelake.data.part.rowhash import row_hash
+from tidelake.data.part.stats import StatsSettings
 from tidelake.model.batch import ROW_HASHES
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tidelake.data.rows import SHOWN_COLUMNS, SHOWN_ROWS, Rows
+from tidelake.data.answer.rows import SHOWN_COLUMNS, SHOWN_ROWS, Rows
 from tidelake.errors import CorruptionError, UsageError
 from tidelake.model.time import TimeDomain
 

@@ -4,7 +4,7 @@ from data_reference import data_times, frontiers, queries, rows_of, selected, up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data.select import Selector, preserves_order, select, taken_away, view
+from tidelake.data.kernel.select import Selector, preserves_order, select, taken_away, view
 from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.query import AsOf, Changes, Fold
 from tidelake.model.time import TimeDomain

@@ -8,11 +8,11 @@ from data_reference import ALL, ORDER, PRIMITIVES, array, compare, numbers, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.data import codes, sort
-from tidelake.data.canonical import canonical
-from tidelake.data.codes import Code
-from tidelake.data.order import ascends, group_starts, precede
-from tidelake.data.sort import sorted_groups
+from tidelake.data.kernel import codes, sort
+from tidelake.data.kernel.canonical import canonical
+from tidelake.data.kernel.codes import Code
+from tidelake.data.kernel.order import ascends, group_starts, precede
+from tidelake.data.kernel.sort import sorted_groups
 from tiers import examples
 
 

@@ -13,12 +13,12 @@ from hypothesis import given
 
 pytest.importorskip("pyspark")
 
-from tidelake.data import tablerows as rows_module
-from tidelake.data.changefeed import change_feed, check_feed, whole_keys
-from tidelake.data.consolidate import consolidate
-from tidelake.data.ingest import normalize
-from tidelake.data.tablerows import expanded, repeated
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.answer import tablerows as rows_module
+from tidelake.data.answer.changefeed import change_feed, check_feed, whole_keys
+from tidelake.data.answer.tablerows import expanded, repeated
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain

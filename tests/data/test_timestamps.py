@@ -5,7 +5,7 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from tidelake.data.timestamps import check_clock, days_of, stream, timestamp_schema, with_timestamps
+from tidelake.data.kernel.timestamps import check_clock, days_of, stream, timestamp_schema, with_timestamps
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.time import TIME_MAX, TimeDomain
 

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from tidelake.data.consolidate import consolidate
-from tidelake.data.events import EventColumns, read_events
-from tidelake.data.ingest import normalize
-from tidelake.data.types import schema_from_arrow
-from tidelake.data.upsert import UpsertRules, resolve, resolve_among
+from tidelake.data.ingest.events import EventColumns, read_events
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.ingest.upsert import UpsertRules, resolve, resolve_among
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.time import TimeDomain
 from tidelake.testing.oracle import canonical, rank

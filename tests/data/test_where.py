@@ -12,16 +12,16 @@ from data_reference import PRIMITIVES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelake.data import literal
-from tidelake.data.encode import encode, encode_key
-from tidelake.data.filter import RowFilter
-from tidelake.data.ingest import normalize
-from tidelake.data.part import PartWriter
-from tidelake.data.prune import Pruning
-from tidelake.data.scan import read_part
-from tidelake.data.stats import StatsSettings
-from tidelake.data.types import data_type, schema_from_arrow
-from tidelake.data.where import predicate
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.encode import encode, encode_key
+from tidelake.data.kernel.types import data_type, schema_from_arrow
+from tidelake.data.part.part import PartWriter
+from tidelake.data.part.scan import read_part
+from tidelake.data.part.stats import StatsSettings
+from tidelake.data.query import literal
+from tidelake.data.query.filter import RowFilter
+from tidelake.data.query.prune import Pruning
+from tidelake.data.query.where import predicate
 from tidelake.errors import UsageError
 from tidelake.model.predicate import key_bounds, keys_asked
 from tidelake.model.schema import Column, Schema
@@ -114,7 +114,7 @@ def written(rows, settings, row_group_rows):
 
 @given(st.integers(0, 2**32).map(random.Random), st.sampled_from(SETTINGS), st.integers(1, 4))
 def test_parts_and_row_groups_that_are_left_out_hold_no_such_row(rng, settings, row_group_rows):
-    from tidelake.data.consolidate import consolidate
+    from tidelake.data.kernel.consolidate import consolidate
 
     rows = batch_of(consolidate(pa.table(updates(rng, 1 + rng.randrange(8))), SCHEMA, COUNTER, 100))
     part, data = written(rows, settings, row_group_rows)

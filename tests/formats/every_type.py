@@ -5,10 +5,10 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
-from tidelake.data.canonical import canonical
-from tidelake.data.consolidate import consolidate
-from tidelake.data.encode import encode
-from tidelake.data.types import data_type, schema_from_arrow, update_schema
+from tidelake.data.kernel.canonical import canonical
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.encode import encode
+from tidelake.data.kernel.types import data_type, schema_from_arrow, update_schema
 from tidelake.model.time import TimeDomain
 
 NUMBERS = (-1, 0, 1, 5, None, 100)

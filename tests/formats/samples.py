@@ -15,11 +15,11 @@ from tidelake.model.names import ObjectName
 from tidelake.model.predicate import Predicate
 from tidelake.model.schema import Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state.agreed import Agreed
-from tidelake.state.bases import Bases
-from tidelake.state.formats import NEWEST
-from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
-from tidelake.state.staged import Staged, Staging
+from tidelake.state.core.agreed import Agreed
+from tidelake.state.core.formats import NEWEST
+from tidelake.state.spine.bases import Bases
+from tidelake.state.spine.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
+from tidelake.state.spine.staged import Staged, Staging
 
 LIST = DataType("list", (), (Field("item", DataType("int8")),))
 STRUCT = DataType("struct", (), (Field("x", LIST, False),))

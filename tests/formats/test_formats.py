@@ -16,11 +16,11 @@ from tidelake.arrangement.batch.cache import BlockCache
 from tidelake.arrangement.batch.files import open_batch
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
-from tidelake.data import container
+from tidelake.data.part import container
 from tidelake.errors import CorruptionError, FormatTooNew, FormatTooOld
-from tidelake.shard.records import decoded
-from tidelake.state import codec
-from tidelake.state.formats import NEWEST
+from tidelake.shard.engine.taskrecords import decoded
+from tidelake.state.core import codec
+from tidelake.state.core.formats import NEWEST
 from tidelake.store.marker import decode_marker
 
 V1 = make_v1.V1

@@ -17,10 +17,10 @@ import inside
 from tidelake.errors import CollectionDropped, CollectionNotFound, HistoryCompacted, LeaseExpired
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
-from tidelake.shard.checking.parts import named_parts
-from tidelake.state.copied import WRITER as COPY_WRITER
-from tidelake.state.invariants import check_state
-from tidelake.state.state import FIRST
+from tidelake.shard.care.partchecks import named_parts
+from tidelake.state.core.invariants import check_state
+from tidelake.state.core.state import FIRST
+from tidelake.state.life.copying import WRITER as COPY_WRITER
 from tidelake.store.local import LocalBlobStore
 from tied_process import tied
 

@@ -14,8 +14,8 @@ from killed import killed
 from tables import SCHEMA, contents
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.lake.api.lake import Lake
-from tidelake.state.agreed import Agreed
-from tidelake.state.formats import NEWEST
+from tidelake.state.core.agreed import Agreed
+from tidelake.state.core.formats import NEWEST
 
 
 def opened(place: Path) -> Lake:

@@ -11,9 +11,9 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.api.lake import Lake
 from tidelake.model.batch import Run
-from tidelake.shard.history import History
-from tidelake.state import codec
-from tidelake.state.spine import Spine
+from tidelake.shard.engine.history import History
+from tidelake.state.core import codec
+from tidelake.state.spine.spine import Spine
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores

@@ -11,7 +11,7 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.lake import Lake
-from tidelake.shard.history import History
+from tidelake.shard.engine.history import History
 from tidelake.store.objects import entrynames
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog

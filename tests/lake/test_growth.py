@@ -14,7 +14,7 @@ import pytest
 
 from bench.growth import Directory, ObjectStore
 from tables import SCHEMA, rows
-from tidelake.state.codec import encode_state
+from tidelake.state.core.codec import encode_state
 
 EARLY, LATE, EACH = 200, 2_000, 200
 # By the clock of the lake: garbage is two hundred appends old when it goes.

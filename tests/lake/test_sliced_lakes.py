@@ -8,7 +8,7 @@ from upserted import KEYS, SCHEMA, TIMES, append, check, contents, expected, tin
 
 from tidelake.env import Counters, Env
 from tidelake.lake.api.lake import Lake
-from tidelake.shard.checking.parts import named_parts
+from tidelake.shard.care.partchecks import named_parts
 from tidelake.store.url import Stores
 
 

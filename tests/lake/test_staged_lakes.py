@@ -12,7 +12,7 @@ from tidelake.model.selection import ReadOptions
 from tidelake.shard.runs.plan import run_task
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import idle_policy
-from tidelake.state.merging import requests
+from tidelake.state.spine.merging import requests
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 QUIET = Config(inline_part_bytes=0, merge_budget_s=0)

@@ -8,10 +8,10 @@ from tidelake.errors import InternalError
 from tidelake.model.frontier import Frontier
 from tidelake.model.frozen import with_fields
 from tidelake.model.time import TimeDomain
-from tidelake.state.edits import Edits
-from tidelake.state.fields import Move
-from tidelake.state.spine import Spine
-from tidelake.state.state import ShardState
+from tidelake.state.core.edits import Edits
+from tidelake.state.core.fields import Move
+from tidelake.state.core.state import ShardState
+from tidelake.state.spine.spine import Spine
 
 START = Frontier((0,))
 STATE = ShardState("s", TimeDomain("counter"), 7, 1, START, START, START)

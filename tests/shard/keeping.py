@@ -7,7 +7,7 @@ from shards import Place
 from clocks import MovedClock
 from tables import SCHEMA, rows
 from tidelake.config import Config
-from tidelake.state import collection as collecting
+from tidelake.state.life import collecting
 
 
 class Idle:

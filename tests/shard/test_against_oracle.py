@@ -15,7 +15,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs import plan
-from tidelake.state.invariants import check_state
+from tidelake.state.core.invariants import check_state
 from tidelake.testing import strategies, tables
 from tidelake.testing.oracle import Oracle, canonical
 from tiers import examples

@@ -10,12 +10,12 @@ from shards import Place
 import inside
 from tables import SCHEMA, rows
 from tidelake.config import Config
-from tidelake.data import scan
+from tidelake.data.part import scan
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.shard.runs import plan, upload
 from tidelake.shard.runs.plan import run_task
-from tidelake.state.backlog import Limits
+from tidelake.state.core.backlog import Limits
 
 CALLS = ("log.head", "log.newer", "log.compare_and_set", "blob.get", "blob.put", "blob.list", "blob.open")
 

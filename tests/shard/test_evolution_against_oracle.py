@@ -20,7 +20,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs import plan
-from tidelake.state.invariants import check_state
+from tidelake.state.core.invariants import check_state
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, canonical
 from tiers import examples

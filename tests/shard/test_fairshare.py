@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from tidelake.shard.fairshare import FairShare
+from tidelake.shard.engine.fairshare import FairShare
 
 
 class Clock:

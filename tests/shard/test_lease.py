@@ -31,9 +31,9 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
-from tidelake.shard.reading.planholds import extend_plan_hold
+from tidelake.shard.read.planholds import extend_plan_hold
 from tidelake.shard.runs.plan import run_task
-from tidelake.state.dropping import drop_shard
+from tidelake.state.life.dropping import drop_shard
 from tidelake.testing.faults import Fault, FaultPlan
 
 THIRD_S = AGE_S / 3

@@ -34,15 +34,15 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.query import Fold
-from tidelake.shard.history import History
+from tidelake.shard.engine.history import History
 from tidelake.shard.runs.plan import between, decode_run, run_merge_task
 from tidelake.shard.runs.read import Source
 from tidelake.shard.upkeep.compactor import Workers
 from tidelake.shard.upkeep.maintain import idle_policy
-from tidelake.state import maintenance
-from tidelake.state.codec import encode_record
-from tidelake.state.commands import NoOp
-from tidelake.state.merging import Fit, MergeResult, digest, everything
+from tidelake.state.core.codec import encode_record
+from tidelake.state.core.commands import NoOp
+from tidelake.state.spine.merging import Fit, MergeResult, digest, everything
+from tidelake.state.upkeep import maintenance
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from tidelake.errors import UsageError
-from tidelake.shard.overlap import Background, beside, mapped, prefetch, prefetch_all, sequential
+from tidelake.shard.engine.overlap import Background, beside, mapped, prefetch, prefetch_all, sequential
 
 
 def threads():

@@ -9,13 +9,13 @@ import pytest
 STORED = Path(__file__).parent.parent / "formats" / "v1" / "records"
 # Nothing is imported that it does not need: the more there is, the seldomer garbage is looked for.
 DELTAS = """
-from tidelake.state.codec import decode_delta
+from tidelake.state.core.codec import decode_delta
 ways = {"delta": lambda data: decode_delta(data, "delta")}
 """
 SENT = """
 from tidelake.shard.runs.plan import Task
-from tidelake.shard.records import decoded
-from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.engine.taskrecords import decoded
+from tidelake.shard.write.uploader import Uploader
 ways = {
     "uploader": lambda data: decoded("uploader", data, Uploader, "uploader"),
     "task": lambda data: decoded("task", data, Task, "task"),

@@ -27,16 +27,17 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.history import History
-from tidelake.shard.requestqueue import Request, RequestQueue
-from tidelake.shard.requests import CommitRequest
+from tidelake.shard.engine.history import History
+from tidelake.shard.engine.requestqueue import Request, RequestQueue
+from tidelake.shard.engine.requests import CommitRequest
 from tidelake.shard.runs.upload import normalized, write_table
-from tidelake.state import codec, dropping
-from tidelake.state.append import AtCommit, Exactly, Write
-from tidelake.state.append import commit as committed
-from tidelake.state.commands import Commit, Refused, open_writer
-from tidelake.state.edits import Edits, apply
-from tidelake.state.idempotency import IdempotencyKey
+from tidelake.state.core import codec
+from tidelake.state.core.commands import Commit, Refused, open_writer
+from tidelake.state.core.edits import Edits, apply
+from tidelake.state.life import dropping
+from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.state.write.write import AtCommit, Exactly, Write
+from tidelake.state.write.write import commit as committed
 from tiers import examples
 
 # Only what the appends themselves write.

@@ -11,7 +11,7 @@ from tables import SCHEMA, ids, rows
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.lake.api.lake import Lake
-from tidelake.shard import history
+from tidelake.shard.engine import history
 from tidelake.store.layers import LogLayer
 
 

@@ -8,16 +8,20 @@ from simulation.options import Options
 from simulation.tails import LosingLog
 from tidelake.errors import TidelakeError, WriterFenced
 from tidelake.lake.groups.groups import Groups
-from tidelake.shard.history import History, advanced
-from tidelake.shard.machine import Machine
+from tidelake.shard.engine.history import History, advanced
+from tidelake.shard.engine.machine import Machine
 from tidelake.shard.upkeep.parting import forget
-from tidelake.shard.writing import stage as staging
-from tidelake.shard.writing import uploads
-from tidelake.state import append as append_command
-from tidelake.state import bases, basing, deciding, edits, idempotency, invariants, single, taken
-from tidelake.state import collection as collection_commands
-from tidelake.state.commands import NoOp, Refused
-from tidelake.state.state import UNSTAGED
+from tidelake.shard.write import stage as staging
+from tidelake.shard.write import uploads
+from tidelake.state.core import edits, invariants, partnames
+from tidelake.state.core.commands import NoOp, Refused
+from tidelake.state.core.state import UNSTAGED
+from tidelake.state.group import deciding, single
+from tidelake.state.life import collecting as collection_commands
+from tidelake.state.spine import bases
+from tidelake.state.upkeep import basing
+from tidelake.state.write import idempotency
+from tidelake.state.write import write as append_command
 from tidelake.store.objects.log import ObjectVersionLog
 
 
@@ -118,7 +122,7 @@ def uploads_that_are_taken_again():
 def uploads_that_are_forgotten_with_their_parts():
     """An upload is known only as long as the state names its parts, or has not yet deleted them."""
     with (
-        replaced(taken, is_taken=lambda known, name: False),
+        replaced(partnames, is_taken=lambda known, name: False),
         replaced(invariants, _check_arrivals=lambda before, edits: None),
     ):
         yield

@@ -16,7 +16,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Changes
 from tidelake.spark import changes, maintain, snapshot, updates
 from tidelake.spark.jobs.maintain import Round
-from tidelake.state.bases import needed
+from tidelake.state.spine.bases import needed
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("small_tasks")]
 

@@ -7,15 +7,16 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state import collection, commands, fuel
-from tidelake.state.agreed import Agreed
-from tidelake.state.commands import Commit, Refused
-from tidelake.state.edits import Delta, apply
-from tidelake.state.holds import settle
-from tidelake.state.invariants import check_state, check_step
-from tidelake.state.merging import MergeRequest, MergeResult, Policy, request
-from tidelake.state.spine import Member, SpineBatch, SpineId
-from tidelake.state.taken import indexed
+from tidelake.state.core import commands
+from tidelake.state.core.agreed import Agreed
+from tidelake.state.core.commands import Commit, Refused
+from tidelake.state.core.edits import Delta, apply
+from tidelake.state.core.invariants import check_state, check_step
+from tidelake.state.core.partnames import indexed
+from tidelake.state.life import collecting
+from tidelake.state.life.holds import settle
+from tidelake.state.spine.merging import MergeRequest, MergeResult, Policy, request
+from tidelake.state.spine.spine import Member, SpineBatch, SpineId, fuel
 
 F = Frontier.of
 SCHEMA = Schema((Column(0, "k", DataType("int64")),))
@@ -38,7 +39,7 @@ def aged(command):
     return run
 
 
-doom, raise_floor = aged(collection.doom), aged(collection.raise_floor)
+doom, raise_floor = aged(collecting.doom), aged(collecting.raise_floor)
 
 
 def part(name, first=0, last=0, rows=1, diff_sum=1, *, row_hash=None, **kwargs):

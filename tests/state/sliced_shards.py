@@ -4,10 +4,10 @@ from shard_states import F, Shard, run
 from writes import append
 
 from tidelake.model.batch import Run
-from tidelake.state import basing
-from tidelake.state.append import Exactly
-from tidelake.state.basing import Made, add_base, request
-from tidelake.state.slices import cut_slices
+from tidelake.state.upkeep import basing
+from tidelake.state.upkeep.basing import Made, add_base, request
+from tidelake.state.upkeep.slices import cut_slices
+from tidelake.state.write.write import Exactly
 
 
 class SlicedShard(Shard):

@@ -1,6 +1,6 @@
 """The levels of a spine, slowly and plainly: every level is a list, every merge counts its own work down.
 
-Nothing here is shared with `tidelake.state.fuel`: batches carry the list of their hollow batches, empty
+Nothing here is shared with `tidelake.state.spine.fuel`: batches carry the list of their hollow batches, empty
 levels exist, fuel is taken off every merge. Times are ints; a since is an int as well.
 """
 

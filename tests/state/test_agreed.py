@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from shard_states import Shard, run
 from test_garbage import appended, name
 
-from tidelake.state import agreeing, collection
-from tidelake.state.agreed import AGES, AS_MADE, Agreed, Longer
-from tidelake.state.codec import decode_state, encode_state
-from tidelake.state.commands import NoOp
+from tidelake.state.core.agreed import AGES, AS_MADE, Agreed, Longer
+from tidelake.state.core.codec import decode_state, encode_state
+from tidelake.state.core.commands import NoOp
+from tidelake.state.life import agreeing, collecting
 from tiers import examples
 
 SHORT, LONG = 1_000, 50_000
@@ -72,14 +72,14 @@ def test_collectors_go_by_the_state_that_they_change():
     shard = Shard()
     shard.do(agreeing.adopt, agreed=AS_MADE.changed(0, 1, {"upload_age_ms": LONG}))
     appended(shard, run(name(1)))
-    shard.do(collection.raise_floor, unnamed_max=shard.state.seqno, now_ms=1_000)
+    shard.do(collecting.raise_floor, unnamed_max=shard.state.seqno, now_ms=1_000)
     (mark,) = shard.state.sweep.marks
     shard.do(
         agreeing.adopt, agreed=shard.state.agreed.changed(2_000, 2, {"upload_age_ms": SHORT}), now_ms=2_000
     )
-    shard.do(collection.raise_floor, unnamed_max=None, now_ms=40_000)
+    shard.do(collecting.raise_floor, unnamed_max=None, now_ms=40_000)
     assert shard.state.sweep.floor == 0
-    shard.do(collection.raise_floor, unnamed_max=None, now_ms=2_000 + AS_MADE.upload_age_ms)
+    shard.do(collecting.raise_floor, unnamed_max=None, now_ms=2_000 + AS_MADE.upload_age_ms)
     assert shard.state.sweep.floor == mark[0]
 
 

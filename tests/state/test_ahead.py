@@ -7,8 +7,8 @@ from writes import append, expected, seal, stage
 from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state import agreeing
-from tidelake.state.append import AtCommit, Exactly
+from tidelake.state.life import agreeing
+from tidelake.state.write.write import AtCommit, Exactly
 
 NOW, DAY = 1_700_000_000_000, 86_400_000
 

@@ -13,17 +13,25 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Updates
 from tidelake.model.time import TimeDomain
-from tidelake.state import basing
-from tidelake.state.append import Exactly
-from tidelake.state.bases import Base, Bases, Unpaid, needed
-from tidelake.state.basing import Made, add_base, begin_with_base, due, due_at_head, forget_bases, last_passed
-from tidelake.state.claims import record_chunk, release_claim
-from tidelake.state.commands import NoOp
-from tidelake.state.holds import advance_since
-from tidelake.state.maintenance import apply_merge, begun_merge, claim_merge, collapse_levels
-from tidelake.state.merging import Fit
-from tidelake.state.space import rows_of_one_time
-from tidelake.state.spine import SpineId
+from tidelake.state.core.commands import NoOp
+from tidelake.state.life.holds import advance_since
+from tidelake.state.spine.bases import Base, Bases, Unpaid, needed
+from tidelake.state.spine.merging import Fit
+from tidelake.state.spine.space import rows_of_one_time
+from tidelake.state.spine.spine import SpineId
+from tidelake.state.upkeep import basing
+from tidelake.state.upkeep.basing import (
+    Made,
+    add_base,
+    begin_with_base,
+    due,
+    due_at_head,
+    forget_bases,
+    last_passed,
+)
+from tidelake.state.upkeep.claims import record_chunk, release_claim
+from tidelake.state.upkeep.maintenance import apply_merge, begun_merge, claim_merge, collapse_levels
+from tidelake.state.write.write import Exactly
 
 
 def shard_of(*rows, cut=4, negative=0):

@@ -9,13 +9,13 @@ from sliced_shards import SlicedShard
 from writes import append
 
 from tidelake.model.query import AsOf
-from tidelake.state.append import Exactly
-from tidelake.state.bases import needed
-from tidelake.state.basing import add_base, due, due_at_head
-from tidelake.state.commands import NoOp
-from tidelake.state.holds import advance_since
-from tidelake.state.maintenance import apply_merge
-from tidelake.state.merging import Fit
+from tidelake.state.core.commands import NoOp
+from tidelake.state.life.holds import advance_since
+from tidelake.state.spine.bases import needed
+from tidelake.state.spine.merging import Fit
+from tidelake.state.upkeep.basing import add_base, due, due_at_head
+from tidelake.state.upkeep.maintenance import apply_merge
+from tidelake.state.write.write import Exactly
 from tiers import examples
 
 # Of each row; so bytes are saved as rows are.

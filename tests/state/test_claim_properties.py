@@ -6,12 +6,12 @@ from shard_states import F, Shard, part, run
 from writes import append
 
 from tidelake.model.batch import Run
-from tidelake.state.append import Exactly
-from tidelake.state.claims import record_chunk, taken
-from tidelake.state.commands import Commit
-from tidelake.state.holds import advance_since
-from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels
-from tidelake.state.merging import Fit, MergeResult, chosen, digest, request
+from tidelake.state.core.commands import Commit
+from tidelake.state.life.holds import advance_since
+from tidelake.state.spine.merging import Fit, MergeResult, chosen, digest, request
+from tidelake.state.upkeep.claims import record_chunk, taken
+from tidelake.state.upkeep.maintenance import apply_merge, claim_merge, collapse_levels
+from tidelake.state.write.write import Exactly
 from tiers import examples
 
 LEASE_MS = 10

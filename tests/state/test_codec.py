@@ -14,14 +14,13 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state import codec, commands, fuel
-from tidelake.state.edits import Delta, Edits, apply
-from tidelake.state.fields import Move
-from tidelake.state.formats import FIRST as FIRST_FORMAT
-from tidelake.state.formats import NEWEST
-from tidelake.state.garbage import Sweep
-from tidelake.state.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId
-from tidelake.state.state import (
+from tidelake.state.core import codec, commands
+from tidelake.state.core.edits import Delta, Edits, apply
+from tidelake.state.core.fields import Move
+from tidelake.state.core.formats import FIRST as FIRST_FORMAT
+from tidelake.state.core.formats import NEWEST
+from tidelake.state.core.garbage import Sweep
+from tidelake.state.core.state import (
     FIRST,
     CriticalHold,
     Hold,
@@ -31,6 +30,7 @@ from tidelake.state.state import (
     WriterRecord,
     Written,
 )
+from tidelake.state.spine.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId, fuel
 
 
 def a_part(name, diff_sum=2**70, **kwargs):

@@ -24,19 +24,20 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state import commands, holds, schemas
-from tidelake.state.append import AtCommit, Exactly, UpTo
-from tidelake.state.claims import record_chunk, taken
-from tidelake.state.commands import NoOp, Refused
-from tidelake.state.dropping import drop_shard
-from tidelake.state.edits import Delta, apply
-from tidelake.state.fuel import MergeDue
-from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.invariants import check_step
-from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel
-from tidelake.state.merging import Fit
-from tidelake.state.spine import SpineId
-from tidelake.state.state import Rollup, Written
+from tidelake.state.core import commands
+from tidelake.state.core.commands import NoOp, Refused
+from tidelake.state.core.edits import Delta, apply
+from tidelake.state.core.invariants import check_step
+from tidelake.state.core.state import Rollup, Written
+from tidelake.state.life import holds, schemas
+from tidelake.state.life.dropping import drop_shard
+from tidelake.state.spine.fuel import MergeDue
+from tidelake.state.spine.merging import Fit
+from tidelake.state.spine.spine import SpineId
+from tidelake.state.upkeep.claims import record_chunk, taken
+from tidelake.state.upkeep.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel
+from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.state.write.write import AtCommit, Exactly, UpTo
 
 
 @pytest.fixture

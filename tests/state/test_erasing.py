@@ -9,12 +9,13 @@ from writes import append, stage
 from tidelake.errors import LeaseExpired, UsageError
 from tidelake.model import names
 from tidelake.model.batch import Run
-from tidelake.state import erasing, forking, staging
-from tidelake.state.append import Exactly
-from tidelake.state.erased import Erasure
-from tidelake.state.garbage import Garbage
-from tidelake.state.staging import Split
-from tidelake.state.state import Rollup
+from tidelake.state.core.erasures import Erasure
+from tidelake.state.core.garbage import Garbage
+from tidelake.state.core.state import Rollup
+from tidelake.state.life import erasing, forking
+from tidelake.state.write import staging
+from tidelake.state.write.staging import Split
+from tidelake.state.write.write import Exactly
 
 ASKED = Erasure("asked for", 1, 7, (b"key",))
 

@@ -20,29 +20,27 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state import (
-    agreeing,
-    applying,
-    awaiting,
-    basing,
-    claims,
-    codec,
-    collection,
-    commands,
-    deciding,
-    dropping,
-    erasing,
-    forking,
-    holds,
-    joining,
-    maintenance,
-    schemas,
-    single,
-    slices,
-    staging,
-)
-from tidelake.state.agreed import NAMES, Agreed
-from tidelake.state.append import (
+from tidelake.state.core import codec, commands
+from tidelake.state.core.agreed import NAMES, Agreed
+from tidelake.state.core.commands import Commit
+from tidelake.state.core.decisions import GroupView
+from tidelake.state.core.edits import Delta, Edits, apply, stepped
+from tidelake.state.core.erasures import Erasure
+from tidelake.state.core.formats import FIRST, NEWEST
+from tidelake.state.core.invariants import check_state, check_step
+from tidelake.state.core.state import Retention, Rollup
+from tidelake.state.core.tokens import DAY_MS
+from tidelake.state.group import applying, awaiting, deciding, joining, single
+from tidelake.state.group.deciding import Intent, Share
+from tidelake.state.life import agreeing, collecting, dropping, erasing, forking, holds, schemas
+from tidelake.state.spine.merging import MergeRequest, MergeResult, request, requests
+from tidelake.state.spine.spine import SpineId
+from tidelake.state.spine.staged import Awaited
+from tidelake.state.upkeep import basing, claims, maintenance, slices
+from tidelake.state.write import staging
+from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.state.write.staging import Seen, Split
+from tidelake.state.write.write import (
     Addition,
     AtCommit,
     Exactly,
@@ -54,20 +52,6 @@ from tidelake.state.append import (
     commit,
     expected,
 )
-from tidelake.state.commands import Commit
-from tidelake.state.deciding import Intent, Share
-from tidelake.state.edits import Delta, Edits, apply, stepped
-from tidelake.state.erased import Erasure
-from tidelake.state.formats import FIRST, NEWEST
-from tidelake.state.grouped import GroupView
-from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.invariants import check_state, check_step
-from tidelake.state.merging import MergeRequest, MergeResult, request, requests
-from tidelake.state.spine import SpineId
-from tidelake.state.staged import Awaited
-from tidelake.state.staging import Seen, Split
-from tidelake.state.state import Retention, Rollup
-from tidelake.state.tokens import DAY_MS
 from tiers import rounds
 
 WIDER = Schema(SCHEMA.key, (Column(1, "v", DataType("string")),))
@@ -77,8 +61,8 @@ GROUP = "g"
 def commands_of_the_source():
     """The names of all functions that decide what becomes of a state."""
     found = set()
-    for info in pkgutil.iter_modules(tidelake.state.__path__):
-        module = importlib.import_module(f"tidelake.state.{info.name}")
+    for info in pkgutil.walk_packages(tidelake.state.__path__, "tidelake.state."):
+        module = importlib.import_module(info.name)
         for name, one in inspect.getmembers(module, inspect.isfunction):
             returns = str(inspect.signature(one).return_annotation)
             if (not name.startswith("_") and "Outcome[" in returns) or "Commit[" in returns:
@@ -183,7 +167,7 @@ class World:
     def forget_tokens(self):
         if self.rng.random() < 0.2:
             self.now_ms += DAY_MS
-        return partial(collection.forget_tokens, names_max=self.rng.randint(1, 3))
+        return partial(collecting.forget_tokens, names_max=self.rng.randint(1, 3))
 
     def add_rollup(self):
         seqno = max(0, self.state.seqno - self.rng.randint(0, 3))
@@ -363,14 +347,14 @@ class World:
         return partial(holds.set_retention, retention=Retention(self.rng.choice((None, 2, 9))))
 
     def doom(self):
-        return partial(collection.doom, names_max=3)
+        return partial(collecting.doom, names_max=3)
 
     def bury(self):
-        return partial(collection.bury, names=tuple(sorted(self.state.doomed))[:2])
+        return partial(collecting.bury, names=tuple(sorted(self.state.doomed))[:2])
 
     def raise_floor(self):
         unnamed_max = self.rng.choice((None, self.state.seqno))
-        return partial(collection.raise_floor, unnamed_max=unnamed_max)
+        return partial(collecting.raise_floor, unnamed_max=unnamed_max)
 
     def change_agreed(self):
         values = {self.rng.choice(NAMES): self.rng.randint(0, 40)}
@@ -782,7 +766,7 @@ def test_tokens_begin_and_are_forgotten_at_the_same_cost_however_many_there_are(
     for command in (
         partial(commands.open_writer, name="token:new"),
         partial(commands.open_writer, name="token:3"),
-        partial(collection.forget_tokens, now_ms=99 * DAY_MS, names_max=8),
+        partial(collecting.forget_tokens, now_ms=99 * DAY_MS, names_max=8),
     ):
         few, many = (state_and_step(state, command) for state in (small, big))
         assert touched(*many) <= touched(*few) + 16

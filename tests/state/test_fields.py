@@ -9,20 +9,21 @@ from shard_states import Shard
 
 from nextversion import next_version
 from tidelake.errors import CorruptionError, FormatTooNew
-from tidelake.state import codec
-from tidelake.state.edits import Edits
-from tidelake.state.state import ShardState
+from tidelake.state.core import codec
+from tidelake.state.core.edits import Edits
+from tidelake.state.core.state import ShardState
 
 CHILD = """
 import json, sys
 from dataclasses import replace
 from shard_states import F, Shard
 from tidelake.errors import CorruptionError, InternalError
-from tidelake.state import agreeing, codec
-from tidelake.state.agreed import Agreed
-from tidelake.state.edits import Delta, Edits, apply
-from tidelake.state.fields import Move
-from tidelake.state.invariants import check_state, check_step
+from tidelake.state.core import codec
+from tidelake.state.life import agreeing
+from tidelake.state.core.agreed import Agreed
+from tidelake.state.core.edits import Delta, Edits, apply
+from tidelake.state.core.fields import Move
+from tidelake.state.core.invariants import check_state, check_step
 
 def told(call):
     try:

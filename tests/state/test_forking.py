@@ -14,28 +14,19 @@ from tidelake.model import names
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state import forking
-from tidelake.state.append import AtCommit, Exactly
-from tidelake.state.collection import bury
-from tidelake.state.commands import NoOp, open_writer
-from tidelake.state.dropping import drop_shard, vanished
-from tidelake.state.edits import Delta, Edits, apply
-from tidelake.state.forking import (
-    forget_fork,
-    fork_pins,
-    forked,
-    free_fork,
-    is_borrower,
-    lender,
-    let_go,
-    note_fork,
-    unmade,
-)
-from tidelake.state.holds import advance_since, open_critical, open_hold, set_retention, settle
-from tidelake.state.invariants import check_state, check_step
-from tidelake.state.maintenance import apply_merge, collapse_levels
-from tidelake.state.merging import requests
-from tidelake.state.state import Fork, Origin, Retention
+from tidelake.state.core import forks
+from tidelake.state.core.commands import NoOp, open_writer
+from tidelake.state.core.edits import Delta, Edits, apply
+from tidelake.state.core.forks import fork_pins, is_borrower, lender
+from tidelake.state.core.invariants import check_state, check_step
+from tidelake.state.core.state import Fork, Origin, Retention
+from tidelake.state.life.collecting import bury
+from tidelake.state.life.dropping import drop_shard, vanished
+from tidelake.state.life.forking import forget_fork, forked, free_fork, let_go, note_fork, unmade
+from tidelake.state.life.holds import advance_since, open_critical, open_hold, set_retention, settle
+from tidelake.state.spine.merging import requests
+from tidelake.state.upkeep.maintenance import apply_merge, collapse_levels
+from tidelake.state.write.write import AtCommit, Exactly
 
 
 def name(n, shard="s"):
@@ -324,4 +315,4 @@ def test_a_fork_of_a_fork_hangs_on_its_own_origin():
     assert second.origin == Origin("f", 3) and is_borrower(second)
     # What the second needs keeps the first from letting go.
     noted = replace(fork, forks=pmap({"g": Fork(3, 0)}))
-    assert forking.fork_pins(noted) == [3]
+    assert forks.fork_pins(noted) == [3]

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 
 from shard_states import Shard
 
-from tidelake.state import agreeing
-from tidelake.state.agreed import Agreed
-from tidelake.state.commands import NoOp
-from tidelake.state.formats import FIRST, NEWEST, as_stored, has_later, later
+from tidelake.state.core.agreed import Agreed
+from tidelake.state.core.commands import NoOp
+from tidelake.state.core.formats import FIRST, NEWEST, as_stored, has_later, later
+from tidelake.state.life import agreeing
 
 
 def earlier():

@@ -11,12 +11,12 @@ from writes import append
 from tidelake.errors import LeaseExpired, UploadExpired
 from tidelake.model import names
 from tidelake.model.batch import Run
-from tidelake.state import holds
-from tidelake.state.append import Exactly
-from tidelake.state.collection import bury
-from tidelake.state.commands import NoOp, add_rollup
-from tidelake.state.maintenance import apply_merge, collapse_levels
-from tidelake.state.state import FIRST, Rollup
+from tidelake.state.core.commands import NoOp, add_rollup
+from tidelake.state.core.state import FIRST, Rollup
+from tidelake.state.life import holds
+from tidelake.state.life.collecting import bury
+from tidelake.state.upkeep.maintenance import apply_merge, collapse_levels
+from tidelake.state.write.write import Exactly
 from tiers import examples
 
 

@@ -8,11 +8,11 @@ from writes import append
 from tidelake.errors import CollectionDropped, CollectionInUse, LeaseExpired
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state import holds
-from tidelake.state.append import Exactly
-from tidelake.state.commands import NoOp, open_writer
-from tidelake.state.dropping import drop_shard
-from tidelake.state.state import Retention
+from tidelake.state.core.commands import NoOp, open_writer
+from tidelake.state.core.state import Retention
+from tidelake.state.life import holds
+from tidelake.state.life.dropping import drop_shard
+from tidelake.state.write.write import Exactly
 
 
 @pytest.fixture

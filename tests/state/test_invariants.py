@@ -17,19 +17,28 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.state import commands, fuel, invariants
-from tidelake.state.agreed import Agreed, Longer
-from tidelake.state.bases import Base, Bases
-from tidelake.state.edits import Delta, Edits, apply
-from tidelake.state.erased import Erasure
-from tidelake.state.fields import Move
-from tidelake.state.formats import NEWEST
-from tidelake.state.garbage import Garbage, Sweep
-from tidelake.state.grouped import Decision, Membership
-from tidelake.state.invariants import check_state, check_step
-from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
-from tidelake.state.staged import Awaited, Staged, Staging
-from tidelake.state.state import Fork, Hold, MergeClaim, Origin, Rollup, WriterRecord
+from tidelake.state.core import commands, invariants
+from tidelake.state.core.agreed import Agreed, Longer
+from tidelake.state.core.decisions import Decision, Membership
+from tidelake.state.core.edits import Delta, Edits, apply
+from tidelake.state.core.erasures import Erasure
+from tidelake.state.core.fields import Move
+from tidelake.state.core.formats import NEWEST
+from tidelake.state.core.garbage import Garbage, Sweep
+from tidelake.state.core.invariants import check_state, check_step
+from tidelake.state.core.state import Fork, Hold, MergeClaim, Origin, Rollup, WriterRecord
+from tidelake.state.spine.bases import Base, Bases
+from tidelake.state.spine.spine import (
+    FuelingMerge,
+    Member,
+    Spine,
+    SpineBatch,
+    SpineEdit,
+    SpineId,
+    fuel,
+    validate,
+)
+from tidelake.state.spine.staged import Awaited, Staged, Staging
 
 TUPLES = TimeDomain("tuple", 2)
 

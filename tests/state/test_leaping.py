@@ -8,7 +8,7 @@ from writes import append, expected, seal
 
 from tidelake.errors import UsageError
 from tidelake.model.time import TimeDomain
-from tidelake.state.append import AtCommit, Exactly
+from tidelake.state.write.write import AtCommit, Exactly
 
 DAY = 86_400_000
 NOON = 20_000 * DAY + DAY // 2

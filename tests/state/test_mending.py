@@ -11,11 +11,11 @@ from test_invariants import GOOD, STATES, a_state, folded, merged, spine, waitin
 
 from tidelake.errors import InternalError
 from tidelake.model.batch import Run
-from tidelake.state.invariants import check_state
-from tidelake.state.mending import all_parts, mended, not_ours
-from tidelake.state.spine import SpineId
-from tidelake.state.staged import Staging
-from tidelake.state.state import CriticalHold
+from tidelake.state.core.invariants import check_state
+from tidelake.state.core.state import CriticalHold
+from tidelake.state.life.mending import all_parts, mended, not_ours
+from tidelake.state.spine.spine import SpineId
+from tidelake.state.spine.staged import Staging
 from tiers import examples
 
 # Nothing can be built where there is no schema.

@@ -10,11 +10,8 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state import fuel
-from tidelake.state.append import Exactly
-from tidelake.state.holds import advance_since
-from tidelake.state.maintenance import apply_merge, collapse_levels
-from tidelake.state.merging import (
+from tidelake.state.life.holds import advance_since
+from tidelake.state.spine.merging import (
     MergeRequest,
     MergeResult,
     Policy,
@@ -26,8 +23,10 @@ from tidelake.state.merging import (
     requests,
     worth_merging,
 )
-from tidelake.state.space import must_merge_all
-from tidelake.state.spine import Spine, SpineId
+from tidelake.state.spine.space import must_merge_all
+from tidelake.state.spine.spine import Spine, SpineId, fuel
+from tidelake.state.upkeep.maintenance import apply_merge, collapse_levels
+from tidelake.state.write.write import Exactly
 
 
 def members(*rows_of_runs, negative=0):

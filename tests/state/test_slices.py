@@ -9,14 +9,14 @@ from writes import append
 
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state.append import Exactly
-from tidelake.state.commands import NoOp
-from tidelake.state.fuel import _ROWS_PER_ID
-from tidelake.state.holds import advance_since
-from tidelake.state.maintenance import apply_merge, begun_merge, claim_merge, collapse_levels
-from tidelake.state.merging import Fit, MergeResult, inline_requests, requests
-from tidelake.state.slices import PIECES_MAX, cut_fits, cut_slices, long_slices, slice_rows
-from tidelake.state.spine import SpineId
+from tidelake.state.core.commands import NoOp
+from tidelake.state.life.holds import advance_since
+from tidelake.state.spine.fuel import _ROWS_PER_ID
+from tidelake.state.spine.merging import Fit, MergeResult, inline_requests, requests
+from tidelake.state.spine.spine import SpineId
+from tidelake.state.upkeep.maintenance import apply_merge, begun_merge, claim_merge, collapse_levels
+from tidelake.state.upkeep.slices import PIECES_MAX, cut_fits, cut_slices, long_slices, slice_rows
+from tidelake.state.write.write import Exactly
 
 
 def shard_of(*rows, negative=0):

@@ -6,9 +6,8 @@ from shard_states import F, hollow, run
 from slow_spine import SlowSpine
 
 from tidelake.model.frontier import Frontier
-from tidelake.state import fuel
-from tidelake.state.merging import MergeResult, placed, request
-from tidelake.state.spine import Spine, SpineId, validate
+from tidelake.state.spine.merging import MergeResult, placed, request
+from tidelake.state.spine.spine import Spine, SpineId, fuel, validate
 from tiers import examples
 
 SIZES = st.one_of(

@@ -12,15 +12,15 @@ from shard_states import STATS, F, hollow, run
 
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.state import codec, fuel
-from tidelake.state.append import AtCommit, Exactly
-from tidelake.state.edits import Delta, Edits
-from tidelake.state.fields import Move
-from tidelake.state.maintenance import exert_fuel
-from tidelake.state.merging import Policy, requests
-from tidelake.state.space import must_merge_all
-from tidelake.state.spine import Spine, validate
-from tidelake.state.state import FIRST
+from tidelake.state.core import codec
+from tidelake.state.core.edits import Delta, Edits
+from tidelake.state.core.fields import Move
+from tidelake.state.core.state import FIRST
+from tidelake.state.spine.merging import Policy, requests
+from tidelake.state.spine.space import must_merge_all
+from tidelake.state.spine.spine import Spine, fuel, validate
+from tidelake.state.upkeep.maintenance import exert_fuel
+from tidelake.state.write.write import AtCommit, Exactly
 from tiers import examples
 
 

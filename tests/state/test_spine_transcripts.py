@@ -19,14 +19,12 @@ from shard_states import F, Shard, part
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.state import codec, fuel
-from tidelake.state.claims import record_chunk
-from tidelake.state.commands import Commit
-from tidelake.state.edits import Edits
-from tidelake.state.fields import Move
-from tidelake.state.holds import advance_since
-from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel
-from tidelake.state.merging import (
+from tidelake.state.core import codec
+from tidelake.state.core.commands import Commit
+from tidelake.state.core.edits import Edits
+from tidelake.state.core.fields import Move
+from tidelake.state.life.holds import advance_since
+from tidelake.state.spine.merging import (
     MergeResult,
     Policy,
     chosen,
@@ -35,8 +33,10 @@ from tidelake.state.merging import (
     request,
     requests,
 )
-from tidelake.state.space import must_merge_all
-from tidelake.state.spine import SpineId
+from tidelake.state.spine.space import must_merge_all
+from tidelake.state.spine.spine import SpineId, fuel
+from tidelake.state.upkeep.claims import record_chunk
+from tidelake.state.upkeep.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel
 
 SCRIPTS = sorted((Path(__file__).parent / "spine").glob("*.txt"))
 

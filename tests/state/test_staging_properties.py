@@ -14,14 +14,14 @@ from tidelake.model.batch import Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain, join, meet
-from tidelake.state import codec
-from tidelake.state.append import AtCommit, Exactly, UpTo
-from tidelake.state.commands import Commit, NoOp, open_writer
-from tidelake.state.dropping import drop_shard
-from tidelake.state.edits import Delta, apply
-from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.maintenance import collapse_levels
-from tidelake.state.staging import Split, drain, splits
+from tidelake.state.core import codec
+from tidelake.state.core.commands import Commit, NoOp, open_writer
+from tidelake.state.core.edits import Delta, apply
+from tidelake.state.life.dropping import drop_shard
+from tidelake.state.upkeep.maintenance import collapse_levels
+from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.state.write.staging import Split, drain, splits
+from tidelake.state.write.write import AtCommit, Exactly, UpTo
 from tidelake.testing.oracle import Oracle
 from tiers import examples
 

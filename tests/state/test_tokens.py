@@ -8,18 +8,19 @@ from pyrsistent import pmap, pset
 from shard_states import F, Shard
 
 from tidelake.errors import UsageError
-from tidelake.state import applying, collection, deciding, joining, single
-from tidelake.state.agreed import AS_MADE
-from tidelake.state.append import Exactly
-from tidelake.state.codec import decode_state, encode_delta, encode_state
-from tidelake.state.commands import Commit, NoOp, Refused, open_writer
-from tidelake.state.edits import Delta, Edits, stepped
-from tidelake.state.grouped import Decision, GroupView, Membership
-from tidelake.state.idempotency import IdempotencyKey, advanced
-from tidelake.state.invariants import check_state, check_step
-from tidelake.state.mending import mended
-from tidelake.state.state import WriterRecord
-from tidelake.state.tokens import DAY_MS
+from tidelake.state.core.agreed import AS_MADE
+from tidelake.state.core.codec import decode_state, encode_delta, encode_state
+from tidelake.state.core.commands import Commit, NoOp, Refused, open_writer
+from tidelake.state.core.decisions import Decision, GroupView, Membership
+from tidelake.state.core.edits import Delta, Edits, stepped
+from tidelake.state.core.invariants import check_state, check_step
+from tidelake.state.core.state import WriterRecord
+from tidelake.state.core.tokens import DAY_MS
+from tidelake.state.group import applying, deciding, joining, single
+from tidelake.state.life import collecting
+from tidelake.state.life.mending import mended
+from tidelake.state.write.idempotency import IdempotencyKey, advanced
+from tidelake.state.write.write import Exactly
 
 MANY = 100_000
 AGE_MS = AS_MADE.token_age_ms
@@ -49,7 +50,7 @@ def write(shard, token, now_ms=10):
 
 
 def forget(shard, now_ms, names_max=1000):
-    return shard.do(collection.forget_tokens, now_ms=now_ms, names_max=names_max).result
+    return shard.do(collecting.forget_tokens, now_ms=now_ms, names_max=names_max).result
 
 
 def with_tokens(count, days):
@@ -169,7 +170,7 @@ def test_what_a_write_stores_does_not_grow_with_the_number_of_tokens(count):
     outcome = open_writer(shard.state, 10, "token:new")
     delta = Delta("s", 1, 10, "n", shard.state.rollup, outcome.edits)
     assert len(encode_delta(delta)) < 500
-    gone = collection.forget_tokens(shard.state, 99 * AGE_MS, names_max=250)
+    gone = collecting.forget_tokens(shard.state, 99 * AGE_MS, names_max=250)
     assert len(gone.edits.writers_gone) == 250
 
 

@@ -15,14 +15,15 @@ from writes import seal
 
 from tidelake.errors import LeftGroup, TransactionExpired, UpdateBeforeLower, UpperMismatch
 from tidelake.model.time import TimeDomain
-from tidelake.state import applying, awaiting, codec, commands, deciding, joining
-from tidelake.state.commands import Commit, NoOp, Refused
-from tidelake.state.deciding import Intent, Share
-from tidelake.state.edits import Delta, apply
-from tidelake.state.grouped import GroupView
-from tidelake.state.holds import settle
-from tidelake.state.invariants import check_state, check_step
-from tidelake.state.staged import Awaited
+from tidelake.state.core import codec, commands
+from tidelake.state.core.commands import Commit, NoOp, Refused
+from tidelake.state.core.decisions import GroupView
+from tidelake.state.core.edits import Delta, apply
+from tidelake.state.core.invariants import check_state, check_step
+from tidelake.state.group import applying, awaiting, deciding, joining
+from tidelake.state.group.deciding import Intent, Share
+from tidelake.state.life.holds import settle
+from tidelake.state.spine.staged import Awaited
 from tiers import examples
 
 MEMBERS = ("a", "b", "c")

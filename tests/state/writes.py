@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from tidelake.model.frontier import Frontier
-from tidelake.state.append import OpenTimes, Write, commit
-from tidelake.state.append import expected as expected_of
-from tidelake.state.commands import Refused
+from tidelake.state.core.commands import Refused
+from tidelake.state.write.write import OpenTimes, Write, commit
+from tidelake.state.write.write import expected as expected_of
 
 
 def append(state, now_ms, runs, when, idempotency=None, **more):

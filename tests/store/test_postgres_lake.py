@@ -439,7 +439,7 @@ def test_workers_read_and_write_parts_without_the_address_of_the_log(place: Path
         spec = lake.collection("c")._shard.spec
     code = (
         "import pickle, sys\n"
-        "from tidelake.shard.spec import stores_of\n"
+        "from tidelake.shard.engine.spec import stores_of\n"
         "from tidelake.errors import UsageError\n"
         "stores = stores_of(pickle.loads(bytes.fromhex(sys.argv[1])))\n"
         "stores.blobs.put('from/a/worker', b'x')\n"

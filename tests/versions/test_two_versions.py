@@ -13,7 +13,7 @@ from hypothesis import settings
 from wheels import HERE, environment
 
 from tidelake.errors import FormatTooNew
-from tidelake.state.formats import NEWEST
+from tidelake.state.core.formats import NEWEST
 from tidelake.store.framed.log import FramedVersionLog
 from tied_process import tied
 

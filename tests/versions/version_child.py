@@ -155,7 +155,7 @@ def slices(lake):
 
 
 def newest():
-    from tidelake.state.formats import NEWEST
+    from tidelake.state.core.formats import NEWEST
 
     say(newest=NEWEST)
 

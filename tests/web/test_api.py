@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 
 import tidelake
 from tidelake.config import Config
-from tidelake.data import scan
-from tidelake.data.encode import encode_key
-from tidelake.shard.reading.pages import PageStart
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.part import scan
+from tidelake.shard.read.pages import PageStart
 from tidelake.web import api, describe
 from tidelake.web.api import SUMMARIES_MAX, Api
 from tidelake.web.app import application

@@ -26,8 +26,8 @@ from tidelake.arrangement.overview import Metrics
 from tidelake.arrangement.read.reading import ArrangementReads
 from tidelake.arrangement.read.retention import Ranked, RetentionFilters
 from tidelake.arrangement.read.snapshot import Snapshot
-from tidelake.data.ingest import normalize
-from tidelake.data.types import row_schema, schema_from_arrow
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.types import row_schema, schema_from_arrow
 from tidelake.env import Env
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike

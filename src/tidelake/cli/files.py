@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelake.cli import csvfile, jsonlines, output
-from tidelake.data.given import as_table
+from tidelake.data.ingest.astable import as_table
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of

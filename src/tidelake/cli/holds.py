@@ -10,7 +10,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.spans import window as window_of
 from tidelake.model.durations import microseconds
 from tidelake.model.frontier import Frontier
-from tidelake.state.state import ShardState
+from tidelake.state.core.state import ShardState
 
 
 def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:

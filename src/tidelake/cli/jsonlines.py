@@ -20,9 +20,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from tidelake.data.answer.timecells import has_no_text, texts
 from tidelake.data.json.values import exactly, not_json
-from tidelake.data.timecells import has_no_text, texts
-from tidelake.data.types import COLUMNS_MAX, NESTED_MAX
+from tidelake.data.kernel.types import COLUMNS_MAX, NESTED_MAX
 from tidelake.errors import InvalidUpdates, UsageError
 
 _SHOWN_MAX = 60

@@ -13,7 +13,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.shard.upkeep.compactor import MergeReport
 from tidelake.shard.upkeep.maintain import MaintenanceReport
-from tidelake.state.merging import MergeRequest
+from tidelake.state.spine.merging import MergeRequest
 
 
 def merged(report: MergeReport) -> list[dict[str, Any]]:

@@ -21,9 +21,9 @@ from rich.text import Text
 
 from tidelake import tabletext
 from tidelake.cli import jsonlines
-from tidelake.data.rows import Rows
-from tidelake.data.timecells import texts
-from tidelake.data.types import UNFIT
+from tidelake.data.answer.rows import Rows
+from tidelake.data.answer.timecells import texts
+from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF

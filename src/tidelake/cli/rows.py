@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tidelake.lake.api.collection import Collection
     from tidelake.model.instants import TimeLike
     from tidelake.model.selection import TimesAs
-    from tidelake.state.append import Appended
+    from tidelake.state.write.write import Appended
 
 
 def _reading(find: Callable[..., "pa.RecordBatchReader"]) -> Callable[..., None]:

@@ -16,11 +16,11 @@ from tidelake.lake.api.handle import shard_of
 from tidelake.model import time as times
 from tidelake.model.query import AsOf
 from tidelake.shard.upkeep.compactor import MergeShape
-from tidelake.state.bases import needed
-from tidelake.state.claims import living
-from tidelake.state.forking import borrowed_parts
-from tidelake.state.space import live_rows_min
-from tidelake.state.state import ShardState, WriterRecord
+from tidelake.state.core.forks import borrowed_parts
+from tidelake.state.core.state import ShardState, WriterRecord
+from tidelake.state.spine.bases import needed
+from tidelake.state.spine.space import live_rows_min
+from tidelake.state.upkeep.claims import living
 from tidelake.timetext import span
 
 _LINES_MAX = 40

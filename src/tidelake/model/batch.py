@@ -2,7 +2,7 @@
 
 A *part* is one immutable stored object. A *run* is a list of parts that are sorted and disjoint, a
 *batch* one or more runs that together hold all updates of its bounds. All byte bounds here are in
-the order-preserving encoding of `tidelake.data.encode`: comparing the bytes compares the values, so
+the order-preserving encoding of `tidelake.data.kernel.encode`: comparing the bytes compares the values, so
 nothing at this level needs to know types.
 """
 
@@ -41,8 +41,8 @@ class Part:
     Attributes:
         name: name of the blob in the lake. Never used twice, even by inline parts.
         size_bytes: size of the blob, or of the inline bytes.
-        checksum: of these bytes, as `tidelake.data.container.checksum` makes it; for a blob the checksum of
-            its footer follows. Last comes `+` and `row_hash` in 16 hexadecimal digits.
+        checksum: of these bytes, as `tidelake.data.part.container.checksum` makes it; for a blob the checksum
+            of its footer follows. Last comes `+` and `row_hash` in 16 hexadecimal digits.
         rows: number of updates, before any truncation.
         negative_rows: how many of them have a negative diff.
         diff_sum: sum of all diffs, exact (may exceed int64).
@@ -56,8 +56,8 @@ class Part:
             `first` up to the next pair's. The first pair counts the rows at exactly the least time. Empty for
             tuples.
         rewrite: readers advance all times to this one.
-        inline: the rows themselves, as `tidelake.data.inline` encodes them; then no blob has the name. None:
-            the rows are in the blob.
+        inline: the rows themselves, as `tidelake.data.part.inline` encodes them; then no blob has the name.
+            None: the rows are in the blob.
     """
 
     name: ObjectName

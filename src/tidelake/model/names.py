@@ -1,11 +1,11 @@
 """The names of a shard's objects in the blob store, and which texts may be names. No name is used twice.
 
 The name of a part holds the seqno of the newest state that its uploader knew, so a listing shows which
-uploads are too old for a state to take in (`tidelake.state.garbage`).
+uploads are too old for a state to take in (`tidelake.state.core.garbage`).
 
 INVARIANT: a name that was read from stored bytes is plain before it is used: it leads to no other folder. The
-types `PlainName` and `ObjectName` say which texts of a record are names; `tidelake.state.codec` checks them
-where it decodes a record, and other readers of bytes call `checked`.
+types `PlainName` and `ObjectName` say which texts of a record are names; `tidelake.state.core.codec` checks
+them where it decodes a record, and other readers of bytes call `checked`.
 """
 
 import re

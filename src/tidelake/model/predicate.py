@@ -1,12 +1,12 @@
 """Predicates: which rows a read returns, as a formula over sets of encoded column values.
 
 A leaf says that the value of one column lies in a set of half-open byte intervals, in the order-preserving
-encoding of `tidelake.data.encode`. Comparisons, IN, BETWEEN, prefixes and IS NULL all become such leaves, so
-neither this module nor the pruning needs to know types. Must not know SQL, Arrow or parts.
+encoding of `tidelake.data.kernel.encode`. Comparisons, IN, BETWEEN, prefixes and IS NULL all become such
+leaves, so neither this module nor the pruning needs to know types. Must not know SQL, Arrow or parts.
 
-There is no NOT and no NULL. `tidelake.data.where` removes SQL's third truth value: it moves a NOT down to the
-leaves and negates these except for nulls. AND and OR of the remaining leaves are true for the same rows
-whether a leaf that is NULL counts as NULL or as false.
+There is no NOT and no NULL. `tidelake.data.query.where` removes SQL's third truth value: it moves a NOT down
+to the leaves and negates these except for nulls. AND and OR of the remaining leaves are true for the same
+rows whether a leaf that is NULL counts as NULL or as false.
 
 Encodings of non-null values begin with 01, that of null is 02. None is a proper prefix of another, and what
 follows a value in a key begins with 01 or 02; so `value + FF` is past that value, alone and in a key.

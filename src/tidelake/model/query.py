@@ -1,7 +1,7 @@
 """Queries: what a reader may ask of a collection's updates, as values.
 
 A query keeps some of the updates by their time and gives each a new time; the rows are then consolidated.
-`tidelake.data.select` does this on Arrow columns, and the simulation's oracle on a plain list.
+`tidelake.data.kernel.select` does this on Arrow columns, and the simulation's oracle on a plain list.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The schema of a collection: typed columns, some of them the key.
 
 Types are described here without Arrow, so that the pure state can compare and evolve them;
-`tidelake.data.types` maps them to Arrow and back.
+`tidelake.data.kernel.types` maps them to Arrow and back.
 """
 
 import re

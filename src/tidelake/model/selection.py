@@ -1,7 +1,7 @@
 """Selections: which rows and which columns a read returns.
 
-Owns the two forms, as a user gives it and as it is carried out; must not know SQL. `tidelake.data.selection`
-makes the second from the first, for the schema that the read uses.
+Owns the two forms, as a user gives it and as it is carried out; must not know SQL.
+`tidelake.data.query.selection` makes the second from the first, for the schema that the read uses.
 """
 
 from collections.abc import Sequence

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from tidelake.data.upsert import Resolved
+from tidelake.data.ingest.upsert import Resolved
 from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates, UsageError
-from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.write.uploader import Uploader
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import spark_schema, to_arrow
 

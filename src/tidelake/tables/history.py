@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 import pyarrow as pa
 
-from tidelake.data.types import data_type
+from tidelake.data.kernel.types import data_type
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake

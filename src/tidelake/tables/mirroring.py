@@ -13,9 +13,9 @@ from typing import cast, get_args
 
 import pyarrow as pa
 
-from tidelake.data.rows import optional
-from tidelake.data.tablerows import expanded
-from tidelake.data.types import row_schema, update_schema
+from tidelake.data.answer.rows import optional
+from tidelake.data.answer.tablerows import expanded
+from tidelake.data.kernel.types import row_schema, update_schema
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of

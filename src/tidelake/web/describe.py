@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from tidelake.data.timecells import texts
+from tidelake.data.answer.timecells import texts
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import shard_of
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.reading.commits import CommitEntry
+from tidelake.shard.read.commits import CommitEntry
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.shard.upkeep.measure import measured
-from tidelake.state.claims import living
-from tidelake.state.spine import Member
-from tidelake.state.state import ShardState
+from tidelake.state.core.state import ShardState
+from tidelake.state.spine.spine import Member
+from tidelake.state.upkeep.claims import living
 from tidelake.tabletext import printable
 
 Json: TypeAlias = dict[str, Any]

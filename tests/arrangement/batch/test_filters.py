@@ -15,7 +15,7 @@ from tidelake.arrangement.batch.filters import Filter, filter_builder, filter_of
 from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import Layout
-from tidelake.data.keyhash import hash_encoded
+from tidelake.data.keys.keyhash import hash_encoded
 from tiers import examples
 
 GOLDEN_ENCODED = [

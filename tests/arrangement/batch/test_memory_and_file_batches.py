@@ -26,7 +26,7 @@ from tidelake.arrangement.batch import filebuilder, memory
 from tidelake.arrangement.batch.batch import IndexBatch
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import Layout
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
 from tiers import examples
 
 

@@ -22,7 +22,7 @@ from tidelake.arrangement.checkpoint.home import Home
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.config import MIB
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.env import Counters, Env
 from tidelake.errors import Closed, CorruptionError, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier

@@ -17,8 +17,8 @@ from tests.arrangement.arrangement_rows import Update
 from tests.arrangement.spine_rig import LAYOUT, Rig, row, tiny
 from tidelake.arrangement.merge.levels import resting_batches_max
 from tidelake.arrangement.read.retention import last_n
-from tidelake.data.consolidate import consolidate
-from tidelake.data.select import select
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.select import select
 from tidelake.errors import StoreUnavailable
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold

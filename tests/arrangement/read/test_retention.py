@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.read.retention import Ranked, RetentionFilters, bottom_n, last_n, top_n
-from tidelake.data.consolidate import consolidate
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain

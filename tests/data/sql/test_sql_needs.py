@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.data.sql.needs import needs_of
 from tidelake.data.sql.statement import statement
-from tidelake.data.types import schema_from_arrow
 
 ORDERS = schema_from_arrow(
     pa.schema(

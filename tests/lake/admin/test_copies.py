@@ -24,12 +24,12 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.overlap import sequential
-from tidelake.state import holds
-from tidelake.state.collection import bury, doom, raise_floor
-from tidelake.state.dropping import drop_shard
-from tidelake.state.invariants import check_state
-from tidelake.state.state import MergeClaim, Retention
+from tidelake.shard.engine.overlap import sequential
+from tidelake.state.core.invariants import check_state
+from tidelake.state.core.state import MergeClaim, Retention
+from tidelake.state.life import holds
+from tidelake.state.life.collecting import bury, doom, raise_floor
+from tidelake.state.life.dropping import drop_shard
 from tidelake.store.metered import metered
 from tidelake.store.url import Stores
 

@@ -21,8 +21,8 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.copying.copy import BytesInFlight
-from tidelake.shard.overlap import sequential
+from tidelake.shard.care.copy import BytesInFlight
+from tidelake.shard.engine.overlap import sequential
 from tidelake.store.metered import metered
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash

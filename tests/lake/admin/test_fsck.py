@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 import inside
 import tidelake
 from tidelake.config import Config
-from tidelake.data.part import PartWriter, checksum
-from tidelake.data.stats import StatsSettings
+from tidelake.data.part.part import PartWriter, checksum
+from tidelake.data.part.stats import StatsSettings
 from tidelake.errors import CollectionNotFound, CorruptionError, StoreUnavailable
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.shard.checking.leftovers import leftovers
-from tidelake.state import codec, commands
-from tidelake.state.dropping import drop_shard
-from tidelake.state.edits import Delta, Edits
-from tidelake.state.fields import Move
-from tidelake.state.formats import NEWEST
-from tidelake.state.garbage import Sweep
-from tidelake.state.spine import Spine, SpineEdit
+from tidelake.shard.care.leftovers import leftovers
+from tidelake.state.core import codec, commands
+from tidelake.state.core.edits import Delta, Edits
+from tidelake.state.core.fields import Move
+from tidelake.state.core.formats import NEWEST
+from tidelake.state.core.garbage import Sweep
+from tidelake.state.life.dropping import drop_shard
+from tidelake.state.spine.spine import Spine, SpineEdit
 from tidelake.store.protocols import BlobInfo
 from tidelake.testing import strategies, tables
 from tiers import examples

@@ -9,8 +9,8 @@ from clocks import SetClock
 from tidelake.env import Env
 from tidelake.errors import InternalError
 from tidelake.shard.runs.upload import write_rows
-from tidelake.state.commands import Commit
-from tidelake.state.edits import Edits
+from tidelake.state.core.commands import Commit
+from tidelake.state.core.edits import Edits
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.shard.checking.mend import _erasures_in
-from tidelake.state import codec, fuel
-from tidelake.state.edits import Delta, Edits
-from tidelake.state.fields import Move
-from tidelake.state.garbage import Garbage
-from tidelake.state.spine import SpineEdit, SpineId
-from tidelake.state.state import MergeClaim, Rollup
+from tidelake.shard.care.mend import _erasures_in
+from tidelake.state.core import codec
+from tidelake.state.core.edits import Delta, Edits
+from tidelake.state.core.fields import Move
+from tidelake.state.core.garbage import Garbage
+from tidelake.state.core.state import MergeClaim, Rollup
+from tidelake.state.spine.spine import SpineEdit, SpineId, fuel
 from tidelake.store.protocols import Entry
 from tidelake.testing.oracle import Oracle
 from tiers import some

@@ -29,7 +29,7 @@ from hypothesis import settings
 import tidelake
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.follow.follow import FollowedArrangement
-from tidelake.data.rows import Rows
+from tidelake.data.answer.rows import Rows
 from tidelake.errors import TidelakeError
 from tidelake.handle import Handle
 from tidelake.lake.api.collection import Collection
@@ -40,7 +40,7 @@ from tidelake.lake.api.upkeep import Upkeep
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.lake.groups.transactions import Transaction
-from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.write.builder import BatchBuilder
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")

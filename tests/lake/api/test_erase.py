@@ -30,10 +30,10 @@ from tidelake.errors import (
 from tidelake.lake.api.lake import Lake
 from tidelake.model import names
 from tidelake.shard.upkeep.eraser import ask
-from tidelake.shard.writing.shufflespill import ShuffleSpill
-from tidelake.shard.writing.upserter import Upserter
-from tidelake.state.erased import Erasure
-from tidelake.state.forking import borrowed_parts, fork_pins, lender
+from tidelake.shard.write.shufflespill import ShuffleSpill
+from tidelake.shard.write.upserter import Upserter
+from tidelake.state.core.erasures import Erasure
+from tidelake.state.core.forks import borrowed_parts, fork_pins, lender
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash

@@ -18,11 +18,11 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.shard.runs import plan
 from tidelake.shard.upkeep.compactor import Compactor, Workers
-from tidelake.shard.writing.uploader import Uploader
-from tidelake.state.codec import decode_record
-from tidelake.state.dropping import drop_shard
-from tidelake.state.maintenance import collapse_levels
-from tidelake.state.merging import Policy, everything
+from tidelake.shard.write.uploader import Uploader
+from tidelake.state.core.codec import decode_record
+from tidelake.state.life.dropping import drop_shard
+from tidelake.state.spine.merging import Policy, everything
+from tidelake.state.upkeep.maintenance import collapse_levels
 
 # Parts of a few rows in objects, and merges that stream.
 STREAMED = {"part_target_bytes": 1024, "row_group_rows": 2, "merge_chunk_rows": 16, "fold_rows": 1}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lakes import SMALL_PARTS
 
 import tidelake
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.data.sql import arrowfilter, polarsfilter
-from tidelake.data.types import schema_from_arrow
 from tidelake.errors import HistoryCompacted, InvalidUpdates, NotYetClosed, UsageError
 from tiers import examples
 

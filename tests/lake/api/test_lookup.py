@@ -10,8 +10,8 @@ from lakes import SMALL_PARTS
 import tidelake
 from tables import rows as plain_rows
 from tidelake.config import Config
-from tidelake.data.encode import encode_key
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.env import Counters, Env
 from tidelake.errors import HistoryCompacted, InvalidUpdates, NotYetClosed, UsageError
 from tidelake.lake.api.lake import open_lake

@@ -16,9 +16,9 @@ from shards import Place
 
 import tidelake
 from tidelake.config import MIB, Config
-from tidelake.data.keyset import KeySet
-from tidelake.data.types import schema_from_arrow, update_schema
-from tidelake.data.unpacked import unpack
+from tidelake.data.kernel.types import schema_from_arrow, update_schema
+from tidelake.data.keys.keyset import KeySet
+from tidelake.data.part.unpacked import unpack
 from tidelake.env import Counters, Env
 from tidelake.errors import StoreUnavailable, UsageError
 from tidelake.lake.api.lake import open_lake

@@ -10,7 +10,7 @@ from lakes import SMALL_PARTS
 
 import tidelake
 from tidelake.config import Config
-from tidelake.data.filter import RowFilter
+from tidelake.data.query.filter import RowFilter
 from tidelake.env import Counters, Env
 from tidelake.errors import UsageError
 from tidelake.lake.api.lake import open_lake

@@ -13,7 +13,7 @@ import inside
 import tidelake
 from tables import SCHEMA, contents, rows
 from tidelake.config import Config
-from tidelake.data import keyranges
+from tidelake.data.keys import keyranges
 from tidelake.env import Counters, Env
 from tidelake.errors import (
     CollectionDropped,
@@ -25,7 +25,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.writing.upserter import Upserter
+from tidelake.shard.write.upserter import Upserter
 from tidelake.testing.oracle import canonical
 from tiers import some
 from upsert_reference import Event, Model

@@ -24,9 +24,9 @@ from tidelake.lake.api.lake import Lake
 from tidelake.lake.api.readers import CollectionCriticalHold, CollectionReader
 from tidelake.lake.api.writer import Writer
 from tidelake.model.query import AsOf
-from tidelake.shard.reading.tail import Tail
-from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.state.backlog import Limits
+from tidelake.shard.read.tail import Tail
+from tidelake.shard.write.builder import BatchBuilder
+from tidelake.state.core.backlog import Limits
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tiers import some

@@ -26,15 +26,17 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.model import names
-from tidelake.shard.fairshare import FairShare
-from tidelake.shard.history import History
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.engine.fairshare import FairShare
+from tidelake.shard.engine.history import History
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.ending import Ending, Removed
 from tidelake.shard.upkeep.maintain import Maintainer
-from tidelake.state import commands, holds, maintenance
-from tidelake.state.merging import request as request_of
+from tidelake.state.core import commands
+from tidelake.state.life import holds
+from tidelake.state.spine.merging import request as request_of
+from tidelake.state.upkeep import maintenance
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash

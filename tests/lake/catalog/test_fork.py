@@ -26,9 +26,10 @@ from tidelake.errors import (
 from tidelake.lake.api.lake import Lake
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
-from tidelake.shard.checking.parts import named_parts
-from tidelake.state import forking
-from tidelake.state.forking import fork_pins, lender
+from tidelake.shard.care.partchecks import named_parts
+from tidelake.state.core import forks
+from tidelake.state.core.forks import fork_pins, lender
+from tidelake.state.life import forking
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import metered
 from tidelake.store.url import Stores
@@ -110,7 +111,7 @@ def delta():
 
 
 def borrowed(c):
-    return {part.name for part in forking.borrowed_parts(c.state()) if part.name.partition("/")[0] != c.id}
+    return {part.name for part in forks.borrowed_parts(c.state()) if part.name.partition("/")[0] != c.id}
 
 
 # --- What a fork is ---
@@ -224,10 +225,10 @@ def _sealed(state, now_ms, upper):
     """Close times without reading what is staged at both sides, as a seal does."""
     from tidelake.model.batch import HollowBatch
     from tidelake.model.bounds import Bounds
-    from tidelake.state.commands import Commit
-    from tidelake.state.edits import Edits
-    from tidelake.state.fields import Move
-    from tidelake.state.staging import closing
+    from tidelake.state.core.commands import Commit
+    from tidelake.state.core.edits import Edits
+    from tidelake.state.core.fields import Move
+    from tidelake.state.write.staging import closing
 
     step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)))
     assert step.spine is None

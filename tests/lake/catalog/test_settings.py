@@ -18,7 +18,7 @@ from tidelake.lake.api.lake import Lake
 from tidelake.lake.catalog.settings import LakeSettings
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep import collector
-from tidelake.state.agreed import AS_MADE
+from tidelake.state.core.agreed import AS_MADE
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash

@@ -14,8 +14,8 @@ from tidelake.env import Env
 from tidelake.errors import OutcomeUnknown, ReadOnlyLake
 from tidelake.lake.admin.agreeing import UpgradeReport
 from tidelake.lake.api.lake import Lake
-from tidelake.state.agreed import Agreed
-from tidelake.state.formats import NEWEST
+from tidelake.state.core.agreed import Agreed
+from tidelake.state.core.formats import NEWEST
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash

@@ -18,8 +18,8 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.writing import single
-from tidelake.state.codec import encode_state
+from tidelake.shard.write import single
+from tidelake.state.core.codec import encode_state
 from tidelake.store import url
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import calls, some

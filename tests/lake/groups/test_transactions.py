@@ -30,7 +30,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.groups.attempt import Attempt
 from tidelake.model.frontier import Frontier
-from tidelake.state import applying, deciding, joining
+from tidelake.state.group import applying, deciding, joining
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import calls, some
 

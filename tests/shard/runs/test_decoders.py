@@ -10,7 +10,7 @@ import pytest
 
 import tidelake
 from tidelake.config import Config
-from tidelake.data import scan
+from tidelake.data.part import scan
 from tidelake.errors import CorruptionError
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])

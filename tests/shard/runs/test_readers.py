@@ -7,7 +7,7 @@ import pytest
 
 import tidelake
 from tidelake.config import Config
-from tidelake.shard import overlap
+from tidelake.shard.engine import overlap
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 

@@ -25,7 +25,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import write_table
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import Workers
-from tidelake.state import collection, commands, holds
+from tidelake.state.core import commands
+from tidelake.state.life import collecting, holds
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import examples, some
 
@@ -547,13 +548,13 @@ def test_an_append_looks_for_garbage_now_and_then_only():
     garbage = c.state().garbage
     assert len(garbage) > 100
     collector = Collector(c._shard)
-    plain = collection.doom
+    plain = collecting.doom
 
     def watched(*args, **more):
         asked.append(1)
         return plain(*args, **more)
 
-    collection.doom = watched
+    collecting.doom = watched
     try:
         for _ in range(50):
             assert not collector.beside_append().total
@@ -562,7 +563,7 @@ def test_an_append_looks_for_garbage_now_and_then_only():
         before_ = calls(c, "blob.delete")
         assert 0 < collector.beside_append().blobs == calls(c, "blob.delete") - before_ < 50
     finally:
-        collection.doom = plain
+        collecting.doom = plain
 
 
 # Opening meanwhile

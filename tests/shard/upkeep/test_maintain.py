@@ -25,11 +25,11 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import write_table
 from tidelake.shard.upkeep.compactor import Compactor, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, idle_policy, unmerged
-from tidelake.shard.writing import single
-from tidelake.state import claims, maintenance
-from tidelake.state.append import Exactly, Write
-from tidelake.state.fuel import level_of
-from tidelake.state.merging import everything, request
+from tidelake.shard.write import single
+from tidelake.state.spine.fuel import level_of
+from tidelake.state.spine.merging import everything, request
+from tidelake.state.upkeep import claims, maintenance
+from tidelake.state.write.write import Exactly, Write
 from tidelake.store.advisory import FileAdvisoryLocks
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 

@@ -16,8 +16,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.shard.runs import read
 from tidelake.shard.runs.read import Source
-from tidelake.state.basing import last_passed
-from tidelake.state.spine import SpineId
+from tidelake.state.spine.spine import SpineId
+from tidelake.state.upkeep.basing import last_passed
 from tidelake.store.url import Stores, open_stores
 from tidelake.testing import tables
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash

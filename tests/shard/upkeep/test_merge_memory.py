@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 
 from tidelake.config import MIB, Config
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.env import Env, SystemClock
 from tidelake.errors import CorruptionError, StoreUnavailable, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.model.time import TimeDomain
-from tidelake.shard.allocator import lean_memory
+from tidelake.shard.engine.allocator import lean_memory
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.plan import Task, run_merge_task
 from tidelake.shard.runs.read import KeyRange, Source
 from tidelake.shard.runs.upload import write_run
-from tidelake.shard.spec import ShardSpec
-from tidelake.state.codec import encode_record
+from tidelake.state.core.codec import encode_record
 from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore

@@ -19,7 +19,7 @@ from tidelake.errors import CollectionDropped, InternalError, UsageError
 from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.model.names import parts
-from tidelake.shard.spec import stores_of
+from tidelake.shard.engine.spec import stores_of
 from tidelake.spark.source.sink import batch_writer, stream_writer
 from tidelake.testing import tables
 

@@ -20,7 +20,7 @@ from tidelake.arrangement.batch.filters import filter_builder
 from tidelake.arrangement.batch.index import BlockIndex
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.batch.memory import check_follows
-from tidelake.data.sums import diffs
+from tidelake.data.kernel.sums import diffs
 from tidelake.errors import StoreUnavailable
 
 UNFINISHED = ".tmp"

@@ -3,7 +3,8 @@
 Owns two kinds and the choice between them; their bytes are a stored format. Must not know batches.
 Invariant: no false negatives.
 
-- *bloom*: see `tidelake.data.bloom`; 16 bits for each planned key. If there are far fewer keys than planned,
+- *bloom*: see `tidelake.data.keys.bloom`; 16 bits for each planned key. If there are far fewer keys than
+planned,
   neighbouring words are combined by OR, which halves the filter.
 - *bitmap*: one bit for each whole number from the least to the greatest key; exact. Used where it is no
   larger than the bloom filter.
@@ -19,9 +20,9 @@ from tidelake.arrangement.batch.batch import FilterPlan, Mask
 from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import NULL_KEY, Layout
-from tidelake.data.bloom import WORD_BITS, add, bits_of, halved, may_hold, may_hold_one
-from tidelake.data.encode import words
-from tidelake.data.keyhash import Hashes
+from tidelake.data.kernel.encode import words
+from tidelake.data.keys.bloom import WORD_BITS, add, bits_of, halved, may_hold, may_hold_one
+from tidelake.data.keys.keyhash import Hashes
 
 _BITS_PER_KEY = 16
 _SIX_BITS = np.uint64(63)
@@ -132,7 +133,7 @@ class _BloomBuilder:
 
 
 class Bitmap:
-    """One bit for each key, numbered as `tidelake.data.encode.words` does, from `base` on; without null."""
+    """One bit for each key that is not null, numbered from `base` on, as `words` of the encoding does."""
 
     kind = "bitmap"
 

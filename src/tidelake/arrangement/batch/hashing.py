@@ -6,8 +6,8 @@ Owns which form of a key is hashed, which is part of a stored format; must not k
 import pyarrow as pa
 
 from tidelake.arrangement.batch.layout import Layout
-from tidelake.data.encode import words
-from tidelake.data.keyhash import Hashes, hash_encoded, hash_words
+from tidelake.data.kernel.encode import words
+from tidelake.data.keys.keyhash import Hashes, hash_encoded, hash_words
 
 
 def hash_rows(rows: pa.RecordBatch, layout: Layout) -> Hashes:

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.layout import Layout, Numbers
-from tidelake.data.encode import encode_key
-from tidelake.data.given import as_table
-from tidelake.data.ingest import normalize
-from tidelake.data.keyhash import Hashes
-from tidelake.data.order import Comparable, row_tuple
-from tidelake.data.types import arrow_type, row_schema
+from tidelake.data.ingest.astable import as_table
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.order import Comparable, row_tuple
+from tidelake.data.kernel.types import arrow_type, row_schema
+from tidelake.data.keys.keyhash import Hashes
 from tidelake.errors import InvalidUpdates
 from tidelake.model.schema import Column, Schema
 from tidelake.model.time import TimeDomain
@@ -156,7 +156,7 @@ class Keys:
         return found
 
     def tuple(self, i: int) -> Comparable:
-        """One key as a tuple for `tidelake.data.order.search`."""
+        """One key as a tuple for `tidelake.data.kernel.order.search`."""
         return row_tuple(self.rows, i, self.layout.key_width)
 
     def slice(self, first: int, count: int) -> "Keys":

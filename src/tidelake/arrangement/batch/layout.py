@@ -2,7 +2,7 @@
 
 Owns what follows from a schema and a unit of time; must not know batches. Keys of one numeric or temporal
 column are compared as numbers, all others by their encoding. Invariant: both orders are that of
-`tidelake.data.order`.
+`tidelake.data.kernel.order`.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelake.data.arrays import raw
-from tidelake.data.consolidate import copied
-from tidelake.data.encode import encode_key
-from tidelake.data.types import arrow_type, row_schema, update_schema
+from tidelake.data.kernel.arrays import raw
+from tidelake.data.kernel.consolidate import copied
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.types import arrow_type, row_schema, update_schema
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 

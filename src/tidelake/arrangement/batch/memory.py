@@ -18,9 +18,9 @@ from tidelake.arrangement.batch.index import BlockIndex
 from tidelake.arrangement.batch.keys import Keys, Places
 from tidelake.arrangement.batch.layout import Layout, detached
 from tidelake.arrangement.batch.search import rows_of
-from tidelake.data.consolidate import pieces
-from tidelake.data.order import row_tuple
-from tidelake.data.sums import diffs
+from tidelake.data.kernel.consolidate import pieces
+from tidelake.data.kernel.order import row_tuple
+from tidelake.data.kernel.sums import diffs
 from tidelake.errors import InternalError
 
 _BLOCK_ROWS = 4096

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import Layout
-from tidelake.data import order
-from tidelake.data.order import Comparable
+from tidelake.data.kernel import order
+from tidelake.data.kernel.order import Comparable
 
 Ints = npt.NDArray[np.int64]
 # Up to this many keys are searched for one by one; for more it is faster to encode all rows.

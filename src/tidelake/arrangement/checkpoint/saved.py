@@ -9,7 +9,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.names import PlainName
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state.codec import decode_record, encode_record, learn
+from tidelake.state.core.codec import decode_record, encode_record, learn
 
 _KIND = "arrangement"
 # Arrangements of collections that agree in these fields have the same rows and may share checkpoints.

@@ -24,8 +24,8 @@ from tidelake.arrangement.follow.following import Follower, UpdateSink, last_bef
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.arrangement.read.snapshot import Snapshot
-from tidelake.data.rows import Rows
-from tidelake.data.selection import bind
+from tidelake.data.answer.rows import Rows
+from tidelake.data.query.selection import bind
 from tidelake.errors import HistoryCompacted, StoreUnavailable, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
@@ -34,12 +34,12 @@ from tidelake.model.query import AsOf
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
-from tidelake.shard.reading.tail import Tail
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardPlace, ShardSpec
-from tidelake.shard.version import Version
-from tidelake.state.bases import needed
-from tidelake.state.holds import close_hold
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardPlace, ShardSpec
+from tidelake.shard.engine.version import Version
+from tidelake.shard.read.tail import Tail
+from tidelake.state.life.holds import close_hold
+from tidelake.state.spine.bases import needed
 
 
 @dataclass(frozen=True)

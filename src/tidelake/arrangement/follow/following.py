@@ -14,16 +14,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from tidelake.data.rows import Rows
+from tidelake.data.answer.rows import Rows
 from tidelake.env import Env, Spawned, Stop
 from tidelake.errors import Closed, CollectionNotFound, NotYetClosed, RowsErased
 from tidelake.handle import Handle
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Updates
 from tidelake.model.time import Time
-from tidelake.shard.reading.tail import Tail
-from tidelake.shard.renewer import LeaseRenewer
-from tidelake.state.backlog import Limits, end_of
+from tidelake.shard.engine.renewer import LeaseRenewer
+from tidelake.shard.read.tail import Tail
+from tidelake.state.core.backlog import Limits, end_of
 
 R = TypeVar("R")
 

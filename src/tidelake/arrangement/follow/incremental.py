@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.data.given import as_table
-from tidelake.data.ingest import normalize
-from tidelake.data.types import update_schema
+from tidelake.data.ingest.astable import as_table
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.types import update_schema
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, Schema
 from tidelake.model.time import Time, parts

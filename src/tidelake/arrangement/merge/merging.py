@@ -18,8 +18,8 @@ from tidelake.arrangement.batch.batch import Builder, IndexBatch
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.read.retention import RetentionFilters
-from tidelake.data.merge import merge
-from tidelake.data.order import group_starts
+from tidelake.data.kernel.merge import merge
+from tidelake.data.kernel.order import group_starts
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 

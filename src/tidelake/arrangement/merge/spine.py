@@ -26,7 +26,7 @@ from tidelake.arrangement.merge.report import SpineReport
 from tidelake.arrangement.merge.schedule import Schedule
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.arrangement.read.retention import RetentionFilters
-from tidelake.data.consolidate import consolidate
+from tidelake.data.kernel.consolidate import consolidate
 from tidelake.env import Env
 from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier

@@ -18,9 +18,9 @@ from tidelake.arrangement.batch.batch import IndexBatch
 from tidelake.arrangement.batch.keys import row_batch
 from tidelake.arrangement.read.keycursor import KeyCursor, Predicate, Values, values_at
 from tidelake.arrangement.read.view import UpdatesView, check_kept
-from tidelake.data import order
-from tidelake.data.select import select
-from tidelake.data.sums import sum_batch
+from tidelake.data.kernel import order
+from tidelake.data.kernel.select import select
+from tidelake.data.kernel.sums import sum_batch
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike

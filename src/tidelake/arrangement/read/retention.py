@@ -34,9 +34,9 @@ from pyarrow import acero
 
 from tidelake.arrangement import given
 from tidelake.arrangement.batch.layout import Layout
-from tidelake.data.order import group_starts, sortable
-from tidelake.data.sort import sort_indices
-from tidelake.data.types import UNFIT
+from tidelake.data.kernel.order import group_starts, sortable
+from tidelake.data.kernel.sort import sort_indices
+from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import UsageError
 from tidelake.handle import door
 from tidelake.model.frontier import Frontier

@@ -16,7 +16,7 @@ from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.read.view import UpdatesView
 from tidelake.arrangement.read.windows import Windows
-from tidelake.data.order import group_starts
+from tidelake.data.kernel.order import group_starts
 
 # If more than this share of all rows would be drawn, all rows are read instead, block after block.
 _DRAWN_MAX = 0.25

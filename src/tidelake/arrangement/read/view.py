@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.read.retention import RetentionFilters
-from tidelake.data.select import select
-from tidelake.data.sums import diffs, sum_batch, sum_sorted
+from tidelake.data.kernel.select import select
+from tidelake.data.kernel.sums import diffs, sum_batch, sum_sorted
 from tidelake.errors import HistoryCompacted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates

@@ -21,8 +21,8 @@ from tidelake.arrangement.batch.batch import IndexBatch, Ints
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.batch.search import Bound, position
 from tidelake.arrangement.read.view import UpdatesView
-from tidelake.data.order import group_starts
-from tidelake.data.sums import sum_batch
+from tidelake.data.kernel.order import group_starts
+from tidelake.data.kernel.sums import sum_batch
 
 BUDGET_BYTES_MIN = 256 * 1024
 BUDGET_BYTES_MAX = 16 * 1024 * 1024

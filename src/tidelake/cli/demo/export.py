@@ -37,7 +37,7 @@ from typing import BinaryIO, Self
 from tidelake.cli.demo.history import ABSENT, Blobs, GitChange, GitCommit, GitHistory, Measure, Progress
 from tidelake.cli.demo.rows import SUBMODULE, PathRow, iso
 from tidelake.errors import UsageError
-from tidelake.shard.spec import env_here
+from tidelake.shard.engine.spec import env_here
 
 COMMITS_PER_FILE = 25
 FILE_BYTES_MAX = 8 << 20

@@ -1,9 +1,9 @@
 """Filters of Arrow, as DuckDB gives them to a dataset, as conditions on rows.
 
-Owns which filters mean the same to Arrow and to `tidelake.data.where`. The scan applies the filter itself, so
-a condition may let too many rows through, but never too few. The only way to look into an expression is the
-form in which Arrow pickles it: its nodes, one after the other, are the metadata of a batch that has the
-literals. What is not known here is left out.
+Owns which filters mean the same to Arrow and to `tidelake.data.query.where`. The scan applies the filter
+itself, so a condition may let too many rows through, but never too few. The only way to look into an
+expression is the form in which Arrow pickles it: its nodes, one after the other, are the metadata of a batch
+that has the literals. What is not known here is left out.
 """
 
 import re

@@ -4,7 +4,7 @@ Owns which filters may be applied where a table is read. The engine applies all 
 here may let too many rows through, but never leave out a row that the engine would use.
 
 INVARIANT: the answer of a statement is the same when only this is read of its tables as with whole tables.
-A condition is taken only if every engine agrees with `tidelake.data.where` about it: see `_comparable`.
+A condition is taken only if every engine agrees with `tidelake.data.query.where` about it: see `_comparable`.
 Whatever this module does not know leaves a table whole.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from sqlglot import exp
 
+from tidelake.data.query.where import predicate
 from tidelake.data.sql.statement import Engine, Statement, TableReference, is_changes
-from tidelake.data.where import predicate
 from tidelake.errors import UsageError
 from tidelake.model.schema import Column, Schema
 
@@ -65,7 +65,7 @@ class Needs:
 
     Attributes:
         columns: names, in the order of the schema; None: all.
-        where: a condition in the SQL of `tidelake.data.where`; None: all rows.
+        where: a condition in the SQL of `tidelake.data.query.where`; None: all rows.
     """
 
     columns: tuple[str, ...] | None = None
@@ -212,7 +212,7 @@ def _conjuncts(table: TableReference) -> Iterator[exp.Expression]:
 
 
 def _bound(node: exp.Expression, table: TableReference, schema: Schema, statement: Statement) -> str | None:
-    """The condition as a text of `tidelake.data.where`; None if it is not certain to mean the same."""
+    """The condition as a text of `tidelake.data.query.where`; None if it is not certain to mean the same."""
     select: Any = table.node.parent.parent if table.node.parent is not None else None
     try:
         text = _Writer(table, schema, statement, select).condition(node)
@@ -300,7 +300,7 @@ def _name(column: Column) -> str:
 
 
 def _comparable(node: exp.Expression, column: Column, engine: Engine, text: str) -> str | None:
-    """A literal in the SQL of `tidelake.data.where`; None if engines might compare it otherwise.
+    """A literal in the SQL of `tidelake.data.query.where`; None if engines might compare it otherwise.
 
     Numbers are taken only if they are exact in the type of the column, texts only if no escapes can be meant,
     instants only if both the literal and the column have a zone.

@@ -1,8 +1,8 @@
 """Filters of polars as conditions on rows.
 
-Owns which filters mean the same to polars and to `tidelake.data.where`. Polars applies all of them again, so
-a condition may let too many rows through, but never too few. Polars gives a filter as JSON, whose form is
-its own affair: what is not known here is left out.
+Owns which filters mean the same to polars and to `tidelake.data.query.where`. Polars applies all of them
+again, so a condition may let too many rows through, but never too few. Polars gives a filter as JSON, whose
+form is its own affair: what is not known here is left out.
 """
 
 import datetime
@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelake.data.query.where import predicate as bound
 from tidelake.data.sql.needs import exact_number
-from tidelake.data.where import predicate as bound
 from tidelake.errors import UsageError
 from tidelake.model.schema import Column, Schema
 

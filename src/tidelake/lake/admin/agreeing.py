@@ -17,8 +17,8 @@ from tidelake.errors import (
 )
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
 from tidelake.lake.catalog.settings import LakeSettings, asked
-from tidelake.shard.shard import Shard
-from tidelake.state.formats import NEWEST
+from tidelake.shard.engine.shard import Shard
+from tidelake.state.core.formats import NEWEST
 from tidelake.tabletext import FieldsAsHtml
 
 

@@ -39,17 +39,17 @@ from tidelake.lake.catalog.shards import Shards
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.shard.copying.copy import SHARE, THREADS, BytesInFlight, Copied, ShardCopy
-from tidelake.shard.copying.moment import states_at_one_moment
-from tidelake.shard.history import History
-from tidelake.shard.lease import Lease
-from tidelake.shard.overlap import mapped
-from tidelake.shard.shard import Shard
+from tidelake.shard.care.copy import SHARE, THREADS, BytesInFlight, Copied, ShardCopy
+from tidelake.shard.care.moment import states_at_one_moment
+from tidelake.shard.engine.history import History
+from tidelake.shard.engine.lease import Lease
+from tidelake.shard.engine.overlap import mapped
+from tidelake.shard.engine.shard import Shard
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.ending import Ending
-from tidelake.state import dropping
-from tidelake.state.copied import CopyRecord, contents_of
-from tidelake.state.state import ShardState
+from tidelake.state.core.state import ShardState
+from tidelake.state.life import dropping
+from tidelake.state.life.copying import CopyRecord, contents_of
 from tidelake.store.url import Stores
 from tidelake.tabletext import FieldsAsHtml
 

@@ -1,6 +1,6 @@
 """Checking a whole lake: each collection, the catalog, and the other objects in the stores.
 
-Owns the comparison of the catalog with the existing shards; `tidelake.shard.checking.fsck` checks one shard.
+Owns the comparison of the catalog with the existing shards; `tidelake.shard.care.fsck` checks one shard.
 Data is never removed: a shard with rows that no name leads to is reported and stays.
 """
 
@@ -24,14 +24,14 @@ from tidelake.lake.catalog.catalog import SHARD_ID, Catalog, Listing
 from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.groups.groups import is_group
 from tidelake.model.names import is_plain, marked
-from tidelake.shard.checking.finding import Finding
-from tidelake.shard.checking.fsck import Checked, ShardCheck
-from tidelake.shard.history import History, LoadedVersion
+from tidelake.shard.care.finding import Finding
+from tidelake.shard.care.fsck import Checked, ShardCheck
+from tidelake.shard.engine.history import History, LoadedVersion
 from tidelake.shard.upkeep.ending import remove_listed
 from tidelake.shard.upkeep.forkpins import ForkPins
-from tidelake.state.agreed import AS_MADE, Agreed
-from tidelake.state.forking import is_borrower
-from tidelake.state.state import ShardState
+from tidelake.state.core.agreed import AS_MADE, Agreed
+from tidelake.state.core.forks import is_borrower
+from tidelake.state.core.state import ShardState
 from tidelake.store.url import Stores
 from tidelake.tabletext import FieldsAsHtml
 

@@ -25,7 +25,7 @@ from tidelake.lake.arguments.times import Times
 from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.model.frontier import Frontier
-from tidelake.shard.shard import Shard
+from tidelake.shard.engine.shard import Shard
 
 
 class Sinces:

@@ -7,8 +7,8 @@ jobs in `tidelake.spark` are built on it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidelake.data.events import EventColumns
-from tidelake.data.rows import Rows
+from tidelake.data.answer.rows import Rows
+from tidelake.data.ingest.events import EventColumns
 from tidelake.env import Env
 from tidelake.errors import UsageError
 from tidelake.lake.api.handle import times_of
@@ -23,19 +23,19 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.reading import planholds, query
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.version import Version
+from tidelake.shard.read import planholds, query
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
-from tidelake.shard.shard import Shard
-from tidelake.shard.version import Version
-from tidelake.shard.writing import batches, stage
-from tidelake.shard.writing.append import commit_floor
-from tidelake.shard.writing.batch import Batch
-from tidelake.shard.writing.replacement import Replacement, plan_replacement
-from tidelake.shard.writing.uploader import Uploader
-from tidelake.shard.writing.upserter import Upserter
-from tidelake.state.append import Appended
-from tidelake.state.staging import Seen
-from tidelake.state.state import ShardState, WriterRecord
+from tidelake.shard.write import batches, stage
+from tidelake.shard.write.append import commit_floor
+from tidelake.shard.write.batch import Batch
+from tidelake.shard.write.replacement import Replacement, plan_replacement
+from tidelake.shard.write.uploader import Uploader
+from tidelake.shard.write.upserter import Upserter
+from tidelake.state.core.state import ShardState, WriterRecord
+from tidelake.state.write.staging import Seen
+from tidelake.state.write.write import Appended
 
 _ALL = ReadOptions()
 

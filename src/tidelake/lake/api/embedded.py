@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.importable import check_for_duckdb, hard_columns, importable
-from tidelake.data.rows import Rows, optional
+from tidelake.data.answer.importable import check_for_duckdb, hard_columns, importable
+from tidelake.data.answer.rows import Rows, optional
 from tidelake.errors import TidelakeError, UsageError
 
 _BATCH_ROWS = 65_536

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelake.data.given import as_table
-from tidelake.data.keyset import KeySet
-from tidelake.data.mentions import lines_in, may_mention
-from tidelake.data.types import row_schema
+from tidelake.data.ingest.astable import as_table
+from tidelake.data.kernel.types import row_schema
+from tidelake.data.keys.keyset import KeySet
+from tidelake.data.keys.mentions import lines_in, may_mention
 from tidelake.errors import BlobNotFound, CorruptionError, IncompatibleSchema, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.arguments.keys import one_key
 from tidelake.model.schema import Schema
-from tidelake.shard.reading.lookup import keys_of
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
+from tidelake.shard.read.lookup import keys_of
 from tidelake.shard.upkeep.eraser import Eraser, ask
-from tidelake.state.copied import CopyRecord
-from tidelake.state.erased import Erasure
-from tidelake.state.heldback import objects_of, rows_in
-from tidelake.state.state import ShardState
+from tidelake.state.core.erasures import Erasure
+from tidelake.state.core.state import ShardState
+from tidelake.state.life.copying import CopyRecord
+from tidelake.state.write.heldback import objects_of, rows_in
 from tidelake.tabletext import FieldsAsHtml
 
 _REASON_MAX = 500

@@ -5,15 +5,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.rows import optional
+from tidelake.data.answer.rows import optional
 from tidelake.lake.api.reading import Reading
 from tidelake.lake.api.tablecontents import TableContents
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.selection import ReadOptions
-from tidelake.shard.reading import query
-from tidelake.shard.reading.versionread import VersionRead
-from tidelake.shard.version import Version
+from tidelake.shard.engine.version import Version
+from tidelake.shard.read import query
+from tidelake.shard.read.versionread import VersionRead
 
 
 class Framing(Reading):
@@ -113,7 +113,7 @@ class Framing(Reading):
             UsageError: names of columns, or of fields of a struct, differ only in case.
         """
         duckdb = optional("duckdb", "sql")
-        from tidelake.data.importable import check_for_duckdb
+        from tidelake.data.answer.importable import check_for_duckdb
         from tidelake.lake.api.duckdbframe import ContentsDataset
 
         dataset = ContentsDataset(self._contents(as_of, columns, where, timeout_s)[0])

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tidelake.data.types import row_schema, update_schema
+from tidelake.data.kernel.types import row_schema, update_schema
 from tidelake.errors import NotYetClosed, UsageError
 from tidelake.handle import Handle
 from tidelake.lake.arguments.frontiers import FrontierLike
@@ -10,11 +10,11 @@ from tidelake.lake.arguments.times import ReadTimes
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.reading.commits import CommitEntry, commits
-from tidelake.shard.shard import Shard
-from tidelake.state.copied import WRITER as COPY_WRITER
-from tidelake.state.schemas import schema_id_at
-from tidelake.state.state import ShardState, WriterRecord
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.read.commits import CommitEntry, commits
+from tidelake.state.core.state import ShardState, WriterRecord
+from tidelake.state.life.copying import WRITER as COPY_WRITER
+from tidelake.state.life.schemas import schema_id_at
 
 
 class CollectionHandle(Handle):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from tidelake.data.rows import Rows
+from tidelake.data.answer.rows import Rows
 from tidelake.errors import UsageError
 from tidelake.handle import Handle
 from tidelake.lake.arguments.frontiers import FrontierLike
@@ -14,7 +14,7 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import TimeDomain
-from tidelake.shard.version import Version
+from tidelake.shard.engine.version import Version
 
 R = TypeVar("R")
 ReadAt: TypeAlias = Callable[[AsOf, ReadOptions, Version | None], R]

@@ -10,8 +10,8 @@ from tidelake.lake.catalog.closeguard import CloseGuard
 from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.catalog.shards import Shards
 from tidelake.lake.groups.groups import Groups
-from tidelake.shard.machine import GroupCommit
-from tidelake.shard.shard import renewer_of
+from tidelake.shard.engine.machine import GroupCommit
+from tidelake.shard.engine.shard import renewer_of
 from tidelake.store.url import Stores
 
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tidelake.data.importable import check_for_polars
-from tidelake.data.rows import optional
+from tidelake.data.answer.importable import check_for_polars
+from tidelake.data.answer.rows import optional
 from tidelake.data.sql.polarsfilter import condition, without_hints
 from tidelake.lake.api.tablecontents import TableContents
 

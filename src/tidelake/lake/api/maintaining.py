@@ -9,7 +9,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.notebook import bar
@@ -20,13 +20,13 @@ from tidelake.lake.arguments.spans import DurationLike, WindowLike, duration_s
 from tidelake.lake.arguments.spans import window as window_of
 from tidelake.lake.groups.groups import Groups
 from tidelake.model.frontier import Frontier
-from tidelake.shard.reading.critical import CriticalHold
+from tidelake.shard.read.critical import CriticalHold
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import MergeReport, MergeShape, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
-from tidelake.state import holds
-from tidelake.state.merging import MergeRequest
-from tidelake.state.state import Retention, ShardState
+from tidelake.state.core.state import Retention, ShardState
+from tidelake.state.life import holds
+from tidelake.state.spine.merging import MergeRequest
 from tidelake.tabletext import number, printable
 
 

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import (
     CollectionDropped,
     CollectionInUse,
@@ -25,8 +25,8 @@ from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.lake.catalog.renaming import check_renames, renamed
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
-from tidelake.shard.checking.mend import Mending
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.care.mend import Mending
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.upkeep.ending import Ending
 
 

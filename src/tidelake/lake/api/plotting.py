@@ -6,7 +6,7 @@ Owns what is drawn; each picture costs what its docstring says, and reads no row
 from datetime import UTC, datetime
 from typing import Any
 
-from tidelake.data.rows import optional
+from tidelake.data.answer.rows import optional
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain

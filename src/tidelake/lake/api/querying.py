@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tidelake.data.rows import Rows
+from tidelake.data.answer.rows import Rows
 from tidelake.errors import UsageError
 from tidelake.lake.api.naming import Naming
 from tidelake.model.instants import TimeLike

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
-from tidelake.data.rows import Rows
+from tidelake.data.answer.rows import Rows
 from tidelake.errors import UsageError
 from tidelake.handle import Handle
 from tidelake.lake.api.following import following
@@ -16,10 +16,10 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.reading.critical import CriticalHold, Moved
-from tidelake.shard.reading.reader import Reader, Step
-from tidelake.shard.version import Version
-from tidelake.state.state import ShardState
+from tidelake.shard.engine.version import Version
+from tidelake.shard.read.critical import CriticalHold, Moved
+from tidelake.shard.read.reader import Reader, Step
+from tidelake.state.core.state import ShardState
 
 
 class CollectionReader(IntervalReads, SplitReads):
@@ -142,7 +142,7 @@ class CollectionReader(IntervalReads, SplitReads):
 
 
 class CollectionCriticalHold(Handle):
-    """A named hold that lasts until it is dropped; see `tidelake.shard.reading.critical.CriticalHold`."""
+    """A named hold that lasts until it is dropped; see `tidelake.shard.read.critical.CriticalHold`."""
 
     def __init__(self, hold: CriticalHold, times: Times) -> None:
         self._hold = hold

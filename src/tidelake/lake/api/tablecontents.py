@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidelake.data.rows import Rows
-from tidelake.data.tablerows import expanded
-from tidelake.data.types import row_schema
+from tidelake.data.answer.rows import Rows
+from tidelake.data.answer.tablerows import expanded
+from tidelake.data.kernel.types import row_schema
 from tidelake.lake.api.reading import Reading, ask
 from tidelake.model.query import AsOf
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
-from tidelake.shard.version import Version
+from tidelake.shard.engine.version import Version
 
 
 class TableContents:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelake.data import changefeed
+from tidelake.data.answer import changefeed
+from tidelake.data.answer.tablerows import expanded
+from tidelake.data.kernel.types import row_schema
 from tidelake.data.sql.needs import needs_of
 from tidelake.data.sql.statement import Statement, TableReference
-from tidelake.data.tablerows import expanded
-from tidelake.data.types import row_schema
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import last_time_and_group

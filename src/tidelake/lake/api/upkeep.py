@@ -20,9 +20,9 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.shard.upkeep.measure import forget, tell, tell_caches
-from tidelake.state.commands import NoOp
-from tidelake.state.holds import end_expired_holds
-from tidelake.state.state import ShardState
+from tidelake.state.core.commands import NoOp
+from tidelake.state.core.state import ShardState
+from tidelake.state.life.holds import end_expired_holds
 
 # A collection is idle when it has not been written to for 10 times its rewrite time, at a million rows a
 # second. So a collection that gets an update now and then is not rewritten for each of them.

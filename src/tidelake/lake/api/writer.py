@@ -7,7 +7,7 @@ adds the data. A process that opens the name again reads that number, and fences
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tidelake.data.events import OF_KEYS, EventColumns, removals
+from tidelake.data.ingest.events import OF_KEYS, EventColumns, removals
 from tidelake.errors import UsageError
 from tidelake.handle import Handle
 from tidelake.lake.arguments.deletions import deletion
@@ -19,13 +19,13 @@ from tidelake.lake.arguments.times import Times
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import Time
-from tidelake.shard.shard import Shard
-from tidelake.shard.writing import append, batches, stage, upsert
-from tidelake.shard.writing.batch import Batch
-from tidelake.shard.writing.single import open_writer
-from tidelake.state.append import Appended
-from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.staging import Seen
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.write import append, batches, stage, upsert
+from tidelake.shard.write.batch import Batch
+from tidelake.shard.write.single import open_writer
+from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.state.write.staging import Seen
+from tidelake.state.write.write import Appended
 
 R = TypeVar("R")
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tidelake.data.given import as_table
+from tidelake.data.ingest.astable import as_table
 from tidelake.errors import UsageError
 
 

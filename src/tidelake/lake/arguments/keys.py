@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from tidelake.data.types import UNFIT, arrow_type
+from tidelake.data.kernel.types import UNFIT, arrow_type
 from tidelake.errors import UsageError
 from tidelake.model.schema import Column, Schema
 
@@ -19,7 +19,8 @@ def one_key(key: object, schema: Schema) -> pa.Table:
         schema: says which columns are the key.
 
     Returns:
-        The values as Arrow takes them; whether they fit the columns is for `tidelake.data.ingest` to say.
+        The values as Arrow takes them; whether they fit the columns is for `tidelake.data.ingest.updates` to
+        say.
 
     Raises:
         UsageError: values are missing or too many, or Arrow does not take one; names the column.

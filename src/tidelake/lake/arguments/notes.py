@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tidelake.errors import UsageError
-from tidelake.shard.requests import NOTE
-from tidelake.state.edits import Note
+from tidelake.shard.engine.requests import NOTE
+from tidelake.state.core.edits import Note
 
 AUTHOR_BYTES_MAX, MESSAGE_BYTES_MAX = 255, 4_096
 

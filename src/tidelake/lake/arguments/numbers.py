@@ -1,8 +1,8 @@
 """The numbers of one handle of a named writer: its calls follow each other, also those of several threads.
 
-Owns which number a call gets, and which numbers a call may name; `tidelake.state.idempotency` decides on the
-state. A state keeps the last number only, and takes each one before it for committed. So a number is given
-out when the one before is decided, and a number that this handle left out is refused.
+Owns which number a call gets, and which numbers a call may name; `tidelake.state.write.idempotency` decides
+on the state. A state keeps the last number only, and takes each one before it for committed. So a number is
+given out when the one before is decided, and a number that this handle left out is refused.
 """
 
 import threading
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tidelake.errors import UsageError
 from tidelake.process import PerProcess
-from tidelake.shard.writing.uploads import NOT_IN
+from tidelake.shard.write.uploads import NOT_IN
 
 
 class WriterNumbers:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.given import check_polars
+from tidelake.data.ingest.astable import check_polars
 from tidelake.errors import UsageError
 
 _PYTHON: dict[object, pa.DataType] = {

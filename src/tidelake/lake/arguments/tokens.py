@@ -2,18 +2,18 @@
 
 Owns how a token becomes a named writer: each token has its own writer, which only writes number 0. So the
 token and the data are in one compare-and-set, and two processes with the same token fence each other.
-`tidelake.state.tokens` says how long a token is remembered.
+`tidelake.state.core.tokens` says how long a token is remembered.
 """
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from tidelake.lake.arguments.names import check_name
-from tidelake.shard.shard import Shard
-from tidelake.shard.writing.single import open_writer, writer_record
-from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.state import WriterRecord
-from tidelake.state.tokens import PREFIX
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.write.single import open_writer, writer_record
+from tidelake.state.core.state import WriterRecord
+from tidelake.state.core.tokens import PREFIX
+from tidelake.state.write.idempotency import IdempotencyKey
 
 R = TypeVar("R")
 _BYTES_MAX = 255 - len(PREFIX)

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from tidelake.config import Config
-from tidelake.data.literal import beginning, encoded_text
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
+from tidelake.data.query.literal import beginning, encoded_text
 from tidelake.env import Env
 from tidelake.errors import (
     BlobNotFound,
@@ -37,20 +37,20 @@ from tidelake.model.predicate import PAST, leaf
 from tidelake.model.query import AsOf
 from tidelake.model.selection import Selection
 from tidelake.model.time import TimeDomain
-from tidelake.shard.lease import explained
-from tidelake.shard.machine import GroupCommit
-from tidelake.shard.reading import query
-from tidelake.shard.reading.versionread import VersionRead
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.engine.lease import explained
+from tidelake.shard.engine.machine import GroupCommit
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
+from tidelake.shard.engine.version import Version
+from tidelake.shard.read import query
+from tidelake.shard.read.versionread import VersionRead
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import Maintainer
-from tidelake.shard.version import Version
-from tidelake.shard.writing.append import compare_and_append
-from tidelake.state import agreeing
-from tidelake.state.agreed import Agreed
-from tidelake.state.space import has_tail, must_merge_all
+from tidelake.shard.write.append import compare_and_append
+from tidelake.state.core.agreed import Agreed
+from tidelake.state.life import agreeing
+from tidelake.state.spine.space import has_tail, must_merge_all
 from tidelake.store.url import Stores
 
 SHARD_ID = "catalog"
@@ -292,7 +292,7 @@ class Catalog:
         return self._shard.known().agreed
 
     def change_agreed(self, values: Mapping[str, int]) -> Agreed:
-        """Change settings of the lake; see `tidelake.state.agreeing`. One log write."""
+        """Change settings of the lake; see `tidelake.state.life.agreeing`. One log write."""
         return self._shard.run(partial(agreeing.change, values=values))
 
     def upgrade(self) -> Agreed:

@@ -6,8 +6,8 @@ from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.catalog.publishing import confirm
 from tidelake.lake.catalog.renaming import refuse_gone
 from tidelake.lake.catalog.shards import Shards
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
 
 
 def create_collection(

@@ -10,11 +10,11 @@ from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.catalog.publishing import check_free, publish_name
 from tidelake.model.time import Time
-from tidelake.shard.checking.replay import state_at
-from tidelake.shard.copying.copy import copy_state
-from tidelake.shard.copying.fork import fork_shard
-from tidelake.shard.shard import Shard
-from tidelake.state.invariants import check_state
+from tidelake.shard.care.copy import copy_state
+from tidelake.shard.care.fork import fork_shard
+from tidelake.shard.care.replay import state_at
+from tidelake.shard.engine.shard import Shard
+from tidelake.state.core.invariants import check_state
 from tidelake.store.url import Stores
 
 

@@ -14,7 +14,7 @@ from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError, UnknownFormat
 from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
 from tidelake.model import names
-from tidelake.shard.history import check_reaches
+from tidelake.shard.engine.history import check_reaches
 from tidelake.shard.upkeep.ending import Ending, Removed, remove_listed
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores

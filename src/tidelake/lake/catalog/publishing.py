@@ -13,10 +13,10 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import CollectionDropped, CollectionExists, CollectionNotFound
 from tidelake.lake.catalog.catalog import Catalog, Listing
-from tidelake.shard.history import History
-from tidelake.shard.machine import Machine
-from tidelake.state import agreeing, dropping
-from tidelake.state.commands import Command
+from tidelake.shard.engine.history import History
+from tidelake.shard.engine.machine import Machine
+from tidelake.state.core.commands import Command
+from tidelake.state.life import agreeing, dropping
 from tidelake.store.url import Stores
 
 

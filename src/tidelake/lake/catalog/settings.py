@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from tidelake.config import Config
 from tidelake.errors import UsageError
 from tidelake.lake.arguments.spans import duration_s
-from tidelake.state.agreed import NAMES, Agreed
+from tidelake.state.core.agreed import NAMES, Agreed
 from tidelake.tabletext import FieldsAsHtml
 
 _PROCESS = Config()

@@ -12,11 +12,12 @@ from tidelake.errors import CollectionDropped, CollectionNotFound, CorruptionErr
 from tidelake.lake.arguments.names import check_text, not_found
 from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.closeguard import CloseGuard
-from tidelake.shard.machine import GroupCommit
-from tidelake.shard.renewer import LeaseRenewer
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
-from tidelake.state import agreeing, claims
+from tidelake.shard.engine.machine import GroupCommit
+from tidelake.shard.engine.renewer import LeaseRenewer
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
+from tidelake.state.life import agreeing
+from tidelake.state.upkeep import claims
 from tidelake.store.url import Stores
 
 

@@ -23,9 +23,9 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
-from tidelake.shard.shard import Shard
-from tidelake.shard.writing.append import commit_floor
-from tidelake.shard.writing.transaction import (
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.write.append import commit_floor
+from tidelake.shard.write.transaction import (
     Changed,
     ContentChange,
     Given,
@@ -36,12 +36,12 @@ from tidelake.shard.writing.transaction import (
     prepare_changes,
     prepare_offered,
 )
-from tidelake.shard.writing.uploads import NOT_IN
-from tidelake.state import awaiting, deciding
-from tidelake.state.append import Appended
-from tidelake.state.deciding import Intent, Share
-from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.staged import Awaited
+from tidelake.shard.write.uploads import NOT_IN
+from tidelake.state.group import awaiting, deciding
+from tidelake.state.group.deciding import Intent, Share
+from tidelake.state.spine.staged import Awaited
+from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.state.write.write import Appended
 
 
 class Attempt:
@@ -137,7 +137,7 @@ class Attempt:
     def prepare(self, rows: Sequence[tuple[str, Given]], time: int | None) -> None:
         """Stage the rows that are not staged yet, in their order. One log write for each entry.
 
-        Errors as `tidelake.shard.writing.transaction.prepare`. Rows staged before an error stay staged.
+        Errors as `tidelake.shard.write.transaction.prepare`. Rows staged before an error stay staged.
         """
         for number, (name, given) in enumerate(rows):
             if number in self._staged:

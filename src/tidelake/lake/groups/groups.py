@@ -30,13 +30,13 @@ from tidelake.errors import (
 )
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.model.schema import Column, DataType, Schema
-from tidelake.shard.shard import Shard, check_group
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.engine.shard import Shard, check_group
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.parting import forget, free, join, part
 from tidelake.shard.upkeep.tending import tend
-from tidelake.state import applying, awaiting, deciding, joining
-from tidelake.state.state import ShardState
+from tidelake.state.core.state import ShardState
+from tidelake.state.group import applying, awaiting, deciding, joining
 from tidelake.store.url import Stores
 
 # A group has no rows, but a schema needs a key column.

@@ -1,7 +1,7 @@
 """Named writers of groups: numbered transactions, each committed exactly once.
 
 Owns how the record of a writer of one collection, the register, numbers writes to all collections of its
-group. The group keeps the records of its collections' writers (`tidelake.state.single`), so the
+group. The group keeps the records of its collections' writers (`tidelake.state.group.single`), so the
 compare-and-set that decides a transaction also records its number.
 """
 
@@ -16,12 +16,12 @@ from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.numbers import WriterNumbers
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
-from tidelake.shard.shard import Shard
-from tidelake.shard.writing.single import open_writer
-from tidelake.shard.writing.transaction import offered_of
-from tidelake.shard.writing.uploads import NOT_IN
-from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.single import member_key
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.write.single import open_writer
+from tidelake.shard.write.transaction import offered_of
+from tidelake.shard.write.uploads import NOT_IN
+from tidelake.state.group.single import member_key
+from tidelake.state.write.idempotency import IdempotencyKey
 
 
 class GroupWriter(Handle):

@@ -1,6 +1,6 @@
 """Transactions: writes and seals of several collections that are committed at one instant, or not at all.
 
-Owns the user's side of a transaction; `tidelake.state.deciding` decides it.
+Owns the user's side of a transaction; `tidelake.state.group.deciding` decides it.
 """
 
 import threading
@@ -13,9 +13,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from tidelake.data.consolidate import copied
-from tidelake.data.events import OF_KEYS, EventColumns, removals
-from tidelake.data.given import as_table
+from tidelake.data.ingest.astable import as_table
+from tidelake.data.ingest.events import OF_KEYS, EventColumns, removals
+from tidelake.data.kernel.consolidate import copied
 from tidelake.errors import (
     AlreadyTaken,
     CollectionNotFound,
@@ -37,11 +37,11 @@ from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain, parts
-from tidelake.shard.shard import Shard
-from tidelake.shard.writing.append import past_last
-from tidelake.shard.writing.batch import Batch
-from tidelake.shard.writing.batches import check_once
-from tidelake.shard.writing.transaction import (
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.write.append import past_last
+from tidelake.shard.write.batch import Batch
+from tidelake.shard.write.batches import check_once
+from tidelake.shard.write.transaction import (
     ContentChange,
     Deletion,
     Given,
@@ -51,10 +51,10 @@ from tidelake.shard.writing.transaction import (
     has_times,
     offered_of,
 )
-from tidelake.state.commands import open_writer
-from tidelake.state.deciding import seal_back
-from tidelake.state.idempotency import IdempotencyKey
-from tidelake.state.tokens import PREFIX
+from tidelake.state.core.commands import open_writer
+from tidelake.state.core.tokens import PREFIX
+from tidelake.state.group.deciding import seal_back
+from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.tabletext import FieldsAsHtml
 
 # When a group has so many decisions, the next commit applies them to the collections.

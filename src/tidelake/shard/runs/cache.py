@@ -19,16 +19,16 @@ from typing import IO, TypeAlias
 import pyarrow as pa
 
 from tidelake.config import MIB, Config
-from tidelake.data.keyset import KeySet
-from tidelake.data.unpacked import Unpacked, unpack, unpacked_bytes
+from tidelake.data.keys.keyset import KeySet
+from tidelake.data.part.unpacked import Unpacked, unpack, unpacked_bytes
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.store.unnamed import spare_bytes, unnamed
 
 Decode: TypeAlias = Callable[..., Iterator[pa.RecordBatch]]
-"""Decodes a part, with more arguments of `tidelake.data.scan.read_part`."""
+"""Decodes a part, with more arguments of `tidelake.data.part.scan.read_part`."""
 
 # Smaller parts of a far store are not unpacked: that fetches them again, and their bytes are kept.
 _FAR_ROW_GROUPS_MIN = 4

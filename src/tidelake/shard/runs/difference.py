@@ -11,15 +11,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.merge import merge
+from tidelake.data.kernel.merge import merge
 from tidelake.errors import InvalidUpdates
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query, Updates
 from tidelake.model.selection import Selection
 from tidelake.model.time import Time
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.read import rows, shown
 from tidelake.shard.runs.scope import KeyRange, Source
-from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 

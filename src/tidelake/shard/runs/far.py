@@ -3,7 +3,7 @@
 A small part is fetched whole. Of a larger one the footer is fetched, then what the scope needs: the row
 groups of a look-up in one request, those of a scan in chunks, several at the same time. The next parts of the
 run are begun before they are asked for, as long as the bytes under way are few. Owns what is fetched when;
-must not know what rows are wanted for. `tidelake.data.scan` names the ranges, and checks all bytes.
+must not know what rows are wanted for. `tidelake.data.part.scan` names the ranges, and checks all bytes.
 
 INVARIANT: what the file gives are the bytes of the object, as if nothing were fetched ahead.
 """
@@ -17,15 +17,15 @@ from functools import partial
 from typing import TypeAlias
 
 from tidelake.config import MIB
-from tidelake.data.container import File, Footer, read_footer
-from tidelake.data.scan import wanted_ranges
+from tidelake.data.part.container import File, Footer, read_footer
+from tidelake.data.part.scan import wanted_ranges
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
-from tidelake.shard.overlap import Background, Job
+from tidelake.shard.engine.overlap import Background, Job
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.cache import identity
 from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.runs.scope import Scope, Source
-from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 Range: TypeAlias = tuple[int, int]

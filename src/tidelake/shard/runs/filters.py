@@ -8,11 +8,11 @@ They are optional: a look-up without them reads the filter, or the rows.
 import threading
 from collections import OrderedDict
 
-from tidelake.data.keyset import KeySet
-from tidelake.data.partfilter import PartFilter
+from tidelake.data.keys.keyset import KeySet
+from tidelake.data.part.partfilter import PartFilter
 from tidelake.model.batch import Part
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.cache import Identity, identity
-from tidelake.shard.spec import ShardSpec
 
 
 class PartFilters:

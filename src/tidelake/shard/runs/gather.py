@@ -11,18 +11,18 @@ from itertools import chain
 
 import pyarrow as pa
 
-from tidelake.data.consolidate import consolidate
-from tidelake.data.merge import merge
-from tidelake.data.select import Selector
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.merge import merge
+from tidelake.data.kernel.select import Selector
+from tidelake.data.kernel.types import update_schema
 from tidelake.model.query import Query
-from tidelake.shard.overlap import prefetch_all
+from tidelake.shard.engine.overlap import prefetch_all
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.cache import Whole, worth_keeping
 from tidelake.shard.runs.far import readers, readers_of
 from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.runs.stream import chunk_limits, is_here, streams, whole
-from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 _FEW_KEYS = 16

@@ -15,9 +15,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.inline import encode_inline
-from tidelake.data.stats import StatsSettings
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.types import update_schema
+from tidelake.data.part.inline import encode_inline
+from tidelake.data.part.stats import StatsSettings
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError
 from tidelake.model import names
@@ -25,18 +25,18 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.selection import Selection
-from tidelake.shard.allocator import lean_memory
-from tidelake.shard.lease import explained_by
-from tidelake.shard.overlap import mapped, prefetch
-from tidelake.shard.records import decoded
+from tidelake.shard.engine.allocator import lean_memory
+from tidelake.shard.engine.lease import explained_by
+from tidelake.shard.engine.overlap import mapped, prefetch
+from tidelake.shard.engine.spec import ShardSpec, env_here, stores_of
+from tidelake.shard.engine.taskrecords import decoded
 from tidelake.shard.runs.far import readers
 from tidelake.shard.runs.read import rows, shown
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.runs.shares import group_keys, group_sizes, quantiles
 from tidelake.shard.runs.stored import AsStored, divided
 from tidelake.shard.runs.upload import write_run
-from tidelake.shard.spec import ShardSpec, env_here, stores_of
-from tidelake.state.codec import encode_record, is_of
+from tidelake.state.core.codec import encode_record, is_of
 from tidelake.store.protocols import BlobStore
 
 _TASK_BYTES_MIN = 1024 * 1024

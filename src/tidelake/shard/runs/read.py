@@ -1,8 +1,8 @@
 """Reads rows: merges runs of parts into one sorted, consolidated stream.
 
 Skips parts that the query or key range cannot need, reads the smallest runs together in memory, and leaves
-the k-way merge to `tidelake.data.merge`. Memory is bounded by `fold_rows`, `merge_chunk_rows` and one row
-group for each further run, not by the size of the collection.
+the k-way merge to `tidelake.data.kernel.merge`. Memory is bounded by `fold_rows`, `merge_chunk_rows` and one
+row group for each further run, not by the size of the collection.
 """
 
 from collections.abc import Generator, Iterable
@@ -13,25 +13,25 @@ from itertools import chain
 
 import pyarrow as pa
 
-from tidelake.data.consolidate import consolidate
-from tidelake.data.keyset import KeySet
-from tidelake.data.merge import chunks, sums
-from tidelake.data.select import Selector, Timing, one_time
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.merge import chunks, sums
+from tidelake.data.kernel.select import Selector, Timing, one_time
+from tidelake.data.kernel.types import update_schema
+from tidelake.data.keys.keyset import KeySet
 from tidelake.errors import InvalidUpdates
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
-from tidelake.shard.overlap import mapped, prefetch, prefetch_all
+from tidelake.shard.engine.overlap import mapped, prefetch, prefetch_all
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.far import readers, readers_of
 from tidelake.shard.runs.gather import gathered
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams
-from tidelake.shard.spec import ShardSpec
-from tidelake.state import bases
-from tidelake.state.state import ShardState
+from tidelake.state.core.state import ShardState
+from tidelake.state.spine import bases
 from tidelake.store.protocols import BlobStore
 
 __all__ = ["KeyRange", "Source", "rows", "shown", "sources", "sources_of"]
@@ -51,7 +51,7 @@ def sources_of(state: ShardState, query: Query) -> tuple[list[Source], Query]:
 
     No more than a base and what came after it is needed for a snapshot, and no more than two snapshots for
     changes: then the contents at the first time are taken away from those at the last; see
-    `tidelake.state.bases.needed`.
+    `tidelake.state.spine.bases.needed`.
     """
     found = bases.needed(state, query)
     runs = sources(found.batches, found.query)

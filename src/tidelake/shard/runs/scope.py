@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelake.data.arrays import binaries
-from tidelake.data.filter import RowFilter
-from tidelake.data.keyset import KeySet
-from tidelake.data.prune import Pruning
+from tidelake.data.kernel.arrays import binaries
+from tidelake.data.keys.keyset import KeySet
+from tidelake.data.query.filter import RowFilter
+from tidelake.data.query.prune import Pruning
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.predicate import Predicate, earlier, key_bounds, keys_asked, later
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.partcaches import part_caches
-from tidelake.shard.spec import ShardSpec
 
 # So many keys of a predicate are looked up; the rows of more of them are found by a scan of their range.
 _KEYS_MAX = 1000

@@ -13,17 +13,17 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.encode import encode_key
-from tidelake.data.scan import index_of
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.part.scan import index_of
 from tidelake.model.batch import Part
 from tidelake.model.query import Query
 from tidelake.model.schema import Schema
 from tidelake.model.selection import Selection
-from tidelake.shard.overlap import mapped
+from tidelake.shard.engine.overlap import mapped
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.far import footer_of, readers
 from tidelake.shard.runs.read import rows
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
-from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 # With fewer row groups in a share, shares may differ by a third: then the rows are read instead.

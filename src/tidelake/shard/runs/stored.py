@@ -12,8 +12,8 @@ import pyarrow as pa
 from tidelake.model.batch import Part, Run
 from tidelake.model.query import AsOf, Query
 from tidelake.model.time import Time
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.scope import Source
-from tidelake.shard.spec import ShardSpec
 
 
 @dataclass(frozen=True)

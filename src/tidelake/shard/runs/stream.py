@@ -12,17 +12,17 @@ from typing import Any
 import pyarrow as pa
 
 from tidelake.config import Config
-from tidelake.data.inline import decode_inline
-from tidelake.data.keyset import KeySet
-from tidelake.data.project import Projection, in_order
-from tidelake.data.scan import Mapped, one_by_one, read_part, rows_among
-from tidelake.data.select import taken_away, view
+from tidelake.data.kernel.project import Projection, in_order
+from tidelake.data.kernel.select import taken_away, view
+from tidelake.data.keys.keyset import KeySet
+from tidelake.data.part.inline import decode_inline
+from tidelake.data.part.scan import Mapped, one_by_one, read_part, rows_among
 from tidelake.model.batch import Part
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.cache import Whole, identity, worth_keeping
 from tidelake.shard.runs.far import FarPart, Open, footer_of, opener
 from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.runs.scope import Scope, Source
-from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 # When many runs are read, each of their batches is at least this fraction of a chunk: every batch has a cost.

@@ -13,12 +13,12 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.consolidate import consolidated
-from tidelake.data.ingest import normalize
-from tidelake.data.inline import decode_inline, encode_inline
-from tidelake.data.part import Ahead, write_parts
-from tidelake.data.select import view
-from tidelake.data.stats import StatsSettings
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.consolidate import consolidated
+from tidelake.data.kernel.select import view
+from tidelake.data.part.inline import decode_inline, encode_inline
+from tidelake.data.part.part import Ahead, write_parts
+from tidelake.data.part.stats import StatsSettings
 from tidelake.env import Env
 from tidelake.errors import (
     InternalError,
@@ -31,8 +31,8 @@ from tidelake.model import names
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.overlap import Background, Job, prefetch
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.engine.overlap import Background, Job, prefetch
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 _GROUP_SHARE = 256

@@ -3,7 +3,8 @@
 Garbage is condemned in the state (`doom`), deleted, and purged from the state (`bury`). Log entries before
 the oldest remaining rollup are removed between the last two steps, so that after a crash the state still
 shows that they must go. Uploads that were never appended are found by listing, once the state refuses them
-because of their age. `tidelake.state.garbage` says what may be deleted, and why it can never be needed again.
+because of their age. `tidelake.state.core.garbage` says what may be deleted, and why it can never be needed
+again.
 
 INVARIANT: only condemned objects, and objects that no later state can name, are deleted. So collections may
 overlap, stall and die without harm.
@@ -16,13 +17,13 @@ from functools import partial
 
 from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.model import names
-from tidelake.shard.history import check_reaches
-from tidelake.shard.shard import Shard
+from tidelake.shard.engine.history import check_reaches
+from tidelake.shard.engine.shard import Shard
 from tidelake.shard.upkeep.forkpins import ForkPins
-from tidelake.state import collection, erasing
-from tidelake.state.commands import Command, NoOp, R
-from tidelake.state.forking import is_borrowed
-from tidelake.state.state import FIRST, ShardState
+from tidelake.state.core.commands import Command, NoOp, R
+from tidelake.state.core.forks import is_borrowed
+from tidelake.state.core.state import FIRST, ShardState
+from tidelake.state.life import collecting, erasing
 from tidelake.store.protocols import BlobInfo
 from tidelake.tabletext import FieldsAsHtml
 
@@ -147,15 +148,15 @@ class Collector:
         if is_empty or not self._due(collected.aged_s, self._upload_ms):
             return
         if state.taken:
-            self._run_unless_noop(state, partial(collection.raise_floor, unnamed_max=None))
-        forgotten = self._run_unless_noop(state, partial(collection.forget_tokens, names_max=_TOKENS_BESIDE))
+            self._run_unless_noop(state, partial(collecting.raise_floor, unnamed_max=None))
+        forgotten = self._run_unless_noop(state, partial(collecting.forget_tokens, names_max=_TOKENS_BESIDE))
         if forgotten < _TOKENS_BESIDE:
             # If the limit was reached there may be more, so the next append goes on at once.
             collected.aged_s = self._shard.env.clock.monotonic_s()
 
     def _forget(self) -> None:
         """Forget all tokens that are old enough."""
-        forget = partial(collection.forget_tokens, names_max=_NAMES_MAX)
+        forget = partial(collecting.forget_tokens, names_max=_NAMES_MAX)
         while self._run_unless_noop(self._shard.known(), forget):
             pass
 
@@ -180,13 +181,13 @@ class Collector:
         """Condemn, delete, truncate and purge, until nothing more may be deleted."""
         report = CollectReport()
         while state.garbage or state.doomed:
-            doomed = self._run_unless_noop(state, partial(collection.doom, names_max=names_max))
+            doomed = self._run_unless_noop(state, partial(collecting.doom, names_max=names_max))
             if not doomed:
                 break
             deleted, blobs, error = self._deleted(doomed)
             entries = self._truncate(deleted)
             if deleted:
-                self._shard.run(partial(collection.bury, names=deleted))
+                self._shard.run(partial(collecting.bury, names=deleted))
             report = report.plus(CollectReport(blobs, entries=entries))
             if error is not None:
                 raise error
@@ -301,7 +302,7 @@ class Collector:
             # Logs on one machine have a witness instead, and may have lost entries that a repair gave up.
             check_reaches(id_, state.seqno, (info.name for info in (*parts, *rollups)))
         unnamed_max = max((at for at, _ in _unnamed(parts, state) if at <= state.seqno), default=None)
-        self._run_unless_noop(state, partial(collection.raise_floor, unnamed_max=unnamed_max))
+        self._run_unless_noop(state, partial(collecting.raise_floor, unnamed_max=unnamed_max))
         state = shard.known()
         before_ms = shard.env.clock.now_ms() - self._upload_ms
         if any(info.modified_ms <= before_ms and _may_still_be_added(info.name, state) for info in rollups):

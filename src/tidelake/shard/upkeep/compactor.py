@@ -12,23 +12,23 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.types import update_schema
 from tidelake.env import LOG
 from tidelake.errors import BlobNotFound, CorruptionError, InvalidUpdates
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold, Updates
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.plan import Task, between, cut_keys, decode_run, run_merge_task
 from tidelake.shard.runs.read import KeyRange, Source, rows
 from tidelake.shard.runs.upload import discard, write_rows
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
-from tidelake.state import basing, claims, maintenance
-from tidelake.state.codec import encode_record
-from tidelake.state.commands import Command
-from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen
-from tidelake.state.spine import Member
-from tidelake.state.state import MergeClaim, ShardState
+from tidelake.state.core.codec import encode_record
+from tidelake.state.core.commands import Command
+from tidelake.state.core.state import MergeClaim, ShardState
+from tidelake.state.spine.merging import Fit, MergeRequest, MergeResult, chosen
+from tidelake.state.spine.spine import Member
+from tidelake.state.upkeep import basing, claims, maintenance
 from tidelake.tabletext import FieldsAsHtml
 
 # A merge that raises one of these fails at every try: a sum does not fit, or a part is lost or damaged.

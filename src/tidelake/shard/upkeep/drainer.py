@@ -14,7 +14,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.types import update_schema
 from tidelake.errors import (
     BlobNotFound,
     CorruptionError,
@@ -27,14 +27,14 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
-from tidelake.shard.requestqueue import Request
+from tidelake.shard.engine.requestqueue import Request
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.upload import discard, write_rows, write_run
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
-from tidelake.state import staging
-from tidelake.state.staging import Split, splits, staged_parts
-from tidelake.state.state import ShardState
+from tidelake.state.core.state import ShardState
+from tidelake.state.write import staging
+from tidelake.state.write.staging import Split, splits, staged_parts
 
 # At most this much is split in memory, and may stay inline.
 _TINY_ROWS = 65_536

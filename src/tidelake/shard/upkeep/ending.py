@@ -18,12 +18,12 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import CollectionDropped, CollectionNotFound, InternalError
 from tidelake.model import names
-from tidelake.shard.history import History, check_reaches
-from tidelake.shard.machine import Machine
+from tidelake.shard.engine.history import History, check_reaches
+from tidelake.shard.engine.machine import Machine
 from tidelake.shard.upkeep.forkpins import ForkPins
-from tidelake.state import dropping
-from tidelake.state.forking import fork_pins
-from tidelake.state.state import ShardState
+from tidelake.state.core.forks import fork_pins
+from tidelake.state.core.state import ShardState
+from tidelake.state.life import dropping
 from tidelake.store.protocols import BlobInfo, BlobStore
 from tidelake.store.url import Stores
 from tidelake.tabletext import FieldsAsHtml

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.keyset import KeySet, searchable
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.types import update_schema
+from tidelake.data.keys.keyset import KeySet, searchable
 from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
@@ -36,18 +36,19 @@ from tidelake.errors import (
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
-from tidelake.shard.history import History
+from tidelake.shard.engine.history import History
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.read import Source, rows
 from tidelake.shard.runs.scope import Scope
 from tidelake.shard.runs.upload import discard, write_rows, write_run
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.parting import free, join, part
-from tidelake.state import erasing, joining
-from tidelake.state.erased import Erasure
-from tidelake.state.erasing import ErasedRuns, names_of, pending
-from tidelake.state.state import ShardState
+from tidelake.state.core.erasures import Erasure
+from tidelake.state.core.state import ShardState
+from tidelake.state.group import joining
+from tidelake.state.life import erasing
+from tidelake.state.life.erasing import ErasedRuns, names_of, pending
 
 
 def ask(shard: Shard, id_: str, erasure: Erasure, schema_id: int | None = None) -> bool:

@@ -16,11 +16,12 @@ from functools import partial
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import CollectionNotFound
-from tidelake.shard.history import History
-from tidelake.shard.machine import Machine
-from tidelake.shard.shard import Shard
-from tidelake.state import forking
-from tidelake.state.state import ShardState
+from tidelake.shard.engine.history import History
+from tidelake.shard.engine.machine import Machine
+from tidelake.shard.engine.shard import Shard
+from tidelake.state.core import forks
+from tidelake.state.core.state import ShardState
+from tidelake.state.life import forking
 from tidelake.store.url import Stores
 
 
@@ -36,8 +37,8 @@ class ForkPins:
         No store call if there is nothing to do, otherwise a log write for each of the two.
         """
         state = shard.known()
-        origin = forking.lender(state)
-        if state.dropped or origin is None or forking.is_borrower(state):
+        origin = forks.lender(state)
+        if state.dropped or origin is None or forks.is_borrower(state):
             return False
         shard.run(partial(forking.let_go, known=self.free(origin.shard_id, state.shard_id)))
         return True

@@ -14,18 +14,20 @@ from tidelake.errors import BlobNotFound, ErasureWaits, StoreUnavailable, Tidela
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
+from tidelake.shard.engine.shard import Shard
 from tidelake.shard.runs.gather import follow_merges
 from tidelake.shard.runs.read import sources_of
 from tidelake.shard.runs.scope import Source
-from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, SET_ASIDE, Compactor, MergeReport, Workers
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.eraser import Eraser
-from tidelake.state import applying, basing, claims, holds, maintenance, slices
-from tidelake.state.commands import Commit
-from tidelake.state.forking import is_borrowed
-from tidelake.state.merging import (
+from tidelake.state.core.commands import Commit
+from tidelake.state.core.forks import is_borrowed
+from tidelake.state.core.state import ShardState
+from tidelake.state.group import applying
+from tidelake.state.life import holds
+from tidelake.state.spine.merging import (
     MergeRequest,
     Policy,
     bounded,
@@ -34,9 +36,9 @@ from tidelake.state.merging import (
     inline_requests,
     requests,
 )
-from tidelake.state.space import has_tail, must_merge_all
-from tidelake.state.spine import Member, SpineId
-from tidelake.state.state import ShardState
+from tidelake.state.spine.space import has_tail, must_merge_all
+from tidelake.state.spine.spine import Member, SpineId
+from tidelake.state.upkeep import basing, claims, maintenance, slices
 from tidelake.tabletext import FieldsAsHtml
 
 # The speed that an append assumes when it decides whether a merge fits into its budget.

@@ -6,10 +6,10 @@ Owns what the gauges `collection.*` mean. Reads one state and no rows; must not 
 from tidelake.env import Recorder
 from tidelake.metrics import CATALOGUE
 from tidelake.model.frontier import Frontier
+from tidelake.shard.engine.shard import Shard
 from tidelake.shard.runs.partcaches import part_caches
-from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.maintain import Maintainer, unmerged
-from tidelake.state.state import ShardState
+from tidelake.state.core.state import ShardState
 from tidelake.timetext import US_PER_UNIT
 
 

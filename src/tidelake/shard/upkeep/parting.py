@@ -9,12 +9,12 @@ from contextlib import suppress
 from functools import partial
 
 from tidelake.errors import LeftGroup
-from tidelake.shard.shard import Shard
+from tidelake.shard.engine.shard import Shard
 from tidelake.shard.upkeep.ending import Ending
-from tidelake.state import applying, deciding, joining
-from tidelake.state.commands import NoOp, Outcome
-from tidelake.state.dropping import drop_shard
-from tidelake.state.state import ShardState
+from tidelake.state.core.commands import NoOp, Outcome
+from tidelake.state.core.state import ShardState
+from tidelake.state.group import applying, deciding, joining
+from tidelake.state.life.dropping import drop_shard
 
 
 def join(group: Shard, shard: Shard, admitted: int) -> None:

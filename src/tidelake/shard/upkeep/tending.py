@@ -17,16 +17,16 @@ from tidelake.errors import (
     TidelakeError,
     TidelakeWarning,
 )
-from tidelake.shard.requestqueue import Request
-from tidelake.shard.requests import Done
-from tidelake.shard.shard import Shard
+from tidelake.shard.engine.requestqueue import Request
+from tidelake.shard.engine.requests import Done
+from tidelake.shard.engine.shard import Shard
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.compactor import SET_ASIDE
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.maintain import Maintainer, busy_policy, unmerged
-from tidelake.state import slices
-from tidelake.state.merging import worth_merging
-from tidelake.state.state import ShardState
+from tidelake.state.core.state import ShardState
+from tidelake.state.spine.merging import worth_merging
+from tidelake.state.upkeep import slices
 
 R = TypeVar("R")
 _TURN = "merge"

@@ -43,7 +43,7 @@ import pyarrow.compute as pc
 from tidelake.data.json.block import Unsure
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import check_readable
-from tidelake.data.order import differ
+from tidelake.data.kernel.order import differ
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.blocks import BlockReader, EventLayout, Events, EventSide

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidelake.errors import CorruptionError, FormatTooNew
 from tidelake.spark.envelopes.places import Reached, TopicPartition
 from tidelake.spark.envelopes.timeline import Progress
-from tidelake.state.heldback import MARK, STORED, stored_in
+from tidelake.state.write.heldback import MARK, STORED, stored_in
 
 # The record is read with each state of the collection: more goes into objects of their own.
 BYTES_MAX = 1 << 20

@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.types import update_schema
 from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
-from tidelake.shard.writing.replacement import Replacement
+from tidelake.shard.write.replacement import Replacement
 from tidelake.spark.columns import check_frame
 from tidelake.spark.envelopes.times import one_time
 from tidelake.spark.envelopes.updates import StoreRows, commit_time

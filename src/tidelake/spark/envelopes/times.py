@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
 
-from tidelake.data.timestamps import days_of
+from tidelake.data.kernel.timestamps import days_of
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidelake.data.types import row_schema, schema_from_arrow
+from tidelake.data.kernel.types import row_schema, schema_from_arrow
 from tidelake.lake.api.collection import Collection
 from tidelake.model.time import TimeDomain
 

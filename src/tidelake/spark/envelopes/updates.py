@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from tidelake.data.types import update_schema
+from tidelake.data.kernel.types import update_schema
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model import time as times

@@ -1,7 +1,7 @@
 """The envelope `upsert`: each row is the new row of its key or, if it says so, removes the key.
 
-Owns the meaning of such a frame, and how equal keys get into one task; `tidelake.data.upsert` turns events
-into updates. The tasks look up the old rows of their keys.
+Owns the meaning of such a frame, and how equal keys get into one task; `tidelake.data.ingest.upsert` turns
+events into updates. The tasks look up the old rows of their keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from tidelake.data.events import EventColumns
-from tidelake.data.types import update_schema
+from tidelake.data.ingest.events import EventColumns
+from tidelake.data.kernel.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
-from tidelake.shard.writing.upserter import Upserter
+from tidelake.shard.write.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
 from tidelake.spark.envelopes.envelope import OneTime
 from tidelake.spark.envelopes.times import TakeTime, check_time, one_time

@@ -14,7 +14,7 @@ from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike
 from tidelake.spark.writing.append import write
-from tidelake.state.append import Appended
+from tidelake.state.write.write import Appended
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from tidelake import errors
 from tidelake.data.json.rows import BadLine, RowReader
 from tidelake.data.json.values import loads
-from tidelake.data.types import UNFIT
+from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import InvalidUpdates, TidelakeError, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted

@@ -38,7 +38,7 @@ from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, check_rejects, ou
 from tidelake.spark.tasks import remote
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.exactly_once import BatchSink, is_in, query_of
-from tidelake.state.idempotency import other_content
+from tidelake.state.write.idempotency import other_content
 
 DEFAULT_WRITER = "spark-ingest"
 

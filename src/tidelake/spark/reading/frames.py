@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tidelake.data.timestamps import check_clock
+from tidelake.data.kernel.timestamps import check_clock
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.lake.arguments.frontiers import FrontierLike

@@ -39,15 +39,15 @@ from tidelake.errors import (
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.spans import DurationLike, duration_s
 from tidelake.process import PerProcess
-from tidelake.shard.reading.planholds import (
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import env_here
+from tidelake.shard.read.planholds import (
     extend_plan_hold,
     release_owned,
     release_plan_hold,
     shard_by_id,
 )
 from tidelake.shard.runs.plan import ReadPlan
-from tidelake.shard.shard import Shard
-from tidelake.shard.spec import env_here
 
 HOLD_FOR = timedelta(days=1)
 # A task that still reads extends its hold after this fraction (1/8) of the time that the hold lasts.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.data.changefeed import change_feed
-from tidelake.data.tablerows import expanded
+from tidelake.data.answer.changefeed import change_feed
+from tidelake.data.answer.tablerows import expanded
 from tidelake.lake.api.tablereads import TableRead
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.model.query import AsOf

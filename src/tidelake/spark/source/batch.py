@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tidelake.data import changefeed
-from tidelake.data.tablerows import expanded
+from tidelake.data.answer import changefeed
+from tidelake.data.answer.tablerows import expanded
 from tidelake.errors import LeaseExpired, UsageError
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import run_task

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from tidelake.data.selection import bind
-from tidelake.data.types import schema_from_arrow
+from tidelake.data.kernel.types import schema_from_arrow
+from tidelake.data.query.selection import bind
 from tidelake.model.selection import ReadOptions
 from tidelake.spark.columns import frame_schema
 from tidelake.spark.installed import VERSION

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from tidelake.data import changefeed
-from tidelake.data.timestamps import check_clock, timestamp_type, with_timestamps
-from tidelake.data.types import row_schema
+from tidelake.data.answer import changefeed
+from tidelake.data.kernel.timestamps import check_clock, timestamp_type, with_timestamps
+from tidelake.data.kernel.types import row_schema
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of

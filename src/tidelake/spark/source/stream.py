@@ -1,6 +1,6 @@
 """The streaming read of the format: a snapshot and all updates after it, or updates only, in micro-batches.
 
-Implements Spark's interface of a streaming source by `tidelake.shard.reading.tail`: offsets, limits on a
+Implements Spark's interface of a streaming source by `tidelake.shard.read.tail`: offsets, limits on a
 batch, and partitions. The reader lives in a Python process of Spark's driver for as long as the query;
 copies of it go to the workers, and read only the task in a partition.
 
@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tidelake.data import changefeed
-from tidelake.data.tablerows import repeated
+from tidelake.data.answer import changefeed
+from tidelake.data.answer.tablerows import repeated
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
@@ -31,7 +31,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.time import TIME_MAX, TimeDomain
-from tidelake.shard.reading.tail import Tail
+from tidelake.shard.read.tail import Tail
 from tidelake.shard.runs.plan import run_task
 from tidelake.spark.columns import convert
 from tidelake.spark.source.interface import (
@@ -46,7 +46,7 @@ from tidelake.spark.source.planning import readable, timed
 from tidelake.spark.source.stream_read import StreamRead
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema
-from tidelake.state.backlog import Limits
+from tidelake.state.core.backlog import Limits
 
 # Stored bytes of one partition; fewer if that would make fewer partitions than the machine has cores.
 _TASK_BYTES = 32 * 1024 * 1024

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from tidelake.errors import UpdateBeforeLower, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.notes import noted
-from tidelake.shard.writing.shufflespill import ShuffleSpill
+from tidelake.shard.write.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope
 from tidelake.spark.reading.holds import application

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from tidelake.data.encode import encode_key
+from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.data.sql.statement import Statement
-from tidelake.data.types import schema_from_arrow
 from tidelake.lake.api.collection import Collection
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
@@ -182,7 +182,7 @@ def _is_of(node: exp.Expr, alias: str) -> bool:
 def _fits(collection: Collection, source: DataFrame, keys: Sequence[str]) -> bool:
     """Whether the source can come here, and its keys equal ours for Spark iff they are the same key for us.
 
-    Both take NaN for one value and -0.0 for 0.0 (`tidelake.data.encode`), and text by its bytes.
+    Both take NaN for one value and -0.0 for 0.0 (`tidelake.data.kernel.encode`), and text by its bytes.
     """
     given = {field.name.casefold(): field.dataType for field in source.schema}
     own = {name.casefold() for name in collection.schema.names}

@@ -25,7 +25,7 @@ from tidelake.spark.uploads import Answer
 from tidelake.spark.writing import commit
 from tidelake.spark.writing.commit import Numbered, WriteReport
 from tidelake.spark.writing.token import TokenWriter
-from tidelake.state.append import Appended
+from tidelake.state.write.write import Appended
 
 
 def append(

@@ -20,7 +20,7 @@ from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.lake.api.writer import Writer
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
-from tidelake.shard.writing.append import past_last
+from tidelake.shard.write.append import past_last
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope, OneTime
 from tidelake.spark.envelopes.held import split, with_held
@@ -32,7 +32,7 @@ from tidelake.spark.writing.heldrows import HeldStore
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.transactions import Transactions, surveyed
-from tidelake.state.append import Appended
+from tidelake.state.write.write import Appended
 
 
 def _nothing(_answer: Answer) -> str:

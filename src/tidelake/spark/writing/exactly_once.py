@@ -48,7 +48,7 @@ from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.stage import PARTED, Watermark, finish_batch, stage_batch
-from tidelake.state.idempotency import other_content
+from tidelake.state.write.idempotency import other_content
 
 D = TypeVar("D")
 W = TypeVar("W", Writer, GroupWriter)

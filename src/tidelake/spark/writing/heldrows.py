@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.collection import Collection
 from tidelake.model import names
-from tidelake.shard.spec import ShardSpec, env_here, stores_of
-from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.engine.spec import ShardSpec, env_here, stores_of
+from tidelake.shard.write.uploader import Uploader
 from tidelake.spark.columns import convert, frame_arrow
 from tidelake.spark.envelopes import held
 from tidelake.spark.envelopes.held import Held
@@ -30,7 +30,7 @@ from tidelake.spark.envelopes.surveys import fingerprints
 from tidelake.spark.envelopes.timeline import Progress
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema, from_arrow
-from tidelake.state.heldback import digest_of
+from tidelake.state.write.heldback import digest_of
 
 _OBJECT = "object"
 

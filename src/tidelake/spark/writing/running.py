@@ -22,7 +22,7 @@ from pyspark.sql import types as t
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.shard.overlap import beside
+from tidelake.shard.engine.overlap import beside
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Emptying, Envelope, Unpacking
 from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes, remote

@@ -19,7 +19,7 @@ from pyspark.storagelevel import StorageLevel
 
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.shard.overlap import mapped
+from tidelake.shard.engine.overlap import mapped
 from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium, lines_arrow, of_kafka, texts

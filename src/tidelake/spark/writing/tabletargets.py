@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tidelake.data.types import data_type
+from tidelake.data.kernel.types import data_type
 from tidelake.errors import CollectionNotFound, IncompatibleSchema, TidelakeWarning, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.tokens import writer_of
 from tidelake.spark.writing.commit import Numbered
-from tidelake.state.append import Appended
+from tidelake.state.write.write import Appended
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tidelake.data.events import DELETED
+from tidelake.data.ingest.events import DELETED
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
@@ -16,7 +16,7 @@ from tidelake.spark.envelopes.updates import Late
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.writing.append import write
 from tidelake.spark.writing.token import TokenWriter
-from tidelake.state.append import Appended
+from tidelake.state.write.write import Appended
 
 
 def upsert(

@@ -1,0 +1,1 @@
+"""What goes out: answers as streams, tables, frames and texts."""

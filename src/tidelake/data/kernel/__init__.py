@@ -1,0 +1,1 @@
+"""Arrow columns in the one total order: types, sorting, consolidation, merging."""

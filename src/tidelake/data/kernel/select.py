@@ -1,0 +1,211 @@
+"""Queries on columns: which updates are kept, and which times they get.
+
+Owns the vectorised form of `tidelake.model.query` and of a part's metadata (rewritten times, narrowed
+bounds); must not know keys, values or order. Invariant: every row is treated as the scalar algebra in
+`tidelake.model` says. Nothing here consolidates.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.kernel.arrays import from_numpy, to_numpy
+from tidelake.errors import InternalError, InvalidUpdates
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.model.schema import DIFF
+from tidelake.model.time import Time, TimeDomain, parts
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def select(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.RecordBatch:
+    """Keep the updates that a query wants, and give them the times that it wants.
+
+    Args:
+        batch: canonical updates.
+        query: what to keep.
+        domain: names the time columns.
+
+    Returns:
+        The kept rows in the same order; not consolidated.
+    """
+    return Selector(query, domain)(batch)
+
+
+def one_time(query: Query) -> Time | None:
+    """The time that a query gives all updates; None: they have several."""
+    match query:
+        case AsOf(time) | Changes(_, time):
+            return time
+        case _:
+            return None
+
+
+def selected(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.RecordBatch:
+    """As `select`, but without times where the query gives all updates the same one."""
+    times = _times(batch, domain)
+    match query:
+        case AsOf(time):
+            return _kept(batch, _before(times, time)).drop_columns(domain.columns)
+        case Changes(after, through):
+            mask = _before(times, through) & ~_before(times, after)
+            return _kept(batch, mask).drop_columns(domain.columns)
+        case Updates(lower, upper):
+            return _kept(batch, _at_or_after(times, lower) & ~_at_or_after(times, upper))
+        case Fold(since):
+            return _advanced(batch, times, since, domain)
+
+
+class Timing:
+    """Gives updates without times all the same time.
+
+    All batches share its values: to make a column of equal values takes as long as to decode a column.
+    """
+
+    def __init__(self, time: Time, domain: TimeDomain) -> None:
+        self._time = parts(time)
+        self._fields = [pa.field(name, pa.int64(), nullable=False) for name in domain.columns]
+        self._columns = [from_numpy(np.zeros(0, np.int64))] * len(self._time)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with its times."""
+        rows = batch.num_rows
+        if rows > len(self._columns[0]):
+            self._columns = [from_numpy(np.full(rows, component, np.int64)) for component in self._time]
+        times = [column.slice(0, rows) for column in self._columns]
+        schema = pa.schema([*[*batch.schema][:-1], *self._fields, batch.schema.field(DIFF)])
+        return pa.RecordBatch.from_arrays([*batch.columns[:-1], *times, batch.columns[-1]], schema=schema)
+
+
+class Selector:
+    """`select` for the batches of one read."""
+
+    def __init__(self, query: Query, domain: TimeDomain) -> None:
+        self._query, self._domain = query, domain
+        time = one_time(query)
+        self._timing = None if time is None else Timing(time, domain)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The kept rows of a batch, with their times."""
+        found = selected(batch, self._query, self._domain)
+        return found if self._timing is None else self._timing(found)
+
+
+def view(
+    batch: pa.RecordBatch,
+    domain: TimeDomain,
+    rewrite: Time | None = None,
+    lower: Frontier | None = None,
+    upper: Frontier | None = None,
+) -> pa.RecordBatch:
+    """Apply the metadata of a part and its batch: rewrite times, then drop rows outside the bounds.
+
+    Args:
+        batch: updates as stored.
+        domain: names the time columns.
+        rewrite: times are advanced to this one; total orders only.
+        lower: rows before it are dropped; None keeps all.
+        upper: rows at or after it are dropped; None keeps all.
+
+    Returns:
+        The rows in the same order. Rows that differed only in time may now be equal.
+    """
+    if rewrite is not None:
+        if not domain.total_order:
+            raise InternalError(f"times of unit {domain} cannot be rewritten")
+        batch = _advanced(batch, _times(batch, domain), Frontier.of(rewrite), domain)
+    if lower is None and upper is None:
+        return batch
+    times = _times(batch, domain)
+    mask = np.ones(batch.num_rows, np.bool_)
+    if lower is not None:
+        mask &= _at_or_after(times, lower)
+    if upper is not None:
+        mask &= ~_at_or_after(times, upper)
+    return _kept(batch, mask)
+
+
+def taken_away(batch: pa.RecordBatch, upto: int, domain: TimeDomain) -> pa.RecordBatch:
+    """The updates up to a time with the opposite diffs, in the same order.
+
+    Raises:
+        InvalidUpdates: a diff is the least int64, which has no opposite.
+    """
+    kept = _kept(batch, _before(_times(batch, domain), upto))
+    index = kept.schema.get_field_index(DIFF)
+    try:
+        opposite = pc.negate_checked(kept.column(index))
+    except pa.ArrowInvalid as error:
+        raise InvalidUpdates(
+            f"a row has the {DIFF} {-(2**63)}, which has no opposite in int64: "
+            "read the snapshots at both times instead of the changes between them"
+        ) from error
+    return kept.set_column(index, kept.schema.field(index), opposite)
+
+
+def preserves_order(query: Query, domain: TimeDomain) -> bool:
+    """Whether `select` leaves sorted rows sorted.
+
+    Advancing tuples does not: (0, 5), (1, 0) advanced by (1, 0) are (1, 5), (1, 0).
+    """
+    return domain.total_order or domain.arity == 1 or not isinstance(query, Fold)
+
+
+def _times(batch: pa.RecordBatch, domain: TimeDomain) -> list[Ints]:
+    return [to_numpy(batch.column(name)) for name in domain.columns]
+
+
+def _before(times: list[Ints], bound: Time) -> Mask:
+    """Whether each time is less than or equal to `bound`, in every component."""
+    mask: Mask = np.ones(len(times[0]), np.bool_)
+    for component, limit in zip(times, parts(bound), strict=True):
+        mask &= component <= limit
+    return mask
+
+
+def _at_or_after(times: list[Ints], frontier: Frontier) -> Mask:
+    """Whether each time is at or after the frontier."""
+    result: Mask = np.zeros(len(times[0]), np.bool_)
+    for element in frontier:
+        mask = np.ones(len(result), np.bool_)
+        for component, limit in zip(times, parts(element), strict=True):
+            mask &= component >= limit
+        result |= mask
+    return result
+
+
+def _are_at_or_after(times: list[Ints], frontier: Frontier) -> bool:
+    """Whether all times have one component and are at or after a frontier, so that advancing leaves them."""
+    least, *others = frontier.elements
+    return len(times) == 1 and not others and bool(times[0].min() >= parts(least)[0])
+
+
+def _kept(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
+    # Counting is cheaper than copying, and most batches are kept or dropped whole.
+    kept = int(np.count_nonzero(mask))
+    if kept == len(mask):
+        return batch
+    return batch.filter(from_numpy(mask)) if kept else batch.slice(0, 0)
+
+
+def _advanced(
+    batch: pa.RecordBatch, times: list[Ints], frontier: Frontier, domain: TimeDomain
+) -> pa.RecordBatch:
+    """Each time replaced by the meet over the frontier's elements of its join with them."""
+    if frontier.closed or not batch.num_rows or _are_at_or_after(times, frontier):
+        return batch
+    result: list[Ints] | None = None
+    for element in frontier:
+        joined = [np.maximum(x, limit) for x, limit in zip(times, parts(element), strict=True)]
+        result = joined if result is None else [np.minimum(a, b) for a, b in zip(result, joined, strict=True)]
+    return _with_times(batch, result or times, domain)
+
+
+def _with_times(batch: pa.RecordBatch, times: list[Ints], domain: TimeDomain) -> pa.RecordBatch:
+    columns = list(batch.columns)
+    for name, values in zip(domain.columns, times, strict=True):
+        columns[batch.schema.get_field_index(name)] = from_numpy(values)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -1,0 +1,1 @@
+"""Keys by themselves: hashes, filters, sets and ranges of them."""

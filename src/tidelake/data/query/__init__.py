@@ -1,0 +1,1 @@
+"""What a read asks of columns: conditions, and what they exclude."""

@@ -1,0 +1,1 @@
+"""Checks, repairs, copies and forks of a whole shard."""

@@ -1,1 +1,0 @@
-"""Checks, repairs, copies and forks a whole shard."""

@@ -1,1 +1,0 @@
-"""Copies of a whole shard: to another lake, and as a fork."""

@@ -1,0 +1,1 @@
+"""The handle of one shard: the commit loop, its history, its leases."""

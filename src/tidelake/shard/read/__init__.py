@@ -1,0 +1,1 @@
+"""Queries, readers, tails and critical holds."""

@@ -1,1 +1,0 @@
-"""Answers out, and the holds of those who ask."""

@@ -1,0 +1,1 @@
+"""Appends, stages, upserts, batches and builders."""

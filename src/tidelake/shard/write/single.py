@@ -1,0 +1,333 @@
+"""Carries out every write to one collection, whether the collection is in a group or not.
+
+Outside a group, a write is one command on the collection. In a group it is an implicit transaction with one
+member: its rows are staged in the collection, and the group decides (`tidelake.state.group.single`). If the
+state that it depends on has changed meanwhile, it is computed again on the newest state, without another
+upload.
+
+Batches and uploads of workers may be tried again after a refusal: they stay staged until the next attempt
+replaces them, or they are too old.
+
+INVARIANT: after a refusal of other rows, none of them is staged, so that their parts may be deleted.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from tidelake.errors import (
+    AlreadyTaken,
+    CollectionInGroup,
+    CollectionNotFound,
+    LeftGroup,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    TransactionExpired,
+    UpdateBeforeLower,
+    UploadExpired,
+    UpperMismatch,
+    UsageError,
+    WriterFenced,
+)
+from tidelake.model import names
+from tidelake.model.batch import Part, Run
+from tidelake.model.frontier import Frontier
+from tidelake.shard.engine.requests import Done
+from tidelake.shard.engine.shard import LogView, Shard
+from tidelake.shard.upkeep.parting import free, part
+from tidelake.state.core import commands
+from tidelake.state.core.commands import Command, Commit, NoOp, Refused
+from tidelake.state.core.decisions import GroupView
+from tidelake.state.core.state import ShardState, WriterRecord
+from tidelake.state.group import applying, awaiting, deciding
+from tidelake.state.group.single import Single, alone, decide_single, known_writer, open_member_writer
+from tidelake.state.spine.staged import Awaited
+from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.state.write.write import Addition, Appended, Write, commit, plan
+
+R = TypeVar("R")
+# Errors after which a write must be computed again on the newest state.
+_STALE = (UpperMismatch, UpdateBeforeLower, LeftGroup, TransactionExpired, CollectionNotFound)
+
+
+def carry_out(shard: Shard, write: Write) -> Done[Appended]:
+    """Write to a collection. One log write; in a group two log scans and a log write of the group.
+
+    In a group, rows are staged first, which is a log write of the collection as well.
+
+    Raises:
+        StoreUnavailable: the write is certainly not in.
+        OutcomeUnknown: the write may be in.
+        TidelakeError: the command was refused; nothing is in.
+    """
+    with shard.group_commit.command():
+        attempt = _Attempt(shard, write)
+        while True:
+            if not shard.known().group:
+                try:
+                    return shard.carry_out(partial(commit, write=write))
+                except CollectionInGroup:
+                    # It has joined a group, which this handle knows now.
+                    continue
+                except AlreadyTaken as error:
+                    # The runs were staged in a group that the collection has left.
+                    raise attempt.told(error) from error
+            look = shard.look()
+            if _is_member(shard, look):
+                done = attempt.tried(look)
+                if done is not None:
+                    return done
+            shard.env.recorder.count("append.single.again")
+
+
+def preview(
+    shard: Shard,
+    command: Command[R],
+    idempotency: IdempotencyKey | None = None,
+    offered: tuple[Part, ...] = (),
+) -> R | None:
+    """The result of a command that would write nothing; None if it would write. Raises if refused.
+
+    Usually no store call; in a group two log scans.
+    """
+    while True:
+        if not shard.known().group:
+            try:
+                return shard.preview(command)
+            except CollectionInGroup:
+                continue
+        look = shard.look()
+        if look.view is None or not _is_member(shard, look):
+            continue
+        runs = (Run(offered),) if offered else ()
+        match command(_base_state(look, idempotency, runs), shard.env.clock.now_ms()):
+            case Commit(_, _, _):
+                return None
+            case NoOp(result):
+                return result
+            case Refused(error):
+                raise shard.named(error)
+
+
+def open_writer(
+    shard: Shard, name: str, owner: str = "", *, take_over: bool = False, resume: bool = False
+) -> WriterRecord:
+    """`commands.open_writer`, on the collection, or on its group, which has its writers. One log write."""
+    command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over, resume=resume)
+    while True:
+        if not shard.known().group:
+            try:
+                return shard.run(command)
+            except CollectionInGroup:
+                continue
+        look = shard.look()
+        if look.view is None or look.group is None or not _is_member(shard, look):
+            continue
+        state = look.state
+        opened = partial(
+            open_member_writer,
+            member=state.shard_id,
+            joined=state.joined,
+            record=state.writers.get(name),
+            upper=applying.seen_through(state, look.view).upper,
+            name=name,
+            owner=owner,
+            take_over=take_over,
+            resume=resume,
+        )
+        try:
+            return shard.group(state.group).run(opened)
+        except (LeftGroup, CollectionNotFound):
+            continue
+
+
+def writer_record(shard: Shard, name: str) -> WriterRecord | None:
+    """The record of a writer; None if there is none. One log scan; in a group two."""
+    look = shard.look()
+    if look.group is None:
+        return look.state.writers.get(name)
+    return known_writer(look.group, look.state, name)
+
+
+def _is_member(shard: Shard, look: LogView) -> bool:
+    """Whether the collection and its group know of each other; if not, take the collection out of it."""
+    state, view = look.state, look.view
+    if view is None or not state.group:
+        return False
+    if look.group is None:
+        free(shard, state.group)
+        return False
+    if view.is_of(state.group, state.joined) and not view.leaving:
+        return True
+    part(shard.group(state.group), state.shard_id, shard)
+    return False
+
+
+def _base_state(look: LogView, idempotency: IdempotencyKey | None, runs: tuple[Run, ...] = ()) -> ShardState:
+    """The state to compute a write on: as readers see it, without the staged rows of its earlier attempts."""
+    seen = applying.seen_through(look.state, look.view)
+    seen = awaiting.without(seen, awaiting.waiting_for(seen, runs))
+    return seen if look.group is None else alone(seen, look.group, idempotency)
+
+
+class _Attempt:
+    """A write as a transaction with one member. It keeps its id however often it is computed again.
+
+    Args:
+        shard: the collection's shard.
+        write: the write.
+    """
+
+    def __init__(self, shard: Shard, write: Write) -> None:
+        # Runs that may be tried again must keep their names, so their inline parts are never moved to stored
+        # ones.
+        self._write = replace(write, inline_bytes_max=None) if write.offered else write
+        self._shard = shard
+        self._id = shard.env.ids.fresh()
+        self._given_up: frozenset[str] = frozenset()
+        self._is_staged = False
+
+    def tried(self, look: LogView) -> Done[Appended] | None:
+        """Try the write on a state of collection and group; None: compute it again on a newer one."""
+        write, view, group = self._write, look.view, look.group
+        if view is None or group is None or self._has_given_up_others(look, group):
+            return None
+        seen = _base_state(look, write.idempotency, write.runs)
+        found = self._worked_out(seen)
+        if isinstance(found, NoOp):
+            self._withdraw()
+            return Done(found.result, rollup_due=False)
+        awaited = Awaited(self._id, group.seqno, self._shard.env.clock.now_ms())
+        staged: Done[bool] = Done(False, rollup_due=False)
+        if found.runs:
+            staged = self._staged(view, awaited, found, seen.upper)
+            if not staged.result:
+                return None
+        said = self._decided(_wanted(found, seen, look, awaited, write))
+        if said is None:
+            return None
+        if said.already:
+            self._withdraw()
+        return Done(said, rollup_due=False, merges_due=staged.merges_due)
+
+    def _worked_out(self, seen: ShardState) -> Addition | NoOp[Appended]:
+        """Compute the write on a state; raises if it is refused."""
+        try:
+            found = plan(seen, self._write)
+            if isinstance(found, Refused):
+                raise found.error
+        except AlreadyTaken as error:
+            raise self.told(error) from error
+        except TidelakeError as error:
+            self._refused()
+            raise self._shard.named(error) from None
+        return found
+
+    def told(self, error: AlreadyTaken) -> AlreadyTaken | UploadExpired:
+        """The error to raise when a part is taken already.
+
+        If this attempt had staged the parts, another one has removed and barred them since: the upload has
+        expired, and is in no state.
+        """
+        if not self._is_staged:
+            return error
+        return UploadExpired(error.name, names.uploaded_at(error.name) or 0, self._shard.known().seqno)
+
+    def _has_given_up_others(self, look: LogView, group: ShardState) -> bool:
+        """Make sure that no earlier attempt with the same runs can be committed; False if there is none.
+
+        SUBTLE: such an attempt may still be running, so expire it in the group.
+        """
+        seen = applying.seen_through(look.state, look.view)
+        waiting = awaiting.waiting_for(seen, self._write.runs).values()
+        others = [one for one in waiting if one.transaction not in {self._id, *self._given_up}]
+        if not others:
+            return False
+        before = max(one.begun for one in others) + 1
+        self._shard.group(group.shard_id).run(partial(deciding.expire, before=before))
+        # If one of them was decided before, the next look shows that.
+        self._given_up |= {one.transaction for one in others}
+        return True
+
+    def _staged(self, view: GroupView, awaited: Awaited, found: Addition, checked: Frontier) -> Done[bool]:
+        step = partial(
+            awaiting.stage_single,
+            view=view,
+            awaited=awaited,
+            found=found,
+            checked=checked,
+            given_up=self._given_up,
+            inline_bytes_max=self._write.inline_bytes_max,
+        )
+        try:
+            done = self._shard.carry_out(step)
+        except (LeftGroup, UpperMismatch, UpdateBeforeLower):
+            # The collection has changed since this look.
+            return Done(False, rollup_due=False)
+        except OutcomeUnknown as error:
+            message = f"the write is not in, and it is not known whether its rows are staged: {error}"
+            raise StoreUnavailable(message) from error
+        except AlreadyTaken as error:
+            raise self.told(error) from error
+        except TidelakeError:
+            self._refused()
+            raise
+        self._is_staged = self._is_staged or done.result
+        return done
+
+    def _decided(self, wanted: Single) -> Appended | None:
+        """Ask the group for its decision; None: the state that the write depends on has changed."""
+        try:
+            group = self._shard.group(wanted.group)
+            return group.run(partial(decide_single, wanted=wanted))
+        except _STALE:
+            return None
+        except (WriterFenced, UsageError, StoreUnavailable):
+            # The write is certainly not in.
+            self._refused()
+            raise
+
+    def _refused(self) -> None:
+        if not self._write.offered:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Remove the staged rows of a write that is not in.
+
+        Raises:
+            StoreUnavailable: the rows may still be staged, so their parts must stay.
+        """
+        if not self._is_staged:
+            return
+        try:
+            self._shard.run(partial(awaiting.withdraw, transactions=frozenset([self._id])))
+        except OutcomeUnknown as error:
+            message = f"the write is not in, and it is not known whether what it staged is removed: {error}"
+            raise StoreUnavailable(message) from error
+        self._is_staged = False
+
+
+def _wanted(found: Addition, seen: ShardState, look: LogView, awaited: Awaited, write: Write) -> Single:
+    """The question to the group: whether the write may be committed."""
+    firsts = [part.seen_times[0] for run in found.runs for part in run.parts]
+    first = min(firsts) if firsts and found.stays_open else found.floats
+    state, group, view = look.state, look.group, look.view
+    at_any = found.stays_open or found.floats is not None
+    return Single(
+        awaited.transaction,
+        awaited.begun,
+        state.group,
+        state.shard_id,
+        state.joined,
+        seen.upper,
+        first,
+        found.bounds.upper,
+        has_rows=bool(found.runs),
+        lower=None if at_any else seen.upper,
+        floats=found.floats is not None,
+        latest=group.seqno if write.seen is not None and group is not None else None,
+        idempotency=write.idempotency,
+        record=None if write.idempotency is None else state.writers.get(write.idempotency.writer),
+        applied=frozenset(view.decided) if found.runs and view is not None else frozenset(),
+    )

@@ -1,0 +1,205 @@
+"""The parts that a write has put into the store: owns whether they may be deleted.
+
+A part that a state names must never be deleted. So parts go only if it is certain that none does: the write
+was not tried, the state refused it (`NOT_IN`), or the data was in before. After any other error the write may
+be in, and the parts stay; garbage collection finds those that stay for nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from tidelake.errors import (
+    AlreadyTaken,
+    Closed,
+    CollectionDropped,
+    CollectionInGroup,
+    IncompatibleSchema,
+    InlineFull,
+    LeftGroup,
+    StoreUnavailable,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
+    UploadExpired,
+    UpperMismatch,
+    WriterFenced,
+)
+from tidelake.model.batch import Part, Run
+from tidelake.shard.engine.requests import Done
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
+from tidelake.shard.runs.upload import discard, stored, write_table
+from tidelake.shard.upkeep.tending import admit, make_room, tend_if_due
+from tidelake.shard.write.batch import Batch
+from tidelake.state.write.write import Appended
+
+NOT_IN = (
+    CollectionInGroup,
+    LeftGroup,
+    UpperMismatch,
+    WriterFenced,
+    UpdateBeforeLower,
+    UpdateNotBeforeUpper,
+    UploadExpired,
+    CollectionDropped,
+    IncompatibleSchema,
+)
+"""Errors that only a state's refusal raises, so that the write is certainly not in.
+
+`UsageError` is not among them, since it may come from anywhere.
+"""
+
+# The most uploads of one write: an upload that expired before its commit is made again.
+UPLOADS_MAX = 4
+
+R = TypeVar("R")
+Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[R]]
+
+
+class Uploads:
+    """The uploaded runs of one write. As a context manager, it deletes what is in no state after an error.
+
+    Args:
+        shard: the shard.
+        runs: the runs.
+        owned: whether this write has uploaded them, so that nothing else may offer them.
+
+    Attributes:
+        runs: the runs; inline parts may have been moved to stored ones.
+    """
+
+    def __init__(self, shard: Shard, runs: tuple[Run, ...], *, owned: bool = True) -> None:
+        self._shard, self.runs = shard, runs
+        self._owned: tuple[Run, ...] = runs if owned else ()
+        self._tried = False
+
+    def __enter__(self) -> "Uploads":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and (not self._tried or isinstance(error, NOT_IN)):
+            self._discard()
+
+    def offer(self, attempt: Attempt[R], unneeded: Callable[[R], bool]) -> Done[R]:
+        """Offer the runs to a state; delete them if they are not needed.
+
+        If the state has no room for inline parts, merge those in it into stored parts and try again; if that
+        does not help, store the inline parts of these runs.
+
+        Args:
+            attempt: offers runs once.
+            unneeded: tells from its result that the runs are in no state.
+        """
+        try:
+            done = self._offered(attempt)
+        except InlineFull:
+            make_room(self._shard)
+            try:
+                done = self._offered(attempt)
+            except InlineFull:
+                self._store_inline()
+                done = self._offered(attempt)
+        if unneeded(done.result):
+            self._discard()
+        # The others are the state's.
+        self._owned = ()
+        return done
+
+    def _offered(self, attempt: Attempt[R]) -> Done[R]:
+        self._tried = True
+        return attempt(self.runs)
+
+    def _store_inline(self) -> None:
+        shard, before = self._shard, {part.name for run in self.runs for part in run.parts}
+        spec = shard.version_of(shard.known()).spec
+        self.runs = stored(spec, shard.stores.blobs, shard.env, self.runs)
+        fresh = (Run((part,)) for run in self.runs for part in run.parts if part.name not in before)
+        self._owned += tuple(fresh)
+
+    def _discard(self) -> None:
+        discard(self._shard.stores.blobs, self._shard.env, self._owned)
+
+
+class Handles:
+    """The batches of one append: used by it, and their owners' again if it is certainly not in.
+
+    Args:
+        shard: the shard.
+        batches: the batches.
+    """
+
+    def __init__(self, shard: Shard, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+        self._shard = shard
+        self._taken: list[Batch] = []
+        self.tried = False
+
+    def __enter__(self) -> "Handles":
+        try:
+            for batch in self.batches:
+                batch.take("appended")
+                self._taken.append(batch)
+        except BaseException:
+            self._give_back(offered=False)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # SUBTLE: also if the lake was closed: it refuses a command before it begins, never in the middle.
+        if error is not None and (not self.tried or isinstance(error, (*NOT_IN, Closed))):
+            # In a group the runs stay staged for another attempt, until that comes or they are too old.
+            self._give_back(offered=self.tried and bool(self._shard.known().group))
+        elif isinstance(error, StoreUnavailable | AlreadyTaken):
+            self._give_back(offered=True)
+
+    def _give_back(self, *, offered: bool) -> None:
+        for batch in self._taken:
+            batch.give_back(offered=offered)
+
+    def drop(self, batch: Batch, parts: tuple[Part, ...]) -> None:
+        """Delete parts that an append left out.
+
+        Parts of a sent batch stay: a copy of it may be appended for just these parts.
+        """
+        if parts and not batch.sent:
+            discard(self._shard.stores.blobs, self._shard.env, [Run(parts)])
+
+
+def appended(shard: Shard, uploads: Uploads, attempt: Attempt[Appended]) -> Appended:
+    """Append uploads, with the backpressure before and the merges after it."""
+    waited_s = admit(shard)
+    done = uploads.offer(attempt, is_in_already)
+    tend_if_due(shard, done)
+    return replace(done.result, waited_s=waited_s) if waited_s else done.result
+
+
+def is_in_already(answer: Appended) -> bool:
+    """Whether nothing had to be written."""
+    return answer.already
+
+
+def uploading(shard: Shard, spec: ShardSpec, table: pa.Table, offer: Callable[[Uploads], R]) -> R:
+    """Upload a table and offer it; start over if the upload has expired.
+
+    It expires if the state that this handle knew, whose seqno it names, is too old, or if it was staged in a
+    group that the collection has left.
+    """
+    for _ in range(UPLOADS_MAX - 1):
+        try:
+            return _uploading_once(shard, spec, table, offer)
+        except UploadExpired:
+            # The refusal was made on the newest state, which the next upload names.
+            spec = replace(spec, seqno=shard.known().seqno)
+    return _uploading_once(shard, spec, table, offer)
+
+
+def _uploading_once(shard: Shard, spec: ShardSpec, table: pa.Table, offer: Callable[[Uploads], R]) -> R:
+    with Uploads(shard, write_table(spec, shard.stores.blobs, shard.env, table)) as uploads:
+        return offer(uploads)

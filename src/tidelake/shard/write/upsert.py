@@ -1,0 +1,318 @@
+"""Upserts, replacements and deletes by this process: reads the newest state and appends the differences.
+
+Owns the retry loop: differences are valid only at the upper that they were computed for, so after another
+writer's append they are computed again. The loop has no limit, as each retry means that another append
+succeeded.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.ingest.astable import as_table
+from tidelake.data.ingest.events import EventColumns, read_events
+from tidelake.data.ingest.upsert import Resolved
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.query.selection import bind
+from tidelake.errors import UploadExpired, UpperMismatch
+from tidelake.model import time as times
+from tidelake.model.batch import Run
+from tidelake.model.query import AsOf
+from tidelake.model.schema import DIFF
+from tidelake.model.selection import ReadOptions
+from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.engine.lease import Lease
+from tidelake.shard.engine.requests import Done
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.spec import ShardSpec
+from tidelake.shard.engine.version import Version
+from tidelake.shard.runs.difference import differences, negated
+from tidelake.shard.runs.read import rows, sources_of
+from tidelake.shard.runs.upload import normalized
+from tidelake.shard.write import single
+from tidelake.shard.write.append import (
+    commit_floor,
+    past_last,
+    under_newest_schema,
+    with_fingerprint,
+    write_of,
+)
+from tidelake.shard.write.builder import BatchBuilder
+from tidelake.shard.write.replacement import check_open, check_total
+from tidelake.shard.write.uploads import Uploads, appended
+from tidelake.shard.write.upserter import OldRows, Upserter
+from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.state.write.staging import Seen
+from tidelake.state.write.write import Appended, Exactly, already_in
+
+
+@dataclass
+class Difference:
+    """The updates that one attempt appends.
+
+    Attributes:
+        seen: the contents that they depend on.
+        updates: the updates, sorted and consolidated.
+        end: the last time that was asked for, known once `updates` was read to its end; None: there is none,
+            and without updates nothing has to be written.
+        picked: the time that was picked, since none was asked for; None: none was.
+        removed: rows that go because their removal was asked for, known as `end` is.
+        absent: removals of keys that have no row, known as `end` is.
+    """
+
+    seen: Seen
+    updates: Iterator[pa.RecordBatch]
+    end: Time | None
+    picked: Time | None = None
+    removed: int = 0
+    absent: int = 0
+
+    def see(self, found: Resolved) -> None:
+        """Count what removals did."""
+        self.removed += found.removed
+        self.absent += found.absent
+
+
+Attempt: TypeAlias = Callable[[Version], Difference]
+
+
+def upsert(
+    shard: Shard,
+    data: object,
+    columns: EventColumns,
+    time: Time | None = None,
+    idempotency: IdempotencyKey | None = None,
+    *,
+    old_rows: OldRows | None = None,
+) -> Appended:
+    """Replace the rows of the keys of a table by its rows.
+
+    Args:
+        shard: the shard to write to.
+        data: events, as `tidelake.data.ingest.events.read_events` takes them. Of tied events the later row
+            wins.
+        columns: the columns that order events and mark deletes.
+        time: the time of all events; None: they have a time column, or get a time at the commit.
+        idempotency: the claim to append under.
+        old_rows: a source of the present rows that is asked before the store.
+
+    Raises:
+        InvalidUpdates, UpdateBeforeLower: an event cannot be taken. Nothing was written.
+    """
+    given = as_table(data)
+
+    # The time of the call is no part of the rows: a retry at `now` has another one.
+    def fitted(spec: ShardSpec) -> pa.Table:
+        return read_events(
+            given,
+            spec.schema,
+            spec.domain,
+            columns,
+            time=time if _has_times(spec.domain, given) else spec.domain.minimum,
+            optional=spec.optional,
+            dropped=spec.dropped,
+        )
+
+    attempt = upserting(shard, given, columns, time, old_rows=old_rows)
+    return _written(shard, attempt, idempotency, fitted)
+
+
+def upserting(
+    shard: Shard,
+    given: pa.Table,
+    columns: EventColumns,
+    time: Time | None = None,
+    *,
+    old_rows: OldRows | None = None,
+) -> Attempt:
+    """A function that computes an upsert on a version; arguments and errors as `upsert`."""
+    timed = _has_times(shard.spec.domain, given)
+
+    def difference(version: Version) -> Difference:
+        state, spec = version.state, version.spec
+        columns.check(spec.schema, spec.domain)
+        picked = commit_floor(shard, state) if time is None and not timed else None
+        upserter = Upserter.at(version, columns, picked if time is None else time)
+        last = _last_time(given, spec, columns) if time is None and timed and len(state.staged) else None
+        reach = last if last is not None and last > upserter.as_of else None
+        if reach is not None:
+            upserter = upserter.reaching(state, reach)
+        seen = Seen(state.seqno, upserter.as_of if reach is None else reach)
+        found = Difference(seen, iter(()), time, picked)
+
+        def updates() -> Iterator[pa.RecordBatch]:
+            for events, changed in upserter.resolved(shard.stores.blobs, [given], old_rows, last=reach):
+                found.see(changed)
+                if timed:
+                    last = pc.max(events.column(spec.domain.columns[0])).as_py()
+                    found.end = last if found.end is None else max(found.end, last)
+                yield from changed.updates.to_batches()
+
+        found.updates = updates()
+        return found
+
+    return difference
+
+
+def _last_time(given: pa.Table, spec: ShardSpec, columns: EventColumns) -> int | None:
+    """The last time of events that have times of their own."""
+    events = read_events(
+        given, spec.schema, spec.domain, columns, optional=spec.optional, dropped=spec.dropped
+    )
+    last: int | None = pc.max(events.column(spec.domain.columns[0])).as_py()
+    return last
+
+
+def replace(
+    shard: Shard, data: object, time: Time | None = None, idempotency: IdempotencyKey | None = None
+) -> Appended:
+    """Replace the contents by the rows of a table. Whole rows are compared, with their multiplicity.
+
+    Args:
+        shard: the shard to write to.
+        data: key and value columns, as `tidelake.data.ingest.updates.normalize` takes them. A `_diff` column,
+            if present, is the multiplicity of each row.
+        time: the time of the change; None: picked at the commit.
+        idempotency: the claim to append under.
+
+    Raises:
+        InvalidUpdates, UpdateBeforeLower: the table or the time cannot be taken. Nothing was written.
+    """
+    given = as_table(data)
+
+    def fitted(spec: ShardSpec) -> pa.Table:
+        return normalized(spec, given, spec.domain.minimum)
+
+    return _written(shard, replacing(shard, given, time), idempotency, fitted)
+
+
+def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attempt:
+    """A function that computes a replacement on a version; arguments and errors as `replace`."""
+    check_total(shard.spec)
+
+    def difference(version: Version) -> Difference:
+        state, spec = version.state, version.spec
+        at = commit_floor(shard, state) if time is None else time
+        check_open(state, at)
+        table = normalized(spec, given, at)
+        new = consolidate(table, spec.schema, spec.domain)
+        old, _ = sources_of(state, AsOf(at))
+        updates = differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
+        return Difference(
+            Seen(state.seqno, times.parts(at)[0]), updates, time, None if time is not None else at
+        )
+
+    return difference
+
+
+def delete(
+    shard: Shard, where: str, time: Time | None = None, idempotency: IdempotencyKey | None = None
+) -> Appended:
+    """Remove the rows that a condition is true for.
+
+    Args:
+        shard: the shard to write to.
+        where: the condition, as for reads.
+        time: the time of the change; None: picked at the commit.
+        idempotency: the claim to append under.
+
+    Raises:
+        UsageError, UpdateBeforeLower: the condition or the time cannot be taken. Nothing was written.
+    """
+    asked = pa.table({"where": [where]})
+    return _written(shard, deleting(shard, where, time), idempotency, lambda _spec: asked)
+
+
+def deleting(shard: Shard, where: str, time: Time | None = None) -> Attempt:
+    """A function that computes a delete on a version; arguments and errors as `delete`."""
+    check_total(shard.spec)
+    options = ReadOptions(where=where)
+
+    def difference(version: Version) -> Difference:
+        state, spec = version.state, version.spec
+        at = commit_floor(shard, state) if time is None else time
+        check_open(state, at)
+        selection = bind(options, spec.schema)
+        old, query = sources_of(state, AsOf(at))
+        found = Difference(
+            Seen(state.seqno, times.parts(at)[0]), iter(()), time, None if time is not None else at
+        )
+
+        def updates() -> Iterator[pa.RecordBatch]:
+            with closing(rows(spec, shard.stores.blobs, old, query, selection=selection)) as there:
+                for batch in map(negated, there):
+                    found.removed -= pc.sum(batch.column(DIFF)).as_py() or 0
+                    yield batch
+
+        found.updates = updates()
+        return found
+
+    return difference
+
+
+def _has_times(domain: TimeDomain, given: pa.Table) -> bool:
+    return any(name in given.column_names for name in domain.columns)
+
+
+def _written(
+    shard: Shard,
+    attempt: Attempt,
+    claimed: IdempotencyKey | None,
+    fitted: Callable[[ShardSpec], pa.Table],
+) -> Appended:
+    """Commit what an attempt computes, under a claim whose content is the fingerprint of the fitted rows."""
+
+    def under_newest(spec: ShardSpec) -> Appended:
+        idempotency = None if claimed is None else with_fingerprint(claimed, fitted(spec))
+        while True:
+            version = shard.apply_decided()
+            known = (
+                single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
+                if idempotency
+                else None
+            )
+            if known is not None:
+                return known
+            try:
+                return _append(shard, version, attempt(version), idempotency)
+            except (UpperMismatch, UploadExpired):
+                # Another append was first: the old rows may have changed.
+                if shard.version().upper.closed:
+                    raise
+                shard.env.recorder.count("append.again")
+
+    return under_newest_schema(shard, under_newest)
+
+
+def _append(
+    shard: Shard, version: Version, found: Difference, idempotency: IdempotencyKey | None
+) -> Appended:
+    spec, lower, last = version.spec, version.upper, -1
+    updates = Lease(shard).watch(version, found.updates)
+    with BatchBuilder(spec, shard.stores.blobs, shard.env, lower, sorted=True) as builder, closing(updates):
+        for batch in updates:
+            last = max(last, pc.max(batch.column(spec.domain.columns[0])).as_py())
+            builder.add(batch)
+        end = found.end if found.end is not None else last
+        if end == -1 and found.picked is not None and lower.less_equal(spec.domain.minimum):
+            # Nothing is closed yet: from now on the collection can be read.
+            end = found.picked
+        upper = lower if end == -1 else past_last(end)
+        built = builder.finish(upper)
+    if upper == lower and idempotency is None:
+        return Appended(lower, lower, already=True, removed=found.removed, absent=found.absent)
+    built.take("appended")
+    when = Exactly(lower, upper)
+
+    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
+        return single.carry_out(shard, write_of(shard, runs, when, idempotency, seen=found.seen, as_now=True))
+
+    with Uploads(shard, built.hollow.runs) as uploads:
+        done = appended(shard, uploads, attempt)
+    return done if done.already else dataclasses.replace(done, removed=found.removed, absent=found.absent)

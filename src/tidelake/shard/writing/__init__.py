@@ -1,1 +1,0 @@
-"""Writes updates to a shard: tables, and batches that were built before."""

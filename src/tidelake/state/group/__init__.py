@@ -1,0 +1,1 @@
+"""Collections whose times are closed together, and how a group decides for them."""

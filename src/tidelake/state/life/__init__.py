@@ -1,0 +1,1 @@
+"""What happens to a whole shard: holds, garbage, erasures, forks, copies, repairs, schemas, its end."""
