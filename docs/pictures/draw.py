@@ -16,8 +16,9 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query
 from tidelake.model.time import TimeDomain
+from tidelake.state.spine import fuel
 from tidelake.state.spine.bases import Base, Bases, needed
-from tidelake.state.spine.spine import Member, Spine, SpineBatch, SpineId, fuel
+from tidelake.state.spine.spine import Member, Spine, SpineBatch, SpineId
 from tidelake.state.spine.staged import Staging
 
 HERE = Path(__file__).resolve().parent

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidelake.data.ingest.updates import normalize, updates
+from tidelake.data.ingest import updates
+from tidelake.data.ingest.updates import normalize
 from tidelake.data.kernel.types import arrow_type, data_type, row_schema, schema_from_arrow, update_schema
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DataType

@@ -16,16 +16,9 @@ from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.encode import encode, encode_key
 from tidelake.data.kernel.types import schema_from_arrow, update_schema
 from tidelake.data.keys.keyset import KeySet
+from tidelake.data.part import container
 from tidelake.data.part import part as part_module
-from tidelake.data.part.part import (
-    PartWriter,
-    checksum,
-    container,
-    read_index,
-    read_part,
-    verify,
-    write_parts,
-)
+from tidelake.data.part.part import PartWriter, checksum, read_index, read_part, verify, write_parts
 from tidelake.data.part.stats import StatsSettings, Tally, summary
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError, StoreUnavailable
 from tidelake.model.time import TimeDomain

@@ -13,8 +13,9 @@ from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.types import schema_from_arrow, update_schema
 from tidelake.data.keys.keyset import KeySet
 from tidelake.data.part import part as part_module
+from tidelake.data.part import partfilter
 from tidelake.data.part.container import read_footer
-from tidelake.data.part.part import PartWriter, partfilter, write_parts
+from tidelake.data.part.part import PartWriter, write_parts
 from tidelake.data.part.partfilter import PartFilter, PartFilterBuilder, key_hashes
 from tidelake.data.part.scan import read_part
 from tidelake.data.part.stats import StatsSettings

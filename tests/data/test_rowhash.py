@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.select import select
 from tidelake.data.kernel.types import schema_from_arrow
+from tidelake.data.part import rowhash
 from tidelake.data.part.check import PartCheck
 from tidelake.data.part.inline import encode_inline
-from tidelake.data.part.part import read_part, rowhash, write_parts
+from tidelake.data.part.part import read_part, write_parts
 from tidelake.data.part.rowhash import row_hash
 from tidelake.data.part.stats import StatsSettings
 from tidelake.model.batch import ROW_HASHES

@@ -15,8 +15,9 @@ from tidelake.state.core.invariants import check_state, check_step
 from tidelake.state.core.partnames import indexed
 from tidelake.state.life import collecting
 from tidelake.state.life.holds import settle
+from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import MergeRequest, MergeResult, Policy, request
-from tidelake.state.spine.spine import Member, SpineBatch, SpineId, fuel
+from tidelake.state.spine.spine import Member, SpineBatch, SpineId
 
 F = Frontier.of
 SCHEMA = Schema((Column(0, "k", DataType("int64")),))

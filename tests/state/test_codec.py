@@ -30,7 +30,8 @@ from tidelake.state.core.state import (
     WriterRecord,
     Written,
 )
-from tidelake.state.spine.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId, fuel
+from tidelake.state.spine import fuel
+from tidelake.state.spine.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId
 
 
 def a_part(name, diff_sum=2**70, **kwargs):

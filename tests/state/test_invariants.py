@@ -27,17 +27,9 @@ from tidelake.state.core.formats import NEWEST
 from tidelake.state.core.garbage import Garbage, Sweep
 from tidelake.state.core.invariants import check_state, check_step
 from tidelake.state.core.state import Fork, Hold, MergeClaim, Origin, Rollup, WriterRecord
+from tidelake.state.spine import fuel
 from tidelake.state.spine.bases import Base, Bases
-from tidelake.state.spine.spine import (
-    FuelingMerge,
-    Member,
-    Spine,
-    SpineBatch,
-    SpineEdit,
-    SpineId,
-    fuel,
-    validate,
-)
+from tidelake.state.spine.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
 from tidelake.state.spine.staged import Awaited, Staged, Staging
 
 TUPLES = TimeDomain("tuple", 2)

@@ -11,6 +11,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state.life.holds import advance_since
+from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import (
     MergeRequest,
     MergeResult,
@@ -24,7 +25,7 @@ from tidelake.state.spine.merging import (
     worth_merging,
 )
 from tidelake.state.spine.space import must_merge_all
-from tidelake.state.spine.spine import Spine, SpineId, fuel
+from tidelake.state.spine.spine import Spine, SpineId
 from tidelake.state.upkeep.maintenance import apply_merge, collapse_levels
 from tidelake.state.write.write import Exactly
 

@@ -6,8 +6,9 @@ from shard_states import F, hollow, run
 from slow_spine import SlowSpine
 
 from tidelake.model.frontier import Frontier
+from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import MergeResult, placed, request
-from tidelake.state.spine.spine import Spine, SpineId, fuel, validate
+from tidelake.state.spine.spine import Spine, SpineId, validate
 from tiers import examples
 
 SIZES = st.one_of(

@@ -16,9 +16,10 @@ from tidelake.state.core import codec
 from tidelake.state.core.edits import Delta, Edits
 from tidelake.state.core.fields import Move
 from tidelake.state.core.state import FIRST
+from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import Policy, requests
 from tidelake.state.spine.space import must_merge_all
-from tidelake.state.spine.spine import Spine, fuel, validate
+from tidelake.state.spine.spine import Spine, validate
 from tidelake.state.upkeep.maintenance import exert_fuel
 from tidelake.state.write.write import AtCommit, Exactly
 from tiers import examples

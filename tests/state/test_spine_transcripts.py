@@ -24,6 +24,7 @@ from tidelake.state.core.commands import Commit
 from tidelake.state.core.edits import Edits
 from tidelake.state.core.fields import Move
 from tidelake.state.life.holds import advance_since
+from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import (
     MergeResult,
     Policy,
@@ -34,7 +35,7 @@ from tidelake.state.spine.merging import (
     requests,
 )
 from tidelake.state.spine.space import must_merge_all
-from tidelake.state.spine.spine import SpineId, fuel
+from tidelake.state.spine.spine import SpineId
 from tidelake.state.upkeep.claims import record_chunk
 from tidelake.state.upkeep.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel
 

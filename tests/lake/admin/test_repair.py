@@ -19,7 +19,8 @@ from tidelake.state.core.edits import Delta, Edits
 from tidelake.state.core.fields import Move
 from tidelake.state.core.garbage import Garbage
 from tidelake.state.core.state import MergeClaim, Rollup
-from tidelake.state.spine.spine import SpineEdit, SpineId, fuel
+from tidelake.state.spine import fuel
+from tidelake.state.spine.spine import SpineEdit, SpineId
 from tidelake.store.protocols import Entry
 from tidelake.testing.oracle import Oracle
 from tiers import some

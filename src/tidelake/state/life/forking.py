@@ -27,8 +27,8 @@ from tidelake.state.core.edits import Edits
 from tidelake.state.core.forks import is_borrower, lender
 from tidelake.state.core.partnames import indexed
 from tidelake.state.core.state import Fork, Origin, ShardState
-from tidelake.state.spine.bases import Base, Bases
 from tidelake.state.spine import fuel
+from tidelake.state.spine.bases import Base, Bases
 from tidelake.state.spine.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
 from tidelake.state.spine.staged import Staged, Staging, begins_before
 

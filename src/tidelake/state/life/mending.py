@@ -28,8 +28,8 @@ from tidelake.state.core.garbage import NEVER_READ, Garbage
 from tidelake.state.core.partnames import indexed
 from tidelake.state.core.state import FIRST, CriticalHold, Hold, ShardState
 from tidelake.state.core.tokens import by_last_day
-from tidelake.state.spine.bases import NO_BASES
 from tidelake.state.spine import fuel
+from tidelake.state.spine.bases import NO_BASES
 from tidelake.state.spine.spine import Member, Spine, SpineId
 from tidelake.state.spine.staged import Staged, Staging, begins_before
 

@@ -25,8 +25,8 @@ from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.edits import Edits
 from tidelake.state.core.garbage import expired
 from tidelake.state.core.state import ShardState
-from tidelake.state.spine.fuel import MergeDue
 from tidelake.state.spine import fuel
+from tidelake.state.spine.fuel import MergeDue
 from tidelake.state.spine.spine import SpineEdit
 from tidelake.state.spine.staged import Staged, begins_before, ends_before
 
