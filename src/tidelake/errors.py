@@ -18,6 +18,7 @@ names the object and, if there is one, the remedy.
     │   ├── CollectionNotFound        no collection of that name
     │   │   └── CollectionDropped     the collection was dropped
     │   ├── CollectionInGroup         its group decides its writes; handled inside Tidelake
+    │   ├── CollectionIsView          only its refresh writes to it: change its inputs
     │   ├── CollectionInUse           others hold it: close these readers, or use force
     │   ├── NotALake                  the directory holds no lake
     │   ├── ReadOnlyLake              the lake is open for reading only: open it with write access
@@ -232,6 +233,20 @@ class LeftGroup(TidelakeError):
         return (
             f"collection {self.collection!r} left its group while a transaction wrote to it; nothing of the "
             "transaction is in, write it again"
+        )
+
+
+class CollectionIsView(UsageError):
+    """A view is written by its refresh alone."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"collection {self.name!r} is a view, which only its refresh changes: change its inputs, drop it and "
+            "make another one, or write to a fork of it (lake.fork)"
         )
 
 

@@ -25,6 +25,7 @@ from tidelake.env import Env
 from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
+    CollectionIsView,
     CollectionNotFound,
     CorruptionError,
     InternalError,
@@ -329,7 +330,7 @@ class Machine:
 
     def named(self, error: TidelakeError) -> TidelakeError:
         """The error with the shard's title in place of its id, and with the unit of its times."""
-        if isinstance(error, CollectionDropped | CollectionInGroup):
+        if isinstance(error, CollectionDropped | CollectionInGroup | CollectionIsView):
             return type(error)(self.title)
         if isinstance(error, TimedError) and self._known is not None:
             return error.of(self._known.state.domain.unit)

@@ -89,6 +89,7 @@ class Shard:
         stores: the stores that hold its bytes.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
+        writes_as: what its writes say of themselves to a shard that has an owner.
         collected: when this handle last collected garbage.
         renewer: renews the leases of readers; the handles of one lake share it.
     """
@@ -109,6 +110,7 @@ class Shard:
         self.stores = stores
         self.env = env
         self.runner = env.ids.fresh()
+        self.writes_as = ""
         self.collected = Collected()
         self._machine = machine
         self._history = history

@@ -25,7 +25,9 @@ def join(group: Shard, shard: Shard, admitted: int) -> None:
         member = group.alive().memberships.get(id_)
         if member is None or member.leaving or member.admitted != admitted:
             raise LeftGroup(id_)
-        command = partial(joining.join, group=group_id, admitted=admitted, seen=seen.seqno)
+        command = partial(
+            joining.join, group=group_id, admitted=admitted, seen=seen.seqno, owner=shard.writes_as
+        )
         with suppress(LeftGroup):
             # The join fails with `LeftGroup` if the collection was written to since: then try again.
             return shard.run(command, alone=True)

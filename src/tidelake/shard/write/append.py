@@ -218,7 +218,9 @@ def _append(
     )
     # Preview before the upload, so that a writer that is late or fenced uploads nothing.
     if idempotency is not None or not isinstance(when, AtCommit) or not _stays_inline(spec, table):
-        known = single.preview(shard, partial(expected, write=Write((), when, idempotency)), idempotency)
+        known = single.preview(
+            shard, partial(expected, write=write_of(shard, (), when, idempotency)), idempotency
+        )
         if known is not None and known.already:
             return known
     return _upload(shard, spec, table, when, idempotency)
@@ -269,4 +271,4 @@ def write_of(
 ) -> Write:
     """A write within the room that the settings leave for inline parts."""
     limit = shard.spec.config.inline_total_bytes
-    return Write(runs, when, idempotency, seen, offered, as_now, limit)
+    return Write(runs, when, idempotency, seen, offered, as_now, limit, shard.writes_as)

@@ -169,7 +169,14 @@ def prepare(
         UpdateBeforeLower: a time of the rows is closed.
         InvalidUpdates: the table does not fit the collection.
     """
-    ask = partial(awaiting.prepare, group=stay.group, joined=stay.joined, awaited=awaited, as_now=True)
+    ask = partial(
+        awaiting.prepare,
+        group=stay.group,
+        joined=stay.joined,
+        awaited=awaited,
+        as_now=True,
+        owner=shard.writes_as,
+    )
     return under_newest_schema(shard, lambda spec: _prepared(shard, spec, ask, given, time))
 
 
@@ -303,6 +310,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
         checked=state.upper,
         inline_bytes_max=spec.config.inline_total_bytes,
         as_now=True,
+        owner=shard.writes_as,
     )
     with Uploads(shard, runs) as uploads:
         refusal = unseen(state, Bounds(state.upper, past_last(ends[1]), state.minimum), found.seen)

@@ -197,6 +197,19 @@ class Rollup:
     batches: int
 
 
+@dataclass(frozen=True)
+class Owned:
+    """The program that alone writes to a shard.
+
+    Attributes:
+        by: what its writes say of themselves.
+        definition: how it knows what to write, as text.
+    """
+
+    by: str
+    definition: str
+
+
 FIRST = Rollup(0, "0" * 32, 0, 0)
 UNSWEPT = Sweep()
 UNSTAGED = Staging()
@@ -248,6 +261,7 @@ class StateFields:
         erasures: those that were asked for, by id.
         closed_ms: wall clock when the last time before `upper` was closed; 0: unknown. Edits have it if that
             was in another commit, of the group.
+        owned: who alone writes to it; None: any writer.
     """
 
     since: Moving = moving()
@@ -280,6 +294,7 @@ class StateFields:
     unpaid: Value[Unpaid | None] = value(None)
     erasures: Growing[str, Erasure] = growing(anew=True)
     closed_ms: Declared[int, int | None] = by_rule(0, lambda: None)
+    owned: Value[Owned | None] = value(None)
 
 
 @of_state

@@ -16,6 +16,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.edits import Edits, stepped
+from tidelake.state.core.owned import not_for
 from tidelake.state.core.partnames import by_seqno
 from tidelake.state.core.state import ShardState
 from tidelake.state.group.applying import apply_decided
@@ -37,10 +38,11 @@ def prepare(
     inline_bytes_max: int | None = None,
     as_now: bool = False,
     offered: tuple[Part, ...] = (),
+    owner: str = "",
 ) -> Outcome[bool]:
     """Stage runs for a transaction. False if they are staged already, or there are none; refused as `stage`.
 
-    `offered` and `as_now` as for `append`. What was taken once is not taken again, even if its transaction is
+    `offered`, `as_now` and `owner` as for `append`. What was taken once is not taken again, even if its transaction is
     given up.
 
     Refused with `LeftGroup` if the collection is no longer in the group, or came back to it since.
@@ -49,6 +51,9 @@ def prepare(
         return Refused(CollectionDropped(state.shard_id))
     if (state.group, state.joined) != (group, joined):
         return Refused(LeftGroup(state.shard_id))
+    strange = not_for(state, owner)
+    if strange is not None:
+        return Refused(strange)
     if not runs:
         return NoOp(False)
     there = state.staged.batches.get(runs[0].parts[0].name)

@@ -19,11 +19,14 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.decisions import Membership
 from tidelake.state.core.edits import Edits
+from tidelake.state.core.owned import not_for
 from tidelake.state.core.state import ShardState
 from tidelake.state.write.clockbounds import closed_for
 
 
-def join(state: ShardState, _now_ms: int, group: str, admitted: int, seen: int) -> Outcome[None]:
+def join(
+    state: ShardState, _now_ms: int, group: str, admitted: int, seen: int, owner: str = ""
+) -> Outcome[None]:
     """Let a group decide the writes of the collection.
 
     Refused with `LeftGroup` if the collection has a newer state than `seen`: read both again.
@@ -38,11 +41,15 @@ def join(state: ShardState, _now_ms: int, group: str, admitted: int, seen: int) 
         group: its id.
         admitted: seqno of the group's state that took the collection in; it is not leaving there.
         seen: seqno of the collection's state that was read before the group.
+        owner: who asks; a collection that has an owner is taken in by no other.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if state.group == group and admitted <= state.joined:
         return NoOp(None)
+    strange = not_for(state, owner)
+    if strange is not None:
+        return Refused(strange)
     if state.group not in ("", group):
         return Refused(CollectionInGroup(state.shard_id))
     if not state.domain.total_order:

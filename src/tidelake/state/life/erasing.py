@@ -16,6 +16,7 @@ from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.edits import Edits
 from tidelake.state.core.erasures import Erasure
 from tidelake.state.core.forks import is_borrowed
+from tidelake.state.core.owned import not_for
 from tidelake.state.core.partnames import too_late
 from tidelake.state.core.state import FIRST, Hold, ShardState
 from tidelake.state.spine.spine import Member, SpineBatch, SpineEdit
@@ -45,6 +46,9 @@ def ask(
         return Refused(CollectionDropped(state.shard_id))
     if id_ in state.erasures:
         return NoOp(False)
+    strange = not_for(state, "")
+    if strange is not None:
+        return Refused(strange)
     if schema_id not in (None, state.schema_id):
         return Refused(
             IncompatibleSchema(f"the columns have changed since schema {schema_id}: give the keys again")

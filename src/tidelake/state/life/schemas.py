@@ -11,6 +11,7 @@ from tidelake.model.evolution import evolved, to_rename, with_names
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.edits import Edits
+from tidelake.state.core.owned import not_for
 from tidelake.state.core.state import ShardState
 
 
@@ -53,6 +54,9 @@ def evolve(
         return Refused(error)
     if next_ == state.schema:
         return NoOp(state.schema_id)
+    strange = not_for(state, "")
+    if strange is not None:
+        return Refused(strange)
     id_ = state.schema_id + 1
     return Commit(Edits(schemas={id_: SchemaVersion(next_, state.seqno + 1, renamed)}), id_)
 

@@ -28,6 +28,7 @@ from tidelake.model.time import Time, TimeDomain
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.edits import Edits
 from tidelake.state.core.fields import Move
+from tidelake.state.core.owned import not_for
 from tidelake.state.core.partnames import by_seqno, repeated, too_late
 from tidelake.state.core.state import ShardState, Written
 from tidelake.state.spine.staged import Staged
@@ -104,6 +105,7 @@ class Write:
             taken at most once, and may be tried again after a refusal.
         as_now: refuse rows with a column that was dropped or renamed since they were written.
         inline_bytes_max: inline parts of the state must take less; None: no limit.
+        owner: who writes; a shard that has an owner takes no other writes.
     """
 
     runs: tuple[Run, ...]
@@ -113,6 +115,7 @@ class Write:
     offered: tuple[Part, ...] = ()
     as_now: bool = False
     inline_bytes_max: int | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,12 +221,15 @@ def plan(state: ShardState, write: Write) -> Addition | NoOp[Appended] | Refused
 
     Refused with `WriterFenced`, `AlreadyTaken`, `UpperMismatch`, `UpdateBeforeLower`, `UpdateNotBeforeUpper`,
     `IncompatibleSchema` (rows of a schema that is not registered; see also `Write.as_now`), `UploadExpired`,
-    `InlineFull` or a usage error.
+    `InlineFull`, `CollectionIsView` or a usage error.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
+    strange_writer = not_for(state, write.owner)
+    if strange_writer is not None:
+        return Refused(strange_writer)
     decided = answer_of_state(state, write.idempotency, Appended.before)
     if decided is not None:
         return decided
