@@ -20,7 +20,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state.core import codec, commands
+from tidelake.state.core import codec, commands, owned
 from tidelake.state.core.agreed import NAMES, Agreed
 from tidelake.state.core.commands import Commit
 from tidelake.state.core.decisions import GroupView
@@ -28,7 +28,7 @@ from tidelake.state.core.edits import Delta, Edits, apply, stepped
 from tidelake.state.core.erasures import Erasure
 from tidelake.state.core.formats import FIRST, NEWEST
 from tidelake.state.core.invariants import check_state, check_step
-from tidelake.state.core.state import Retention, Rollup
+from tidelake.state.core.state import Owned, Retention, Rollup
 from tidelake.state.core.tokens import DAY_MS
 from tidelake.state.group import applying, awaiting, deciding, joining, single
 from tidelake.state.group.deciding import Intent, Share
@@ -138,6 +138,7 @@ class World:
         runs = (Run((self.fresh(at, at),)),) if written else self.runs(at, max(at, end - 1))
         seen = Seen(max(0, self.state.seqno - rng.randint(0, 2))) if rng.random() < 0.2 else None
         write = Write(runs, when, self.claim(), seen, self.offered(runs), as_now=rng.random() < 0.2)
+        write = replace(write, owner=self.writes_as())
         return partial(commit, write=write)
 
     def stage(self):
@@ -146,6 +147,13 @@ class World:
         offered = self.offered(runs)
         when = OpenTimes(self.checked(runs), seal_to)
         return partial(commit, write=Write(runs, when, self.claim(), offered=offered))
+
+    def own(self):
+        return partial(owned.own, owned=Owned("o", "definition"), since=F(self.at))
+
+    def writes_as(self):
+        """The owner of the shard, mostly, if it has one."""
+        return "" if self.state.owned is None or self.rng.random() < 0.2 else self.state.owned.by
 
     def checked(self, runs):
         """A frontier that no time of some runs is before."""
@@ -396,7 +404,8 @@ class World:
         return partial(forking.let_go, known=self.rng.random() < 0.5)
 
     def join(self):
-        return partial(joining.join, group=GROUP, admitted=self.state.joined + 1, seen=self.state.seqno)
+        seen, owner = self.state.seqno, self.writes_as()
+        return partial(joining.join, group=GROUP, admitted=self.state.joined + 1, seen=seen, owner=owner)
 
     def prepare(self):
         state, at = self.state, self.at
@@ -406,6 +415,7 @@ class World:
             "checked": self.checked(runs),
             "movable": self.rng.random() < 0.5,
             "offered": self.offered(runs),
+            "owner": self.writes_as(),
         }
         return partial(awaiting.prepare, group=GROUP, joined=state.joined, awaited=awaited, runs=runs, **more)
 
@@ -598,7 +608,7 @@ RARE = [
     name
     for name, one in vars(World).items()
     if inspect.isfunction(one) and list(inspect.signature(one).parameters) == ["self"]
-    and name not in ("command", "step", "claim", "some_claim", "request", "base")
+    and name not in ("command", "step", "claim", "some_claim", "request", "base", "writes_as")
 ]  # fmt: skip
 
 

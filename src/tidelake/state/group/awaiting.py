@@ -42,8 +42,8 @@ def prepare(
 ) -> Outcome[bool]:
     """Stage runs for a transaction. False if they are staged already, or there are none; refused as `stage`.
 
-    `offered`, `as_now` and `owner` as for `append`. What was taken once is not taken again, even if its transaction is
-    given up.
+    `offered`, `as_now` and `owner` as for `append`. What was taken once is not taken again, even if its
+    transaction is given up.
 
     Refused with `LeftGroup` if the collection is no longer in the group, or came back to it since.
     """
