@@ -245,8 +245,8 @@ class CollectionIsView(UsageError):
 
     def __str__(self) -> str:
         return (
-            f"collection {self.name!r} is a view, which only its refresh changes: change its inputs, make another "
-            "view, or write to a fork of it (lake.fork)"
+            f"collection {self.name!r} is a view, which only its refresh changes: change its inputs, make "
+            "another view, or write to a fork of it (lake.fork)"
         )
 
 
