@@ -295,11 +295,14 @@ class StaysHere(UsageError, TypeError):
 
 
 class UpperMismatch(TimedError, TidelakeError):
-    """The shard's upper was not the expected one. Nothing was written."""
+    """The shard's upper was not the expected one. Nothing was written.
 
-    def __init__(self, expected: object, current: object) -> None:
-        super().__init__(expected, current)
-        self.expected, self.current = expected, current
+    `name` is the collection's, if several were written.
+    """
+
+    def __init__(self, expected: object, current: object, name: str = "") -> None:
+        super().__init__(expected, current, *([name] if name else []))
+        self.expected, self.current, self.name = expected, current, name
 
     def __str__(self) -> str:
         if str(self.current) == "[]":
@@ -310,7 +313,8 @@ class UpperMismatch(TimedError, TidelakeError):
                 "read that this write depends on: read them again and write what follows from them"
             )
         return (
-            f"the upper is {self._text(self.current)}, not the expected {self._text(self.expected)}: "
+            f"the upper{f' of {self.name!r}' if self.name else ''} is {self._text(self.current)}, not the "
+            f"expected {self._text(self.expected)}: "
             "another writer was first; read up to the current upper and append from there"
         )
 

@@ -256,11 +256,9 @@ def test_a_conflict_in_the_second_collection_stores_the_first_ones_rows_once(lak
 
 def test_rows_never_move_back_below_what_their_collection_closed_alone(lake):
     lake.collection("b").append(at([99], [1]))
-    txn = lake.transaction(time=200, lower=F(7))
+    txn = lake.transaction(time=200)
     txn.write("a", rows(1)), txn.write("b", rows(2))
-    with pytest.raises(UpperMismatch):
-        txn.commit()
-    txn._asked = (txn._asked[0], None, txn._asked[2])
+    attempt_of(txn).prepare(txn._rows, 200)
     with pytest.raises(UpperMismatch) as caught:
         txn.commit(time=50)
     assert caught.value.current == F(100)
@@ -269,7 +267,7 @@ def test_rows_never_move_back_below_what_their_collection_closed_alone(lake):
     assert txn.commit(time=200).upper == F(201)
 
 
-def test_lower_is_compared_with_the_group(lake):
+def test_lower_is_compared_with_the_upper_of_each_collection(lake):
     lake.write({"a": rows(1), "b": rows(1)})
     txn = lake.transaction(lower=1)
     txn.write("a", rows(2))

@@ -3,7 +3,7 @@
 Owns the arguments; `tidelake.lake.groups` commits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -38,7 +38,7 @@ class Transacting(LakeHandle):
         Args:
             time: time of all rows; default: the first time that is open in all of the collections and, for
                 clock times, not before the wall clock. Rows may have their own times instead.
-            lower: commit only if the group's upper equals this; otherwise `UpperMismatch`.
+            lower: commit only if the upper of each of its collections equals this; otherwise `UpperMismatch`.
             upper: close all times before it; default: just past the last row.
             token: any text of at most 249 bytes. A transaction that is repeated under the same token is
                 committed once. The group remembers it for the lake's `token_age_s`, by default 30 days.
@@ -129,6 +129,20 @@ class Transacting(LakeHandle):
         for name, upper in _by_name(uppers, "uppers").items():
             transaction.seal(name, upper)
         return transaction.commit()
+
+    def join(self, names: Sequence[str]) -> None:
+        """Let collections form a group, without a write; see `transaction`. The opposite of `leave`.
+
+        A log write for each collection that comes in, and one of the group.
+
+        Raises:
+            UsageError: they cannot be in one group: they count times in several units, or are in several
+                groups of more than one collection.
+        """
+        self._guard.check()
+        if isinstance(names, str) or not names:
+            raise UsageError("names: give a list of collections, at least one")
+        self._groups.of({name: self._shards.named(name) for name in names})
 
     def leave(self, name: str) -> bool:
         """Remove a collection from its group: it is then written to alone. False if it is in no group.

@@ -19,6 +19,7 @@ from tidelake.errors import (
     StoreUnavailable,
     TidelakeError,
     TransactionExpired,
+    UpperMismatch,
     UsageError,
 )
 from tidelake.model.frontier import Frontier
@@ -28,7 +29,7 @@ from tidelake.shard.write.append import commit_floor
 from tidelake.shard.write.transaction import (
     Changed,
     ContentChange,
-    Given,
+    MemberWrite,
     Offered,
     Stay,
     free_offered,
@@ -86,12 +87,12 @@ class Attempt:
         group: Shard,
         shards: Mapping[str, Shard],
         joined: Mapping[str, int],
-        rows: Sequence[tuple[str, Given]],
+        entries: Sequence[MemberWrite],
     ) -> "Attempt":
         """An attempt that replaces earlier ones with the same offers. Arguments as for the class."""
-        for name, given in rows:
-            if isinstance(given, Offered) and given.runs:
-                free_offered(shards[name], group, given)
+        for entry in entries:
+            if isinstance(entry.given, Offered) and entry.given.runs:
+                free_offered(shards[entry.name], group, entry.given)
         return cls(id_, group, shards, joined)
 
     @property
@@ -106,11 +107,12 @@ class Attempt:
         found = [times for _, times in self._staged.values() if times is not None]
         return (min(first for first, _ in found), max(last for _, last in found)) if found else None
 
-    @property
-    def last(self) -> int | None:
-        """The last time of the staged rows, or of events that change nothing."""
+    def last(self, entries: Sequence[MemberWrite]) -> int | None:
+        """The last time of the staged rows that no upper was given for, or of events that change nothing."""
         ends = [one.end for one in self.changed if one.end is not None]
-        ends += [] if self.times is None else [self.times[1]]
+        for number, (_, times) in self._staged.items():
+            if times is not None and entries[number].upper is None:
+                ends.append(times[1])
         return max(ends, default=None)
 
     def floor(self) -> int:
@@ -122,9 +124,9 @@ class Attempt:
         floors = [commit_floor(shard, shard.version().state) for shard in self._shards.values()]
         return max(parts(floor)[0] for floor in floors)
 
-    def is_staged(self, rows: Sequence[object]) -> bool:
-        """Whether all of `rows` are staged."""
-        return len(self._staged) == len(rows)
+    def is_staged(self, entries: Sequence[MemberWrite]) -> bool:
+        """Whether all of `entries` are staged."""
+        return len(self._staged) == len(entries)
 
     def uppers(self) -> dict[str, Frontier]:
         """The upper of each collection as far as this has seen it, by name. No store call."""
@@ -134,52 +136,54 @@ class Attempt:
             for name, shard in self._shards.items()
         }
 
-    def prepare(self, rows: Sequence[tuple[str, Given]], time: int | None) -> None:
+    def prepare(self, entries: Sequence[MemberWrite], time: int | None) -> None:
         """Stage the rows that are not staged yet, in their order. One log write for each entry.
 
         Errors as `tidelake.shard.write.transaction.prepare`. Rows staged before an error stay staged.
         """
-        for number, (name, given) in enumerate(rows):
+        for number, entry in enumerate(entries):
             if number in self._staged:
                 continue
-            shard = self._shards[name]
+            shard = self._shards[entry.name]
             stay = Stay(self.group.spec.shard_id, self._joined[shard.spec.shard_id])
             try:
-                self._staged[number] = (shard.spec.shard_id, self._one(shard, stay, given, time))
+                self._staged[number] = (shard.spec.shard_id, self._one(shard, stay, entry, time))
             except (*NOT_IN, UsageError, TransactionExpired):
                 raise
             except BaseException:
                 self.doubtful = True
                 raise
 
-    def _one(self, shard: Shard, stay: Stay, given: Given, time: int | None) -> tuple[int, int] | None:
+    def _one(self, shard: Shard, stay: Stay, entry: MemberWrite, time: int | None) -> tuple[int, int] | None:
+        given = entry.given
         if isinstance(given, ContentChange):
             changed = prepare_changes(shard, stay, self._awaited, given, time)
             self._latest[shard.spec.shard_id] = changed.latest
             self.changed.append(changed)
             return changed.times
         if not isinstance(given, Offered):
-            return prepare(shard, stay, self._awaited, given, time)
+            return prepare(shard, stay, self._awaited, given, time=time, upper=entry.upper)
         self._kept |= {part.name for part in given.parts}
         if given.read_at is not None:
             self._latest[shard.spec.shard_id] = given.read_at
-        return prepare_offered(shard, stay, self._awaited, given)
+        return prepare_offered(shard, stay, self._awaited, given, entry.upper)
 
     def decide(
         self,
+        lowers: Mapping[str, Frontier],
         seals: Mapping[str, Frontier],
         time: int | None,
         *,
         own_times: bool,
         picked: bool,
         upper: Frontier | None,
-        lower: Frontier | None,
         idempotency: IdempotencyKey | None,
     ) -> Appended:
         """Let the group commit it: one log write. Arguments and errors as for `Intent` and `decide`.
 
         Raises:
-            OutcomeUnknown: it may be committed. Calling this again commits it at most once.
+            OutcomeUnknown: it may be committed. Calling this again commits it at most once; but what only
+                closes times leaves no trace by which it could tell.
         """
         if self.asked and self._applied():
             return Appended(self.group.known().upper, self.group.known().upper, already=True)
@@ -187,10 +191,12 @@ class Attempt:
             id_: Share(self._joined[id_], floor, latest=self._latest.get(id_))
             for id_, floor in self._floors.items()
         }
-        for name, seal in seals.items():
-            id_ = self._shards[name].spec.shard_id
-            joint = seal.join(shares[id_].seal or seal)
-            shares[id_] = replace(shares[id_], seal=joint, name=name)
+        for name, shard in self._shards.items():
+            # Two names may lead to one collection.
+            share = shares[shard.spec.shard_id]
+            lower = lowers.get(name, share.lower)
+            seal = seals[name].join(share.seal or seals[name]) if name in seals else share.seal
+            shares[shard.spec.shard_id] = replace(share, lower=lower, seal=seal, name=name)
         for id_, times in self._staged.values():
             share = shares[id_]
             if times is not None:
@@ -198,7 +204,7 @@ class Attempt:
                 within = (min(first, times[0]), max(last, times[1]))
                 shares[id_] = replace(share, times=within)
         at = None if own_times else time
-        wanted = Intent(self.id, self._awaited.begun, shares, at, own_times, upper, lower, picked)
+        wanted = Intent(self.id, self._awaited.begun, shares, at, own_times, upper, picked)
         before, self.asked = self.asked, True
         try:
             return self.group.run(partial(deciding.decide, wanted=wanted, idempotency=idempotency))
@@ -206,6 +212,11 @@ class Attempt:
             # The group ended when its last collection left.
             self.asked = before
             raise LeftGroup(min(shares)) from error
+        except UpperMismatch as error:
+            if before and not wanted.written and lowers:
+                raise self.forgotten() from error
+            self.asked = before
+            raise
         except (*NOT_IN, UsageError, TransactionExpired, StoreUnavailable):
             # This call certainly did not commit it.
             self.asked = before

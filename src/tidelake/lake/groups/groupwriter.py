@@ -18,7 +18,7 @@ from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.write.single import open_writer
-from tidelake.shard.write.transaction import offered_of
+from tidelake.shard.write.transaction import MemberWrite, offered_of
 from tidelake.shard.write.uploads import NOT_IN
 from tidelake.state.group.single import member_key
 from tidelake.state.write.idempotency import IdempotencyKey
@@ -168,7 +168,7 @@ class _Numbered(Transaction):
         offered = offered_of(self._shard(name), list(uploads))
         if offered is not None:
             self._kind = "write"
-            self._rows.append((name, replace(offered, read_at=read_at)))
+            self._rows.append(MemberWrite(name, replace(offered, read_at=read_at)))
 
     def _idempotency(self, group: Shard) -> IdempotencyKey | None:  # noqa: ARG002
         return self._key

@@ -44,7 +44,7 @@ from tidelake.shard.write.batches import check_once
 from tidelake.shard.write.transaction import (
     ContentChange,
     Deletion,
-    Given,
+    MemberWrite,
     Offered,
     RowChanges,
     check_fits,
@@ -70,7 +70,8 @@ class Committed(FieldsAsHtml):
     """What a transaction did.
 
     Attributes:
-        upper: times before it are closed in all of the collections; after a write, in the whole group.
+        upper: times before it are closed in all of the collections; after a write without an upper of its
+            own, in the whole group.
         already: nothing had to be written: it was committed before this call, or it was empty.
         uppers: the upper of each collection, by name.
         removed: as for `Appended`, of all collections together.
@@ -116,7 +117,9 @@ class Transaction(Handle):
         self._upper: Frontier | None = None
         self._token = token
         self._shards: dict[str, Shard] = {}
-        self._rows: list[tuple[str, Given]] = []
+        self._rows: list[MemberWrite] = []
+        # By name of the collection: the upper that it must have, and the one that it gets.
+        self._lowers: dict[str, Frontier] = {}
         self._held: list[Batch] = []
         self._offered = self._left = False
         self._seals: dict[str, Frontier] = {}
@@ -134,19 +137,37 @@ class Transaction(Handle):
         if kind is None and not self._ended:
             self.commit()
 
-    def write(self, name: str, updates: object) -> None:
-        """Add updates of a collection. They get the time of the transaction, unless they have `_time`.
+    def write(
+        self,
+        name: str,
+        updates: object,
+        *,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+    ) -> None:
+        """Add updates of a collection. They get the time of the transaction, unless they have their own.
+
+        A collection may be written to several times, at different times, and each collection in an interval
+        of its own.
 
         Args:
             name: name of the collection.
             updates: a table or stream as for `Collection.append`; or a `Batch`, the bytes that an `uploader`
                 of the collection returned, or a list of these, which have their own times. If no `upper` is
                 given, the times before a batch's upper are closed as well.
+            time: the time of all rows of the table, instead of a column `_time`.
+            lower: commit only if the collection's upper equals this; otherwise `UpperMismatch`.
+            upper: all rows are before it. The commit closes the times before it, of this collection only; if
+                no `upper` is given, times of the whole group are closed. Needs rows with times.
 
         Raises:
-            UsageError: a batch or upload is for another collection, or is given twice.
+            UsageError: a batch or upload is for another collection, or is given twice; or the collection was
+                given another `lower`.
         """
-        self._add("write", name, updates)
+        bounds = self._bounds(name, lower, upper)
+        self._add("write", name, updates, time, bounds[1])
+        self._keep(name, *bounds)
 
     def upsert(
         self, name: str, table: object, *, order_by: str | None = None, delete_column: str | None = None
@@ -206,11 +227,13 @@ class Transaction(Handle):
         """Stage updates at open times, which stay open. The updates need `_time`."""
         self._add("stage", name, updates)
 
-    def seal(self, name: str, upper: FrontierLike) -> None:
-        """Close the times of one collection before a frontier. The commit is refused if it would go back."""
+    def seal(self, name: str, upper: FrontierLike, *, lower: FrontierLike | None = None) -> None:
+        """Close the times of one collection before a frontier. The commit is refused if it would go back.
+
+        With `lower`, commit only if the collection's upper equals it; otherwise `UpperMismatch`.
+        """
         self._check_open()
-        shard = self._shard(name)
-        self._seals[name] = _times(shard).bound(upper, f"upper of {name!r}")
+        self._keep(name, *self._bounds(name, lower, upper))
 
     def commit(self, time: TimeLike | None = None) -> Committed:
         """Commit the transaction. One log write for each collection that gets rows, and one that decides.
@@ -220,7 +243,8 @@ class Transaction(Handle):
 
         Raises:
             UpperMismatch: the time is closed; carries the current frontier. Nothing is committed; commit
-                again with a later `time`, which stores nothing twice.
+                again with a later `time`, which stores nothing twice. Or the upper of a collection (`name`)
+                is not the `lower` asked for; then nothing stays staged.
             UpdateBeforeLower: rows have their own times, and one of these is closed. Nothing is committed.
             OutcomeUnknown: it may be committed. Commit again: that commits it once.
             TransactionExpired: it took longer than the setting `upload_age_s`. Nothing is committed.
@@ -234,8 +258,8 @@ class Transaction(Handle):
             # Check before anything is joined or stored, so that a wrong call changes nothing.
             wanted, lower, upper = self._in_unit(time)
             self._check_times(wanted)
-            self._check_seals()
             self._time, self._lower, self._upper = wanted, lower, upper
+            self._check_bounds()
             # Another commit means the same times, also if they were words such as `now`.
             self._asked = (wanted, lower, upper)
             done = None
@@ -266,7 +290,7 @@ class Transaction(Handle):
 
     def _take(self) -> None:
         """Take the batches from the caller, except those that an earlier commit has taken and still holds."""
-        for _, given in self._rows:
+        for given in (entry.given for entry in self._rows):
             for batch in given.batches if isinstance(given, Offered) else ():
                 if not any(batch is one for one in self._held):
                     batch.take("written")
@@ -283,8 +307,8 @@ class Transaction(Handle):
     def _tried(self) -> Committed | None:
         """Continue the current attempt, or begin one. None: call again, which begins another attempt."""
         if self._attempt is None:
-            for name, given in self._rows:
-                check_fits(self._shards[name], given)
+            for entry in self._rows:
+                check_fits(self._shards[entry.name], entry.given)
             group, joined = self._groups.of(self._shards)
             self._attempt = Attempt.begun(self._new_id(), group, self._shards, joined, self._rows)
         attempt = self._attempt
@@ -302,13 +326,8 @@ class Transaction(Handle):
                 raise
             return None
         except (UpperMismatch, UpdateBeforeLower) as error:
-            if not self._depends():
+            if self._is_refused(attempt, error):
                 raise
-            if attempt.abort():
-                # The contents may have changed: begin again with what is there now.
-                self._attempt = None
-                if self._is_final(attempt, error):
-                    raise
             return None
         except AlreadyTaken as error:
             if self._token is not None and self._idempotency(attempt.group) is None:
@@ -328,9 +347,35 @@ class Transaction(Handle):
             self._groups.tidy_beside(attempt.group)
         return done
 
+    def _is_refused(self, attempt: Attempt, error: UpperMismatch | UpdateBeforeLower) -> bool:
+        """Whether the transaction is refused; False: another attempt may succeed."""
+        if not self._depends():
+            if isinstance(error, UpperMismatch) and self._is_behind(attempt):
+                # It can never be committed, so nothing is kept for another commit.
+                with suppress(TidelakeError):
+                    attempt.abort()
+                self._attempt = None
+            return True
+        if not attempt.abort():
+            return False
+        # The contents may have changed: begin again with what is there now.
+        self._attempt = None
+        return self._is_final(attempt, error)
+
     def _depends(self) -> bool:
         """Whether a write depends on contents (an upsert, a replace or a delete)."""
-        return any(isinstance(given, ContentChange) for _, given in self._rows)
+        return any(isinstance(entry.given, ContentChange) for entry in self._rows)
+
+    def _is_behind(self, attempt: Attempt) -> bool:
+        """Whether a collection has another upper than the one that was asked for."""
+        uppers = attempt.uppers()
+        return any(uppers[name] != lower for name, lower in self._all_lowers().items())
+
+    def _all_lowers(self) -> dict[str, Frontier]:
+        """By name of the collection, the upper that it must have."""
+        return (
+            self._lowers if self._lower is None else dict.fromkeys(self._shards, self._lower) | self._lowers
+        )
 
     def _is_final(self, attempt: Attempt, error: UpperMismatch | UpdateBeforeLower) -> bool:
         """Whether a refusal is due to the caller's arguments, so that another attempt cannot succeed."""
@@ -338,11 +383,11 @@ class Transaction(Handle):
         if isinstance(current, Frontier) and current.closed:
             return True
         if attempt.is_staged(self._rows):
-            return self._lower is not None and attempt.group.known().upper != self._lower
+            return self._is_behind(attempt)
         return self._time is not None or self._own_times()
 
     def _own_times(self) -> bool:
-        return any(has_times(self._shards[name], given) for name, given in self._rows)
+        return any(has_times(self._shards[entry.name], entry.given) for entry in self._rows)
 
     def _told(self, error: AlreadyTaken) -> TidelakeError:
         """The error to raise: `UploadExpired` if the upload was lost when its collection left the group."""
@@ -362,23 +407,27 @@ class Transaction(Handle):
         self._offered = True
         attempt.prepare(self._rows, time)
         upper = self._upper
-        if upper is None and self._kind == "write":
-            last = attempt.last if own_times else self._closed_without_rows(attempt, time)
+        if upper is None and self._closes_together:
+            last = attempt.last(self._rows) if own_times else self._closed_without_rows(attempt, time)
             upper = None if last is None else past_last(last)
-        if self._upper is None and self._kind == "write":
-            for _, given in self._rows:
-                if isinstance(given, Offered):
-                    upper = given.upper if upper is None else upper.join(given.upper)
+            for entry in self._rows:
+                if isinstance(entry.given, Offered) and entry.upper is None:
+                    upper = entry.given.upper if upper is None else upper.join(entry.given.upper)
         done = attempt.decide(
+            self._all_lowers(),
             self._seals,
             time,
             own_times=own_times,
             picked=self._time is None,
             upper=upper,
-            lower=self._lower,
             idempotency=idempotency,
         )
         return self._committed(attempt, done.upper, already=done.already)
+
+    @property
+    def _closes_together(self) -> bool:
+        """Whether it closes times of the whole group, not only those of collections with an upper."""
+        return self._kind == "write" and any(entry.upper is None for entry in self._rows)
 
     def _closed_without_rows(self, attempt: Attempt, time: int | None) -> int | None:
         """The time that is closed though there are no rows; None: none, or that of the rows.
@@ -387,7 +436,7 @@ class Transaction(Handle):
         """
         if self._time is not None or attempt.times is not None:
             return self._time
-        appends = any(isinstance(given, pa.Table) for _, given in self._rows)
+        appends = any(isinstance(entry.given, pa.Table) for entry in self._rows)
         minimum = TimeDomain().minimum
         if not appends and not any(upper.less_equal(minimum) for upper in attempt.uppers().values()):
             return None
@@ -395,8 +444,9 @@ class Transaction(Handle):
 
     def _committed(self, attempt: Attempt, upper: Frontier, *, already: bool) -> Committed:
         uppers = attempt.uppers()
-        # Stages and seals act on each collection by itself; a write closes the times of the whole group.
-        shown = upper if self._kind == "write" else reduce(Frontier.meet, uppers.values())
+        # Stages, seals and writes with an upper act on each collection by itself.
+        together = self._closes_together or self._upper is not None
+        shown = upper if together else reduce(Frontier.meet, uppers.values())
         removed = sum(one.removed for one in attempt.changed)
         absent = sum(one.absent for one in attempt.changed)
         return Committed(shown, already, uppers, removed, absent)
@@ -418,7 +468,7 @@ class Transaction(Handle):
         )
 
     def _check_times(self, time: int | None) -> None:
-        timed = {has_times(self._shards[name], given) for name, given in self._rows}
+        timed = {has_times(self._shards[entry.name], entry.given) for entry in self._rows}
         if len(timed) > 1:
             raise UsageError("some rows of the transaction have _time, others do not: give all of them times")
         if self._kind == "stage" and False in timed:
@@ -426,13 +476,38 @@ class Transaction(Handle):
         if True in timed and time is not None:
             raise UsageError(f"time={time}, but the rows have times of their own: leave one of them out")
 
-    def _check_seals(self) -> None:
-        """Refuse a seal that would go back, before anything joins; `decide` asks again. Scans logs."""
-        for name, seal in self._seals.items() if self._attempt is None else ():
+    def _check_bounds(self) -> None:
+        """Refuse uppers that are wrong or would go back, before anything joins; `decide` asks again."""
+        lowers = self._all_lowers()
+        for name in {**lowers, **self._seals} if self._attempt is None else ():
             shard = self._shards[name]
-            back = seal_back(name, seal, shard.version().upper, shard.spec.domain)
+            upper = shard.version().upper
+            lower, seal = lowers.get(name), self._seals.get(name)
+            if lower not in (None, upper):
+                raise shard.named(UpperMismatch(lower, upper, name))
+            back = None if seal is None else seal_back(name, seal, upper, shard.spec.domain)
             if back is not None:
                 raise back
+
+    def _bounds(
+        self, name: str, lower: FrontierLike | None, upper: FrontierLike | None
+    ) -> tuple[Frontier | None, Frontier | None]:
+        self._check_open()
+        times = _times(self._shard(name))
+        start = None if lower is None else times.bound(lower, f"lower of {name!r}")
+        end = None if upper is None else times.bound(upper, f"upper of {name!r}")
+        if start is not None and self._lowers.get(name, start) != start:
+            raise UsageError(f"collection {name!r} was given lower={self._lowers[name]} before, now {start}")
+        known = self._lowers.get(name) if start is None else start
+        if known is not None and end is not None and not known <= end:
+            raise UsageError(f"lower {known} of {name!r} is not at or before its upper {end}")
+        return start, end
+
+    def _keep(self, name: str, lower: Frontier | None, upper: Frontier | None) -> None:
+        if lower is not None:
+            self._lowers[name] = lower
+        if upper is not None:
+            self._seals[name] = upper.join(self._seals.get(name, upper))
 
     def _idempotency(self, group: Shard) -> IdempotencyKey | None:
         """The claim that makes the token's transaction commit once; None: no token, or it is committed."""
@@ -451,21 +526,36 @@ class Transaction(Handle):
             raise LeftGroup(min(self._shards)) from error
         return IdempotencyKey(name, record.epoch, 0) if record.sequence is None else None
 
-    def _add(self, kind: Literal["write", "stage"], name: str, updates: object) -> None:
+    def _add(
+        self,
+        kind: Literal["write", "stage"],
+        name: str,
+        updates: object,
+        time: TimeLike | None = None,
+        upper: Frontier | None = None,
+    ) -> None:
         self._check_open()
         if self._kind not in (None, kind):
             raise UsageError("a transaction either writes or stages: use two")
-        if any(isinstance(given, ContentChange) for other, given in self._rows if other == name):
+        if any(isinstance(entry.given, ContentChange) for entry in self._rows if entry.name == name):
             raise UsageError(_ALONE.format(name=name))
-        offered = offered_of(self._shard(name), updates)
+        shard = self._shard(name)
+        offered = offered_of(shard, updates)
         if offered is not None:
-            before = [part for _, given in self._rows if isinstance(given, Offered) for part in given.parts]
-            check_once([part.name for part in (*before, *offered.parts)], "an upload")
-            self._kind = kind
-            self._rows.append((name, offered))
-            return
+            if time is not None:
+                raise UsageError(
+                    f"time={time}, but batches and uploads have times of their own: leave it out"
+                )
+            before = [one for entry in self._rows if isinstance(one := entry.given, Offered)]
+            parts = [part.name for one in (*before, offered) for part in one.parts]
+            check_once(parts, "an upload")
+        given = offered or _timed(shard, _kept(updates), time)
+        if upper is not None and not has_times(shard, given):
+            raise UsageError(
+                f"upper={upper} of {name!r} needs times: give time= or a column _time, or leave it out"
+            )
         self._kind = kind
-        self._rows.append((name, _kept(updates)))
+        self._rows.append(MemberWrite(name, given, upper))
 
     def _add_changes(self, name: str, table: object, columns: EventColumns | None) -> None:
         self._check_open()
@@ -478,10 +568,10 @@ class Transaction(Handle):
         self._check_open()
         if self._kind == "stage":
             raise UsageError("a transaction either writes or stages: use two")
-        if any(other == name for other, _ in self._rows):
+        if any(entry.name == name for entry in self._rows):
             raise UsageError(_ALONE.format(name=name))
         self._shard(name)
-        self._rows.append((name, change))
+        self._rows.append(MemberWrite(name, change))
         self._kind = "write"
 
     def _shard(self, name: str) -> Shard:
@@ -496,6 +586,17 @@ class Transaction(Handle):
 
 def _times(shard: Shard) -> Times:
     return Times(shard.spec.domain, shard.env.clock.now_ms)
+
+
+def _timed(shard: Shard, table: pa.Table, time: TimeLike | None) -> pa.Table:
+    """The table with a time for all of its rows, if one is given."""
+    if time is None:
+        return table
+    if has_times(shard, table):
+        raise UsageError(f"time={time}, but the table has times of its own: leave one of them out")
+    at = parts(_times(shard).at(time, "time"))[0]
+    (column,) = shard.spec.domain.columns
+    return table.append_column(column, pa.repeat(pa.scalar(at, pa.int64()), table.num_rows))
 
 
 def _kept(updates: object) -> pa.Table:

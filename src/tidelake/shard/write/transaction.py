@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidelake.data.ingest.events import EventColumns, read_events
 from tidelake.data.query.selection import bind
-from tidelake.errors import LeftGroup, TransactionExpired, UploadExpired, UpperMismatch
+from tidelake.errors import LeftGroup, TransactionExpired, UpdateNotBeforeUpper, UploadExpired, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
@@ -110,6 +110,23 @@ class Deletion:
 
 ContentChange: TypeAlias = RowChanges | Deletion
 Given: TypeAlias = pa.Table | Offered | RowChanges | Deletion
+
+
+@dataclass(frozen=True)
+class MemberWrite:
+    """One of the writes of a transaction.
+
+    Attributes:
+        name: the collection, as the transaction calls it.
+        given: what it writes.
+        upper: a frontier that all times must be before; None: there is none.
+    """
+
+    name: str
+    given: Given
+    upper: Frontier | None = None
+
+
 Made: TypeAlias = Callable[[Version], Difference]
 Ask: TypeAlias = Callable[..., Outcome[bool]]
 
@@ -149,7 +166,7 @@ def has_times(shard: Shard, given: Given) -> bool:
 
 
 def prepare(
-    shard: Shard, stay: Stay, awaited: Awaited, given: pa.Table, time: int | None = None
+    shard: Shard, stay: Stay, awaited: Awaited, given: pa.Table, *, time: int | None, upper: Frontier | None
 ) -> tuple[int, int] | None:
     """Upload rows and stage them for a transaction. One log write, and one `put` for each part not inline.
 
@@ -159,6 +176,7 @@ def prepare(
         awaited: the transaction that the rows wait for.
         given: the rows. Without times they are written at `time`, or at the first open time.
         time: the time of all rows that have none.
+        upper: a frontier that all times must be before; None: there is none.
 
     Returns:
         The first and the last time of the rows; None if there are no rows.
@@ -166,7 +184,7 @@ def prepare(
     Raises:
         UpperMismatch: `time` is closed.
         LeftGroup: the collection has left the group, even if it joined again since.
-        UpdateBeforeLower: a time of the rows is closed.
+        UpdateBeforeLower, UpdateNotBeforeUpper: a time of the rows is closed, or not before `upper`.
         InvalidUpdates: the table does not fit the collection.
     """
     ask = partial(
@@ -177,30 +195,28 @@ def prepare(
         as_now=True,
         owner=shard.writes_as,
     )
-    return under_newest_schema(shard, lambda spec: _prepared(shard, spec, ask, given, time))
 
+    def prepared(spec: ShardSpec) -> tuple[int, int] | None:
+        state = shard.version().state
+        timed = has_times(shard, given)
+        at = None if timed else commit_floor(shard, state) if time is None else time
+        table = normalized(spec, given, at)
+        if not table.num_rows:
+            return None
+        if at is not None and not state.upper.less_equal(at):
+            raise UpperMismatch(Frontier.of(at), state.upper).of(state.domain.unit)
+        check_times(table, spec.domain, state.upper, upper)
+        admit(shard)
+        Drainer(shard).make_room()
+        # Rows without times get them at the commit, so a time that was closed meanwhile does not matter.
+        step = partial(
+            ask, checked=state.upper, movable=not timed, inline_bytes_max=spec.config.inline_total_bytes
+        )
+        uploading(shard, spec, table, lambda uploads: _parked(shard, uploads, step))
+        ends = pc.min_max(table.column(spec.domain.columns[0])).as_py()
+        return ends["min"], ends["max"]
 
-def _prepared(
-    shard: Shard, spec: ShardSpec, ask: Ask, given: pa.Table, time: int | None
-) -> tuple[int, int] | None:
-    state = shard.version().state
-    timed = has_times(shard, given)
-    at = None if timed else commit_floor(shard, state) if time is None else time
-    table = normalized(spec, given, at)
-    if not table.num_rows:
-        return None
-    if at is not None and not state.upper.less_equal(at):
-        raise UpperMismatch(Frontier.of(at), state.upper).of(state.domain.unit)
-    check_times(table, spec.domain, state.upper, None)
-    admit(shard)
-    Drainer(shard).make_room()
-    # Rows without times get them at the commit, so a time that was closed meanwhile does not matter.
-    step = partial(
-        ask, checked=state.upper, movable=not timed, inline_bytes_max=spec.config.inline_total_bytes
-    )
-    uploading(shard, spec, table, lambda uploads: _parked(shard, uploads, step))
-    ends = pc.min_max(table.column(spec.domain.columns[0])).as_py()
-    return ends["min"], ends["max"]
+    return under_newest_schema(shard, prepared)
 
 
 def _parked(shard: Shard, uploads: Uploads, step: Ask) -> None:
@@ -360,10 +376,13 @@ def free_offered(shard: Shard, group: Shard, offered: Offered) -> None:
         group.run(partial(deciding.expire, before=before))
 
 
-def prepare_offered(shard: Shard, stay: Stay, awaited: Awaited, offered: Offered) -> tuple[int, int] | None:
+def prepare_offered(
+    shard: Shard, stay: Stay, awaited: Awaited, offered: Offered, end: Frontier | None = None
+) -> tuple[int, int] | None:
     """Stage stored updates for a transaction. Two log scans and a log write.
 
-    They replace those of an earlier attempt with the same runs, if that has expired.
+    They replace those of an earlier attempt with the same runs, if that has expired. All times must be before
+    `end`, if it is given.
 
     Returns:
         The first and the last time of the rows; None if there are no rows.
@@ -371,13 +390,17 @@ def prepare_offered(shard: Shard, stay: Stay, awaited: Awaited, offered: Offered
     Raises:
         AlreadyTaken: some of the updates are in the collection.
         UploadExpired: some were uploaded too long ago.
-        UpdateBeforeLower: a time of the rows is closed.
-        LeftGroup: as `prepare`.
+        UpdateBeforeLower, UpdateNotBeforeUpper, LeftGroup: as `prepare`.
         TransactionExpired: the updates are staged for another transaction, which may still commit.
     """
     check_stored(shard, [part for batch in offered.batches if batch.sent for part in batch.hollow.parts()])
     if not offered.runs:
         return None
+    late = [
+        part.seen_times[1] for part in offered.parts if end is not None and end.less_equal(part.seen_times[1])
+    ]
+    if late:
+        raise shard.named(UpdateNotBeforeUpper(late[0], end))
     admit(shard)
     Drainer(shard).make_room()
     look = shard.look()

@@ -48,6 +48,7 @@ class Share:
         joined: seqno of the group's state that took the collection in; see `Membership.admitted`.
         floor: the collection's own upper, read after it joined: it may have closed times by itself before.
         times: the first and the last time of its rows; None: it gets no rows.
+        lower: decide only if its upper is this one.
         seal: a frontier to close it up to; None: only up to the group's.
         latest: its rows depend on contents: decide only if it was in the group since this state of the group,
             which let no rows in for it after that, and at the time that the rows have.
@@ -57,6 +58,7 @@ class Share:
     joined: int
     floor: Frontier
     times: tuple[int, int] | None = None
+    lower: Frontier | None = None
     seal: Frontier | None = None
     latest: int | None = None
     name: str = ""
@@ -73,7 +75,6 @@ class Intent:
         time: the time that all rows get; None: see `own_times`.
         own_times: the rows keep their times. If false, and `time` is None, all get the first open time.
         upper: the least upper of the group afterwards; None: just past the time.
-        lower: decide only if the group's upper is this one.
         picked: the caller gave no time.
     """
 
@@ -83,7 +84,6 @@ class Intent:
     time: int | None = None
     own_times: bool = False
     upper: Frontier | None = None
-    lower: Frontier | None = None
     picked: bool = False
 
     @property
@@ -113,15 +113,18 @@ def decide(
     """Let a transaction in, in all its collections at once.
 
     Refused with `UpperMismatch`, which carries the current upper, if its time is closed: the transaction may
-    be tried again at a later time as it is staged. Refused with `UpdateBeforeLower` if one of the rows'
-    own times is closed; with `TransactionExpired` or `WriterFenced`; with `LeftGroup` if a collection is not
-    in the group, or came back to it since the transaction began.
+    be tried again at a later time as it is staged. Also if a collection has another upper than is asked for.
+    Refused with `UpdateBeforeLower` if one of the rows' own times is closed; with `TransactionExpired` or
+    `WriterFenced`; with `LeftGroup` if a collection is not in the group, or came back to it since the
+    transaction began.
     """
     known = _known(state, wanted, idempotency)
     if known is not None:
         return known
     for id_, share in wanted.shares.items():
-        upper = closed_for(state, state.memberships[id_])[0].join(share.floor)
+        upper = _upper_of(state, id_, share)
+        if share.lower not in (None, upper):
+            return Refused(UpperMismatch(share.lower, upper, share.name))
         back = None if share.seal is None else seal_back(share.name, share.seal, upper, state.domain)
         if back is not None:
             return Refused(back)
@@ -177,9 +180,12 @@ def _known(
         return Refused(LeftGroup(stranger))
     if state.upper.closed:
         return Refused(UpperMismatch("any frontier", state.upper))
-    if wanted.lower not in (None, state.upper):
-        return Refused(UpperMismatch(wanted.lower, state.upper))
     return None
+
+
+def _upper_of(state: ShardState, id_: str, share: Share) -> Frontier:
+    """The upper of a collection, as its readers see it."""
+    return closed_for(state, state.memberships[id_])[0].join(share.floor)
 
 
 def _sealed_members(state: ShardState, wanted: Intent, now_ms: int) -> dict[str, Membership | None]:
@@ -237,9 +243,7 @@ def _is_in(state: ShardState, id_: str, share: Share) -> bool:
 def _timed(state: ShardState, wanted: Intent) -> tuple[int | None, Frontier] | Refused:
     """The one time that all rows of a transaction get, if they do, and the group's upper afterwards."""
     written = wanted.written
-    uppers = {
-        id_: state.upper.join(state.memberships[id_].upper).join(wanted.shares[id_].floor) for id_ in written
-    }
+    uppers = {id_: _upper_of(state, id_, wanted.shares[id_]) for id_ in written}
     shut = next((upper for upper in uppers.values() if upper.closed), None)
     if shut is not None:
         return Refused(UpperMismatch("any frontier", shut))
