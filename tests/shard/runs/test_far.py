@@ -11,7 +11,7 @@ import pytest
 
 from tables import SCHEMA
 from tidelake.config import MIB, Config
-from tidelake.data.part.scan import wanted_ranges
+from tidelake.data.part.rowgroups import wanted_ranges
 from tidelake.env import Counters, Env, SystemClock
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.lake import Lake

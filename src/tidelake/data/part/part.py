@@ -32,7 +32,8 @@ from tidelake.data.part.container import (
     verify,
 )
 from tidelake.data.part.partfilter import PartFilterBuilder
-from tidelake.data.part.scan import PartIndex, read_index, read_part
+from tidelake.data.part.rowgroups import PartIndex, read_index
+from tidelake.data.part.scan import read_part
 from tidelake.data.part.stats import StatsSettings, Summary, Tally, summary
 from tidelake.errors import InternalError
 from tidelake.model.batch import Part

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from tidelake.config import MIB
 from tidelake.data.part.container import File, Footer, read_footer
-from tidelake.data.part.scan import wanted_ranges
+from tidelake.data.part.rowgroups import wanted_ranges
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.shard.engine.overlap import Background, Job

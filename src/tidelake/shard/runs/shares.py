@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.kernel.encode import encode_key
-from tidelake.data.part.scan import index_of
+from tidelake.data.part.rowgroups import index_of
 from tidelake.model.batch import Part
 from tidelake.model.query import Query
 from tidelake.model.schema import Schema

@@ -16,7 +16,8 @@ from tidelake.data.kernel.project import Projection, in_order
 from tidelake.data.kernel.select import taken_away, view
 from tidelake.data.keys.keyset import KeySet
 from tidelake.data.part.inline import decode_inline
-from tidelake.data.part.scan import Mapped, one_by_one, read_part, rows_among
+from tidelake.data.part.rowgroups import rows_among
+from tidelake.data.part.scan import Mapped, one_by_one, read_part
 from tidelake.model.batch import Part
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.cache import Whole, identity, worth_keeping
