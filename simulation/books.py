@@ -88,7 +88,11 @@ class Books:
 
 def is_account(state: ShardState) -> bool:
     """Whether a shard is an account, or a group of them."""
-    return state.schemas[0].schema.key[0].name in ("transfer", "nothing")
+    return _key_of(state) in ("transfer", "nothing")
+
+
+def _key_of(state: ShardState) -> str:
+    return state.schemas[0].schema.key[0].name
 
 
 class JudgeOfAccounts(Judge):
@@ -104,6 +108,8 @@ class JudgeOfAccounts(Judge):
         self.dropped = self.bench.clock()[0]
         if before.memberships or after.upper != Frontier():
             self.wrong(f"{self.key} was dropped, and has collections: {before.memberships}")
+        if before.seqno and _key_of(before) == "transfer":
+            self.wrong(f"account {self.key} was taken for a leftover at {before.seqno}, and had its name")
 
     def check_order(self) -> None:
         """Do nothing: transfers are not recorded as appends."""

@@ -11,6 +11,7 @@ from tidelake.errors import (
     TidelakeError,
     UpdateBeforeLower,
     UpdateNotBeforeUpper,
+    UploadExpired,
     UpperMismatch,
     WriterFenced,
 )
@@ -67,6 +68,9 @@ class Judge(JudgeOfReads):
                     self.wrong(f"{op.label} was fenced, and no newer epoch exists: {error!r}")
             case StoreUnavailable():
                 pass
+            case UploadExpired() if error.seqno < self.state.sweep.floor:
+                # It slept, or clocks differ, by more than an upload may take.
+                self.counts["uploads expired"] += 1
             case CollectionDropped() if self.dropped is not None:
                 self.counts["told of a drop"] += 1
             case _:

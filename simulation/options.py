@@ -35,6 +35,7 @@ class Options:
         roles: names of the clients' roles, see `roles.ROLES`; a role may occur several times.
         skew_ms_max: the most by which a wall clock is off, either way.
         on_disk: blobs are files on a disk that loses in a power cut what was not flushed.
+        framed: the log is a framed one on that disk; a process may die before any change to its files.
         skipped_flush: a defect of that disk, for tests of the simulation.
         grace_s: how long removed entries stay, if the log lies in an object store; None: it lies in memory.
         refused: the probability that an object store refuses a put for no visible reason.
@@ -47,6 +48,7 @@ class Options:
     roles: tuple[str, ...] = ()
     skew_ms_max: int = 0
     on_disk: bool = False
+    framed: bool = False
     skipped_flush: Literal["file", "folder"] | None = None
     loses_tail: bool = False
     grace_s: float | None = None
@@ -97,12 +99,18 @@ class Options:
         if draw.random() < 0.4:
             roles += ["uploader"] * draw.randint(1, 2)
         options = cls(config, rates, tuple(roles), skew_ms, on_disk, loses_tail=draw.random() < 0.05)
-        return options.on_objects(draw) if draw.random() < 0.4 else options
+        if draw.random() < 0.4:
+            return options.on_objects(draw)
+        if on_disk and draw.random() < 0.7:
+            return replace(options, framed=True, loses_tail=False)
+        return options
 
     def on_objects(self, draw: random.Random) -> "Options":
         """The same with a log in an object store, and clocks that are up to an hour off."""
         grace_s, refused = draw.choice((0.2, 1.0, 5.0)), draw.choice((0.0, 0.02, 0.1))
-        return replace(self, skew_ms_max=3_600_000, loses_tail=False, grace_s=grace_s, refused=refused)
+        return replace(
+            self, skew_ms_max=3_600_000, framed=False, loses_tail=False, grace_s=grace_s, refused=refused
+        )
 
 
 def _config(draw: random.Random) -> Config:

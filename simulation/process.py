@@ -33,6 +33,9 @@ _COMMITS_WORSE = 4
 _LOG_WRITES = frozenset((*_COMMITS, "log.put", "log.truncate", "log.delete"))
 _WRITES = _LOG_WRITES | {"blob.put", "blob.delete", "blob.delete_all"}
 _FILE_WRITES = frozenset(f"file.{name}" for name in ("create", "write", "fsync", "link", "unlink"))
+_LOG_FILE_WRITES = _FILE_WRITES | {
+    f"file.{name}" for name in ("pwrite", "datasync", "rename", "mkdir", "rmdir")
+}
 _LATER_S = (0.02, 0.2, 2.0, 20.0)
 _OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))
 
@@ -47,6 +50,7 @@ class SimulatedProcess(Process):
         super().__init__(name)
         self.world, self._observer = world, observer
         self._files = world.disk.process(self._at_file) if world.disk else None
+        self._log_files = world.disk.process(self._at_log_file) if world.disk else None
         skew_ms = world.options.skew_ms_max
         self._offset_ms = world.draw.randint(-skew_ms, skew_ms)
         self._started_us = world.scheduler.now_us
@@ -70,7 +74,7 @@ class SimulatedProcess(Process):
         """The clock that tells ages, and the log, with the faults of this process."""
         world = self.world
         if world.options.grace_s is None:
-            return self, FaultyVersionLog(world.log(self._observer), self)
+            return self, FaultyVersionLog(world.log(self._observer, self._log_files), self)
         true = world.bucket(self._observer)
         weak = WeakBucket(true, self, world.draw, world.options.refused, self._put_later)
         return StoreClock(lambda: store_ms(true), self), ObjectVersionLog(weak, self, world.options.grace_s)
@@ -197,7 +201,7 @@ class SimulatedProcess(Process):
             if point < 0:
                 kind = name
                 break
-        if kind == "unknown, effect later" and operation not in (_LOG_WRITES if self._files else _WRITES):
+        if kind == "unknown, effect later" and operation not in self._late_writes:
             return "unknown, without effect"
         if kind not in _OF_PROCESSES:
             return kind
@@ -213,10 +217,18 @@ class SimulatedProcess(Process):
             raise self._crash_machine(operation)
         return ""
 
+    @property
+    def _late_writes(self) -> frozenset[str]:
+        """What may still have its effect after the process has died: nothing that it does to files."""
+        if self.world.options.framed:
+            return frozenset()
+        return _LOG_WRITES if self._files else _WRITES
+
     def _crash(self, operation: str) -> SimulatedCrash:
         self.dead = True
-        if self._files is not None:
-            self._files.kill()
+        for files in (self._files, self._log_files):
+            if files is not None:
+                files.kill()
         return SimulatedCrash(f"{self.name} crashed in {operation}")
 
     def _at_file(self, operation: str) -> None:
@@ -224,6 +236,14 @@ class SimulatedProcess(Process):
         if operation not in _FILE_WRITES:
             return
         self._pause(operation)
+        self._crash_at_file(operation)
+
+    def _at_log_file(self, operation: str) -> None:
+        """As `_at_file`. Other threads wait, so that the order of entries is that in which they are seen."""
+        if operation in _LOG_FILE_WRITES:
+            self._crash_at_file(operation)
+
+    def _crash_at_file(self, operation: str) -> None:
         rates = self.world.options.rates
         point = self.world.draw.random()
         if point < rates.get("crash", 0):

@@ -55,8 +55,9 @@ def check_whole(world: World, checker: Checker, judge: Judge) -> None:
     for one in checker.judges.values():
         one.check_order()
     _check_found(checker, lake, _LEFT | _ghosts(world))
-    check_accounts(checker.books, lake)
-    for other in _alive(lake):
+    alive = list(_alive(lake))
+    check_accounts(checker.books, [one for one in alive if one.name in ACCOUNTS])
+    for other in alive:
         if other.name not in ACCOUNTS:
             _read_all(other, checker.judges[other.id])
     for name, record in sorted(state.writers.items()):
@@ -114,7 +115,8 @@ def check_rest(world: World, checker: Checker) -> None:
 
 
 def _shares(state: ShardState) -> bool:
-    return bool(fork_pins(state)) or lender(state) is not None
+    """Whether a shard keeps parts for a fork, or is a fork that may need some. A tombstone needs none."""
+    return bool(fork_pins(state)) or not (state.dropped or lender(state) is None)
 
 
 def _seal_all(collection: Collection, judge: Judge) -> None:

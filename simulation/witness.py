@@ -5,7 +5,7 @@ Must not know what an effect means, nor change any answer.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.protocols import BlobStore, Entry, VersionLog
@@ -31,6 +31,9 @@ class Observer(Protocol):
 
     def entered(self, key: str, entry: Entry, actor: Actor) -> None:
         """A log has a new entry, which `actor` caused."""
+
+    def wrong(self, message: str) -> NoReturn:
+        """End the run: a store broke a promise."""
 
     def survived(self) -> None:
         """The machine has crashed; the stores hold only what was durable."""

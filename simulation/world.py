@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from simulation.objects import TrueBucket, WitnessedBucket
 from simulation.options import Options
 from simulation.scheduler import Process, Scheduler, Strand
+from simulation.seenlog import SeenEntries, SeenLog
 from simulation.tails import LosingLog
 from simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
 from tidelake.env import Counters, Env, Spawned, Stop
@@ -21,6 +22,7 @@ from tidelake.errors import BlobNotFound
 from tidelake.lake.api.lake import Lake
 from tidelake.shard.engine.overlap import sequential
 from tidelake.store.files import Files
+from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
@@ -31,7 +33,7 @@ from tidelake.testing.files import SimulatedDisk
 URL = "memory://simulation"
 CLOCK_JUMP_MS = 60_000
 _NOBODY = Actor("world", None)
-_ROOT = "/simulated/blobs"
+_ROOT, _LOG_ROOT = "/simulated/blobs", "/simulated/log"
 _START_MS = 1_700_000_000_000
 
 
@@ -77,14 +79,23 @@ class World:
         self._tails = random.Random(f"{seed} tails")  # noqa: S311
         self._loss_at = self._tails.randrange(steps // 8, steps) if self.options.loses_tail else None
         self.lost: str | None = None
+        self._seen = SeenEntries()
         self.disk = SimulatedDisk(self, self.options.skipped_flush) if self.options.on_disk else None
 
     def bucket(self, observer: Observer) -> WitnessedBucket:
         """The true objects of the log; `observer` sees every effect on it."""
         return WitnessedBucket(self._objects, observer, lambda: self.acting, lambda: self.inject("ghost"))
 
-    def log(self, observer: Observer) -> VersionLog:
-        """The true log; `observer` sees every effect on it."""
+    def log(self, observer: Observer, files: Files | None = None) -> VersionLog:
+        """The true log; `observer` sees every effect on it.
+
+        Args:
+            observer: is told of each entry.
+            files: the file system as the owning process sees it; None: the log belongs to no process.
+        """
+        if self.options.framed and self.disk is not None:
+            framed = FramedVersionLog(_LOG_ROOT, self, files=files or self.disk.process(), clock=self)
+            return SeenLog(framed, self._seen, observer, lambda: self.acting)
         if self.options.grace_s is not None:
             return ObjectVersionLog(self.bucket(observer), self, self.options.grace_s)
         return WitnessedLog(self._true_log, observer, lambda: self.acting)

@@ -22,6 +22,7 @@ from tidelake.state.spine import bases
 from tidelake.state.upkeep import basing
 from tidelake.state.write import idempotency
 from tidelake.state.write import write as append_command
+from tidelake.store.framed.keyfile import KeyFile
 from tidelake.store.objects.log import ObjectVersionLog
 
 
@@ -95,7 +96,40 @@ def hasty_tidying():
 def skipped_flush(of):
     """A disk whose flushes of files, or of folders, do nothing."""
     drawn = Options.drawn
-    return replaced(Options, drawn=lambda draw: replace(drawn(draw), on_disk=True, skipped_flush=of))
+    return replaced(
+        Options, drawn=lambda draw: replace(drawn(draw), on_disk=True, framed=False, skipped_flush=of)
+    )
+
+
+def _framed():
+    """All logs are framed ones, whatever a seed says."""
+    drawn = Options.drawn
+    return replaced(
+        Options,
+        drawn=lambda draw: replace(drawn(draw), on_disk=True, framed=True, loses_tail=False, grace_s=None),
+    )
+
+
+@contextmanager
+def log_that_is_published_and_not_flushed():
+    """An entry is acknowledged and seen before it is on the disk."""
+
+    def flush(self, written):
+        self.publish(written.record)
+
+    with _framed(), replaced(KeyFile, flush=flush):
+        yield
+
+
+@contextmanager
+def log_that_is_not_looked_at_again():
+    """A process believes that what it knew of a log is all there is."""
+
+    def unchanged(self):
+        return None if self._newest is None else self._newest.known
+
+    with _framed(), replaced(KeyFile, unchanged=unchanged):
+        yield
 
 
 @contextmanager
@@ -207,7 +241,14 @@ def base_that_is_one_update_too_old():
 @contextmanager
 def base_whose_boundary_fell():
     """A base stays when the batches on both sides of it become one; the rule against this is off."""
+    drawn = Options.drawn
+
+    def sliced(draw):
+        options = drawn(draw)
+        return replace(options, on_disk=False, framed=False, config=replace(options.config, slice_rows=4))
+
     with (
+        replaced(Options, drawn=sliced),
         replaced(edits, fallen=lambda held, edit: []),
         replaced(invariants, _check_bases=lambda state, held: None),
     ):
@@ -219,7 +260,7 @@ def no_acknowledgement():
     """A log that has lost its newest entries is believed."""
     drawn = Options.drawn
     with (
-        replaced(Options, drawn=lambda draw: replace(drawn(draw), loses_tail=True)),
+        replaced(Options, drawn=lambda draw: replace(drawn(draw), framed=False, loses_tail=True)),
         replaced(LosingLog, _believe=lambda self, key: None),
     ):
         yield

@@ -72,6 +72,8 @@ def found_within(bug, seeds):
             pytest.param(bug, symptom, marks=pytest.mark.full)
             for bug, symptom in [
                 (partial(bugs.skipped_flush, "folder"), "not there"),
+                (bugs.log_that_is_published_and_not_flushed, ""),
+                (bugs.log_that_is_not_looked_at_again, " had "),
                 (bugs.lost_reply_taken_for_a_defeat, ""),
                 (bugs.no_acknowledgement, ""),
                 (bugs.fence_with_a_hole, "epoch"),
@@ -107,7 +109,7 @@ def test_a_bug_is_found_within_200_seeds(bug, symptom):
 def test_a_log_that_loses_its_newest_entries_is_never_believed(rng, record_property):
     drawn = Options.drawn
     first = rng.getrandbits(40)
-    with bugs.replaced(Options, drawn=lambda draw: replace(drawn(draw), loses_tail=True)):
+    with bugs.replaced(Options, drawn=lambda draw: replace(drawn(draw), framed=False, loses_tail=True)):
         figures = simulate_all((first + i for i in rounds(fast=2, full=10, soak=600, least=5)), STEPS)
     assert figures.injected["lost tail"]
     record_property("figures", f"seeds {first} to {first + figures.seeds - 1}")
