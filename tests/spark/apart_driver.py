@@ -14,7 +14,7 @@ from matrix_driver import session
 
 import tidelake
 from tidelake.spark import ingest_change_files
-from tidelake.spark.jobs.ingest import IngestedBatch
+from tidelake.spark.reports import WrittenBatch
 
 
 def main(master: str, lake: str, data: str, name: str, conf: dict[str, str], cores: str = "4") -> None:
@@ -25,7 +25,7 @@ def main(master: str, lake: str, data: str, name: str, conf: dict[str, str], cor
     c = opened[name] if name in opened else opened.create(name, pa.schema(fields), key=[key])
     print("ready", flush=True)
 
-    def progress(done: IngestedBatch) -> None:
+    def progress(done: WrittenBatch) -> None:
         print("batch", done.batch, done.already, flush=True)
 
     checkpoint = Path("checkpoint").absolute()

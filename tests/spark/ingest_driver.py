@@ -15,7 +15,7 @@ import quick
 import tidelake
 from tidelake.lake.api.writer import Writer
 from tidelake.spark import ingest_change_files
-from tidelake.spark.jobs.ingest import IngestedBatch
+from tidelake.spark.reports import WrittenBatch
 
 
 def main(lake: str, directory: str, checkpoint: str, moment: str = "", batch: str = "-1") -> None:
@@ -32,7 +32,7 @@ def main(lake: str, directory: str, checkpoint: str, moment: str = "", batch: st
 
         Writer.append_uploaded = append_uploaded
 
-    def progress(done: IngestedBatch) -> None:
+    def progress(done: WrittenBatch) -> None:
         if moment == "after" and done.batch == int(batch):
             die()
         print("batch", done.batch, done.already, flush=True)

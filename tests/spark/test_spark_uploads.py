@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates
 from tidelake.spark import uploads
+from tidelake.spark.reports import Counts
 from tidelake.spark.uploads import Answer, answered, decoded_answer, encoded_answer, total, weighing
 
 
@@ -17,6 +18,10 @@ def full() -> Answer:
     """Every field has a value of its own."""
     answer = Answer()
     for n, one in enumerate(fields(Answer), 3):
+        if one.name == "counts":
+            counts = {name: n for n, name in enumerate(uploads._COUNTED, 100)}
+            answer.counts = Counts(**counts)
+            continue
         usual = getattr(answer, one.name)
         kinds = {
             "uploads": (b"a",),
@@ -38,11 +43,13 @@ def test_an_answer_comes_back_as_it_was_with_the_fault() -> None:
 
 def test_answers_add_up_with_the_size_of_their_rows() -> None:
     def work(answer: Answer) -> bytes:
-        answer.rows = 2
+        answer.count(updates=2)
         return b"upload"
 
     rows = [weighing(next(answered(work)), size) for size in (5, 7)]
-    assert total(pa.Table.from_batches(rows)) == Answer(uploads=(b"upload",) * 2, rows=4, taken_bytes=12)
+    assert total(pa.Table.from_batches(rows)) == Answer(
+        uploads=(b"upload",) * 2, counts=Counts(updates=4), taken_bytes=12
+    )
 
 
 def test_a_fault_of_one_task_is_the_error_of_all() -> None:

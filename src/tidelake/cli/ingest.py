@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,7 @@ from tidelake.cli.spark import session
 
 if TYPE_CHECKING:
     from tidelake.model.time import TimeDomain
-    from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport
-    from tidelake.spark.jobs.tables import TablesReport
-    from tidelake.spark.writing.tables import TablesBatch
+    from tidelake.spark.reports import IngestReport, WrittenBatch
 
 _WRITER = "spark-ingest"
 _ENVELOPES = ("updates", "upsert", "debezium", "maxwell", "canal", "dms")
@@ -148,13 +145,14 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
             domain = TimeDomain.parse(given["time_unit"] or "counter")
             with _progress(domain) as progress:
                 done = _run_tables(spark, opened, collection, given, progress)
-            shown = {"register": collection, **asdict(done), "upper": done.upper}
-            output.table([output.timed(shown, domain)], as_json)
+            output.table([output.timed({"register": collection, **_told(done)}, domain)], as_json)
             return
         into = opened.collection(collection)
         with _progress(into.domain) as progress:
             report = _run(spark, into, given, progress)
-    output.table([output.timed(_shown(collection, report), into.domain)], as_json)
+    # What is told of several tables is empty here.
+    told = {name: value for name, value in _told(report).items() if not isinstance(value, dict | tuple)}
+    output.table([output.timed({"collection": collection, **told}, into.domain)], as_json)
 
 
 def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "IngestReport":
@@ -220,7 +218,7 @@ def _keys(words: tuple[str, ...]) -> Any:
     return by_table or None
 
 
-def _run_tables(spark: Any, lake: Any, register: str, given: dict[str, Any], progress: Any) -> "TablesReport":
+def _run_tables(spark: Any, lake: Any, register: str, given: dict[str, Any], progress: Any) -> "IngestReport":
     from tidelake.spark.jobs.tables import ingest_tables
 
     directory = given["directory"]
@@ -245,10 +243,9 @@ def _run_tables(spark: Any, lake: Any, register: str, given: dict[str, Any], pro
     )
 
 
-def _shown(collection: str, report: "IngestReport") -> dict[str, Any]:
-    shown = {"collection": collection, **asdict(report)}
-    shown["upper"] = report.upper
-    return shown
+def _told(report: "IngestReport") -> dict[str, Any]:
+    about = {"batches": report.batches, "already": report.already}
+    return about | report.counts() | {"upper": report.upper}
 
 
 @contextlib.contextmanager
@@ -265,9 +262,9 @@ def _progress(domain: "TimeDomain") -> Iterator[Any]:
         task = bar.add_task("starting", total=None)
         taken = {"batches": 0, "files": 0, "updates": 0}
 
-        def seen(batch: "IngestedBatch | TablesBatch") -> None:
+        def seen(batch: "WrittenBatch") -> None:
             taken["batches"] += 1
-            taken["files"] += getattr(batch, "files", 0)
+            taken["files"] += batch.files
             taken["updates"] += batch.updates
             counts = ", ".join(f"{count:,} {name}" for name, count in taken.items())
             bar.update(task, description=f"{counts}, upper {domain.text(batch.upper)}")

@@ -17,57 +17,55 @@ end_quietly()
 
 if TYPE_CHECKING:
     from tidelake.spark.envelopes.debezium import parse_changes
-    from tidelake.spark.jobs.backfill import BackfillReport, backfill
+    from tidelake.spark.jobs.backfill import backfill
     from tidelake.spark.jobs.export import ExportReport, export
-    from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
+    from tidelake.spark.jobs.ingest import ingest, ingest_change_files
     from tidelake.spark.jobs.maintain import MaintainReport, maintain
     from tidelake.spark.jobs.merge import merge, workers
-    from tidelake.spark.jobs.tables import TablesReport, ingest_tables
+    from tidelake.spark.jobs.tables import ingest_tables
     from tidelake.spark.reading.frames import changes, history, snapshot, snapshots, updates
     from tidelake.spark.reading.holds import release
     from tidelake.spark.registering import register
+    from tidelake.spark.reports import IngestReport, WriteReport, WrittenBatch
     from tidelake.spark.session import local_session
     from tidelake.spark.source.format import TidelakeSource
     from tidelake.spark.statements.query import sql
     from tidelake.spark.writing.append import append, write
-    from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
+    from tidelake.spark.writing.exactly_once import Sink, sink
     from tidelake.spark.writing.stage import stage
-    from tidelake.spark.writing.tables import TablesBatch, TablesSink, tables_sink
+    from tidelake.spark.writing.tables import tables_sink
     from tidelake.spark.writing.upsert import delete, replace, upsert
 
 _MODULES = {
     "envelopes.debezium": ("parse_changes",),
-    "jobs.backfill": ("BackfillReport", "backfill"),
+    "jobs.backfill": ("backfill",),
     "jobs.export": ("ExportReport", "export"),
-    "jobs.ingest": ("IngestReport", "IngestedBatch", "ingest", "ingest_change_files"),
+    "jobs.ingest": ("ingest", "ingest_change_files"),
     "jobs.maintain": ("MaintainReport", "maintain"),
     "jobs.merge": ("merge", "workers"),
-    "jobs.tables": ("TablesReport", "ingest_tables"),
+    "jobs.tables": ("ingest_tables",),
     "reading.frames": ("changes", "history", "snapshot", "snapshots", "updates"),
     "reading.holds": ("release",),
     "registering": ("register",),
+    "reports": ("IngestReport", "WriteReport", "WrittenBatch"),
     "session": ("local_session",),
     "source.format": ("TidelakeSource",),
     "statements.query": ("sql",),
     "writing.append": ("append", "write"),
-    "writing.exactly_once": ("Sink", "WrittenBatch", "sink"),
+    "writing.exactly_once": ("Sink", "sink"),
     "writing.stage": ("stage",),
-    "writing.tables": ("TablesBatch", "TablesSink", "tables_sink"),
+    "writing.tables": ("tables_sink",),
     "writing.upsert": ("delete", "replace", "upsert"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "BackfillReport",
     "ExportReport",
     "IngestReport",
-    "IngestedBatch",
     "MaintainReport",
     "Sink",
-    "TablesBatch",
-    "TablesReport",
-    "TablesSink",
     "TidelakeSource",
+    "WriteReport",
     "WrittenBatch",
     "append",
     "backfill",

@@ -9,7 +9,8 @@ hide the reason in a trace. A store that fails does fail the task.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 from tidelake.data.ingest.upsert import Resolved
 from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates, UsageError
 from tidelake.shard.write.uploader import Uploader
+from tidelake.spark.reports import Counts
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import spark_schema, to_arrow
 
@@ -30,6 +32,18 @@ _ANSWER = pa.schema(
 _MAGIC = b"tidelake:answer "
 _NAME = "the answer of a task"
 _TEXTS = pa.list_(pa.string())
+# The counts, and how they are called in the packed answer.
+_COUNTED = {
+    "updates": "rows",
+    "events": "events",
+    "heartbeats": "heartbeats",
+    "tombstones": "tombstones",
+    "late": "late",
+    "held": "held_events",
+    "repeated": "repeated",
+    "removed": "removed",
+    "absent": "absent",
+}
 _PACKED = pa.schema(
     [
         pa.field("uploads", pa.list_(pa.binary()), nullable=False),
@@ -61,45 +75,39 @@ class Answer:
 
     Attributes:
         uploads: for `append_uploaded`.
-        rows: updates read, before consolidation.
+        counts: the numbers; `rejects` and `files` are counted by `counted`.
         taken_bytes: size in memory of the input rows.
         time_lower: the least time of a row; None without rows, or if times are tuples.
         time_upper: the greatest time of a row, a change event or a heartbeat; None as for `time_lower`.
-        events: change events read.
-        heartbeats: heartbeat lines read.
-        tombstones: lines ignored.
-        late: events moved to a later time.
         files: names of the files that the rows came from, if any.
         advances: whether rows whose times are closed at the commit get the least open time.
         rejects: JSON texts of the lines that could not be read.
         rejects_to: the folder where rejects are stored before the rest is appended; None: rejects are errors.
         held: the rows that are held back until the time of their transaction is known, one item a task.
-        held_events: how many they are.
-        repeated: events of transactions that are in the collection already, ignored.
         truncates: truncations of the collection, which only one task that gets all events can carry out.
-        removed: rows that removals of keys took away.
-        absent: removals of keys that had no row.
     """
 
     uploads: tuple[bytes, ...] = field(default=(), repr=False)
-    rows: int = 0
+    counts: Counts = field(default_factory=Counts)
     taken_bytes: int = 0
     time_lower: int | None = None
     time_upper: int | None = None
-    events: int = 0
-    heartbeats: int = 0
-    tombstones: int = 0
-    late: int = 0
     files: tuple[str, ...] = ()
     advances: bool = False
     rejects: tuple[str, ...] = ()
     rejects_to: str | None = None
     held: tuple[bytes, ...] = field(default=(), repr=False)
-    held_events: int = 0
-    repeated: int = 0
     truncates: int = 0
-    removed: int = 0
-    absent: int = 0
+
+    @property
+    def counted(self) -> Counts:
+        """The numbers, with those of rejects and of files."""
+        return replace(self.counts, rejects=len(self.rejects), files=len(self.files))
+
+    def count(self, **more: int) -> None:
+        """Add to the counts of these names."""
+        given: dict[str, Any] = more
+        self.counts = self.counts.plus(Counts(**given))
 
     def see_files(self, names: pa.Array) -> None:
         """Remember which files there were."""
@@ -107,15 +115,14 @@ class Answer:
 
     def see_rows(self, batch: pa.RecordBatch, time_column: str | None) -> None:
         """Count the rows of a batch, and look at their times."""
-        self.rows += batch.num_rows
+        self.count(updates=batch.num_rows)
         if time_column is not None and batch.num_rows:
             ends = pc.min_max(batch.column(time_column)).as_py()
             self.see_times(ends["min"], ends["max"])
 
     def see_removals(self, found: Resolved) -> None:
         """Count what removals did."""
-        self.removed += found.removed
-        self.absent += found.absent
+        self.count(removed=found.removed, absent=found.absent)
 
     def see_times(self, lower: int | None, upper: int | None) -> None:
         """Widen the range of times."""
@@ -125,23 +132,15 @@ class Answer:
     def add(self, other: "Answer") -> None:
         """Add the answer of another task."""
         self.uploads += other.uploads
+        self.counts = self.counts.plus(other.counts)
         self.see_times(other.time_lower, other.time_upper)
-        self.rows += other.rows
         self.taken_bytes += other.taken_bytes
-        self.events += other.events
-        self.heartbeats += other.heartbeats
-        self.tombstones += other.tombstones
-        self.late += other.late
         self.files = tuple(sorted({*self.files, *other.files}))
         self.advances = self.advances or other.advances
         self.rejects += tuple(other.rejects)
         self.rejects_to = other.rejects_to if self.rejects_to is None else self.rejects_to
         self.held += tuple(other.held)
-        self.held_events += other.held_events
-        self.repeated += other.repeated
         self.truncates += other.truncates
-        self.removed += other.removed
-        self.absent += other.absent
 
 
 def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
@@ -177,7 +176,9 @@ def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
 
 def encoded_answer(answer: Answer, fault: str | None) -> bytes:
     """In a worker: what a task did, and why it could not do all of it, for a process of any version."""
-    row = {name: getattr(answer, name) for name in _PACKED.names[:-1]} | {"fault": fault}
+    told = {packed: getattr(answer.counts, name) for name, packed in _COUNTED.items()}
+    row = {name: getattr(answer, name) for name in _PACKED.names[:-1] if name not in told}
+    row |= told | {"fault": fault}
     rows = pa.RecordBatch.from_pylist([row], schema=_PACKED)
     return b"%b%d\n%b" % (_MAGIC, FORMAT, rows.serialize())
 
@@ -197,8 +198,9 @@ def decoded_answer(data: bytes) -> tuple[Answer, str | None]:
         raise FormatTooNew(_NAME, int(number), FORMAT)
     (row,) = pa.ipc.read_record_batch(pa.py_buffer(body), _PACKED).to_pylist()
     fault = row.pop("fault")
+    counts = Counts(**{name: row.pop(packed) for name, packed in _COUNTED.items()})
     lists = {name: tuple(found) for name, found in row.items() if isinstance(found, list)}
-    return Answer(**row | lists), fault
+    return Answer(counts=counts, **row | lists), fault
 
 
 def weighing(answer: pa.RecordBatch, taken_bytes: int) -> pa.RecordBatch:

@@ -55,7 +55,7 @@ def test_a_feed_of_delta_is_told_by_its_versions(spark: Any, tmp_path: Path) -> 
     write(c, rows(spark, *FEED[:4], schema=FEED_SCHEMA), "delta")
     done = write(c, rows(spark, FEED[4], schema=FEED_SCHEMA), "delta")
     assert history(c) == TOLD
-    assert c.upper.elements == (7,) and done.answer.rows == 1
+    assert c.upper.elements == (7,) and done.updates == 1
     with pytest.raises(InvalidUpdates, match=r"needs a column '_change_type' of type string.*there is none"):
         write(c, rows(spark, (1, "a")), "delta")
     word = rows(spark, (1, "a", "upsert", 9, AT), schema=FEED_SCHEMA)

@@ -165,7 +165,7 @@ def test_a_frame_of_change_events_is_written(spark: Any, orders: Any, name: str,
     old_rows: Any = "events" if name == "schema_off" else "stored"
     done = write(orders, frame_of(spark, name, parsed), "debezium", time="source.lsn", old_rows=old_rows)
     assert told(orders.updates(0, 51).read_all()) == sorted(STORY, key=repr)
-    assert (done.answer.events, done.answer.rows) == (8, 10)
+    assert (done.events, done.updates) == (8, 10)
 
 
 @pytest.mark.full
@@ -264,4 +264,4 @@ def test_late_events_advance_to_the_upper_that_their_old_rows_were_looked_up_at(
     event = {"id": 1, "v": "new", TIME: 3, GONE: False, BEST: bytes(48), NOTE: None}
     work = Debezium(old_rows="stored", late="advance").work(c, columns.names, read)
     answer = total(pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([event], schema=columns)]))))
-    assert (answer.rows, answer.late, answer.time_lower) == (2, 1, 5)
+    assert (answer.counts.updates, answer.counts.late, answer.time_lower) == (2, 1, 5)

@@ -44,7 +44,7 @@ answer = total(pa.Table.from_batches(work(batches())))
 upper = Frontier.of({_BATCHES * _LINES})
 c.distributed.append_uploaded(answer.uploads, lower=c.upper, upper=upper)
 peak = pa.default_memory_pool().max_memory()
-print(json.dumps([given, answer.events, peak]))
+print(json.dumps([given, answer.counts.events, peak]))
 """
 
 

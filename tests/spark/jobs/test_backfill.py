@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import UpdateBeforeLower
-from tidelake.spark import BackfillReport, backfill, snapshot
+from tidelake.spark import WriteReport, backfill, snapshot
 
 pytestmark = pytest.mark.full
 
@@ -40,7 +40,7 @@ def test_a_history_is_one_commit_of_key_ranges_that_do_not_overlap(
     before = c.state().seqno
     report = backfill(c, history(spark), ranges=ranges)
     state = c.state()
-    assert isinstance(report, BackfillReport) and report.rows == 4_000
+    assert isinstance(report, WriteReport) and report.updates == 4_000
     assert state.seqno == before + 1 and report.appended.upper == state.upper
     runs = [run for member in state.spine for run in member.batch.runs]
     if ranges:
@@ -56,7 +56,7 @@ def test_a_backfill_that_is_run_again_with_its_token_does_nothing(spark: Any, tm
     c = made(tmp_path)
     assert not backfill(c, history(spark), token="2026-01").appended.already
     again = backfill(c, history(spark), token="2026-01")
-    assert again.appended.already and (again.rows, again.uploads) == (0, 0)
+    assert again.appended.already and (again.updates, again.uploads) == (0, 0)
     assert c.snapshot().read_all().num_rows == 2_000
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.errors import InvalidUpdates, UsageError, WriterFenced
 from tidelake.model.frontier import Frontier
-from tidelake.spark import IngestedBatch, IngestReport, ingest_change_files, parse_changes, snapshot
+from tidelake.spark import IngestReport, WrittenBatch, ingest_change_files, parse_changes, snapshot
 from tidelake.spark import updates as updates_of
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -77,7 +77,7 @@ def heartbeat(time: int) -> dict[str, Any]:
 def test_files_become_updates_at_their_own_times(folder: Folder) -> None:
     folder.put(create(1, "a", 3), create(2, None, 3), "null", "", update(1, "a", "b", 7))
     folder.put({"schema": {}, "payload": delete(2, None, 9)}, heartbeat(20), name="b.json.gz")
-    seen: list[IngestedBatch] = []
+    seen: list[WrittenBatch] = []
     report = folder.run(max_files_per_trigger=1, progress=seen.append)
     assert folder.c.upper == Frontier.of(21)
     assert folder.state() == {(1, "b"): 1}
@@ -137,7 +137,7 @@ def test_a_fenced_ingest_stops(folder: Folder) -> None:
     folder.put(create(1, "a", 3))
     folder.put(create(2, "b", 4))
 
-    def intrude(batch: IngestedBatch) -> None:
+    def intrude(batch: WrittenBatch) -> None:
         owner = folder.c.state().writers["spark-ingest"].owner
         folder.c.writer("spark-ingest", owner=owner)
 
@@ -245,7 +245,7 @@ def test_a_directory_that_is_not_there_is_named(folder: Folder) -> None:
 
 
 def test_what_the_callback_raises_comes_out(folder: Folder) -> None:
-    def fail(_batch: IngestedBatch) -> None:
+    def fail(_batch: WrittenBatch) -> None:
         raise KeyError("mine")
 
     folder.put(create(1, "a", 3))

@@ -21,9 +21,11 @@ from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import IngestReport, ingest, ingest_change_files, write
 from tidelake.spark.envelopes import read
-from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.commit import Numbered, commit
+from tidelake.spark.envelopes.updates import Updates
+from tidelake.spark.uploads import Answer, answered, answers_to_bytes
+from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.rejects import NumberedBatch, keep
+from tidelake.spark.writing.uploaded import commit_uploads
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -185,8 +187,13 @@ def test_rejects_stay_when_a_query_takes_over_or_another_collection_has_the_name
     for (lake, query), rejects in ((("l", "q1"), ("a",)), (after, lines)):
         c = tidelake.open(tmp_path / lake).create("c", SCHEMA, key=["id"])
         writer = c.writer("spark-ingest", owner=query, take_over=True)
-        answer = Answer(rejects=rejects, rejects_to=str(folder))
-        commit(c, answer, c.upper, read_at=None, numbered=Numbered(writer, 0))
+
+        def work(answer: Answer, rejects: tuple[str, ...] = rejects) -> bytes:
+            answer.rejects, answer.rejects_to = rejects, str(folder)
+            return b""
+
+        told = [answers_to_bytes(answered(work))]
+        commit_uploads(c, Updates(), c.schema.names, told, handed=(), numbered=Numbered(writer, 0))
     assert sorted(file.read_text() for file in folder.iterdir()) == [f"{line}\n" for line in ("a", *lines)]
 
 
@@ -264,7 +271,7 @@ def test_keys_and_offsets_of_messages_are_used(landing: Landing) -> None:
     frame = landing.spark.createDataFrame(rows, "value string, key string, offset bigint")
     done = write(landing.c, frame, "debezium", old_rows="stored")
     assert landing.state() == {(1, "new"): 1}
-    assert (done.answer.events, done.answer.tombstones) == (4, 1)
+    assert (done.events, done.tombstones) == (4, 1)
     with pytest.raises(InvalidUpdates, match=r"several events of the key .* differ"):
         write(landing.c, frame.drop("offset"), "debezium", old_rows="stored", late="advance")
 

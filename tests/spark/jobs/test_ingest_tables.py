@@ -15,7 +15,7 @@ from feed import UNAVAILABLE, Feed, connect, contents, told
 
 import tidelake
 from tidelake.errors import IncompatibleSchema, InvalidUpdates, UsageError
-from tidelake.spark import TablesReport, ingest_change_files, ingest_tables
+from tidelake.spark import IngestReport, ingest_change_files, ingest_tables
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -38,7 +38,7 @@ class Landing:
         os.utime(path, (1_000_000_000 + self.files,) * 2)
         return path
 
-    def run(self, **options: Any) -> TablesReport:
+    def run(self, **options: Any) -> IngestReport:
         given = {"into": "shop", "keys": ["id"]} | options
         return ingest_tables(self.spark, self.lake, self.directory, self.root / "checkpoint", **given)
 

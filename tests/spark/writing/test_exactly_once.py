@@ -20,7 +20,7 @@ from tidelake.errors import InvalidUpdates, OutcomeUnknown, UsageError, WriterFe
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink
-from tidelake.spark.writing.exactly_once import is_in, planned_in
+from tidelake.spark.writing.microbatch import is_in, planned_in
 from tidelake.testing import tables
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -86,7 +86,7 @@ def test_a_micro_batch_is_one_commit(stream: Stream) -> None:
     record = stream.c.state().writers["spark"]
     assert (record.sequence, len(record.owner)) == (1, 36)
     if stream.way == "helper":
-        assert [(b.batch, b.already, b.rows, b.upper) for b in stream.batches] == [
+        assert [(b.batch, b.already, b.updates, b.upper) for b in stream.batches] == [
             (0, False, 2, Frontier.of(1)),
             (1, False, 1, Frontier.of(2)),
         ]

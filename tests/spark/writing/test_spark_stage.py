@@ -149,7 +149,7 @@ def test_a_micro_batch_is_staged_and_seals_at_the_watermark_in_one_commit(stream
     assert stream.c.upper == Frontier.of(25)
     assert contents(stream.c) == [1, 2, 3]
     assert contents(stream.c, 30, staged=True) == [1, 2, 3, 4]
-    assert [(b.rows, b.upper) for b in stream.batches] == [(2, Frontier.of(7)), (2, Frontier.of(25))]
+    assert [(b.updates, b.upper) for b in stream.batches] == [(2, Frontier.of(7)), (2, Frontier.of(25))]
     # One to open the writer, one a micro-batch, and what drains.
     record = stream.c.state().writers["spark"]
     assert record.sequence == 1 and record.upper == Frontier.of(25)

@@ -13,7 +13,7 @@ from feed import connect, contents
 
 import tidelake
 from tidelake.errors import IncompatibleSchema, InvalidUpdates, TidelakeWarning, UsageError
-from tidelake.spark import TablesBatch, tables_sink
+from tidelake.spark import WrittenBatch, tables_sink
 from tidelake.spark.envelopes.read import AS_TEXT
 from tidelake.spark.writing.tablelines import FewLines
 
@@ -28,7 +28,7 @@ class Stream:
         self.lake = tidelake.open(root / "lake")
         self.keyed, self.options, self.batch = keyed, options, 0
 
-    def take(self, *messages: tuple[Any, Any]) -> TablesBatch:
+    def take(self, *messages: tuple[Any, Any]) -> WrittenBatch:
         """Write messages, each a key and a value."""
         texts = [[None if one is None else json.dumps(one) for one in pair] for pair in messages]
         given = {"key": [key for key, _ in texts], "value": [value for _, value in texts]}

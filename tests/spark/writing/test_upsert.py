@@ -294,9 +294,9 @@ def test_a_token_makes_an_upsert_that_is_run_again_do_nothing(spark: Any, tmp_pa
 def test_envelopes_are_known_by_name(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     done = write(c, rows(spark, (1, "a"), (1, "b")), "upsert", order_by="v")
-    assert (done.answer.events, done.answer.rows) == (2, 1)
+    assert (done.events, done.updates) == (2, 1)
     done = write(c, rows(spark, (1, "b"), (2, "c")), "snapshot")
-    assert (done.answer.events, done.answer.rows) == (2, 1)
+    assert (done.events, done.updates) == (2, 1)
     assert held(c) == {(1, "b"): 1, (2, "c"): 1}
 
 
@@ -306,10 +306,11 @@ def test_a_dump_is_compared_in_this_process_if_there_is_no_session(spark: Any, t
     uploads = (
         c.distributed.uploader().upload([pa.record_batch({"id": [2, 3], "v": ["b", "c"], "_time": [0, 0]})]),
     )
+    from tidelake.spark.reports import Counts
     from tidelake.spark.uploads import Answer
 
-    answer = Snapshot().difference(c, Answer(uploads, rows=2), c.upper, None)
-    assert (answer.rows, answer.time_lower, answer.time_upper) == (2, 1, 1)
+    answer = Snapshot().difference(c, Answer(uploads, Counts(updates=2)), c.upper, None)
+    assert (answer.counts.updates, answer.time_lower, answer.time_upper) == (2, 1, 1)
     c.distributed.append_uploaded(answer.uploads, lower=1, upper=2)
     assert held(c) == {(2, "b"): 1, (3, "c"): 1}
 

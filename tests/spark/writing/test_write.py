@@ -85,7 +85,7 @@ def counted(spark: Any, frame: Any) -> tuple[Any, Any]:
 def test_rows_are_added_at_the_time_of_the_commit(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     done = write(c, rows(spark, (1, "a"), (2, None), (1, "a")))
-    assert (done.appended.upper, done.answer.rows) == (Frontier.of(1), 3)
+    assert (done.appended.upper, done.updates) == (Frontier.of(1), 3)
     assert history(c) == {((1, "a"), 0): 2, ((2, None), 0): 1}
 
 

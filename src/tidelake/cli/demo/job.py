@@ -30,7 +30,7 @@ from tidelake.lake.api.collection import Collection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelake.spark.jobs.ingest import IngestReport
+    from tidelake.spark.reports import IngestReport
 
 _FILES_MIN = 16
 _BATCHES = 8
@@ -90,7 +90,8 @@ class DemoJob:
 
     def ingest(self, session: "SparkSession") -> None:
         """Stream the change files into a new lake."""
-        from tidelake.spark.jobs.ingest import IngestedBatch, ingest_change_files
+        from tidelake.spark.jobs.ingest import ingest_change_files
+        from tidelake.spark.reports import WrittenBatch
 
         schema = SCHEMA if self.source is not None else _inferred(session, self.landing, self.keys)
         lake = tidelake.open(self.root / "lake")
@@ -99,7 +100,7 @@ class DemoJob:
         files = sum(1 for path in self.landing.iterdir() if path.name[:1] not in "._")
         with bar(self.console, "Spark streaming ingest", self.times) as update:
 
-            def report(batch: IngestedBatch) -> None:
+            def report(batch: WrittenBatch) -> None:
                 if self.times is not None and not batch.upper.closed:
                     reached = batch.upper.elements[0]
                     update(reached if isinstance(reached, int) else 0, self.times)

@@ -109,10 +109,12 @@ class EventReader:
         parsed = self._text(named, places, times, found) if text else self._columns(named)
         answer = self.answer
         answer.see_times(None, parsed.time_upper)
-        answer.events += parsed.events
-        answer.heartbeats += parsed.heartbeats
-        answer.tombstones += parsed.tombstones
-        answer.late += parsed.late
+        answer.count(
+            events=parsed.events,
+            heartbeats=parsed.heartbeats,
+            tombstones=parsed.tombstones,
+            late=parsed.late,
+        )
         self._reject(parsed, named, places)
         return parsed.rows, parsed, places
 
@@ -145,8 +147,8 @@ class EventReader:
         if not again:
             old = old | timeline.again(lines, found)
             held = held & ~old
-        self.answer.held_events += int((held & ((found.roles & MARK) == 0)).sum())
-        self.answer.repeated += int(old.sum())
+        told = int((held & ((found.roles & MARK) == 0)).sum())
+        self.answer.count(held=told, repeated=int(old.sum()))
         if held.any():
             kept = {"offset": places.numbers, "block": -1 - places.blocks}
             for name, values in kept.items():

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from tidelake.data.kernel.types import update_schema
-from tidelake.errors import UpdateBeforeLower, UsageError
+from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.model.frontier import Frontier
@@ -100,26 +100,22 @@ class Snapshot:
             answer = total(answers_from_bytes([answers_to_bytes(rows)]))
         else:
             answer = collect(run_tasks(spark, tasks, _Compare(), answer_schema()))
-        if answer.rows or self.time is not None:
+        if answer.counts.updates or self.time is not None:
             answer.see_times(at, at)
-        answer.events = stored.rows
+        answer.count(events=stored.counts.updates)
         return answer
 
     def _planned(
         self, collection: Collection, stored: Answer, lower: Frontier, count: int
     ) -> tuple[int, list[Replacement]]:
-        """The time of the change, and the tasks that compute the difference."""
-        while True:
-            given = one_time(self.time, (), collection)
-            at = commit_time(collection, lower) if given is None else given
-            try:
-                return at, collection.distributed.replacements(stored.uploads, time=at, parallelism=count)
-            except UpdateBeforeLower:
-                lower = collection.upper
-                # Another writer closed the chosen time: choose a later one, unless the caller gave the time
-                # or all times are closed.
-                if self.time is not None or lower.closed:
-                    raise
+        """The time of the change, and the tasks that compute the difference.
+
+        Raises:
+            UpdateBeforeLower: another writer closed the time meanwhile, or the caller gave a closed one.
+        """
+        given = one_time(self.time, (), collection)
+        at = commit_time(collection, lower) if given is None else given
+        return at, collection.distributed.replacements(stored.uploads, time=at, parallelism=count)
 
     def discard(self, collection: Collection, stored: Answer) -> None:
         """As `Compared`."""
@@ -132,7 +128,8 @@ class _Compare:
 
     def __call__(self, task: bytes) -> Iterator[pa.RecordBatch]:
         def work(answer: Answer) -> bytes:
-            upload, answer.rows = Replacement.from_bytes(task).upload()
+            upload, updates = Replacement.from_bytes(task).upload()
+            answer.count(updates=updates)
             return upload
 
         return answered(work)

@@ -65,7 +65,7 @@ class StoreEvents:
 
         def watch(events: pa.Table, updates: pa.Table) -> None:
             self._check_deletions(events, updates)
-            answer.rows += updates.num_rows
+            answer.count(updates=updates.num_rows)
             ends = pc.min_max(events.column(TIME)).as_py()
             answer.see_times(ends["min"], ends["max"])
 
@@ -144,7 +144,7 @@ class StoreEvents:
             number = int.from_bytes(data[-8:], "big")
             where = place(data[_PLACE_FROM:_PLACE_TO].decode(), number or None)
             raise unreadable(late_reason(first.column(TIME)[0].as_py(), lower), where)
-        answer.late += count
+        answer.count(late=count)
         open_times = pc.if_else(late, pa.scalar(lower, pa.int64()), times)
         return rows.set_column(rows.schema.get_field_index(TIME), TIME, open_times)
 

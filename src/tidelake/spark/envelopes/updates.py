@@ -159,7 +159,7 @@ class StoreRows:
                 rows = _constant(rows, DIFF, 1)
             if self.half is not None and self.time is not None:
                 is_late = pc.less(rows.column(self.time), self.half.at)
-                answer.late += pc.sum(is_late).as_py() or 0
+                answer.count(late=pc.sum(is_late).as_py() or 0)
                 rows = rows.filter(is_late if self.half.late else pc.invert(is_late))
             answer.see_rows(rows, self.time)
             yield rows

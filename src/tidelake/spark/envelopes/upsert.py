@@ -1,7 +1,7 @@
 """The envelope `upsert`: each row is the new row of its key or, if it says so, removes the key.
 
-Owns the meaning of such a frame, and how equal keys get into one task; `tidelake.data.ingest.upsert` turns
-events into updates. The tasks look up the old rows of their keys.
+Owns the meaning of such a frame, and how equal keys get into one task; `tidelake.data.ingest.upsert` turns events
+into updates. The tasks look up the old rows of their keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -195,8 +195,7 @@ class _UpsertEvents:
         return convert(rows, pa.schema([*fields, *(rows.schema.field(name) for name in extra)]))
 
     def _see(self, answer: Answer, events: pa.Table, updates: pa.Table) -> None:
-        answer.events += events.num_rows
-        answer.rows += updates.num_rows
+        answer.count(events=events.num_rows, updates=updates.num_rows)
         seen = updates if self.stamped else events
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()

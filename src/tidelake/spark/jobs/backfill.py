@@ -5,33 +5,14 @@ Owns how the rows get to the tasks: by ranges of their keys, so that the parts o
 and reads need not merge them. Apart from that it is an ordinary write.
 """
 
-from dataclasses import dataclass
-
 from pyspark.sql import DataFrame
 
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike
+from tidelake.spark.reports import WriteReport
 from tidelake.spark.writing.append import write
-from tidelake.state.write.write import Appended
-
-
-@dataclass(frozen=True)
-class BackfillReport:
-    """What a backfill did.
-
-    Attributes:
-        appended: the times written, and the new upper.
-        rows: updates read, before consolidation; 0 if it was committed before.
-        uploads: number of uploads in the commit.
-        seconds: wall clock.
-    """
-
-    appended: Appended
-    rows: int
-    uploads: int
-    seconds: float
 
 
 def backfill(
@@ -43,7 +24,7 @@ def backfill(
     ranges: int | None = None,
     token: str | None = None,
     envelope: EnvelopeLike = DEFAULT,
-) -> BackfillReport:
+) -> WriteReport:
     """Write a DataFrame that does not fit into the memory of all tasks, sorted by key, in one commit.
 
     The rows are shuffled by ranges of the key; each task sorts and stores one range, in bounded memory.
@@ -62,12 +43,8 @@ def backfill(
     Raises:
         InvalidUpdates, UpdateBeforeLower, UpperMismatch: as `tidelake.spark.write`; nothing was appended.
     """
-    clock = collection.distributed.env.clock
-    started_s = clock.monotonic_s()
     if ranges is None:
         # Without a number, Spark may combine small neighbouring ranges. The key's name is that of now.
         collection.state()
         frame = frame.repartitionByRange(*map(quoted, collection.key))
-    done = write(collection, frame, envelope, lower=lower, upper=upper, ranges=ranges, token=token)
-    seconds = clock.monotonic_s() - started_s
-    return BackfillReport(done.appended, done.answer.rows, len(done.answer.uploads), seconds)
+    return write(collection, frame, envelope, lower=lower, upper=upper, ranges=ranges, token=token)

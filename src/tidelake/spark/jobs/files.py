@@ -7,7 +7,7 @@ lines strictly, because Spark's own reader turns values that do not fit into nul
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -27,9 +27,10 @@ from tidelake.errors import InvalidUpdates, TidelakeError, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.messages import as_bytes, place, shown
+from tidelake.spark.reports import IngestReport
 from tidelake.spark.tasks import ArrowMap, one_thread
 from tidelake.spark.versions import condition
-from tidelake.spark.writing.exactly_once import BatchSink
+from tidelake.spark.writing.exactly_once import Sink
 
 Format: TypeAlias = Literal["jsonl", "keyed", "csv", "parquet"]
 TextFormat: TypeAlias = Literal["jsonl", "keyed"]
@@ -153,7 +154,7 @@ def check_rejects(rejects: str | None, directory: str) -> None:
         )
 
 
-def run(frame: DataFrame, sink: BatchSink[Any, Any], checkpoint: str, *, follow: bool) -> None:
+def run(frame: DataFrame, sink: Sink[Any, Any], checkpoint: str, *, follow: bool) -> IngestReport:
     """Give the micro-batches of a stream to a sink, until it ends or the caller is interrupted.
 
     Args:
@@ -161,6 +162,9 @@ def run(frame: DataFrame, sink: BatchSink[Any, Any], checkpoint: str, *, follow:
         sink: takes the micro-batches. Its error is raised, where Spark's exception has only the text.
         checkpoint: the directory of the checkpoint.
         follow: go on with new files; False: end when all present files are taken.
+
+    Returns:
+        What all micro-batches did.
     """
     stream = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     query = (stream if follow else stream.trigger(availableNow=True)).start()
@@ -169,9 +173,12 @@ def run(frame: DataFrame, sink: BatchSink[Any, Any], checkpoint: str, *, follow:
     except KeyboardInterrupt:
         query.stop()
     except StreamingQueryException:
-        if sink.error is not None:
-            raise sink.error from None
-        raise
+        if sink.error is None:
+            raise
+        # It may come from the driver or a worker, and is not always one of PySpark's classes.
+        own = None if isinstance(sink.error, TidelakeError) else ours(sink.error)
+        raise own or sink.error from None
+    return sink.report if sink.report.batches else replace(sink.report, upper=sink.into.upper)
 
 
 def _mapped(frame: DataFrame, work: ArrowMap, schema: pa.Schema, file_column: str) -> DataFrame:

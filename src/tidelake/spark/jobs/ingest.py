@@ -18,13 +18,14 @@ files elsewhere and move them into the directory when they are complete.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.errors import TidelakeError, UsageError
+from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
@@ -32,92 +33,15 @@ from tidelake.spark.envelopes.changes import Late, OldRows
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.envelopes.held import split
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
-from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, check_rejects, ours, rows_of, run, text_of
+from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, check_rejects, rows_of, run, text_of
+from tidelake.spark.reports import IngestReport, WrittenBatch
 from tidelake.spark.tasks import remote
-from tidelake.spark.writing.commit import Numbered, write
-from tidelake.spark.writing.exactly_once import BatchSink, is_in, query_of
-from tidelake.state.write.idempotency import other_content
+from tidelake.spark.writing.commit import Numbered
+from tidelake.spark.writing.exactly_once import IntoCollection, Progress, Sink
+from tidelake.spark.writing.microbatch import Identity
 
 DEFAULT_WRITER = "spark-ingest"
-
-
-@dataclass(frozen=True)
-class IngestedBatch:
-    """What one micro-batch did.
-
-    Attributes:
-        batch: its number in the checkpoint.
-        already: it was committed before; its files were not read again.
-        upper: the collection's upper after it.
-        events: change events read.
-        updates: rows they made, before consolidation.
-        heartbeats: heartbeat lines read.
-        tombstones: lines ignored.
-        late: events whose time was closed when they were read, moved to the least open time.
-        rejects: lines that could not be read, stored in the folder of rejects.
-        files: files read.
-        held: events that are held back: the commit, or the end, of their transaction is not known yet.
-        repeated: events ignored, since their transactions are in the collection.
-        absent: removals of keys that had no row, as far as old rows were looked up.
-    """
-
-    batch: int
-    already: bool
-    upper: Frontier
-    events: int = 0
-    updates: int = 0
-    heartbeats: int = 0
-    tombstones: int = 0
-    late: int = 0
-    rejects: int = 0
-    files: int = 0
-    held: int = 0
-    repeated: int = 0
-    absent: int = 0
-
-
-_SUMMED = ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "files", "repeated", "absent")
-
-
-@dataclass
-class IngestReport:
-    """What a run of the ingest did, added up over its micro-batches; see `IngestedBatch`.
-
-    Attributes:
-        batches: micro-batches that were appended.
-        already: micro-batches that were committed before.
-        held: events that are held back after the last micro-batch.
-        upper: the collection's upper after the last micro-batch or, without any, at the end of the run. None
-            before that.
-    """
-
-    batches: int = 0
-    already: int = 0
-    events: int = 0
-    updates: int = 0
-    heartbeats: int = 0
-    tombstones: int = 0
-    late: int = 0
-    rejects: int = 0
-    files: int = 0
-    held: int = 0
-    repeated: int = 0
-    absent: int = 0
-    upper: Frontier | None = None
-
-    def add(self, batch: IngestedBatch) -> None:
-        """Count one more micro-batch."""
-        self.batches += not batch.already
-        self.already += batch.already
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(batch, name))
-        self.held = self.held if batch.already else batch.held
-        self.upper = batch.upper
-
-
-Progress = Callable[[IngestedBatch], None]
 
 
 def ingest(
@@ -173,11 +97,8 @@ def ingest(
         raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
     made = named(envelope, options)
     frame = _frame(spark, collection, os.fspath(directory), made, format=format, files=max_files_per_trigger)
-    sink = _Sink(collection, made, writer, take_over, progress)
-    run(frame, sink, os.fspath(checkpoint), follow=follow)
-    if sink.report.upper is None:
-        sink.report.upper = collection.upper
-    return sink.report
+    sink = Sink(_IntoFromFiles(IntoCollection(collection, made)), writer, take_over, progress)
+    return run(frame, sink, os.fspath(checkpoint), follow=follow)
 
 
 def _frame(
@@ -244,79 +165,76 @@ def ingest_change_files(
     return ingest(spark, collection, directory, checkpoint, envelope=envelope, **how)
 
 
+@dataclass(frozen=True)
+class _Files:
+    """The rows of a micro-batch, with their files."""
+
+    frame: DataFrame
+
+    @property
+    def are_lines(self) -> bool:
+        """Whether they are lines, which are read with their files."""
+        return ROWS_FILE not in self.frame.columns and "value" in self.frame.columns
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The files, except those without rows. Runs a job."""
+        return tuple(row[0] for row in self.frame.select(_file_column(self.frame)).distinct().collect())
+
+
+@dataclass(frozen=True)
+class _IntoFromFiles:
+    """Appends micro-batches of files to a collection, each known by the names of its files.
+
+    After a crash Spark repeats the last batch, with the same files. An old copy of the checkpoint gives the
+    number to new files: to skip these as repeated would lose them silently.
+    """
+
+    into: IntoCollection
+
+    @property
+    def title(self) -> str:
+        """As `Into`."""
+        return self.into.title
+
+    @property
+    def upper(self) -> Frontier:
+        """As `Into`."""
+        return self.into.upper
+
+    def open(self, writer: str, query: str, *, take_over: bool) -> Writer:
+        """As `Into`."""
+        return self.into.open(writer, query, take_over=take_over)
+
+    def rows(
+        self,
+        frame: DataFrame,
+        query: str,  # noqa: ARG002
+        batch: int,  # noqa: ARG002
+        expected_bytes: int | None,  # noqa: ARG002
+    ) -> tuple[_Files, Identity]:
+        """As `Into`."""
+        files = _Files(frame)
+        return files, Identity(
+            lambda: content_of(files.names),
+            lambda answer: content_of(answer.files if files.are_lines else files.names),
+        )
+
+    def write(self, rows: _Files, numbered: Numbered[Writer]) -> WrittenBatch:
+        """As `Into`."""
+        if rows.are_lines:
+            return self.into.write(rows.frame, numbered)
+        done = self.into.write(rows.frame.drop(_file_column(rows.frame)), numbered)
+        return replace(done, files=len(rows.names))
+
+    def finish(self, rows: _Files, numbered: Numbered[Writer]) -> WrittenBatch:
+        """As `Into`."""
+        return self.into.finish(rows.frame, numbered)
+
+
 def content_of(files: Iterable[str]) -> str:
     """A digest of the files of a micro-batch: the same for the same files."""
     return hashlib.blake2b("\n".join(sorted(files)).encode(), digest_size=16).hexdigest()
-
-
-@dataclass
-class _Sink(BatchSink[IngestedBatch, Writer]):
-    """The function that Spark calls for each micro-batch, in another thread."""
-
-    collection: Collection
-    envelope: Envelope
-    name: str
-    take_over: bool
-    progress: Progress | None
-    report: IngestReport = field(default_factory=IngestReport)
-
-    def _take(self, frame: DataFrame, batch: int) -> IngestedBatch:
-        done = self._ingest(self._writer(query_of(frame)), frame, batch)
-        self.report.add(done)
-        return done
-
-    def _open(self, query: str) -> Writer:
-        return self.collection.writer(self.name, owner=query, take_over=self.take_over)
-
-    def _own(self, error: Exception) -> Exception:
-        # The error may come from the driver or a worker, and is not always one of PySpark's classes.
-        return error if isinstance(error, TidelakeError) else ours(error) or error
-
-    def _ingest(self, writer: Writer, frame: DataFrame, batch: int) -> IngestedBatch:
-        lines = ROWS_FILE not in frame.columns and "value" in frame.columns
-        if is_in(writer, batch):
-            if content_of(self._files(frame)) != split(writer.last_content)[0]:
-                # After a crash Spark repeats the last batch, with the same files. An old copy of the
-                # checkpoint gives the number to new files: to skip these as repeated would lose them
-                # silently.
-                raise UsageError(other_content(writer.name, batch))
-            return IngestedBatch(batch, True, self.collection.upper)
-        # Lines come with their files. For other rows, query the files.
-        files = None if lines else self._files(frame)
-        written = write(
-            self.collection,
-            frame if lines else frame.drop(_file_column(frame)),
-            self.envelope,
-            numbered=Numbered(
-                writer,
-                batch,
-                lambda answer: content_of(answer.files if files is None else files),
-                stream=True,
-                first=self._first,
-            ),
-            title=f"tidelake: ingest batch {batch} into {self.collection.name}",
-        )
-        self._first = False
-        answer, appended = written.answer, written.appended
-        return IngestedBatch(
-            batch,
-            appended.already,
-            appended.upper,
-            answer.events,
-            answer.rows,
-            answer.heartbeats,
-            answer.tombstones,
-            answer.late,
-            len(answer.rejects),
-            len(answer.files if files is None else files),
-            answer.held_events,
-            answer.repeated,
-            answer.absent,
-        )
-
-    def _files(self, frame: DataFrame) -> tuple[str, ...]:
-        """The files of a micro-batch, except those without rows."""
-        return tuple(row[0] for row in frame.select(_file_column(frame)).distinct().collect())
 
 
 def _file_column(frame: DataFrame) -> str:

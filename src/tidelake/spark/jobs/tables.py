@@ -5,71 +5,17 @@ Owns the stream of files; `tidelake.spark.writing.tables` writes each micro-batc
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.lake import Lake
-from tidelake.model.frontier import Frontier
 from tidelake.spark.jobs.files import TextFormat, check_rejects, run, text_of
+from tidelake.spark.reports import IngestReport
 from tidelake.spark.tasks import remote
-from tidelake.spark.writing.tables import Progress, TablesBatch, tables_sink
-
-
-@dataclass
-class TablesReport:
-    """What a run of `ingest_tables` did, added up over its micro-batches; see `TablesBatch`.
-
-    Attributes:
-        batches: micro-batches that were committed.
-        already: micro-batches that were committed before.
-        held: events that are held back after the last micro-batch.
-        left_out: events of tables without a key, by table: they are in no collection.
-        upper: the group's upper after the last micro-batch or, without any, at the end of the run.
-    """
-
-    batches: int = 0
-    already: int = 0
-    by_collection: dict[str, int] = field(default_factory=dict)
-    events: int = 0
-    updates: int = 0
-    heartbeats: int = 0
-    tombstones: int = 0
-    late: int = 0
-    rejects: int = 0
-    created: list[str] = field(default_factory=list)
-    evolved: list[str] = field(default_factory=list)
-    held: int = 0
-    repeated: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    absent: int = 0
-    upper: Frontier | None = None
-
-    def add(self, batch: TablesBatch) -> None:
-        """Count one more micro-batch."""
-        self.batches += not batch.already
-        self.already += batch.already
-        for name in (
-            "events",
-            "updates",
-            "heartbeats",
-            "tombstones",
-            "late",
-            "rejects",
-            "repeated",
-            "absent",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(batch, name))
-        for table, events in batch.by_collection.items():
-            self.by_collection[table] = self.by_collection.get(table, 0) + events
-        for table, events in batch.left_out.items():
-            self.left_out[table] = self.left_out.get(table, 0) + events
-        self.created += batch.created
-        self.evolved += batch.evolved
-        self.held = self.held if batch.already else batch.held
-        self.upper = batch.upper
+from tidelake.spark.writing.exactly_once import Progress
+from tidelake.spark.writing.tables import tables_sink
 
 
 def ingest_tables(
@@ -87,7 +33,7 @@ def ingest_tables(
     rejects: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> TablesReport:
+) -> IngestReport:
     """Take the change events of many tables from the files of a directory; each table has a collection.
 
     A micro-batch is one commit of all tables. The ingest may be killed and run again at any point.
@@ -113,19 +59,9 @@ def ingest_tables(
     """
     if remote(spark):
         raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
-    report = TablesReport()
-
-    def seen(done: TablesBatch) -> None:
-        report.add(done)
-        if progress is not None:
-            progress(done)
-
     folder = os.fspath(directory)
     kept = None if rejects is None else os.fspath(rejects)
     check_rejects(kept, folder)
-    sink = tables_sink(lake, into, keys=keys, names=names, rejects=kept, progress=seen, **options)
+    sink = tables_sink(lake, into, keys=keys, names=names, rejects=kept, progress=progress, **options)
     frame = text_of(spark, folder, max_files_per_trigger, format)
-    run(frame, sink, os.fspath(checkpoint), follow=follow)
-    if report.upper is None:
-        report.upper = sink.targets.register.upper
-    return report
+    return run(frame, sink, os.fspath(checkpoint), follow=follow)

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from tidelake.errors import CollectionNotFound, InternalError, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
+from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.schemas import schema_of
 from tidelake.lake.arguments.tokens import writer_of
 from tidelake.model.schema import DIFF
@@ -34,9 +35,10 @@ from tidelake.spark.source.kept import Target
 from tidelake.spark.source.options import WriteOptions, write_options
 from tidelake.spark.source.place import create, located
 from tidelake.spark.source.times import written_at
-from tidelake.spark.source.uploading import Upload, Uploaded
+from tidelake.spark.source.uploading import IntoUploaded, Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
-from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in, planned_in
+from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, Batches
+from tidelake.spark.writing.microbatch import QUERY_ID, planned_in
 from tidelake.spark.writing.token import TokenWriter
 
 SNAPSHOT = "snapshot"
@@ -154,7 +156,7 @@ class BatchWriter(DataSourceArrowWriter):
         """In the driver: append once, unless the token is committed already."""
         found = _uploaded(messages)
         collection = _target(found, self.upload.target).collection()
-        numbered: Numbered | None = None
+        numbered: Numbered[Writer] | None = None
         if self._token is not None:
             tokens = TokenWriter(collection, self._token)
             if tokens.done() is not None:
@@ -196,15 +198,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if len(queries) != 1:
             raise InternalError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
         collection = _target(found, self.upload.target).collection()
-        # Spark makes a writer for each batch. All processes that run the query share its checkpoint, so they
-        # have the same rows under a number, and one of them commits it: `resume` fences none.
-        writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over, resume=True)
         # Without the checkpoint only the number of rows is known. That is a weak check: a repeated batch may
         # have another number, and a different batch the same.
         content = planned_in(self._checkpoint, batchId) or f"{sum(m.rows for m in found)} rows"
-        if not is_in(writer, batchId, content):
-            numbered = Numbered(writer, batchId, lambda _answer: content)
-            self.upload.commit(collection, found, numbered, stream=True)
+        # Spark makes a writer for each batch.
+        batches = Batches(IntoUploaded(self.upload, collection), self._writer, self._take_over)
+        batches.write(found, queries.pop(), batchId, content)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing; see `BatchWriter.abort`."""

@@ -1,10 +1,8 @@
-"""The work of a write through the format: in the tasks, and in the commit.
+"""The work of a write through the format in the tasks, and its way to the commit.
 
 Owns the plan that the driver sends to the tasks, and their messages. Must not know options, nor Spark's
-interface. Tasks of envelopes that need equal keys together hand their rows over, sorted by key; the commit
-merges these runs and does the envelope's work, in one process and bounded memory.
-
-INVARIANT: uploads that were offered to a commit are never deleted here.
+interface. Tasks of envelopes that need equal keys together hand their rows over, sorted by key;
+`tidelake.spark.writing.uploaded` commits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,17 +15,22 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelake.errors import UpdateBeforeLower, UsageError
+from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.notes import noted
+from tidelake.model.frontier import Frontier
 from tidelake.shard.write.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
-from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope
+from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.reading.holds import application
+from tidelake.spark.reports import WriteReport, WrittenBatch
 from tidelake.spark.source.kept import Target
 from tidelake.spark.tasks import ArrowMap
-from tidelake.spark.uploads import Answer, answered, answers_from_bytes, answers_to_bytes, total
-from tidelake.spark.writing.commit import Numbered, commit, idle_end, open_upper
+from tidelake.spark.uploads import Answer, answered, answers_to_bytes
+from tidelake.spark.writing.commit import Numbered, open_upper
+from tidelake.spark.writing.exactly_once import written
+from tidelake.spark.writing.uploaded import commit_uploads, hands_over
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,7 @@ class Upload:
         self.envelope = envelope
         self.names = tuple(schema.names)
         self._plan: _Plan | None = None
-        # Rows whose keys must be together are handed over to the commit, which is one process.
-        self.hands_over = not (envelope.rebases or isinstance(envelope, Compared))
+        self.hands_over = hands_over(envelope)
         if self.hands_over and not set(collection.key) <= set(self.names):
             raise UsageError(
                 f"rows of the envelope {type(envelope).__name__.lower()!r} must be brought together by keys "
@@ -145,56 +147,51 @@ class Upload:
         return self._planned()(batches, query)
 
     def commit(
-        self,
-        collection: Collection,
-        messages: Sequence[Uploaded],
-        numbered: Numbered | None,
-        *,
-        stream: bool = False,
-    ) -> None:
+        self, collection: Collection, messages: Sequence[Uploaded], numbered: Numbered[Writer] | None
+    ) -> WriteReport:
         """In the driver: append what the tasks uploaded, maybe as a micro-batch of a stream.
 
         Raises:
             InvalidUpdates: a task found data that cannot be stored.
             UpdateBeforeLower: a time is closed.
         """
-        with noted(self._application, ""), noted(self._author, self._message):
-            self._commit(collection, messages, numbered, stream=stream)
-
-    def _commit(
-        self,
-        collection: Collection,
-        messages: Sequence[Uploaded],
-        numbered: Numbered | None,
-        *,
-        stream: bool,
-    ) -> None:
-        given = total(answers_from_bytes(message.answers for message in messages))
+        answers = [message.answers for message in messages]
         handed = [name for message in messages for name in message.handed]
-        spill = ShuffleSpill(collection.distributed.uploader().spec)
-        while True:
-            rebases = self.envelope.rebases
-            state = None if rebases else collection.distributed.newest_state()
-            read_at = None if state is None else state.seqno
-            lower = open_upper(collection)
-            answer = given
-            if self.hands_over and state is not None:
-                work = self.envelope.work(collection, self.names, lower)
-                answer = total(answers_from_bytes([answers_to_bytes(work(spill.rows(handed, state)))]))
-            elif isinstance(self.envelope, Compared):
-                answer = self.envelope.difference(collection, given, lower, None)
-            end = None
-            if answer.time_upper is None:
-                work = self.envelope.work(collection, self.names, lower)
-                if isinstance(work, AtOneTime):
-                    end = idle_end(self.envelope, work, collection, lower, stream=stream)
-            if commit(collection, answer, lower, end, read_at=read_at, numbered=numbered) is not None:
-                break
-            if rebases:
-                # A time of the rows was closed meanwhile, and the rows are not here to be uploaded again.
-                early = UpdateBeforeLower(answer.time_lower, collection.upper)
-                raise early.of(collection.domain.unit)
-        # The handed-over runs were never offered to a commit, so they can be deleted.
-        spill.discard(handed)
-        if isinstance(self.envelope, Compared):
-            self.envelope.discard(collection, given)
+        with noted(self._application, ""), noted(self._author, self._message):
+            return commit_uploads(
+                collection, self.envelope, self.names, answers, handed=handed, numbered=numbered
+            )
+
+
+@dataclass(frozen=True)
+class IntoUploaded:
+    """Appends what the tasks of a micro-batch have uploaded: `Into` for a stream through the format.
+
+    Attributes:
+        upload: the write, as Spark planned it.
+        collection: the collection.
+    """
+
+    upload: Upload
+    collection: Collection
+
+    @property
+    def upper(self) -> Frontier:
+        """As `Into`."""
+        return self.collection.upper
+
+    def open(self, writer: str, query: str, *, take_over: bool) -> Writer:
+        """As `Into`.
+
+        All processes that run the query share its checkpoint, so they
+        have the same rows under a number, and one of them commits it: `resume` fences none.
+        """
+        return self.collection.writer(writer, owner=query, take_over=take_over, resume=True)
+
+    def write(self, rows: Sequence[Uploaded], numbered: Numbered[Writer]) -> WrittenBatch:
+        """As `Into`."""
+        return written(numbered, self.upload.commit(self.collection, rows, numbered))
+
+    def finish(self, rows: Sequence[Uploaded], numbered: Numbered[Writer]) -> WrittenBatch:  # noqa: ARG002
+        """As `Into`."""
+        return WrittenBatch(numbered.sequence, True, self.upper)

@@ -27,11 +27,12 @@ from tidelake.model.time import Time
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.reading.frames import snapshot
+from tidelake.spark.reports import WriteReport
 from tidelake.spark.statements.assigning import assigned
 from tidelake.spark.statements.matching import KeyEquality, Matchable, key_equality, matchable, replacements
 from tidelake.spark.statements.tables import SqlTables, mark, piece
 from tidelake.spark.versions import arrow_schema, frame_of, spark_schema
-from tidelake.spark.writing.commit import WriteReport, write
+from tidelake.spark.writing.commit import write
 from tidelake.spark.writing.running import few_bytes, taken
 
 _ATTEMPTS = 5
@@ -369,5 +370,5 @@ def _written(
 
 
 def _told(tables: SqlTables, report: WriteReport) -> DataFrame:
-    told = pa.table({"updates": [report.answer.rows], "upper": [str(report.appended.upper)]})
+    told = pa.table({"updates": [report.updates], "upper": [str(report.appended.upper)]})
     return frame_of(tables.spark, told, spark_schema(told.schema))

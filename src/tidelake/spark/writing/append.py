@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
+from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.notes import noted
 from tidelake.model.instants import TimeLike
@@ -21,9 +22,9 @@ from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Updates
-from tidelake.spark.uploads import Answer
+from tidelake.spark.reports import WriteReport
 from tidelake.spark.writing import commit
-from tidelake.spark.writing.commit import Numbered, WriteReport
+from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.token import TokenWriter
 from tidelake.state.write.write import Appended
 
@@ -131,7 +132,7 @@ def write(
         **options: options of the named envelope, such as `time="ts"`.
 
     Returns:
-        The times written and the new upper (`appended`), and counts of what was done (`answer`).
+        The times written and the new upper (`appended`), and counts of what was done.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
@@ -146,12 +147,12 @@ def write(
     if isinstance(made, Updates) and not total_order and start is not None and end is not None:
         made = replace(made, interval=(start, end))
     _check_ranges(ranges)
-    numbered: Numbered | None = None
+    numbered: Numbered[Writer] | None = None
     if token is not None:
         tokens = TokenWriter(collection, token)
         done = tokens.done()
         if done is not None:
-            return WriteReport(done, Answer())
+            return WriteReport(done)
         numbered = tokens.open()
     if ranges is not None:
         # The key may have another name since the handle has looked.

@@ -14,20 +14,21 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from tidelake.errors import UpdateBeforeLower, UploadExpired, UsageError
+from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Half, StoreRows, Updates
+from tidelake.spark.reports import WrittenBatch
 from tidelake.spark.tasks import ArrowMap, described, signed
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.commit import Numbered, open_upper
+from tidelake.spark.writing.commit import Attempt, Newest, Numbered, committed, newest_of, open_upper
+from tidelake.spark.writing.microbatch import PARTED
 from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.token import TokenWriter
 
-PARTED = " parted at "
 _PARTED = re.compile(rf"{PARTED}(\d+), (\d+) late$")
 
 
@@ -95,19 +96,37 @@ class Watermark:
         return Frontier.of(answer.time_upper - self.delay)
 
 
-@dataclass(frozen=True)
-class StagedBatch:
-    """What a micro-batch did.
+@dataclass
+class _StageWrite(Attempt[WrittenBatch]):
+    """The stage of a micro-batch, without its late rows, and the seal: one commit."""
 
-    Attributes:
-        rows: number of rows staged.
-        late: number of late rows, staged in the other collection.
-        taken_bytes: size of all rows in memory.
-    """
+    collection: Collection
+    envelope: Envelope
+    mark: Watermark
+    numbered: Numbered[Writer]
+    rows: PreparedRows
 
-    rows: int
-    late: int
-    taken_bytes: int
+    def __post_init__(self) -> None:
+        # With a collection for late rows, a time that is closed meanwhile parts them anew.
+        self.fixed = self.mark.late is None
+
+    def newest(self) -> Newest:
+        """As `Attempt`."""
+        return newest_of(self.collection, to_read=False)
+
+    def once(self, at: Newest) -> WrittenBatch:
+        """As `Attempt`."""
+        half = None if self.mark.late is None else Half(_least(at.upper), late=False)
+        answer = self.rows.answer(_work(self.collection, self.envelope, self.rows, half))
+        late = answer.counts.late
+        parted = "" if half is None else f"{PARTED}{half.at}, {late} late"
+        numbered = self.numbered
+        content = numbered.content(answer) + parted
+        numbered.writer.stage_uploaded(
+            answer.uploads, seal=self.mark.after(answer), sequence=numbered.sequence, content=content
+        )
+        counts = answer.counts.counts()
+        return WrittenBatch(numbered.sequence, False, at.upper, answer.taken_bytes, **counts)
 
 
 def stage_batch(
@@ -115,43 +134,17 @@ def stage_batch(
     frame: DataFrame,
     envelope: Envelope,
     mark: Watermark,
-    numbered: Numbered,
-    *,
-    expected_bytes: int | None = None,
-) -> StagedBatch:
+    numbered: Numbered[Writer],
+) -> WrittenBatch:
     """Stage a micro-batch and seal at its watermark in one commit; then stage its late rows.
-
-    `expected_bytes` is a guess of its size, used if Spark has no estimate.
 
     Raises:
         UpdateBeforeLower: a row is late, and there is no collection for such rows. Nothing is stored.
     """
-    rows = _rows(collection, frame, envelope, expected_bytes)
-    writer, number = numbered.writer, numbered.sequence
-    while True:
-        upper = open_upper(collection)
-        half = None if mark.late is None else Half(_least(upper), late=False)
-        title = f"tidelake: batch {number} staged in {collection.name}"
-        with described(frame.sparkSession, title):
-            answer = rows.answer(_work(collection, envelope, rows, half))
-        parted = "" if half is None else f"{PARTED}{half.at}, {answer.late} late"
-        content = numbered.content(answer) + parted
-        try:
-            with signed(frame.sparkSession):
-                writer.stage_uploaded(
-                    answer.uploads, seal=mark.after(answer), sequence=number, content=content
-                )
-        except UpdateBeforeLower:
-            # Late rows were left out, so another process has sealed meanwhile: try again at the new upper.
-            if half is None or open_upper(collection) == upper:
-                raise
-            continue
-        except UploadExpired as error:
-            if not error.erased:
-                raise
-            continue
-        late = _finish(rows, envelope, mark, writer, content)
-        return StagedBatch(answer.rows, late, answer.taken_bytes)
+    rows = _rows(collection, frame, envelope, numbered.expected_bytes)
+    done = committed(_StageWrite(collection, envelope, mark, numbered, rows))
+    late = _finish(rows, envelope, mark, numbered.writer, numbered.writer.last_content)
+    return replace(done, late=late, upper=collection.upper)
 
 
 def finish_batch(

@@ -9,15 +9,13 @@ Owns the order of the steps. A named writer of the register numbers the micro-ba
    and records number n. All of it is in, or nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidelake.errors import UpdateBeforeLower, UploadExpired, UpperMismatch, UsageError
-from tidelake.lake.api.collection import Collection
+from tidelake.errors import UsageError
 from tidelake.lake.api.lake import Lake
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.lake.groups.groupwriter import GroupWriter
@@ -32,146 +30,90 @@ from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
 from tidelake.spark.envelopes.timeline import Progress as HowFar
 from tidelake.spark.envelopes.timeline import Timeline
-from tidelake.spark.tasks import described, signed
+from tidelake.spark.reports import WrittenBatch
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.exactly_once import BatchSink, planned_by, planned_places, query_of
+from tidelake.spark.writing.commit import Attempt, Newest, Numbered, committed, open_upper
+from tidelake.spark.writing.exactly_once import Progress, Sink
 from tidelake.spark.writing.heldrows import HeldRows, HeldStore, held_rows
-from tidelake.spark.writing.rejects import NumberedBatch, keep
+from tidelake.spark.writing.microbatch import Identity, planned_by
+from tidelake.spark.writing.rejects import keep
 from tidelake.spark.writing.tablelines import Lines, TableTarget, lines_of
-from tidelake.spark.writing.tabletargets import Entries, TableTargets
+from tidelake.spark.writing.tabletargets import Entries, Plans, TableTargets
 from tidelake.spark.writing.transactions import Surveyed
 
 DEFAULT_WRITER = "spark-tables"
 
 
-@dataclass(frozen=True)
-class TablesBatch:
-    """What one micro-batch did.
-
-    Attributes:
-        batch: its number in the checkpoint.
-        already: it was committed before; its events were not read again.
-        upper: the upper of the group after it.
-        by_collection: the number of change events of each collection, by name.
-        events: change events read, of all tables.
-        updates: rows they made, before consolidation.
-        heartbeats: heartbeats, messages and transaction markers.
-        tombstones: lines ignored.
-        late: events whose time was closed when they were read, moved to the least open time.
-        rejects: lines that could not be read, stored in the folder of rejects.
-        created: collections that were created for it.
-        evolved: collections whose columns changed for it.
-        held: events that are held back: the commit, or the end, of their transaction is not known yet.
-        repeated: events of transactions that are in the collections already, ignored.
-        left_out: events of tables without a key, by table: they are in no collection.
-        absent: removals of keys that had no row, as far as old rows were looked up.
-    """
-
-    batch: int
-    already: bool
-    upper: Frontier
-    by_collection: Mapping[str, int] = field(default_factory=dict)
-    events: int = 0
-    updates: int = 0
-    heartbeats: int = 0
-    tombstones: int = 0
-    late: int = 0
-    rejects: int = 0
-    created: tuple[str, ...] = ()
-    evolved: tuple[str, ...] = ()
-    held: int = 0
-    repeated: int = 0
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    absent: int = 0
-
-
 Made = Callable[[HeldRows | None], Lines]
-Progress = Callable[[TablesBatch], None]
-Places: TypeAlias = frozenset[TopicPartition]
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What is committed under a number.
-
-    Attributes:
-        batch: the number.
-        content: what the record says of it.
-        end: close all times before it; None: close none.
-        changed: what the register gets.
-        read_at: as for `GroupWriter.write`.
-    """
-
-    batch: int
-    content: str
-    end: int | None
-    changed: Entries
-    read_at: int
-
-
-@dataclass
-class TablesSink(BatchSink[TablesBatch, GroupWriter]):
-    """What `foreachBatch` calls for each micro-batch of a stream of several tables; made by `tables_sink`.
+class IntoTables:
+    """Writes micro-batches of change events to the collections of their tables.
 
     Attributes:
         targets: finds the collections of the tables.
-        writer: name of the stream's record in the register.
-        take_over: whether to take over a name that another query has used.
-        progress: called after each micro-batch.
     """
 
     targets: TableTargets
-    writer: str = DEFAULT_WRITER
-    take_over: bool = False
-    progress: Progress | None = None
 
-    def _take(self, frame: DataFrame, batch: int) -> TablesBatch:
-        query = query_of(frame)
-        title = f"tidelake: batch {batch} into the tables of {self.targets.into}"
-        with described(frame.sparkSession, title), signed(frame.sparkSession):
-            return self.write(
-                lambda held: lines_of(frame, held, self._taken_bytes),
-                query,
-                batch,
-                planned_by(frame, query, batch),
-                planned_places(frame, query, batch),
-            )
+    @property
+    def title(self) -> str:
+        """As `Into`."""
+        return f"the tables of {self.targets.into}"
 
-    def write(
-        self, made: Made, query: str, batch: int, content: str = "", planned: Places = frozenset()
-    ) -> TablesBatch:
-        """Write the lines of a micro-batch, unless it is committed already.
+    @property
+    def upper(self) -> Frontier:
+        """As `Into`: of the register, which is that of the group."""
+        return self.targets.register.upper
 
-        Args:
-            made: reads the lines, and puts those before them that the micro-batch before held back.
-            query: identifies the stream.
-            batch: number of the micro-batch.
-            content: as `planned_by`.
-            planned: as `planned_places`.
-        """
+    def open(self, writer: str, query: str, *, take_over: bool) -> GroupWriter:
+        """As `Into`."""
+        tables = self.targets
+        # The register is created if there is none.
+        register = tables.register
+        opened = tables.lake.group_writer(tables.into, writer, owner=query, take_over=take_over)
+        tables.load(register)
+        return opened
+
+    def rows(
+        self, frame: DataFrame, query: str, batch: int, expected_bytes: int | None
+    ) -> tuple[Made, Identity]:
+        """As `Into`: what reads the lines, and puts those before them that were held back before."""
+        content = Identity.told(planned_by(frame, query, batch))
+        return (lambda held: lines_of(frame, held, expected_bytes)), content
+
+    def finish(self, rows: Made, numbered: Numbered[GroupWriter]) -> WrittenBatch:  # noqa: ARG002
+        """As `Into`."""
+        return WrittenBatch(numbered.sequence, True, self.upper)
+
+    def write(self, rows: Made, numbered: Numbered[GroupWriter]) -> WrittenBatch:
+        """As `Into`."""
         register = self.targets.register
-        writer = self._writer(query)
-        if self._is_in(writer, batch, content):
-            return TablesBatch(batch, True, register.upper)
-        before = split(writer.last_content)[1]
+        before = split(numbered.writer.last_content)[1]
         self._check_time(before)
         held = held_rows(register, before)
-        lines = made(held)
+        lines = rows(held)
         try:
-            done = self._written(
-                lines, register, writer, before, held, batch=batch, content=content, planned=planned
-            )
-            self._first = False
-            return done
+            times, progress, repeated = self._timed(lines, before, held, numbered.planned)
+            plans = self.targets.plan(lines, times)
+            for plan in plans.tables:
+                if plan.there is None:
+                    lines.check(plan, _whole(register.upper))
+            targets = self.targets.make(plans)
+            store = HeldStore(register, numbered.writer.name, before, first=numbered.first)
+            done = committed(_TablesWrite(self, lines, targets, plans, numbered, times, progress, store))
+            store.committed()
+            left_out = {str(table): lines.count(table) for table in plans.left_out}
+            told = replace(done, repeated=done.repeated + repeated, left_out=left_out)
+            return replace(told, taken_bytes=lines.taken_bytes)
         finally:
-            self._taken_bytes = lines.taken_bytes
             lines.close()
 
-    def _open(self, query: str) -> GroupWriter:
-        tables = self.targets
-        writer = tables.lake.group_writer(tables.into, self.writer, owner=query, take_over=self.take_over)
-        tables.load(tables.register)
-        return writer
+    def envelope(self) -> Debezium:
+        """How events are read of which no table is known."""
+        options = {key: value for key, value in self.targets.options.items() if value is not None}
+        return Debezium(old_rows="stored", **options)  # type: ignore[arg-type]
 
     def _check_time(self, before: Held | None) -> None:
         """Refuse a path of the time if events are held back, which have the times of their transactions."""
@@ -182,12 +124,7 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             )
 
     def _timed(
-        self,
-        lines: Lines,
-        register: Collection,
-        before: Held | None,
-        held: HeldRows | None,
-        planned: Places,
+        self, lines: Lines, before: Held | None, held: HeldRows | None, planned: Collection[TopicPartition]
     ) -> tuple[Timeline | None, HowFar | None, int]:
         """The times of the transactions, how far the stream is then, and how many messages were seen before.
 
@@ -197,132 +134,107 @@ class TablesSink(BatchSink[TablesBatch, GroupWriter]):
             return None, None, 0
         known = {} if before is None else before.progress.partitions
         # An empty micro-batch does not show that it is of Kafka.
-        work = Surveyed.of(register, placed=lines.placed or bool(known))
+        work = Surveyed.of(self.targets.register, placed=lines.placed or bool(known))
         found, repeated = lines.survey(work), 0
         if lines.placed and (again := seen_again(found, known)):
             repeated = lines.leave_out(again)
             found = lines.survey(work)
-        idle_ms = self._envelope().idle_ms
+        idle_ms = self.envelope().idle_ms
         # What follows a first copy is looked up in it, so the copy is closed first.
         reach = -1 if before is not None and before.progress.copying else None
         times = work.timeline(found, before, held, reach=reach, planned=planned, idle_ms=idle_ms)
         return (None, None, repeated) if times is None else (*times, repeated)
 
-    def _envelope(self) -> Debezium:
-        options = {key: value for key, value in self.targets.options.items() if value is not None}
-        return Debezium(old_rows="stored", **options)  # type: ignore[arg-type]
 
-    def _written(
-        self,
-        lines: Lines,
-        register: Collection,
-        writer: GroupWriter,
-        before: Held | None,
-        held: HeldRows | None,
-        *,
-        batch: int,
-        content: str,
-        planned: Places,
-    ) -> TablesBatch:
-        times, progress, repeated = self._timed(lines, register, before, held, planned)
-        plans = self.targets.plan(lines, times)
-        for plan in plans.tables:
-            if plan.there is None:
-                lines.check(plan, _whole(register.upper))
-        targets = self.targets.make(plans)
-        store = HeldStore(register, writer.name, before, first=self._first)
-        while True:
-            read_at = writer.join([target.collection.name for target in targets])
-            answers = lines.answers(targets)
-            whole = self._rest(lines, register, times)
-            for answer in answers:
-                whole.add(answer)
-            told = content
-            if progress is not None:
-                told = with_held(content, store.keep(progress, whole.held))
-            end, changed = self._closing(times, whole, self.targets.changed(targets, plans.left_out))
-            work = _Work(batch, told, end, changed, read_at)
-            done = self._appended(targets, answers, whole.rejects, writer, work)
-            if done is not None:
-                break
-        store.committed()
-        counts = {target.collection.name: a.events for target, a in zip(targets, answers, strict=True)}
-        return TablesBatch(
-            batch,
-            False,
-            done,
-            counts,
-            whole.events,
-            whole.rows,
-            whole.heartbeats,
-            whole.tombstones,
-            whole.late,
-            len(whole.rejects),
-            tuple(one.collection.name for one in targets if one.created),
-            tuple(one.collection.name for one in targets if one.evolved),
-            whole.held_events,
-            whole.repeated + repeated,
-            {str(table): lines.count(table) for table in plans.left_out},
-            whole.absent,
+@dataclass
+class _TablesWrite(Attempt[WrittenBatch]):
+    """One transaction of a micro-batch.
+
+    Attributes:
+        into: the tables.
+        lines: the lines.
+        targets: the collections of their tables.
+        plans: what was planned for the tables.
+        numbered: the number.
+        times: the times of the transactions; None: events have times of their own.
+        progress: how far the stream is then.
+        store: stores the rows that are held back.
+    """
+
+    into: IntoTables
+    lines: Lines
+    targets: Sequence[TableTarget]
+    plans: Plans
+    numbered: Numbered[GroupWriter]
+    times: Timeline | None
+    progress: HowFar | None
+    store: HeldStore
+
+    def newest(self) -> Newest:
+        """As `Attempt`."""
+        seqno = self.numbered.writer.join([target.collection.name for target in self.targets])
+        return Newest(open_upper(self.into.targets.register), seqno)
+
+    def once(self, at: Newest) -> WrittenBatch:
+        """As `Attempt`."""
+        tables, numbered = self.into.targets, self.numbered
+        answers = self.lines.answers(self.targets)
+        whole = self._rest()
+        for answer in answers:
+            whole.add(answer)
+        content = numbered.content(whole)
+        if self.progress is not None:
+            content = with_held(content, self.store.keep(self.progress, whole.held))
+        end, changed = self._closing(whole, tables.changed(self.targets, self.plans.left_out), at.upper)
+        uploads = {
+            target.collection.name: list(answer.uploads)
+            for target, answer in zip(self.targets, answers, strict=True)
+        }
+        register = tables.register
+        keep(whole, register.name, numbered.batch(register))
+        if end is not None and changed:
+            # The commit that first writes a table also says so in the register.
+            uploads[register.name] = [tables.upload(register, changed, max(end - 1, _whole(register.upper)))]
+        done = numbered.writer.write(
+            {name: given for name, given in uploads.items() if given},
+            sequence=numbered.sequence,
+            content=content,
+            upper=None if end is None else Frontier.of(end),
+            read_at=at.seqno,
         )
+        tables.add(changed)
+        counts = replace(
+            whole.counted,
+            by_collection={
+                target.collection.name: answer.counts.events
+                for target, answer in zip(self.targets, answers, strict=True)
+            },
+            created=tuple(one.collection.name for one in self.targets if one.created),
+            evolved=tuple(one.collection.name for one in self.targets if one.evolved),
+        )
+        return WrittenBatch(numbered.sequence, False, done.upper, **counts.counts())
 
-    def _closing(self, times: Timeline | None, whole: Answer, changed: Entries) -> tuple[int | None, Entries]:
+    def _closing(self, whole: Answer, changed: Entries, upper: Frontier) -> tuple[int | None, Entries]:
         """Up to where a micro-batch closes times, and what the register gets."""
-        upper = self.targets.register.upper
-        if times is not None and times.copying:
-            return _copying(times, upper, changed)
-        end = _end(times, whole, upper)
+        if self.times is not None and self.times.copying:
+            return _copying(self.times, upper, changed)
+        end = _end(self.times, whole, upper)
         return end, {} if end is None else changed
 
-    def _appended(
-        self,
-        targets: Sequence[TableTarget],
-        answers: Sequence[Answer],
-        rejects: Sequence[str],
-        writer: GroupWriter,
-        work: _Work,
-    ) -> Frontier | None:
-        """The upper after the commit; None if others wrote meanwhile."""
-        register = self.targets.register
-        uploads: dict[str, list[bytes]] = {}
-        for target, answer in zip(targets, answers, strict=True):
-            uploads[target.collection.name] = list(answer.uploads)
-        kept = Answer(rejects=tuple(rejects), rejects_to=self.targets.options.get("rejects"))  # type: ignore[arg-type]
-        keep(kept, register.name, NumberedBatch(register.id, writer.name, writer.owner, work.batch))
-        if work.end is not None and work.changed:
-            # The commit that first writes a table also says so in the register.
-            at = max(work.end - 1, _whole(register.upper))
-            uploads[register.name] = [self.targets.upload(register, work.changed, at)]
-        try:
-            done = writer.write(
-                {name: given for name, given in uploads.items() if given},
-                sequence=work.batch,
-                content=work.content,
-                upper=None if work.end is None else Frontier.of(work.end),
-                read_at=work.read_at,
-            )
-        except (UpperMismatch, UpdateBeforeLower) as error:
-            if isinstance(error, UpperMismatch) and register.upper.closed:
-                raise
-            register.state()
-            return None
-        except UploadExpired as error:
-            if not error.erased:
-                raise
-            return None
-        self.targets.add(work.changed)
-        return done.upper
-
-    def _rest(self, lines: Lines, register: Collection, times: Timeline | None) -> Answer:
+    def _rest(self) -> Answer:
         """What the lines without a table say: heartbeats, messages, transaction markers."""
-        envelope = self._envelope()
-        envelope = envelope if times is None else envelope.at(times)
+        envelope = self.into.envelope()
+        envelope = envelope if self.times is None else envelope.at(self.times)
         parser = replace(
-            envelope.parser(register), schema=pa.schema([]), key=(), encodings=(), optional=frozenset()
+            envelope.parser(self.into.targets.register),
+            schema=pa.schema([]),
+            key=(),
+            encodings=(),
+            optional=frozenset(),
         )
         answer = Answer(rejects_to=envelope.rejects)
         reader = EventReader(parser, AS_TEXT, answer)
-        for batch in lines.rest():
+        for batch in self.lines.rest():
             _, parsed, places = reader.read(batch)
             if parsed.events:
                 at = parsed.rows.column(LINE)[0].as_py() if parsed.rows.num_rows else 0
@@ -374,7 +286,7 @@ def tables_sink(
     writer: str = DEFAULT_WRITER,
     take_over: bool = False,
     progress: Progress | None = None,
-) -> TablesSink:
+) -> Sink[Made, GroupWriter]:
     """A function for `foreachBatch` that writes the change events of many tables, exactly once.
 
     Each table has a collection, `INTO.SCHEMA.TABLE`, or `INTO.DATABASE.TABLE` for sources without schemas.
@@ -408,7 +320,7 @@ def tables_sink(
         take_over: take over a name that another query, that is another checkpoint, has used.
         progress: called after each micro-batch, in the driver.
 
-    Raises (out of the query, as text; the error itself is in `TablesSink.error`):
+    Raises (out of the query, as text; the error itself is in `Sink.error`):
         InvalidUpdates: an event cannot be read. The micro-batch was not committed, all earlier ones were.
         IncompatibleSchema: a column of a table changed in a way that its collection cannot follow.
         UsageError: a table has no collection, and none can be created; or the writer name belongs to another
@@ -429,4 +341,4 @@ def tables_sink(
     if isinstance(keys, str):
         raise UsageError(f"keys={keys!r} is one text: give a list of columns, or a dict by table")
     tables = TableTargets(lake, into, time_unit, names or {}, keys, options)
-    return TablesSink(tables, writer, take_over=take_over, progress=progress)
+    return Sink(IntoTables(tables), writer, take_over, progress)

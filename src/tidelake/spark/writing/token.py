@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.tokens import writer_of
 from tidelake.spark.writing.commit import Numbered
 from tidelake.state.write.write import Appended
@@ -31,6 +32,6 @@ class TokenWriter:
         record = self.collection.distributed.token_record(self.token)
         return None if record is None else Appended(record.upper, record.upper, already=True)
 
-    def open(self) -> Numbered:
+    def open(self) -> Numbered[Writer]:
         """The number to write under; fences other processes that write under this token. One log write."""
         return Numbered(self.collection.writer(writer_of(self.token)), 0)

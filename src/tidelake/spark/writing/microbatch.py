@@ -1,0 +1,168 @@
+"""What identifies a micro-batch, and whether it is in already.
+
+Owns the text by which the record of a stream's writer tells one micro-batch from another with its number, and
+what Spark says of a micro-batch. Must not know how one is committed.
+
+INVARIANT: Spark repeats only its last batch, as it was planned. A number before the last one, or the last one
+planned at another moment, comes from a checkpoint that is older than the collection (a restored copy). Its
+rows may be different: it is refused, never taken for done.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from tidelake.errors import UsageError
+from tidelake.lake.api.writer import Writer
+from tidelake.lake.groups.groupwriter import GroupWriter
+from tidelake.spark.envelopes.debezium import of_kafka
+from tidelake.spark.envelopes.held import split
+from tidelake.spark.envelopes.places import TopicPartition
+from tidelake.spark.uploads import Answer
+from tidelake.state.write.idempotency import other_content
+
+QUERY_ID = "sql.streaming.queryId"
+# Between the identity of a micro-batch and where its late rows were parted from the others.
+PARTED = " parted at "
+_PLANNED, _RUN = "planned at ", " by run "
+# Spark's entry in the checkpoint for a planned micro-batch: the metadata come first.
+_MOMENT = re.compile(r'"batchTimestampMs":(\d+)')
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tells a micro-batch from another one with its number.
+
+    Attributes:
+        again: the text, found out without reading the rows for their own sake.
+        of: the same, once they were read.
+    """
+
+    again: Callable[[], str]
+    of: Callable[[Answer], str]
+
+    @classmethod
+    def told(cls, text: str) -> "Identity":
+        """One that is known."""
+        return cls(lambda: text, lambda _answer: text)
+
+
+def query_of(frame: DataFrame) -> str:
+    """The id of the streaming query that a micro-batch belongs to.
+
+    Raises:
+        UsageError: it belongs to none, or Spark gives no id.
+    """
+    try:
+        found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    except PySparkException:
+        raise UsageError(
+            "Spark Connect does not say which query a micro-batch belongs to: give sink(..., query='...'), a "
+            "text that goes with the checkpoint, or use writeStream.format('tidelake')"
+        ) from None
+    if not found:
+        raise UsageError("this is no micro-batch of a streaming query: use tidelake.spark.write")
+    return str(found)
+
+
+def planned_by(frame: DataFrame, query: str, batch: int) -> str:
+    """The moment at which Spark planned a micro-batch, from its checkpoint, and the current run of the query.
+
+    A repeated batch has the same moment, and another batch never has it. Empty if Spark does not give them.
+    """
+    try:
+        running = _running(frame, query)
+        moment = running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()
+        return f"{_PLANNED}{moment}{_RUN}{running.runId().toString()}"
+    except (PySparkException, Py4JError, AttributeError):
+        # This is not public in Spark: another version may keep it elsewhere.
+        return ""
+
+
+def planned_places(frame: DataFrame, query: str, batch: int) -> frozenset[TopicPartition]:
+    """The partitions of Kafka that a micro-batch is made of, from its checkpoint, with or without messages.
+
+    Empty if it is of another source, or if Spark does not give them.
+    """
+    if not of_kafka(frame.schema):
+        return frozenset()
+    try:
+        offsets = _running(frame, query).offsetLog().get(batch).get().offsets()
+        sources = [offsets.apply(i) for i in range(offsets.size())]
+        texts = [source.get().json() for source in sources if source.isDefined()]
+    except (PySparkException, Py4JError, AttributeError):
+        # As in `planned_by`: then the partitions are known from their messages.
+        return frozenset()
+    found: set[TopicPartition] = set()
+    for topics in map(json.loads, texts):
+        if isinstance(topics, dict) and all(isinstance(one, dict) for one in topics.values()):
+            found.update(
+                TopicPartition(topic, int(partition)) for topic, ends in topics.items() for partition in ends
+            )
+    return frozenset(found)
+
+
+def _running(frame: DataFrame, query: str) -> Any:
+    """The running query, in Spark's own JVM."""
+    context = frame.sparkSession.sparkContext
+    found = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
+    return found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
+
+
+def planned_in(checkpoint: str | None, batch: int) -> str:
+    """The moment at which Spark planned a micro-batch, as `planned_by`, for a process without the query.
+
+    Args:
+        checkpoint: the checkpoint's place, as it was given to Spark.
+        batch: the number.
+
+    Returns:
+        Empty if this process cannot read it: it is on another file system, or not an option of the stream.
+    """
+    if checkpoint is None:
+        return ""
+    place = re.sub(r"^file:(//(?=/))?", "", checkpoint)
+    try:
+        found = _MOMENT.search((Path(place) / "offsets" / str(batch)).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return "" if found is None else _PLANNED + found[1]
+
+
+def without_run(content: str) -> str:
+    """The text without the run of the query, for a batch that failed: the same run may repeat it."""
+    return content.partition(_RUN)[0]
+
+
+def is_in(writer: Writer | GroupWriter, batch: int, content: str = "") -> bool:
+    """Whether a micro-batch is committed already.
+
+    Args:
+        writer: the writer of the stream.
+        batch: the number of the batch.
+        content: tells it from other batches with this number; empty: unknown.
+
+    Raises:
+        UsageError: the batch is before the last one, or another one has its number: the checkpoint is older
+            than the collection. Or this run of the query has written the batch before: as a run comes to each
+            batch once, these are other rows.
+    """
+    if writer.last_sequence is None or batch > writer.last_sequence:
+        return False
+    planned, _, run = content.partition(_RUN)
+    known, _, last_run = split(writer.last_content)[0].partition(PARTED)[0].partition(_RUN)
+    if batch < writer.last_sequence or (planned and known and planned != known):
+        raise UsageError(other_content(writer.name, batch))
+    if run and run == last_run:
+        raise UsageError(
+            f"something was written under writer {writer.name!r} in this micro-batch, {batch}, already: if a "
+            "micro-batch writes to one collection several times, give each sink a writer name of its own"
+        )
+    return True
