@@ -151,7 +151,7 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
         with _progress(into.domain) as progress:
             report = _run(spark, into, given, progress)
     # What is told of several tables is empty here.
-    told = {name: value for name, value in _told(report).items() if not isinstance(value, dict | tuple)}
+    told = {name: value for name, value in _told(report).items() if not isinstance(value, dict | list)}
     output.table([output.timed({"collection": collection, **told}, into.domain)], as_json)
 
 
@@ -245,7 +245,8 @@ def _run_tables(spark: Any, lake: Any, register: str, given: dict[str, Any], pro
 
 def _told(report: "IngestReport") -> dict[str, Any]:
     about = {"batches": report.batches, "already": report.already}
-    return about | report.counts() | {"upper": report.upper}
+    counts = {name: list(one) if isinstance(one, tuple) else one for name, one in report.counts().items()}
+    return about | counts | {"upper": report.upper}
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ class ReadOptions:
     Attributes:
         columns: names of key and value columns, in the order wanted; None: all.
         where: an SQL condition on rows; None: all rows.
+        matching: a further condition, bound to the schema that the read uses; None: none.
         timeout_s: how long to wait for the times to be closed; None: the setting `wait_timeout_s`.
         staged: do not wait. Of times that are open the answer has what is staged by now.
         schema_id: id of the schema to read under; None: the newest.
@@ -40,6 +41,7 @@ class ReadOptions:
     schema_id: int | None = None
     times: TimesAs = "int64"
     complete: bool = False
+    matching: Predicate | None = None
 
     def __post_init__(self) -> None:
         columns: object = self.columns

@@ -22,6 +22,9 @@ _UNSIGNED = re.compile(r"uint(\d+)")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
 _NAN, _SIGN, _ONES = 0x7FF8 << 48, 1 << 63, (1 << 64) - 1
+_WHOLE = re.compile(r"\d{1,18}")
+_NUMBER = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
+_COLUMN_DIGITS_MAX = 38  # of a decimal, in all engines
 # No column has so many digits.
 _DIGITS_MAX = 256
 
@@ -76,6 +79,25 @@ def place(value: Value, column: Column) -> Place | None:
     ns = value.ns if isinstance(value, Moment) else value.days * _DAY_S * 10**9
     floor, rest = divmod(ns, 10**9 // _PER_SECOND[str(params[0])])
     return _integer(floor, not rest, 64)
+
+
+def exact_number(digits: str, column: Column) -> bool:
+    """Whether a number, as it is written, is compared with a column without rounding, in every engine."""
+    name, params = column.type.name, column.type.params
+    if name.startswith(("int", "uint")):
+        return _WHOLE.fullmatch(digits) is not None
+    found = _NUMBER.fullmatch(digits)
+    if found is None:
+        return False
+    if name == "float64":
+        return Decimal(float(digits)) == Decimal(digits)
+    if name == "float32":
+        return Decimal(struct.unpack("f", struct.pack("f", float(digits)))[0]) == Decimal(digits)
+    if name.startswith("decimal"):
+        precision, scale = int(params[0]), int(params[1])
+        whole, places = max(precision - scale, len(found[1])), max(scale, len(found[2] or ""))
+        return scale >= 0 and whole + places <= _COLUMN_DIGITS_MAX
+    return False
 
 
 def beginning(prefix: str) -> tuple[bytes, bytes]:

@@ -7,6 +7,7 @@ because loading its parser takes a fifth of a second.
 from collections.abc import Sequence
 
 from tidelake.errors import UsageError
+from tidelake.model.predicate import all_of
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions, Selection
 
@@ -22,10 +23,11 @@ def bind(options: ReadOptions, schema: Schema) -> Selection:
     if columns is not None:
         _check(columns, schema)
     if options.where is None:
-        return Selection(columns)
+        return Selection(columns, options.matching)
     from tidelake.data.query.where import predicate
 
-    return Selection(columns, predicate(options.where, schema))
+    where = predicate(options.where, schema)
+    return Selection(columns, where if options.matching is None else all_of([where, options.matching]))
 
 
 def _check(columns: Sequence[str], schema: Schema) -> None:

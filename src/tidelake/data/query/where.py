@@ -15,22 +15,20 @@ from typing import Any, ClassVar
 from sqlglot import Dialect, exp, parse_one, tokens
 from sqlglot.errors import SqlglotError
 
-from tidelake.data.query.literal import Day, Double, Place, Value, beginning, day, place
+from tidelake.data.query.comparing import (
+    COMPARISONS_MAX,
+    FLIPPED,
+    Sign,
+    among,
+    compared,
+    is_too_long,
+    null,
+    starting,
+)
+from tidelake.data.query.literal import Day, Double, Place, Value, day, place
 from tidelake.errors import UsageError
 from tidelake.model.instants import Moment, moment
-from tidelake.model.predicate import (
-    FALSE,
-    IS_NULL,
-    NOT_NULL,
-    NULL,
-    TRUE,
-    Intervals,
-    Predicate,
-    all_of,
-    any_of,
-    comparisons,
-    leaf,
-)
+from tidelake.model.predicate import FALSE, TRUE, Predicate, all_of, any_of, comparisons
 from tidelake.model.schema import Column, Schema
 
 _SUPPORTED = (
@@ -38,17 +36,16 @@ _SUPPORTED = (
     "such as 'abc%', AND, OR, NOT, and the literals 1, 1.5, 'text', TRUE, FALSE, X'00FF', DATE '2024-01-31', "
     "TIMESTAMP '2024-01-31 12:00:00', DOUBLE 'NaN'"
 )
-_FLIPPED: dict[type[exp.Expression], type[exp.Expression]] = {
-    exp.EQ: exp.EQ,
-    exp.NEQ: exp.NEQ,
-    exp.LT: exp.GT,
-    exp.LTE: exp.GTE,
-    exp.GT: exp.LT,
-    exp.GTE: exp.LTE,
+_SIGNS: dict[type[exp.Expression], Sign] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
 }
-# Reading a text costs time and memory in proportion to its length, and each comparison looks at every row.
+# Reading a text costs time and memory in proportion to its length.
 _CHARACTERS_MAX = 2_000_000
-_COMPARISONS_MAX = 10_000
 _SHOWN_MAX = 200
 _FLOATS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
 
@@ -93,10 +90,11 @@ def predicate(sql: str, schema: Schema) -> Predicate:
         ) from error
     except RecursionError as error:
         raise UsageError("where=... is nested too deeply: write IN for many values of one column") from error
-    if (count := comparisons(bound)) > _COMPARISONS_MAX:
+    if is_too_long(bound):
         raise UsageError(
-            f"where makes {count:,} comparisons of several columns, more than {_COMPARISONS_MAX:,}: write IN "
-            "for many values of one column, look keys up with keys=..., or read in several parts"
+            f"where makes {comparisons(bound):,} comparisons of several columns, more than "
+            f"{COMPARISONS_MAX:,}: write IN for many values of one column, look keys up with keys=..., or "
+            "read in several parts"
         )
     return bound
 
@@ -130,7 +128,7 @@ class _Binder:
             return FALSE
         if kind is exp.Column:
             return self._flag(node, negated)
-        if kind in _FLIPPED:
+        if kind in _SIGNS:
             return self._comparison(node, negated)
         of: dict[type[exp.Expression], Callable[[exp.Expression, bool], Predicate]] = {
             exp.In: self._in,
@@ -149,24 +147,19 @@ class _Binder:
             raise UsageError(
                 f"where: column {column.name!r} is a {column.type}, not a bool: compare it with a literal"
             )
-        return _in_place(column, [_placed(not negated, column, node)], negated=False)
+        return among(column, [_placed(not negated, column, node)])
 
     def _comparison(self, node: exp.Expression, negated: bool) -> Predicate:
         _only(node, "this", "expression")
-        kind, left, right = type(node), _bare(node.this), _bare(node.expression)
+        sign, left, right = _SIGNS[type(node)], _bare(node.this), _bare(node.expression)
         if type(left) is not exp.Column:
-            kind, left, right = _FLIPPED[kind], right, left
+            sign, left, right = FLIPPED[sign], right, left
         if type(left) is not exp.Column:
             raise _unsupported(node)
         column, value = self._column(left), _literal(right)
         if value is None:
             return FALSE
-        at = _placed(value, column, right)
-        if kind in (exp.EQ, exp.NEQ):
-            return _in_place(column, [at], negated=negated != (kind is exp.NEQ))
-        edge = at.least if kind in (exp.LT, exp.GTE) else at.above
-        below = (kind in (exp.LT, exp.LTE)) != negated
-        return leaf(column.id, [(NOT_NULL[0][0], edge) if below else (edge, NULL)])
+        return compared(column, sign, _placed(value, column, right), negated=negated)
 
     def _in(self, node: exp.Expression, negated: bool) -> Predicate:
         _only(node, "this", "expressions")
@@ -178,7 +171,7 @@ class _Binder:
             # Never true: one of the values is unknown.
             return FALSE
         places = [_placed(value, column, item) for value, item in values if value is not None]
-        return _in_place(column, places, negated=negated)
+        return among(column, places, negated=negated)
 
     def _between(self, node: exp.Expression, negated: bool) -> Predicate:
         _only(node, "this", "low", "high")
@@ -191,7 +184,7 @@ class _Binder:
         _only(node, "this", "expression")
         if type(node.expression) is not exp.Null:
             raise _unsupported(node)
-        return leaf(self._column(_bare(node.this)).id, NOT_NULL if negated else IS_NULL)
+        return null(self._column(_bare(node.this)), negated=negated)
 
     def _escape(self, node: exp.Expression, negated: bool) -> Predicate:
         _only(node, "this", "expression")
@@ -212,9 +205,8 @@ class _Binder:
             raise UsageError(f"where: column {column.name!r} is a {column.type}, and LIKE takes a string")
         prefix, open_ = _pattern(pattern.this, escape)
         if not open_:
-            return _in_place(column, [_placed(prefix, column, node)], negated=negated)
-        within: Intervals = (beginning(prefix),)
-        return leaf(column.id, _outside(within) if negated else within)
+            return among(column, [_placed(prefix, column, node)], negated=negated)
+        return starting(column, prefix, negated=negated)
 
     def _column(self, node: exp.Expression) -> Column:
         if type(node) is not exp.Column or type(node.this) is not exp.Identifier:
@@ -234,22 +226,6 @@ class _Binder:
         elif name.startswith("_"):
             names += "; where says nothing of times and _diff"
         raise UsageError(f"where: no column named {_cut(name)}: there are {names}")
-
-
-def _in_place(column: Column, places: list[Place], *, negated: bool) -> Predicate:
-    within = leaf(column.id, [(at.least, at.above) for at in places])
-    if not negated:
-        return within
-    return leaf(column.id, _outside(within.intervals))
-
-
-def _outside(intervals: Intervals) -> Iterator[tuple[bytes, bytes]]:
-    """All values except these intervals and null."""
-    start = NOT_NULL[0][0]
-    for begin, end in intervals:
-        yield start, begin
-        start = end
-    yield start, NULL
 
 
 def _operands(node: exp.Expression) -> Iterator[exp.Expression]:

@@ -1,7 +1,7 @@
-"""Filters of Arrow, as DuckDB gives them to a dataset, as conditions on rows.
+"""Filters of Arrow, as DuckDB gives them to a dataset, as predicates.
 
-Owns which filters mean the same to Arrow and to `tidelake.data.query.where`. The scan applies the filter
-itself, so a condition may let too many rows through, but never too few. The only way to look into an
+Owns which filters mean the same to Arrow and to `tidelake.data.query.comparing`. The scan applies the filter
+itself, so a predicate may let too many rows through, but never too few. The only way to look into an
 expression is the form in which Arrow pickles it: its nodes, one after the other, are the metadata of a batch
 that has the literals. What is not known here is left out.
 """
@@ -14,10 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.sql.polarsfilter import UNEXPECTED, Unknown, all_known, column_name, written
+from tidelake.data.query.comparing import Sign, among, compared, null
+from tidelake.data.sql.polarsfilter import UNEXPECTED, Unknown, all_known, placed
+from tidelake.model.predicate import Predicate, all_of, any_of
 from tidelake.model.schema import Column, Schema
 
-_SIGNS = {
+_SIGNS: dict[str, Sign] = {
     "equal": "=",
     "not_equal": "<>",
     "less": "<",
@@ -25,7 +27,7 @@ _SIGNS = {
     "greater": ">",
     "greater_equal": ">=",
 }
-_JOINS = {"and_kleene": "AND", "or_kleene": "OR"}
+_JOINS = ("and_kleene", "or_kleene")
 _ENTRY = re.compile(r"(call|field_ref|literal|options|end): '(.*)'")
 
 
@@ -51,11 +53,11 @@ class KnownFilter:
     """What is known of a filter.
 
     Attributes:
-        where: a condition that is true of all rows that the filter keeps; None: no such condition is known.
+        where: a predicate that is true of all rows that the filter keeps; None: no such one is known.
         columns: names of all columns that the filter looks at; None: not known.
     """
 
-    where: str | None
+    where: Predicate | None
     columns: frozenset[str] | None
 
 
@@ -63,10 +65,10 @@ def known(expression: pc.Expression, schema: Schema) -> KnownFilter:
     """What is known of a filter of rows of this schema."""
     try:
         tree = _tree(expression, schema)
-    except (RecursionError, *UNEXPECTED):
+    except UNEXPECTED:
         return KnownFilter(None, None)
     columns = {column.name: column for column in schema.columns}
-    where = all_known(_conjuncts(tree), lambda node: _text(node, columns), schema)
+    where = all_known(_conjuncts(tree), lambda node: _predicate(node, columns))
     return KnownFilter(where, frozenset(_names(tree)))
 
 
@@ -118,38 +120,39 @@ def _names(node: _Node) -> Iterator[str]:
         yield from _names(part)
 
 
-def _text(node: _Node, columns: dict[str, Column]) -> str:
+def _predicate(node: _Node, columns: dict[str, Column], *, negated: bool = False) -> Predicate:
+    """What is true where the filter is true, or false with `negated`."""
     if node.kind != "call":
         raise Unknown
     if node.name in _JOINS:
-        return "(" + f" {_JOINS[node.name]} ".join(_text(part, columns) for part in node.of) + ")"
+        join = all_of if (node.name == "and_kleene") != negated else any_of
+        return join([_predicate(part, columns, negated=negated) for part in node.of])
     if node.name == "invert":
-        return f"(NOT {_text(node.of[0], columns)})"
+        return _predicate(node.of[0], columns, negated=not negated)
     if node.name == "if_else":
         # As DuckDB writes IN: null where the column is null, as in SQL.
         given, then, other = node.of
         is_same = given.name == "is_valid" and given.of[0] == then.of[0] and then.name == "is_in"
         if not is_same or other.value.is_valid:
             raise Unknown
-        return _text(then, columns)
+        return _predicate(then, columns, negated=negated)
     if node.of[0].kind != "field_ref":
         raise Unknown
     column = columns[node.of[0].name]
-    name = column_name(column)
     if node.name == "is_valid":
-        return f"({name} IS NOT NULL)"
+        return null(column, negated=not negated)
     if node.name == "is_null":
         # The option is about NaN.
         if node.value["nan_is_null"].as_py():
             raise Unknown
-        return f"({name} IS NULL)"
+        return null(column, negated=negated)
     if node.name == "is_in":
         values = node.value["value_set"].as_py()
         if not values or None in values:
             raise Unknown
-        return f"({name} IN ({', '.join(written(value, column) for value in values)}))"
+        return among(column, [placed(value, column) for value in values], negated=negated)
     sign, literal = _SIGNS[node.name], node.of[1]
     # A NaN is greater than all numbers here, and neither greater nor less in Arrow.
     if literal.kind != "literal" or (sign in (">", ">=") and column.type.name.startswith("float")):
         raise Unknown
-    return f"({name} {sign} {written(literal.value.as_py(), column)})"
+    return compared(column, sign, placed(literal.value.as_py(), column), negated=negated)

@@ -9,14 +9,13 @@ Whatever this module does not know leaves a table whole.
 """
 
 import re
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from sqlglot import exp
 
+from tidelake.data.query.literal import exact_number
 from tidelake.data.query.where import predicate
 from tidelake.data.sql.statement import Engine, Statement, TableReference, is_changes
 from tidelake.errors import UsageError
@@ -51,12 +50,9 @@ _KNOWN = (
 )
 _WORD = re.compile(r"\w+")
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
-_WHOLE = re.compile(r"\d{1,18}")
-_NUMBER = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?")
 _ZONE = re.compile(r"[+-]\d\d:\d\d")
-_DIGITS_MAX = 38  # of a decimal, in all engines
 
 
 @dataclass(frozen=True)
@@ -322,25 +318,6 @@ def _comparable(node: exp.Expression, column: Column, engine: Engine, text: str)
             return None
         return "'" + str(number.this).replace("'", "''") + "'"
     return f"{sign}{number.this}" if exact_number(number.this, column) else None
-
-
-def exact_number(digits: str, column: Column) -> bool:
-    """Whether a number is compared with the values of a column without rounding, in every engine."""
-    name, params = column.type.name, column.type.params
-    if name.startswith(("int", "uint")):
-        return _WHOLE.fullmatch(digits) is not None
-    found = _NUMBER.fullmatch(digits)
-    if found is None:
-        return False
-    if name == "float64":
-        return Decimal(float(digits)) == Decimal(digits)
-    if name == "float32":
-        return Decimal(struct.unpack("f", struct.pack("f", float(digits)))[0]) == Decimal(digits)
-    if name.startswith("decimal"):
-        precision, scale = int(params[0]), int(params[1])
-        whole, places = max(precision - scale, len(found[1])), max(scale, len(found[2] or ""))
-        return scale >= 0 and whole + places <= _DIGITS_MAX
-    return False
 
 
 def _instant(node: exp.Cast, column: Column, engine: Engine) -> str | None:

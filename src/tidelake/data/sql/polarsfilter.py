@@ -1,7 +1,7 @@
-"""Filters of polars as conditions on rows.
+"""Filters of polars as predicates.
 
-Owns which filters mean the same to polars and to `tidelake.data.query.where`. Polars applies all of them
-again, so a condition may let too many rows through, but never too few. Polars gives a filter as JSON, whose
+Owns which filters mean the same to polars and to `tidelake.data.query.comparing`. Polars applies all of them
+again, so a predicate may let too many rows through, but never too few. Polars gives a filter as JSON, whose
 form is its own affair: what is not known here is left out.
 """
 
@@ -15,13 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.query.where import predicate as bound
-from tidelake.data.sql.needs import exact_number
-from tidelake.errors import UsageError
+from tidelake.data.query.comparing import FLIPPED, Sign, among, compared, is_too_long, null, starting
+from tidelake.data.query.literal import Day, Double, Place, Value, exact_number, place
+from tidelake.model.instants import moment
+from tidelake.model.predicate import Predicate, all_of, any_of
 from tidelake.model.schema import Column, Schema
 
-_SIGNS = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_JOINS = {"And": "AND", "Or": "OR"}
+_SIGNS: dict[str, Sign] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_JOINS = ("And", "Or")
 _INTEGERS = ("Int", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 _FLOATS = ("Float", "Float32", "Float64")
 
@@ -31,36 +32,38 @@ class Unknown(Exception):
 
 
 # What a form that is not known may lead to.
-UNEXPECTED = (Unknown, LookupError, TypeError, ValueError, OverflowError, AttributeError, pa.ArrowException)
+UNEXPECTED = (
+    *(Unknown, LookupError, TypeError, ValueError, OverflowError, AttributeError, RecursionError),
+    pa.ArrowException,
+)
 
 
-def condition(tree: Any, schema: Schema) -> str | None:
-    """A condition that is true of all rows that the filter keeps; None: no such condition is known.
+def condition(tree: Any, schema: Schema) -> Predicate | None:
+    """A predicate that is true of all rows that the filter keeps; None: no such one is known.
 
     Args:
         tree: the filter, as polars serializes it.
         schema: of the rows.
     """
-    return all_known(_conjuncts(tree), _Writer(schema).text, schema)
+    return all_known(_conjuncts(tree), _Reader(schema).predicate)
 
 
-def all_known(parts: Iterable[Any], text_of: Callable[[Any], str], schema: Schema) -> str | None:
-    """The conjunction of those parts of a filter that are known, as a condition; None: none is.
+def all_known(parts: Iterable[Any], predicate_of: Callable[[Any], Predicate]) -> Predicate | None:
+    """The conjunction of those parts of a filter that are known; None: none is.
 
     Args:
         parts: of any form.
-        text_of: the condition of a part; raises `Unknown`, or whatever an unexpected form leads to.
-        schema: of the rows.
+        predicate_of: that of a part; raises `Unknown`, or whatever an unexpected form leads to.
     """
     found = []
     for part in parts:
         try:
-            text = text_of(part)
-            bound(text, schema)
-        except (UsageError, *UNEXPECTED):
+            one = predicate_of(part)
+        except UNEXPECTED:
             continue
-        found.append(text)
-    return " AND ".join(found) or None
+        if not is_too_long(one):
+            found.append(one)
+    return all_of(found) if found else None
 
 
 def without_hints(predicate: Any, tree: Any, polars: Any) -> Any:
@@ -88,97 +91,94 @@ def _conjuncts(tree: Any) -> list[Any]:
     return found
 
 
-class _Writer:
+class _Reader:
     def __init__(self, schema: Schema) -> None:
         self._columns = {column.name: column for column in schema.columns}
 
-    def text(self, node: Any) -> str:
+    def predicate(self, node: Any, *, negated: bool = False) -> Predicate:
+        """What is true where the filter is true, or false with `negated`."""
         ((kind, what),) = node.items()
         if kind == "Column":
             column = self._columns[what]
             if column.type.name == "bool":
-                return column_name(column)
+                return among(column, [placed(not negated, column)])
         if kind == "BinaryExpr":
             sign = what["op"]
             if sign in _JOINS:
-                return f"({self.text(what['left'])} {_JOINS[sign]} {self.text(what['right'])})"
-            column, is_left = self._column_of(what)
-            value = _value(what["right" if is_left else "left"], column)
-            sides = (column_name(column), value) if is_left else (value, column_name(column))
-            return f"({sides[0]} {_SIGNS[sign]} {sides[1]})"
+                join = all_of if (sign == "And") != negated else any_of
+                return join([self.predicate(what[side], negated=negated) for side in ("left", "right")])
+            is_left = "Column" in what["left"]
+            column = self._columns[what["left" if is_left else "right"]["Column"]]
+            at = _placed(what["right" if is_left else "left"], column)
+            return compared(column, _SIGNS[sign] if is_left else FLIPPED[_SIGNS[sign]], at, negated=negated)
         if kind == "Function":
-            return self._function(what["function"], what["input"])
+            return self._function(what["function"], what["input"], negated=negated)
         raise Unknown
 
-    def _column_of(self, what: Any) -> tuple[Column, bool]:
-        is_left = "Column" in what["left"]
-        return self._columns[what["left" if is_left else "right"]["Column"]], is_left
-
-    def _function(self, function: Any, inputs: list[Any]) -> str:
+    def _function(self, function: Any, inputs: list[Any], *, negated: bool) -> Predicate:
         ((group, which),) = function.items()
         if (group, which) == ("Boolean", "Not"):
-            return f"(NOT {self.text(inputs[0])})"
+            return self.predicate(inputs[0], negated=not negated)
         column = self._columns[inputs[0]["Column"]]
-        name = column_name(column)
         if group == "Boolean" and which in ("IsNull", "IsNotNull"):
-            return f"({name} IS {'NOT ' if which == 'IsNotNull' else ''}NULL)"
+            return null(column, negated=negated != (which == "IsNotNull"))
         if group == "Boolean" and "IsBetween" in which and which["IsBetween"] == {"closed": "Both"}:
-            low, high = (_value(node, column) for node in inputs[1:])
-            return f"({name} BETWEEN {low} AND {high})"
+            low, high = (_placed(node, column) for node in inputs[1:])
+            join = any_of if negated else all_of
+            both = (
+                compared(column, ">=", low, negated=negated),
+                compared(column, "<=", high, negated=negated),
+            )
+            return join(both)
         if group == "Boolean" and "IsIn" in which and which["IsIn"] == {"nulls_equal": False}:
             values = _listed(inputs[1]["Literal"]["Scalar"]["List"])
-            return f"({name} IN ({', '.join(written(value, column) for value in values)}))"
-        if (group, which) == ("StringExpr", "StartsWith"):
-            prefix = inputs[1]["Literal"]["Scalar"]["String"]
-            if not set(prefix) & set("%_\\"):
-                return f"({name} LIKE {written(prefix + '%', column)})"
+            return among(column, [placed(value, column) for value in values], negated=negated)
+        if (group, which) == ("StringExpr", "StartsWith") and column.type.name == "string":
+            return starting(column, inputs[1]["Literal"]["Scalar"]["String"], negated=negated)
         raise Unknown
 
 
-def column_name(column: Column) -> str:
-    """The name as an identifier of SQL."""
-    return '"' + column.name.replace('"', '""') + '"'
-
-
-def _value(node: Any, column: Column) -> str:
+def _placed(node: Any, column: Column) -> Place:
     literal = node["Literal"]
     ((kind, value),) = (literal["Dyn"] if "Dyn" in literal else literal["Scalar"]).items()
     if kind == "Date" and column.type.name == "date32":
-        return _day(value)
+        return _place(Day(value), column)
     if kind in _INTEGERS or kind in _FLOATS or kind in ("String", "Boolean"):
-        return written(value, column)
+        return placed(value, column)
     raise Unknown
 
 
-def written(value: object, column: Column) -> str:
-    """A value as a literal, if it is exact in the type of the column."""
+def placed(value: object, column: Column) -> Place:
+    """Where a value stands among those of a column, if it is exact in the type of the column."""
     name = column.type.name
     match value, name:
-        case bool(), "bool":
-            return str(value).upper()
-        case str(), "string":
-            return "'" + value.replace("'", "''") + "'"
-        case bytes(), "binary":
-            return f"X'{value.hex()}'"
+        case bool(value), "bool":
+            return _place(value, column)
+        case str(value), "string":
+            return _place(value, column)
+        case bytes(value), "binary":
+            return _place(value, column)
         case datetime.datetime(), "timestamp":
             zone = "" if value.tzinfo is None else "Z"
             utc = value.astimezone(datetime.UTC).replace(tzinfo=None) if zone else value
-            return f"TIMESTAMP '{utc.isoformat(' ')}{zone}'"
+            return _place(moment(f"{utc.isoformat(' ')}{zone}"), column)
         case datetime.date(), "date32":
-            return f"DATE '{value.isoformat()}'"
+            return _place(Day(pa.scalar(value, pa.date32()).value), column)
         case Decimal(), "decimal128" if value.is_finite():
-            return format(value, "f")
+            return _place(value, column)
         case float(), "float64" if math.isfinite(value):
-            return f"DOUBLE '{value!r}'"
+            return _place(Double(value), column)
         case ((int() | float()), _) if not isinstance(value, bool) and not name.startswith("decimal"):
-            digits = repr(abs(value))
-            if exact_number(digits, column):
-                return f"-{digits}" if value < 0 else digits
+            if exact_number(repr(abs(value)), column):
+                return _place(Decimal(repr(value)), column)
     raise Unknown
 
 
-def _day(days: int) -> str:
-    return f"DATE '{pa.scalar(days, pa.date32()).as_py().isoformat()}'"
+def _place(value: Value | None, column: Column) -> Place:
+    found = None if value is None else place(value, column)
+    if found is None:
+        raise Unknown
+    return found
 
 
 def _listed(raw: list[int]) -> list[object]:

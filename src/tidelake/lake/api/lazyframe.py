@@ -24,15 +24,15 @@ def lazy_frame(contents: TableContents) -> Any:
     def read(
         columns: Sequence[str] | None, predicate: Any, limit: int | None, _batch_rows: int | None
     ) -> Iterator[Any]:
-        where, needed = None, columns
+        matching, needed = None, columns
         if predicate is not None:
             tree = json.loads(predicate.meta.serialize(format="json"))
-            where = condition(tree, contents.row_schema)
+            matching = condition(tree, contents.row_schema)
             predicate = without_hints(predicate, tree, polars)
             used = set() if predicate is None else set(predicate.meta.root_names())
             needed = None if columns is None else [*columns, *sorted(used - set(columns))]
         left = limit
-        with contents.rows(needed, where) as rows:
+        with contents.rows(needed, matching) as rows:
             for batch in rows:
                 frame = polars.from_arrow(batch)
                 if predicate is not None:

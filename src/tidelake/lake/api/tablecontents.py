@@ -9,6 +9,7 @@ from tidelake.data.answer.rows import Rows
 from tidelake.data.answer.tablerows import expanded
 from tidelake.data.kernel.types import row_schema
 from tidelake.lake.api.reading import Reading, ask
+from tidelake.model.predicate import Predicate
 from tidelake.model.query import AsOf
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions
@@ -26,22 +27,23 @@ class TableContents:
         self.schema = pa.schema([whole.field(name) for name in names])
 
     def rows(
-        self, columns: Sequence[str] | None = None, where: str | None = None, seen: Version | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        matching: Predicate | None = None,
+        seen: Version | None = None,
     ) -> Rows:
         """The rows, as a stream.
 
         Args:
             columns: of these columns; default: all of them.
-            where: a further condition.
+            matching: a further condition.
             seen: a version that was just read; default: the newest.
 
         Raises:
             IncompatibleSchema: a column was dropped since.
         """
-        asked = self._options
-        both = [f"({one})" for one in (asked.where, where) if one is not None]
         names = list(self.schema.names if columns is None else columns)
-        options = replace(asked, columns=names, where=" AND ".join(both) or None)
+        options = replace(self._options, columns=names, matching=matching)
         found = ask(self._collection, AsOf(self._at), options, seen)
         schema = pa.schema([self.schema.field(name) for name in names])
         return Rows(schema, _expanded(found, names))

@@ -103,7 +103,7 @@ def page(
     clock = shard.env.clock
     deadline_s = clock.monotonic_s() + seconds
     read = query.read(shard, asked, options)
-    if options.where is None:
+    if read.selection.where is None:
         read, ranges = _in_small_chunks(read, limit), [KeyRange(start.key)]
     else:
         ranges = _ranges(read.needed, start.key)

@@ -1,7 +1,7 @@
 """The envelope `upsert`: each row is the new row of its key or, if it says so, removes the key.
 
-Owns the meaning of such a frame, and how equal keys get into one task; `tidelake.data.ingest.upsert` turns events
-into updates. The tasks look up the old rows of their keys.
+Owns the meaning of such a frame, and how equal keys get into one task; `tidelake.data.ingest.upsert` turns
+events into updates. The tasks look up the old rows of their keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -44,7 +44,7 @@ W = TypeVar("W", Writer, GroupWriter)
 
 
 @dataclass(frozen=True)
-class Newest:
+class CommitPoint:
     """What a write is tried on.
 
     Attributes:
@@ -58,7 +58,7 @@ class Newest:
     state: ShardState | None = field(default=None, compare=False, repr=False)
 
 
-class Attempt(ABC, Generic[R]):
+class TriedWrite(ABC, Generic[R]):
     """A write, as the commit loop tries it.
 
     Attributes:
@@ -70,7 +70,7 @@ class Attempt(ABC, Generic[R]):
     remakes = True
 
     @abstractmethod
-    def newest(self) -> Newest:
+    def newest(self) -> CommitPoint:
         """What is there now.
 
         Raises:
@@ -78,7 +78,7 @@ class Attempt(ABC, Generic[R]):
         """
 
     @abstractmethod
-    def once(self, at: Newest) -> R:
+    def once(self, at: CommitPoint) -> R:
         """Make what depends on it, and commit.
 
         Raises:
@@ -89,11 +89,11 @@ class Attempt(ABC, Generic[R]):
         """Rows were erased meanwhile: what was stored is not taken in any more."""
 
 
-def committed(attempt: Attempt[R]) -> R:
+def committed(attempt: TriedWrite[R]) -> R:
     """The commit loop: try on the newest contents, and again as long as other writers were faster.
 
     Raises:
-        UpperMismatch, UpdateBeforeLower: as `Attempt.once`, and no other writer was there meanwhile.
+        UpperMismatch, UpdateBeforeLower: as `TriedWrite.once`, and no other writer was there meanwhile.
     """
     at = attempt.newest()
     while True:
@@ -110,7 +110,7 @@ def committed(attempt: Attempt[R]) -> R:
             at = attempt.newest()
 
 
-def newest_of(collection: LakeCollection, *, to_read: bool) -> Newest:
+def newest_of(collection: LakeCollection, *, to_read: bool) -> CommitPoint:
     """The newest of a collection; if it is to be read, after applying what its group has decided for it.
 
     Raises:
@@ -119,7 +119,7 @@ def newest_of(collection: LakeCollection, *, to_read: bool) -> Newest:
     state = collection.distributed.newest_state() if to_read else collection.state()
     if state.upper.closed:
         raise UpperMismatch("any frontier", state.upper)
-    return Newest(state.upper, state.seqno, state)
+    return CommitPoint(state.upper, state.seqno, state)
 
 
 def open_upper(collection: LakeCollection) -> Frontier:
@@ -168,18 +168,18 @@ class Making(Protocol):
     def ready(self) -> None:
         """Do what does not depend on the contents, unless it is done."""
 
-    def answer(self, at: Newest, start: Frontier) -> Answer:
+    def answer(self, at: CommitPoint, start: Frontier) -> Answer:
         """The uploads for an append at an upper."""
 
     def forget(self) -> None:
-        """As `Attempt`."""
+        """As `TriedWrite`."""
 
     def done(self) -> None:
         """The answer is committed: delete what is of no use any more."""
 
 
 @dataclass
-class CollectionWrite(Attempt[WriteReport]):
+class CollectionWrite(TriedWrite[WriteReport]):
     """A write of one collection.
 
     Attributes:
@@ -190,7 +190,7 @@ class CollectionWrite(Attempt[WriteReport]):
         upper: close all times before it; None: just past the last time; see `idle_end`.
         numbered: append under this number.
         taken: the lines, if they are those of transactions.
-        remakes: as for `Attempt`.
+        remakes: as for `TriedWrite`.
     """
 
     collection: LakeCollection
@@ -206,13 +206,13 @@ class CollectionWrite(Attempt[WriteReport]):
     def __post_init__(self) -> None:
         self.fixed = self.lower is not None
 
-    def newest(self) -> Newest:
-        """As `Attempt`."""
+    def newest(self) -> CommitPoint:
+        """As `TriedWrite`."""
         self.making.ready()
         return newest_of(self.collection, to_read=not self.envelope.rebases)
 
-    def once(self, at: Newest) -> WriteReport:
-        """As `Attempt`."""
+    def once(self, at: CommitPoint) -> WriteReport:
+        """As `TriedWrite`."""
         rebases = self.envelope.rebases
         start = at.upper if self.lower is None else self.lower
         if start != at.upper and not rebases:
@@ -234,7 +234,7 @@ class CollectionWrite(Attempt[WriteReport]):
         return _report(replace(appended, removed=counts.removed, absent=counts.absent), answer)
 
     def forget(self) -> None:
-        """As `Attempt`."""
+        """As `TriedWrite`."""
         self._made = None
         self.making.forget()
 
@@ -362,7 +362,7 @@ class _FromFrame:
         if isinstance(self.envelope, Compared) and self._stored is None:
             self._stored = self._uploads(open_upper(self.collection))
 
-    def answer(self, at: Newest, start: Frontier) -> Answer:  # noqa: ARG002
+    def answer(self, at: CommitPoint, start: Frontier) -> Answer:  # noqa: ARG002
         """As `Making`."""
         if isinstance(self.envelope, Compared) and self._stored is not None:
             return self.envelope.difference(self.collection, self._stored, start, self.frame.sparkSession)

@@ -24,7 +24,7 @@ from tidelake.spark.envelopes.updates import Half, StoreRows, Updates
 from tidelake.spark.reports import WrittenBatch
 from tidelake.spark.tasks import ArrowMap, described, signed
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.commit import Attempt, Newest, Numbered, committed, newest_of, open_upper
+from tidelake.spark.writing.commit import CommitPoint, Numbered, TriedWrite, committed, newest_of, open_upper
 from tidelake.spark.writing.microbatch import PARTED
 from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.token import TokenWriter
@@ -97,7 +97,7 @@ class Watermark:
 
 
 @dataclass
-class _StageWrite(Attempt[WrittenBatch]):
+class _StageWrite(TriedWrite[WrittenBatch]):
     """The stage of a micro-batch, without its late rows, and the seal: one commit."""
 
     collection: Collection
@@ -110,12 +110,12 @@ class _StageWrite(Attempt[WrittenBatch]):
         # With a collection for late rows, a time that is closed meanwhile parts them anew.
         self.fixed = self.mark.late is None
 
-    def newest(self) -> Newest:
-        """As `Attempt`."""
+    def newest(self) -> CommitPoint:
+        """As `TriedWrite`."""
         return newest_of(self.collection, to_read=False)
 
-    def once(self, at: Newest) -> WrittenBatch:
-        """As `Attempt`."""
+    def once(self, at: CommitPoint) -> WrittenBatch:
+        """As `TriedWrite`."""
         half = None if self.mark.late is None else Half(_least(at.upper), late=False)
         answer = self.rows.answer(_work(self.collection, self.envelope, self.rows, half))
         late = answer.counts.late

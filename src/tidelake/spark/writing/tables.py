@@ -32,7 +32,7 @@ from tidelake.spark.envelopes.timeline import Progress as HowFar
 from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.reports import WrittenBatch
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.commit import Attempt, Newest, Numbered, committed, open_upper
+from tidelake.spark.writing.commit import CommitPoint, Numbered, TriedWrite, committed, open_upper
 from tidelake.spark.writing.exactly_once import Progress, Sink
 from tidelake.spark.writing.heldrows import HeldRows, HeldStore, held_rows
 from tidelake.spark.writing.microbatch import Identity, planned_by
@@ -147,7 +147,7 @@ class IntoTables:
 
 
 @dataclass
-class _TablesWrite(Attempt[WrittenBatch]):
+class _TablesWrite(TriedWrite[WrittenBatch]):
     """One transaction of a micro-batch.
 
     Attributes:
@@ -170,13 +170,13 @@ class _TablesWrite(Attempt[WrittenBatch]):
     progress: HowFar | None
     store: HeldStore
 
-    def newest(self) -> Newest:
-        """As `Attempt`."""
+    def newest(self) -> CommitPoint:
+        """As `TriedWrite`."""
         seqno = self.numbered.writer.join([target.collection.name for target in self.targets])
-        return Newest(open_upper(self.into.targets.register), seqno)
+        return CommitPoint(open_upper(self.into.targets.register), seqno)
 
-    def once(self, at: Newest) -> WrittenBatch:
-        """As `Attempt`."""
+    def once(self, at: CommitPoint) -> WrittenBatch:
+        """As `TriedWrite`."""
         tables, numbered = self.into.targets, self.numbered
         answers = self.lines.answers(self.targets)
         whole = self._rest()

@@ -17,7 +17,7 @@ from tidelake.shard.write.shufflespill import ShuffleSpill
 from tidelake.spark.envelopes.envelope import Compared, Envelope
 from tidelake.spark.reports import WriteReport
 from tidelake.spark.uploads import Answer, answers_from_bytes, answers_to_bytes, total
-from tidelake.spark.writing.commit import CollectionWrite, Newest, Numbered, committed
+from tidelake.spark.writing.commit import CollectionWrite, CommitPoint, Numbered, committed
 
 
 def hands_over(envelope: Envelope) -> bool:
@@ -50,7 +50,7 @@ class _FromTasks:
     def ready(self) -> None:
         """As `Making`."""
 
-    def answer(self, at: Newest, start: Frontier) -> Answer:
+    def answer(self, at: CommitPoint, start: Frontier) -> Answer:
         """As `Making`."""
         if isinstance(self.envelope, Compared):
             return self.envelope.difference(self.collection, self.given, start, None)
