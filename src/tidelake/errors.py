@@ -297,12 +297,12 @@ class StaysHere(UsageError, TypeError):
 class UpperMismatch(TimedError, TidelakeError):
     """The shard's upper was not the expected one. Nothing was written.
 
-    `name` is the collection's, if several were written.
+    `name` is the collection's, if several were written; `remedy` says what to do, if that is another thing.
     """
 
-    def __init__(self, expected: object, current: object, name: str = "") -> None:
-        super().__init__(expected, current, *([name] if name else []))
-        self.expected, self.current, self.name = expected, current, name
+    def __init__(self, expected: object, current: object, name: str = "", remedy: str = "") -> None:
+        super().__init__(expected, current, *([name, remedy] if remedy else [name] if name else []))
+        self.expected, self.current, self.name, self.remedy = expected, current, name, remedy
 
     def __str__(self) -> str:
         if str(self.current) == "[]":
@@ -315,7 +315,7 @@ class UpperMismatch(TimedError, TidelakeError):
         return (
             f"the upper{f' of {self.name!r}' if self.name else ''} is {self._text(self.current)}, not the "
             f"expected {self._text(self.expected)}: "
-            "another writer was first; read up to the current upper and append from there"
+            + (self.remedy or "another writer was first; read up to the current upper and append from there")
         )
 
 

@@ -1,6 +1,7 @@
 """`ts.sql`: collections as tables of Spark's SQL, and statements that change them in one commit."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,95 @@ def test_an_insert_that_reads_its_own_table_is_made_again(
     meddled.clear()
     ts.sql(spark, "INSERT INTO Seq SELECT max(id) + 10, 'me' FROM seq VERSION AS OF 0", lake=lake)
     assert contents(seq)[(11, "me")] == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("text", ["SELECT id FROM seq", "SELECT id FROM table_changes('seq', 0)", ""])
+def test_a_statement_that_reads_its_own_table_through_a_view_holds_at_the_upper_it_read(
+    spark: Any, lake: Any, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    seq = lake.create("seq", {"id": "int64"}, key=["id"])
+    seq.append(pa.table({"id": [1]}))
+
+    def viewed() -> None:
+        frame = ts.sql(spark, text, lake=lake) if text else ts.snapshot(spark, seq)
+        frame.createOrReplaceTempView("v")
+
+    viewed()
+    write, meddled = changing.write, []
+
+    def late(*args: Any, **options: Any) -> Any:
+        if not meddled:
+            meddled.append(seq.append(pa.table({"id": [2]})))
+        return write(*args, **options)
+
+    monkeypatch.setattr(changing, "write", late)
+    insert = "INSERT INTO seq SELECT (SELECT max(id) + 1 FROM v)"
+    for one in (
+        insert,
+        "UPDATE seq SET id = (SELECT max(id) + 1 FROM v) WHERE id = 1",
+        "MERGE INTO seq t USING (SELECT max(id) + 1 AS id FROM v) s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT *",
+    ):
+        with pytest.raises(UpperMismatch, match=r"a view shows 'seq' as it was: make the view again"):
+            ts.sql(spark, one, lake=lake)
+        assert contents(seq) == {(1,): 1, (2,): 1}
+    viewed()
+    ts.sql(spark, insert, lake=lake)
+    assert contents(seq) == {(1,): 1, (2,): 1, (3,): 1}
+    # Contents of a time that was asked for are no question of the newest ones.
+    ts.snapshot(spark, seq, 0).createOrReplaceTempView("v")
+    ts.sql(spark, "INSERT INTO seq SELECT max(id) + 10 FROM v", lake=lake)
+    assert contents(seq)[(11,)] == 1
+
+
+@pytest.mark.full
+def test_a_statement_that_reads_its_own_table_through_a_view_of_the_format_is_refused(
+    spark: Any, tmp_path: Path
+) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        seq = lake.create("seq", {"id": "int64"}, key=["id"])
+        seq.append(pa.table({"id": [1]}))
+        lake.create("other", {"id": "int64"}, key=["id"]).append(pa.table({"id": [7]}))
+        place = str(tmp_path / "lake" / "seq")
+        spark.read.format("tidelake").load(place).createOrReplaceTempView("v")
+        spark.sql(f"CREATE OR REPLACE TEMP VIEW u USING tidelake OPTIONS (path '{place}', lower '0')")
+        spark.sql("CREATE OR REPLACE TEMP VIEW w AS SELECT id FROM (SELECT * FROM u) WHERE id > 0")
+        for text in (
+            "INSERT INTO seq SELECT (SELECT max(id) + 1 FROM v)",
+            "INSERT INTO seq SELECT max(id) + 1 FROM w",
+            "DELETE FROM seq WHERE id IN (SELECT id FROM w)",
+            "MERGE INTO seq t USING v ON t.id = v.id + 1 WHEN NOT MATCHED THEN INSERT *",
+        ):
+            with pytest.raises(UsageError, match=r"view of the format reads 'seq', .*: name the collection"):
+                ts.sql(spark, text, lake=lake)
+        assert contents(seq) == {(1,): 1}
+        # Those of another collection, or of a time that was asked for, say nothing of the newest contents.
+        ts.sql(spark, "INSERT INTO other SELECT max(id) + 1 FROM v", lake=lake)
+        assert contents(lake["other"]) == {(7,): 1, (2,): 1}
+        spark.read.format("tidelake").option("versionAsOf", 0).load(place).createOrReplaceTempView("v")
+        ts.sql(spark, "INSERT INTO seq SELECT max(id) + 10 FROM v", lake=lake)
+        assert contents(seq) == {(1,): 1, (11,): 1}
+
+
+@pytest.mark.full
+def test_two_threads_number_rows_through_a_view_without_a_number_twice(spark: Any, lake: Any) -> None:
+    seq = lake.create("seq", {"id": "int64"}, key=["id"])
+    seq.append(pa.table({"id": [0]}))
+
+    def number(thread: int) -> None:
+        for _ in range(3):
+            while True:
+                ts.sql(spark, "SELECT id FROM seq", lake=lake).createOrReplaceTempView(f"v{thread}")
+                try:
+                    ts.sql(spark, f"INSERT INTO seq SELECT max(id) + 1 FROM v{thread}", lake=lake)
+                    break
+                except UpperMismatch:
+                    continue
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(number, range(2)))
+    assert contents(seq) == {(n,): 1 for n in range(7)}
 
 
 def test_values_without_names_go_to_the_columns_as_declared_or_nowhere(spark: Any, lake: Any) -> None:

@@ -132,12 +132,14 @@ class ReadPlan:
         seqno: seqno of the state that the tasks read; None if they hold all rows themselves.
         as_stored: parts that the tasks leave to the caller, who asked for it; None: there are none.
         version: equal for states that name the same stored parts; empty without a seqno.
+        query: what it answers.
     """
 
     schema: pa.Schema
     tasks: tuple[bytes, ...]
     rows: int
     size_bytes: int
+    query: Query
     seqno: int | None = None
     as_stored: AsStored | None = None
     version: str = ""
@@ -171,7 +173,7 @@ def plan_read(
     within = Scope(spec, where=selection.where).keys
     tasks = cut(spec, blobs, left, query, parallelism, within=within) if left or stored is None else []
     encoded = tuple(_encoded(task, selection) for task in tasks)
-    return ReadPlan(shown(spec, selection), encoded, rows_, size_bytes, as_stored=stored)
+    return ReadPlan(shown(spec, selection), encoded, rows_, size_bytes, query, as_stored=stored)
 
 
 def plan_held(
@@ -186,7 +188,7 @@ def plan_held(
         selection: as for `plan_read`.
     """
     if not batches:
-        return ReadPlan(shown(spec, selection), (), 0, 0)
+        return ReadPlan(shown(spec, selection), (), 0, 0, query)
     part = encode_inline(
         pa.concat_batches(batches),
         spec.schema,
@@ -200,7 +202,7 @@ def plan_held(
         return None
     source = Source(Run((part,)), Frontier.of(spec.domain.minimum), Frontier())
     task = _encoded(Task.of(spec, [source], KeyRange(), query), selection)
-    return ReadPlan(shown(spec, selection), (task,), part.rows, part.size_bytes)
+    return ReadPlan(shown(spec, selection), (task,), part.rows, part.size_bytes, query)
 
 
 def _as_stored(

@@ -33,6 +33,7 @@ from tidelake.spark.installed import VERSION
 from tidelake.spark.reading.holds import HOLD_FOR, Lasting, hold_plans, kept
 from tidelake.spark.reading.jvm import why_unreadable
 from tidelake.spark.reading.native import readable, scan
+from tidelake.spark.reading.newest import newest
 from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
 from tidelake.spark.versions import frame_of
 
@@ -260,6 +261,10 @@ def _frame(
             asked, width, options, task_bytes_max=bytes_max, as_stored=as_stored
         )
 
+    def shown(rows: DataFrame) -> DataFrame:
+        rows = _with_timestamps(rows, collection.domain) if times == "timestamp" else rows
+        return newest(rows, collection, plan.query) if asked is None and not options.staged else rows
+
     why = why_unreadable(spark, collection.distributed.objects_url) if native else ""
     plan = planned(as_stored=native and not why)
     stored = plan.as_stored
@@ -267,15 +272,14 @@ def _frame(
         plan, stored, why = planned(as_stored=False), None, "Spark reads other values of these types"
     schema = _nullable(plan.schema, collection) if native else plan.schema
     if by_driver and parallelism is None and stored is None and _is_small(plan):
-        here = _here(spark, plan, schema)
-        return _with_timestamps(here, collection.domain) if times == "timestamp" else here
+        return shown(_here(spark, plan, schema))
     held = hold_plans(collection, [plan], hold_for)
     name = f"tidelake workers, as {why}" if why else "tidelake workers"
     merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema), held), frame_schema(schema), name=name)
     if stored is not None:
         found = scan(spark, stored, schema, collection.domain.columns)
         merged = found.union(merged) if plan.tasks else found
-    return _with_timestamps(merged, collection.domain) if times == "timestamp" else merged
+    return shown(merged)
 
 
 def _is_small(plan: ReadPlan) -> bool:

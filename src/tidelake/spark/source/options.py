@@ -110,6 +110,11 @@ class FormatReadOptions:
     staged: bool = False
     last: str | None = None
 
+    @property
+    def ends(self) -> bool:
+        """Whether the options say where it ends: otherwise it does at the last closed time."""
+        return any(one is not None for one in (self.as_of, self.through, self.upper, self.last))
+
 
 @dataclass(frozen=True)
 class StreamReadOptions:

@@ -4,7 +4,7 @@ Owns which updates a statement means. The rows to be changed are read at the las
 is refused if anything was written since; then all of it is done again. Spark evaluates every expression.
 
 INVARIANT: what is committed is the statement carried out on the contents just before the commit; of an INSERT
-that does not name its own collection, those that it reads of others.
+that does not read its own collection, those that it reads of others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +31,7 @@ from tidelake.spark.reports import WriteReport
 from tidelake.spark.statements.assigning import assigned
 from tidelake.spark.statements.matching import KeyEquality, Matchable, key_equality, matchable, replacements
 from tidelake.spark.statements.tables import SqlTables, mark, piece
+from tidelake.spark.statements.views import uppers_shown
 from tidelake.spark.versions import arrow_schema, frame_of, spark_schema
 from tidelake.spark.writing.commit import write
 from tidelake.spark.writing.running import few_bytes, taken
@@ -67,9 +68,10 @@ def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
     asked = insertion(parsed)
     collection = tables.target(parsed, asked.target)
     others = [one for i, one in enumerate(parsed.tables) if i != asked.target and one.version is None]
-    if any(tables.means(one, collection) for one in others):
-        return _retried(lambda: _insert(parsed, asked, tables, collection, _open_upper(collection)))
-    return _insert(parsed, asked, tables, collection, None)
+    named = any(tables.means(one, collection) for one in others)
+    return _retried(
+        lambda: _insert(parsed, asked, tables, collection, _open_upper(collection) if named else None)
+    )
 
 
 def _insert(
@@ -79,10 +81,14 @@ def _insert(
     collection: Collection,
     upper: Frontier | None,
 ) -> DataFrame:
-    """Insert the rows of a query: only at `upper`, taken before anything was read; None: whenever."""
+    """Insert the rows of a query: only at `upper`, taken before anything was read.
+
+    None: at the upper that a view shows, or whenever if no view reads the collection.
+    """
     frames = tables.frames(parsed, apart=[asked.target])
     text = piece(parsed, frames, asked.before) + piece(parsed, frames, asked.query)
     rows = tables.run(text, frames)
+    upper = _upper_read(rows, collection, upper)
     schema = frame_schema(collection.schema)
     names = rows.columns if asked.by_name else list(asked.columns or schema.names)
     if len(rows.columns) != len(names):
@@ -108,6 +114,29 @@ def _insert(
     if upper is not None:
         new = _at(new, tables, collection, upper)
     return _told(tables, _written(tables, collection, new, upper))
+
+
+def _upper_read(rows: DataFrame, collection: Collection, upper: Frontier | None) -> Frontier | None:
+    """The upper at which the rows of a query hold, if they depend on the contents of the collection.
+
+    Args:
+        rows: not run yet.
+        collection: that is written.
+        upper: at which they hold, as far as the names in the text say; None: they may depend on none.
+
+    Raises:
+        UpperMismatch: a view shows earlier contents.
+        UsageError: a view is one of the format.
+    """
+    for seen in uppers_shown(rows, collection):
+        upper = _open_upper(collection) if upper is None else upper
+        if seen != upper:
+            remedy = (
+                f"a view shows {collection.name!r} as it was: make the view again, or name the collection in "
+                "the statement"
+            )
+            raise UpperMismatch(seen, upper, remedy=remedy).of(collection.domain.unit)
+    return upper
 
 
 def _in_order(collection: Collection, names: Sequence[str]) -> bool:
@@ -156,6 +185,7 @@ class _Attempt:
         self._found: Matchable | None = None
         if asked.source is not None:
             self._source = tables.run(f"SELECT * FROM {self._text(asked.source)}", self._frames)
+            _upper_read(self._source, collection, self._upper)
             aliases = (parsed.tables[asked.target].alias, self._source_alias)
             self._equality = key_equality(parsed, *aliases, collection.key)
             self._found = matchable(collection, self._source, self._equality, self._last)
@@ -174,6 +204,7 @@ class _Attempt:
                 )
                 self._check_matches()
             rows = reduce(DataFrame.unionByName, self._updates())
+            _upper_read(rows, self._collection, self._upper)
             few = self._gathered(rows)
         if few is None:
             rows = _at(rows, self._tables, self._collection, self._upper)

@@ -21,6 +21,7 @@ from tidelake.lake.api.tablereads import collection_name, table_reads
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
+from tidelake.spark.reading.newest import newest
 from tidelake.spark.reading.tables import table
 
 # Of Unicode's private use: no text of SQL needs them.
@@ -60,7 +61,13 @@ class SqlTables:
         """
         hidden = {i for i, one in enumerate(parsed.tables) if self._is_view(one)}
         reads = table_reads(self.lake, parsed, self.as_of, self.timeout_s, apart={*hidden, *apart})
-        return {name_of(i): table(self.spark, read, self.hold_for) for i, read in reads.items()}
+        frames = {}
+        for i, read in reads.items():
+            frame, one = table(self.spark, read, self.hold_for), parsed.tables[i]
+            ends = one.version is not None or (one.changes is not None and one.changes[1] is not None)
+            is_newest = not ends and (self.as_of is None or one.changes is not None)
+            frames[name_of(i)] = newest(frame, read.collection, read.asked) if is_newest else frame
+        return frames
 
     def target(self, parsed: Statement, index: int) -> Collection:
         """The collection that a statement changes.
