@@ -21,14 +21,14 @@ from tidelake.data.answer.rows import Rows, optional
 from tidelake.errors import TidelakeError, UsageError
 
 _BATCH_ROWS = 65_536
-_CONFIG = {
+DUCKDB_CONFIG = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
     "python_enable_replacements": "false",
 }
 # What DuckDB takes from the machine: its time zone, and the calendar of its language.
-_HERE = ("SET TimeZone = 'UTC'", "SET Calendar = 'gregorian'")
+DUCKDB_SETTINGS = ("SET TimeZone = 'UTC'", "SET Calendar = 'gregorian'")
 _WALLS = ("SET enable_external_access = false", "SET lock_configuration = true")
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
@@ -86,7 +86,7 @@ def run(text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[s
     try:
         for name, scan in scans.items():
             connection.register(name, scan)
-        for setting in (*_HERE, *_WALLS):
+        for setting in (*DUCKDB_SETTINGS, *_WALLS):
             connection.execute(setting)
         parsed = connection.extract_statements(text)
         if len(parsed) != 1 or parsed[0].type not in kinds:
@@ -111,7 +111,7 @@ class _Database:
         private = tempfile.mkdtemp(prefix="tidelake-sql-")
         self._remove = weakref.finalize(self, shutil.rmtree, private, ignore_errors=True)
         spill = str(Path(private) / "spill")
-        self.connection = duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": spill})
+        self.connection = duckdb.connect(":memory:", config={**DUCKDB_CONFIG, "temp_directory": spill})
 
     def close(self) -> None:
         self.connection.close()

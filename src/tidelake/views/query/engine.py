@@ -1,0 +1,302 @@
+"""What DuckDB says of a query: its columns and types, how it reads a text, and which functions it has.
+
+Owns a database in memory with empty tables; must not know plans.
+
+INVARIANT: no setting of the machine is in an answer.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from tidelake.data.answer.rows import optional
+from tidelake.errors import UsageError
+from tidelake.lake.api.embedded import DUCKDB_CONFIG, DUCKDB_SETTINGS
+from tidelake.views.functions import HOLISTIC, INSTEAD, LINEAR, POSITIONAL, RANKING, is_scalar
+from tidelake.views.plan import Columns, PlanColumn, quoted
+
+# Where a node of DuckDB's tree stands in the text, and how a join without a condition is written.
+_PLACES = ("query_location", "query_location_length", "alias_location", "is_implicit", "is_operator")
+# Names of one function: DuckDB's tree keeps the one that the text has.
+_SAME = {
+    "list": "array_agg",
+    "string_agg": "listagg",
+    "group_concat": "listagg",
+    "mean": "avg",
+    "countif": "count_if",
+    "argmin": "arg_min",
+    "argmax": "arg_max",
+    "min_by": "arg_min",
+    "max_by": "arg_max",
+    "^": "power",
+    "**": "power",
+    "pow": "power",
+    "position": "strpos",
+    "instr": "strpos",
+    "substr": "substring",
+    "datetrunc": "date_trunc",
+    "datepart": "date_part",
+    "datediff": "date_diff",
+    "datesub": "date_sub",
+    "lcase": "lower",
+    "ucase": "upper",
+    "len": "length",
+    "char_length": "length",
+    "character_length": "length",
+    "ceiling": "ceil",
+    "list_sort": "array_sort",
+    "list_apply": "list_transform",
+    "array_transform": "list_transform",
+    "array_filter": "list_filter",
+    "array_length": "length",
+    "list_contains": "array_contains",
+    "list_has": "array_contains",
+    "array_has": "array_contains",
+    "string_split": "str_split",
+    "string_to_array": "str_split",
+    "starts_with": "prefix",
+    "variance": "var_samp",
+    "stddev": "stddev_samp",
+}
+_UNITS = frozenset(("date_trunc", "date_part", "date_diff", "date_sub"))
+_SPAN = re.compile(r"(-?\d+) ([a-z]+?)s?")
+_ZERO = {
+    "name": "",
+    "expression": {
+        "class": "CONSTANT",
+        "type": "VALUE_CONSTANT",
+        "alias": "",
+        "literal": {"kind": "INTEGER", "text": "0"},
+    },
+}
+_TYPES = {
+    **dict.fromkeys(("string", "text", "char", "bpchar", "nvarchar"), "varchar"),
+    **dict.fromkeys(("int", "int4", "signed", "integral", "int32"), "integer"),
+    **dict.fromkeys(("int8", "long", "int64", "oid"), "bigint"),
+    **dict.fromkeys(("int2", "short", "int16"), "smallint"),
+    **dict.fromkeys(("int1",), "tinyint"),
+    **dict.fromkeys(("float8",), "double"),
+    **dict.fromkeys(("float4", "real"), "float"),
+    **dict.fromkeys(("numeric", "dec"), "decimal"),
+    **dict.fromkeys(("bool", "logical"), "boolean"),
+    **dict.fromkeys(("datetime",), "timestamp"),
+    **dict.fromkeys(("timestamp with time zone",), "timestamptz"),
+    **dict.fromkeys(("blob", "bytea", "binary"), "varbinary"),
+}
+
+
+class Engine:
+    """A database whose tables are empty: it knows types, and checks each stage of a plan."""
+
+    def __init__(self) -> None:
+        duckdb = optional("duckdb", "sql")
+        self._error = duckdb.Error
+        self._connection = duckdb.connect(":memory:", config=DUCKDB_CONFIG)
+        for setting in DUCKDB_SETTINGS:
+            self._connection.execute(setting)
+        self._consistent = _consistent(duckdb.__version__)
+
+    def close(self) -> None:
+        """Free the database."""
+        self._connection.close()
+
+    def define(self, name: str, columns: Mapping[str, str]) -> None:
+        """Make an empty table, in place of one of this name."""
+        told = ", ".join(f"{quoted(column)} {type_}" for column, type_ in columns.items())
+        self._run(f"CREATE OR REPLACE TABLE {quoted(name)} ({told})")
+
+    def described(self, sql: str) -> Columns:
+        """The columns of a query's answer.
+
+        Raises:
+            UsageError: DuckDB refuses the query; has its reason.
+        """
+        return tuple(PlanColumn(name, type_) for name, type_, *_ in self._run(f"DESCRIBE {sql}"))
+
+    def tree(self, sql: str) -> Any:
+        """A query as DuckDB reads it.
+
+        Raises:
+            UsageError: it is no query, or more than one.
+        """
+        found = json.loads(self._run("SELECT json_serialize_sql(?::VARCHAR)", [sql])[0][0])
+        if found["error"]:
+            raise UsageError(f"DuckDB cannot read the query: {found['error_message']}")
+        if len(found["statements"]) != 1:
+            raise UsageError("a view is one query, and this text has several: keep one")
+        return found["statements"][0]["node"]
+
+    def check_calls(self, sql: str) -> None:
+        """Check that a text calls functions only whose results are the same each time.
+
+        Raises:
+            UsageError: names the function.
+        """
+        for name, arguments in _calls(self.tree(sql)):
+            known = name in LINEAR | HOLISTIC | RANKING | POSITIONAL or is_scalar(name, self._consistent)
+            if known and (name != "age" or arguments == 2):
+                continue
+            raise UsageError(
+                f"{name}() cannot be in a view, whose answer is a function of the contents of its inputs "
+                f"alone: write {INSTEAD.get(name, 'a column that has the value')}"
+            )
+
+    def _run(self, sql: str, arguments: list[str] | None = None) -> list[tuple[Any, ...]]:
+        try:
+            rows: list[tuple[Any, ...]] = self._connection.execute(sql, arguments).fetchall()
+        except self._error as error:
+            raise UsageError(f"DuckDB: {_first_line(str(error))}") from error
+        return rows
+
+
+@lru_cache(maxsize=1)
+def _consistent(version: str) -> frozenset[str]:
+    """The scalar functions of this version of DuckDB whose results it calls consistent."""
+    del version
+    with optional("duckdb", "sql").connect(":memory:", config=DUCKDB_CONFIG) as connection:
+        return _consistent_of(connection)
+
+
+def _consistent_of(connection: Any) -> frozenset[str]:
+    rows = connection.execute(
+        "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
+        "WHERE function_type = 'scalar' AND stability = 'CONSISTENT' ORDER BY ALL"
+    ).fetchall()
+    return frozenset(name for (name,) in rows)
+
+
+def _first_line(message: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", message.partition("\n\nLINE ")[0])
+
+
+def _calls(node: Any) -> Iterator[tuple[str, int]]:
+    """The functions that a tree calls, with the number of arguments."""
+    if isinstance(node, dict):
+        if "function_name" in node:
+            yield node["function_name"].lower(), len(node.get("arguments") or [])
+        if node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1:
+            name = node["column_names"][0].lower()
+            if name in ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"):
+                yield name, 0
+        for value in node.values():
+            yield from _calls(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _calls(value)
+
+
+def plain(node: Any) -> Any:
+    """A tree without what may differ between two texts of one meaning, such as places."""
+    if isinstance(node, list):
+        return [plain(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: plain(value) for key, value in node.items() if key not in _PLACES}
+    match found:
+        case {"type": "OPERATOR_NOT", "children": [{"type": "OPERATOR_IS_NULL", "children": children}]}:
+            return {**found, "type": "OPERATOR_IS_NOT_NULL", "children": children}
+        case {"class": "TYPE", "qualified_name": {"path": [*path]}}:
+            name = str(path[-1]).lower()
+            return {
+                **found,
+                "type_name": "",
+                "qualified_name": {"path": [*path[:-1], _TYPES.get(name, name)]},
+            }
+        case _:
+            pass
+    if "null_order" in found:
+        order, nulls = found["type"], found["null_order"]
+        order = "ASCENDING" if order == "ORDER_DEFAULT" else order
+        found |= {"type": order, "null_order": "NULLS LAST" if nulls == "ORDER_DEFAULT" else nulls}
+    if (span := _span(found)) is not None:
+        return {"interval": span}
+    if found.get("class") == "CAST" and _type(found) in ("double", "boolean"):
+        match found["child"]:
+            case {"class": "CONSTANT", "literal": {"kind": "INTEGER", "text": text}}:
+                # A number of days is written with quotes or without.
+                found["child"] = {**found["child"], "literal": {"kind": "STRING", "text": text}}
+            case _:
+                pass
+    if found.get("type") == "JOIN" and found["join_type"] == "INNER" and _is_true(found["condition"]):
+        found = {**found, "condition": None, "ref_type": "CROSS"}
+    if "function_name" in found:
+        name = found["function_name"].lower()
+        found["function_name"] = _SAME.get(name, name)
+        found.pop("qualified_name", None)
+        arguments = found.get("arguments") or []
+        if found["function_name"] in _UNITS and arguments:
+            found["arguments"] = [_lowered(arguments[0]), *arguments[1:]]
+        if name in ("bool_and", "bool_or") and arguments and _type(arguments[0]["expression"]) == "boolean":
+            found["arguments"] = [{"name": "", "expression": arguments[0]["expression"]["child"]}]
+        if name in ("range", "generate_series") and len(found["arguments"]) == 1:
+            found["arguments"] = [_ZERO, *found["arguments"]]
+    return found
+
+
+def _is_true(node: Any) -> bool:
+    """Whether a condition is the constant TRUE."""
+    match node:
+        case {"class": "CAST", "child": {"class": "CONSTANT", "literal": {"text": str(text)}}}:
+            return text.lower() in ("t", "true")
+        case {"class": "CONSTANT", "literal": {"kind": "BOOLEAN", "text": str(text)}}:
+            return text.lower() in ("t", "true")
+        case _:
+            return False
+
+
+def _type(node: Any) -> str:
+    """The type of a cast; empty: it is none."""
+    match node:
+        case {"class": "CAST", "type_expr": {"qualified_name": {"path": [*_, str(name)]}}}:
+            return name
+        case _:
+            return ""
+
+
+def _span(node: Any) -> tuple[str, str] | None:
+    """A constant span of time, as number and unit, however it is written; None: it is something else."""
+    match node:
+        case {"class": "CAST", "child": {"class": "CONSTANT", "literal": {"kind": "STRING", "text": text}}}:
+            found = _SPAN.fullmatch(text.lower()) if _type(node) == "interval" else None
+            return (found[1], found[2]) if found else None
+        case {"class": "FUNCTION", "function_name": str(name), "arguments": [{"expression": inner}]}:
+            number = _number(inner) if name.startswith("to_") and name.endswith("s") else None
+            return None if number is None else (number, name[3:-1])
+        case _:
+            return None
+
+
+def _number(node: Any) -> str | None:
+    """The constant within casts and `trunc`."""
+    match node:
+        case {"class": "CAST", "child": child}:
+            return _number(child)
+        case {"class": "FUNCTION", "function_name": "trunc", "arguments": [{"expression": inner}]}:
+            return _number(inner)
+        case {"class": "CONSTANT", "literal": {"text": str(text)}} if text.lstrip("-").isdigit():
+            return text
+        case _:
+            return None
+
+
+def _lowered(argument: Any) -> Any:
+    """An argument whose text has no capitals: units of time have none."""
+    match argument["expression"]:
+        case {"class": "CONSTANT", "literal": {"kind": "STRING", "text": str(text)}} as constant:
+            literal = {**constant["literal"], "text": text.lower()}
+            return {**argument, "expression": {**constant, "literal": literal}}
+        case _:
+            return argument
+
+
+def difference(one: Any, other: Any) -> tuple[Any, Any] | None:
+    """Where two trees differ first; None: nowhere."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(one.get(key), other.get(key)) for key in sorted({*one, *other})]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = list(zip(one, other, strict=True))
+    else:
+        return None if one == other else (one, other)
+    return next((found for pair in pairs if (found := difference(*pair)) is not None), None)

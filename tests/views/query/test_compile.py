@@ -1,0 +1,131 @@
+"""A plan over contents is the query over them; what is not understood is refused by name."""
+
+from pathlib import Path
+
+import pytest
+from plan_reference import evaluated
+from query_cases import ROWS, TABLES, Databases
+
+from tidelake.errors import UsageError
+from tidelake.views.plan import Count, FromCollection, Join, Redo, recomputes_whole
+from tidelake.views.query.compile import compiled
+
+duckdb = pytest.importorskip("duckdb")
+_TEXTS = (Path(__file__).parent / "queries.sql").read_text(encoding="utf-8").splitlines()
+QUERIES = [line for line in _TEXTS if not line.startswith("--")]
+
+
+@pytest.fixture(scope="module")
+def databases():
+    made = Databases(duckdb)
+    for name, rows in ROWS.items():
+        made.fill(name, rows)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_plan_answers_as_the_engine_does(query, databases):
+    found, wanted = databases.answers(query)
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("query", "named", "instead"),
+    [
+        ("SELECT now()", "now()", "a column that has the value"),
+        ("SELECT current_date", "current_date", "a column"),
+        ("SELECT current_localtimestamp()", "current_localtimestamp()", "a column"),
+        ("SELECT random() FROM a", "random()", "a column"),
+        ("SELECT ago(INTERVAL 1 DAY)", "ago()", "a column with the time"),
+        ("SELECT age(w) FROM t", "age()", "age(later, earlier)"),
+        ("SELECT version()", "version()", "a column"),
+        ("SELECT approx_count_distinct(k) FROM a", "approx_count_distinct()", "count(DISTINCT x)"),
+        ("SELECT kahan_sum(f) FROM a", "kahan_sum()", "exact"),
+        ("SELECT first(x) FROM a", "first()", "first(x ORDER BY x)"),
+        ("SELECT list(x) FROM a", "array_agg()", "array_agg(x ORDER BY x)"),
+        ("SELECT any_value(x) FROM a", "any_value()", "min(x)"),
+        ("SELECT string_agg(s, ',') OVER () FROM a", "listagg()", "ORDER BY"),
+        ("SELECT row_number() OVER () FROM a", "row_number()", "ORDER BY"),
+        ("SELECT last_value(x) OVER (ORDER BY k) FROM a", "last_value()", "ROWS"),
+        ("SELECT * FROM a LIMIT 3", "LIMIT without ORDER BY", "ORDER BY"),
+        ("SELECT * FROM a ORDER BY k LIMIT 10%", "LIMIT in percent", "QUALIFY"),
+        ("SELECT * FROM a USING SAMPLE 10%", "SAMPLE", "WHERE"),
+        ("SELECT a.k FROM a POSITIONAL JOIN e", "POSITIONAL", "row_number()"),
+        (
+            "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 5) FROM r",
+            "recursive",
+            "joins",
+        ),
+        ("SELECT * FROM nowhere", "nowhere", "does not exist"),
+        ("SELECT k, k FROM a", "two columns 'k'", "AS"),
+        ("SELECT INTERVAL 1 DAY AS i FROM a", "INTERVAL", "CAST(... AS VARCHAR)"),
+        ("SELECT s COLLATE NOCASE AS s FROM a", "COLLATE", "lower(x)"),
+        ("SELECT k FROM a WHERE (k, x) NOT IN (SELECT k, x FROM e)", "NOT IN", "NOT EXISTS"),
+        ("SELECT * FROM read_csv('x.csv')", "read_csv()", "a column"),
+        ("SELECT $1 + k FROM a", "the parameter", "the value"),
+        ("SELECT k FROM a; SELECT x FROM a", "several", "keep one"),
+        ("DELETE FROM a", "SELECT", ""),
+        ("SELECT nope FROM a", "nope", ""),
+        ("SELECT log2(x) FROM a", "not understood", "another way"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_what_to_write(query, named, instead):
+    with pytest.raises(UsageError) as refused:
+        compiled(query, TABLES.get)
+    assert named in str(refused.value)
+    assert instead in str(refused.value)
+
+
+def test_a_scalar_sub_query_with_two_rows_is_an_error(databases):
+    with pytest.raises(duckdb.Error, match="more than one row"):
+        databases.answers("SELECT k, (SELECT y FROM b WHERE b.k = a.k) AS y FROM a")
+
+
+def test_stages_are_made_once_and_read_the_columns_that_they_use():
+    plan = compiled("SELECT x.k, count(*) AS n FROM a x JOIN a y ON x.k = y.k GROUP BY x.k", TABLES.get)
+    assert [type(stage) for stage in plan.stages] == [FromCollection, Join, Count]
+    assert [column.name for column in plan.stages[0].columns] == ["k"]
+    assert plan.stages[1].inputs == (0, 0)
+    assert [(column.name, column.type) for column in plan.columns] == [("k", "INTEGER"), ("n", "BIGINT")]
+
+
+def test_a_window_and_its_condition_are_one_stage():
+    query = "SELECT k, x FROM a QUALIFY row_number() OVER (PARTITION BY k ORDER BY x DESC) <= 2"
+    (_, redo) = compiled(query, TABLES.get).stages
+    assert isinstance(redo, Redo)
+    assert redo.keys == ("k",)
+    assert redo.where == '(g."w0" <= 2)'
+    assert redo.calls[0].over == 'ORDER BY i0."x" DESC, i0."k", i0."x"'
+
+
+@pytest.mark.parametrize(
+    ("query", "whole"),
+    [
+        ("SELECT max(x) FROM a", False),
+        ("SELECT k, x FROM a ORDER BY x LIMIT 3", False),
+        ("SELECT count(DISTINCT x), max(k), sum(f) FROM a", False),
+        ("SELECT median(x) FROM a", True),
+        ("SELECT rank() OVER (ORDER BY x) FROM a", True),
+        ("SELECT k, median(x) FROM a GROUP BY k", False),
+    ],
+)
+def test_a_plan_says_what_is_recomputed_whole(query, whole):
+    assert any(recomputes_whole(stage) for stage in compiled(query, TABLES.get).stages) == whole
+
+
+def test_a_limit_says_what_breaks_ties():
+    assert compiled("SELECT k FROM a ORDER BY x LIMIT 2", TABLES.get).notes == (
+        "LIMIT: where ORDER BY leaves ties, the other columns decide, the first one first",
+    )
+
+
+def test_rows_that_are_owed_count_in_sums_and_are_none_elsewhere(databases):
+    databases.fill("e", [(1, 5, -2), (1, 6, 3), (2, 1, -1)])
+    try:
+        plan = compiled("SELECT k, sum(x) AS s, count(*) AS n FROM e GROUP BY k", TABLES.get)
+        assert evaluated(plan, databases.plans) == {(1, 8, 1): 1}
+        plan = compiled("SELECT k, max(x) AS m, min(x) AS l FROM e GROUP BY k", TABLES.get)
+        assert evaluated(plan, databases.plans) == {(1, 6, 6): 1}
+    finally:
+        databases.fill("e", [])
