@@ -21,7 +21,7 @@ from tidelake.views.functions import (
     REPEATS_DO_NOT_MATTER,
 )
 from tidelake.views.query.frame import Expr, Relation, column, id_of, new_id
-from tidelake.views.query.groups import Aggregate, Groups, with_domain
+from tidelake.views.query.groups import Aggregate, GroupingSet, with_domain
 from tidelake.views.query.scope import Compiler, Surroundings
 from tidelake.views.query.stages import ref
 from tidelake.views.query.subqueries import bind, has_query, is_query, rebuilt
@@ -229,7 +229,7 @@ class Grouping:
         if whole and outer and self.env.stage is not None:
             stage, outer, calls = with_domain(self.compiler.stages, stage, outer, calls, self.env.stage)
         mark = f"c{len(self.compiler.stages.columns(stage)) - 1}" if whole and outer else None
-        return Groups(self.compiler.stages, stage, [*outer, *keys], mark).made(calls)
+        return GroupingSet(self.compiler.stages, stage, [*outer, *keys], mark).made(calls)
 
 
 def ordered_text(frame: Relation, name: str, node: Expr, *, order: bool) -> str:

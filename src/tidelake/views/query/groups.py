@@ -59,7 +59,7 @@ def with_domain(
 
 
 @dataclass
-class Groups:
+class GroupingSet:
     """The groups of one grouping set.
 
     Attributes:
@@ -162,7 +162,7 @@ class Groups:
         names = [*self.keys, argument, *(name for name in (where, self.mark) if name is not None)]
         values = self.stages.distinct(self.stages.map(self.stage, [ref(name) for name in names]))
         at = {name: f"c{i}" for i, name in enumerate(names)}
-        inner = Groups(
+        inner = GroupingSet(
             self.stages, values, [at[key] for key in self.keys], None if self.mark is None else at[self.mark]
         )
         filtered = None if where is None else at[where]

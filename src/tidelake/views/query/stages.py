@@ -104,7 +104,7 @@ class Stages:
         times: str = IS_THERE,
         select: Sequence[str] = (),
     ) -> int:
-        """Groups of which sums are known; without `select`, their keys."""
+        """GroupingSet of which sums are known; without `select`, their keys."""
         select = select or [of_group(key) for key in keys] or ["TRUE"]
         inner = [ref(key) for key in keys] + [f"sum({one.value}) AS {quoted(one.name)}" for one in sums]
         groups = f"(SELECT {', '.join(inner)} FROM __s{number} i0 {_grouped(keys)}) g"
@@ -123,7 +123,7 @@ class Stages:
         repeats: bool = True,
         rows_max: int | None = None,
     ) -> int:
-        """Groups that need all their rows; see `Redo`."""
+        """GroupingSet that need all their rows; see `Redo`."""
         if aggregate:
             inner = [ref(key) for key in keys] + [f"{c.function} AS {quoted(c.name)}" for c in calls]
             groups = f"(SELECT {', '.join(inner)} FROM __s{number} i0 {_grouped(keys)}) g"
