@@ -17,7 +17,7 @@ help:   ## this list
 	@sed -n 's/^\([a-z-]*\): *[a-z]* *## /\1	/p' Makefile | expand -t 14
 
 demo: venv   ## show what Tidelake does, in a few minutes
-	@$(WITH_JAVA) .venv/bin/tidelake demo $(ARGS)
+	@$(WITH_JAVA) $(RUN) demo $(ARGS)
 
 demo-cdc: venv   ## follow a PostgreSQL through Debezium, Kafka and Spark, each of which is killed amid it
 	@setup/servers.sh postgresql kafka spark-kafka debezium >/dev/null

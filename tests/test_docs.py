@@ -48,8 +48,8 @@ def _cases() -> list[object]:
     cases = []
     for page in PAGES:
         examples = _examples(page)
-        # Pages that start Spark or the demo take their turn with the other tests that do.
-        heavy = any("spark" in x.lower() or "tidelake demo" in x for x in examples)
+        # Pages that start Spark take their turn with the other tests that do.
+        heavy = any("spark" in x.lower() for x in examples)
         if examples:
             marks = [pytest.mark.spark] if heavy else []
             # The command line takes a second for each of many commands.

@@ -23,6 +23,7 @@ def test_the_wheel_has_tidelake_and_the_module_that_spark_looks_for(tmp_path: Pa
         "pyspark_tidelake",
         "tidelake",
     }
+    assert not [name for name in names if "demo" in name]
 
 
 PUBLISHED = re.compile(r"""pip install[^\n`]*[ "']tidelake(?:\[|["'`\s]|$)""")

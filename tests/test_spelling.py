@@ -13,8 +13,6 @@ import tidelake
 from tidelake.cli.main import cli
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "names.md"
-# Their arguments are those of git histories and of shells, not of collections.
-ELSEWHERE = ("demo",)
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -39,7 +37,6 @@ def flags() -> set[str]:
     return {
         option
         for name, command in cli.commands.items()
-        if name not in ELSEWHERE
         for parameter in command.params
         if isinstance(parameter, click.Option)
         for option in parameter.opts

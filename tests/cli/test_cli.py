@@ -727,11 +727,6 @@ USAGE = [
     (["create", "cl", "x", *USERS, "--time", "days"], "not a unit of time"),
     (["create", "ftp://b/x", "x", *USERS], "ftp:// is no place of a lake"),
     (["merge", "cl", "users", "--since", "100"], "nothing could be read"),
-    (["demo", "--nope"], "tidelake demo: no such option '--nope'"),
-    (["demo", "--limit", "0"], "invalid value for '--limit'"),
-    (["demo", "--change-files", "."], "--change-files needs --key"),
-    (["demo", "--change-files", ".", "--repo", ".", "--key", "id"], "give one of them"),
-    (["demo", "--lake", "."], "is not empty: name a new or empty directory"),
 ]  # fmt: skip
 
 
@@ -862,19 +857,16 @@ except SystemExit as left:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "create", "ls", "show", "append", "snapshot", "changes", "tail", "merge", "demo"]
+    "command", ["", "create", "ls", "show", "append", "snapshot", "changes", "tail", "merge"]
 )
 def test_help_is_there_for_every_command_and_loads_no_spark(command):
     for option in ("--help", "-h"):
         done = python(HELP, *command.split(), option)
         *text, last = done.stdout.splitlines()
-        arrow = command == "demo"
-        assert last == f"LOADED 0 [] {arrow}"
+        assert last == "LOADED 0 [] False"
         assert text[0].startswith(f"Usage: tidelake {command}".rstrip())
         assert max(map(len, text)) <= 80
         assert done.stderr == ""
-    if command == "demo":
-        assert any("--change-files" in line for line in text)
 
 
 def test_reading_and_writing_load_no_spark(users):

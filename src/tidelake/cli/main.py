@@ -1,6 +1,6 @@
 """The `tidelake` command: its subcommands, and errors as one line with an exit code.
 
-Exit codes: 0 done, 1 fsck or the demo found something, or a bug in Tidelake, 2 wrong usage, 3 a conflict with
+Exit codes: 0 done, 1 fsck found something, or a bug in Tidelake, 2 wrong usage, 3 a conflict with
 another writer, 4 the time asked for is compacted or still open, 5 the store failed (or its answer is
 unknown), 6 stored bytes are damaged or written by a newer version.
 """
@@ -39,20 +39,15 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
 )
 
 
-# `demo` has its own parser, which also handles --help: so the other commands do not load its modules.
-@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def demo(arguments: tuple[str, ...]) -> object:
-    """Show Tidelake at work: the history of a git repository, checked against git."""
-    from tidelake.cli.demo.command import demo as command
-
-    return command.main(list(arguments), prog_name="tidelake demo", standalone_mode=False)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its exit code."""
+    run(cli, "tidelake", arguments)
+
+
+def run(command: click.Command, name: str, arguments: list[str] | None = None) -> None:
+    """Run a command and exit with its exit code; every error is one line."""
     try:
-        answer: Any = cli.main(arguments, prog_name="tidelake", standalone_mode=False)
+        answer: Any = command.main(arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("tidelake: interrupted", err=True)
         sys.exit(130)

@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from tidelake.cli.demo.history import ABSENT, Blobs, GitChange, GitCommit, GitHistory, Measure, Progress
-from tidelake.cli.demo.rows import SUBMODULE, PathRow, iso
+from demo.history import ABSENT, Blobs, GitChange, GitCommit, GitHistory, Measure, Progress
+from demo.rows import SUBMODULE, PathRow, iso
 from tidelake.errors import UsageError
 from tidelake.shard.engine.spec import env_here
 

@@ -1,6 +1,6 @@
 """A git repository as the demo's source: exported by `history`, judged by `truth`.
 
-Owns which commits are checked and how the repository is described; must not know the packaged export.
+Owns which repository is taken, which commits are checked, and how it is described.
 """
 
 from dataclasses import dataclass
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import tidelake
-from tidelake.cli.demo import truth
-from tidelake.cli.demo.export import COMMITS_PER_FILE, HistoryExport, change_lines, write_lines
-from tidelake.cli.demo.history import GitCommit, GitHistory, Progress, open_history
+from demo import truth
+from demo.export import COMMITS_PER_FILE, HistoryExport, change_lines, write_lines
+from demo.history import GitCommit, GitHistory, Progress, open_history
 
 CHECKED_COMMITS = 5
 SAMPLE_ROWS = 12
@@ -19,7 +18,7 @@ SAMPLE_ROWS = 12
 
 @dataclass(frozen=True)
 class RepositorySource:
-    """A `Source` that asks git.
+    """A history to ingest, and the answers to compare with. Commit i is time i.
 
     Attributes:
         history: the window of commits.
@@ -78,21 +77,20 @@ class RepositorySource:
         return truth.diff(self.history.git, a, b)
 
 
-def open_repository(repo: Path, *, limit: int | None = None) -> RepositorySource:
-    """The history of a repository, or its last `limit` commits.
+def open_source(repo: Path | None = None, *, limit: int | None = None) -> RepositorySource:
+    """The history of a repository, or its last `limit` commits; by default of this checkout.
+
+    Args:
+        repo: a directory in a git repository, which may be bare.
+        limit: only the last so many commits of the first-parent line.
 
     Raises:
         UsageError: git is not installed, there is no repository, or it has no commit.
     """
-    history = open_history(repo, limit=limit)
+    history = open_history(own_checkout() if repo is None else repo, limit=limit)
     return RepositorySource(history, f"the git repository {history.git.repo.resolve().name!r}")
 
 
-def own_checkout() -> Path | None:
-    """The checkout that this Tidelake runs from, if it runs from one.
-
-    It looks at one place only: a search upwards from an installed package may find the user's own
-    repository instead.
-    """
-    root = Path(tidelake.__file__).resolve().parents[2]
-    return root if (root / ".git").exists() and (root / "src" / "tidelake").is_dir() else None
+def own_checkout() -> Path:
+    """The checkout that the demo runs from."""
+    return Path(__file__).resolve().parents[1]

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.cli.demo.git import Git
-from tidelake.cli.demo.rows import SCHEMA, instant, name_text, path_bytes, path_text, seconds
+from demo.git import Git
+from demo.rows import SCHEMA, instant, name_text, path_bytes, path_text, seconds
 
 TREE_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("path", "mode", "blob", "size")])
 _EXAMPLES = 5

@@ -19,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 import tidelake
+from demo import replay, truth
+from demo.export import COMMITS_PER_FILE
+from demo.repository import RepositorySource, open_source
+from demo.rows import KEY, SCHEMA
 from tidelake.cli import maintenance, output
-from tidelake.cli.demo import replay, truth
-from tidelake.cli.demo.export import COMMITS_PER_FILE
-from tidelake.cli.demo.rows import KEY, SCHEMA
-from tidelake.cli.demo.source import DemoSource, open_source
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 
@@ -77,7 +77,7 @@ class DemoJob:
     landing: Path
     times: int | None
     keys: Sequence[str]
-    source: DemoSource | None = None
+    source: RepositorySource | None = None
     time: str = "source.lsn"
     collection: Collection | None = None
     _seen: dict[str, pa.Table] = field(default_factory=dict)
@@ -130,7 +130,9 @@ class DemoJob:
             return list(self._compared_with_files(session, when))
         return list(self._compared_with_git(session, self.source, when))
 
-    def _compared_with_git(self, session: "SparkSession", source: DemoSource, when: str) -> Iterator[Check]:
+    def _compared_with_git(
+        self, session: "SparkSession", source: RepositorySource, when: str
+    ) -> Iterator[Check]:
         from tidelake.spark.reading import frames
         from tidelake.spark.versions import to_arrow
 

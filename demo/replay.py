@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.cli.demo.truth import Comparison
+from demo.truth import Comparison
 
 _EXAMPLES = 5
 

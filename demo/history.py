@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
-from tidelake.cli.demo.git import Git, split_nul
-from tidelake.cli.demo.rows import name_text, path_text, seconds
+from demo.git import Git, split_nul
+from demo.rows import name_text, path_text, seconds
 from tidelake.errors import UsageError
 
 Progress = Callable[[int, int], None]

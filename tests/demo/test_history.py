@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from git_repositories import git, init, make_repository
 
-from tidelake.cli.demo import truth
-from tidelake.cli.demo.history import GitCommit, commits, open_history
-from tidelake.cli.demo.repository import RepositorySource, open_repository
-from tidelake.cli.demo.rows import SCHEMA, path_bytes, path_text
+from demo import truth
+from demo.history import GitCommit, commits, open_history
+from demo.repository import RepositorySource, open_source
+from demo.rows import SCHEMA, path_bytes, path_text
 from tidelake.errors import UsageError
 
 RAW = os.fsdecode(b"raw-\xff\xfe")
@@ -161,14 +161,14 @@ def unrelated(repo: Path) -> str:
 
 
 def test_change_files_replay_to_git_at_every_commit(odd: Path, tmp_path: Path) -> None:
-    source = open_repository(odd)
+    source = open_source(odd)
     assert len(source.commits) == 11
     assert not source.history.cut
     check_against_git(source, tmp_path / "landing", samples=11)
 
 
 def test_rows_hold_what_the_schema_promises(odd: Path, tmp_path: Path) -> None:
-    source = open_repository(odd)
+    source = open_source(odd)
     source.write_change_files(tmp_path / "landing")
     states = replay(tmp_path / "landing")
 
@@ -202,7 +202,7 @@ def test_rows_hold_what_the_schema_promises(odd: Path, tmp_path: Path) -> None:
 
 
 def test_commits_that_change_nothing_send_a_heartbeat(odd: Path, tmp_path: Path) -> None:
-    source = open_repository(odd)
+    source = open_source(odd)
     report = source.write_change_files(tmp_path / "landing")
     beats = [e for e in read_lines(tmp_path / "landing") if e is not None and e["op"] == "h"]
     assert [e["source"]["lsn"] for e in beats] == [3, 9]
@@ -229,14 +229,12 @@ def test_paths_stay_distinct_and_can_be_undone() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_histories_replay_to_git(tmp_path: Path, seed: int) -> None:
-    check_against_git(
-        open_repository(make_repository(tmp_path / "r", 60, seed)), tmp_path / "landing", samples=3
-    )
+    check_against_git(open_source(make_repository(tmp_path / "r", 60, seed)), tmp_path / "landing", samples=3)
 
 
 @pytest.mark.full
 def test_a_thousand_commits(tmp_path: Path) -> None:
-    source = open_repository(make_repository(tmp_path / "r", 1_000, 7))
+    source = open_source(make_repository(tmp_path / "r", 1_000, 7))
     calls: list[tuple[int, int]] = []
     report = source.write_change_files(tmp_path / "landing", lambda done, total: calls.append((done, total)))
     assert calls == [(done, 1_000) for done in range(1, 1_001)]
@@ -259,7 +257,7 @@ def test_make_repository_repeats_itself(tmp_path: Path) -> None:
 
 def test_a_shallow_clone_begins_with_a_whole_tree(odd: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--no-local", "--depth", "6", f"file://{odd}", "shallow")
-    source = open_repository(tmp_path / "shallow")
+    source = open_source(tmp_path / "shallow")
     assert [c.sha for c in source.commits] == [c.sha for c in commits(odd)][-6:]
     assert source.history.cut
     assert "shallow" in source.note
@@ -269,26 +267,26 @@ def test_a_shallow_clone_begins_with_a_whole_tree(odd: Path, tmp_path: Path) -> 
 
 
 def test_a_limit_takes_the_newest_commits(odd: Path, tmp_path: Path) -> None:
-    source = open_repository(odd, limit=4)
+    source = open_source(odd, limit=4)
     assert [c.sha for c in source.commits] == [c.sha for c in commits(odd)][-4:]
     assert source.history.cut
     check_against_git(source, tmp_path / "landing", samples=4)
-    assert not open_repository(odd, limit=11).history.cut
+    assert not open_source(odd, limit=11).history.cut
     with pytest.raises(UsageError, match="at least one commit"):
-        open_repository(odd, limit=0)
+        open_source(odd, limit=0)
 
 
 @pytest.mark.full
 def test_bare_repositories_and_sub_folders_will_do(odd: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--bare", str(odd), "bare.git")
-    check_against_git(open_repository(tmp_path / "bare.git"), tmp_path / "landing", samples=2)
+    check_against_git(open_source(tmp_path / "bare.git"), tmp_path / "landing", samples=2)
     (odd / "sub").mkdir()
-    source = open_repository(odd / "sub")
+    source = open_source(odd / "sub")
     assert source.description == "the git repository 'odd'"
     check_against_git(source, tmp_path / "landing2", samples=11)
-    check_against_git(open_repository(odd / ".git"), tmp_path / "landing3", samples=11)
+    check_against_git(open_source(odd / ".git"), tmp_path / "landing3", samples=11)
     git(odd, "worktree", "add", "-q", "--detach", str(tmp_path / "tree"), "HEAD~1")
-    assert len(open_repository(tmp_path / "tree").commits) == 10
+    assert len(open_source(tmp_path / "tree").commits) == 10
 
 
 def test_sha256_repositories_will_do(tmp_path: Path) -> None:
@@ -300,13 +298,13 @@ def test_sha256_repositories_will_do(tmp_path: Path) -> None:
     for step in range(3):
         (tmp_path / "new" / f"f{step}").write_text("x\n" * step)
         commit_all(tmp_path / "new", "step", 1_000_000_000 + step)
-    check_against_git(open_repository(tmp_path / "new"), tmp_path / "landing")
+    check_against_git(open_source(tmp_path / "new"), tmp_path / "landing")
 
 
 def test_configuration_and_environment_change_nothing(
     odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_repository(odd).write_change_files(tmp_path / "plain")
+    open_source(odd).write_change_files(tmp_path / "plain")
     for name, value in {
         "log.showSignature": "true", "log.diffMerges": "combined", "log.follow": "true",
         "log.date": "relative", "diff.ignoreSubmodules": "all", "diff.renames": "copies",
@@ -319,7 +317,7 @@ def test_configuration_and_environment_change_nothing(
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
     monkeypatch.setenv("GIT_EXTERNAL_DIFF", "false")
     (odd / "sub").mkdir()
-    source = open_repository(odd / "sub")
+    source = open_source(odd / "sub")
     check_against_git(source, tmp_path / "landing", samples=3)
     assert read_lines(tmp_path / "landing") == read_lines(tmp_path / "plain")
 
@@ -344,12 +342,12 @@ def test_a_missing_object_is_named(odd: Path, tmp_path: Path) -> None:
     blob = git(odd, "rev-parse", "HEAD~1:binary").decode().strip()
     (odd / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with pytest.raises(UsageError, match=f"{blob}.*full clone"):
-        open_repository(odd).write_change_files(tmp_path / "landing")
+        open_source(odd).write_change_files(tmp_path / "landing")
     assert list((tmp_path / "landing").iterdir()) == []
     tree = open_history(odd).commits[1].tree
     (odd / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
     with pytest.raises(UsageError, match="git fsck"):
-        open_repository(odd).write_change_files(tmp_path / "landing")
+        open_source(odd).write_change_files(tmp_path / "landing")
 
 
 def test_authors_that_are_no_text_and_damaged_times_are_read(tmp_path: Path) -> None:
@@ -366,7 +364,7 @@ def test_authors_that_are_no_text_and_damaged_times_are_read(tmp_path: Path) -> 
         found = commits(repo)[0]
         assert found.author in ("Ren\\xe9", "")
         assert found.committed_s in (0, 253_402_300_799)
-    check_against_git(open_repository(repo), tmp_path / "landing")
+    check_against_git(open_source(repo), tmp_path / "landing")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +385,7 @@ def test_commits_are_picked_evenly(n: int, k: int, picked: list[int]) -> None:
 
 
 def test_comparison_counts_what_differs(odd: Path) -> None:
-    source = open_repository(odd)
+    source = open_source(odd)
     right = source.tree(source.commits[0].sha)
     assert truth.compare(right, right.take(list(reversed(range(right.num_rows))))).equal
     twice = truth.compare(right, pa.concat_tables([right, right.slice(0, 1)]))

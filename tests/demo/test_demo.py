@@ -1,4 +1,4 @@
-"""`tidelake demo` from end to end: what it says, and that it fails when one row differs."""
+"""`python -m demo` from end to end: what it says, and that it fails when one row differs."""
 
 import fcntl
 import io
@@ -10,8 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
-from functools import partial
-from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,17 +19,32 @@ from git_repositories import git, make_repository
 from rich.console import Console
 
 import tidelake
-from tidelake.cli.demo import command, job, replay, source
-from tidelake.cli.demo.repository import RepositorySource, own_checkout
+from demo import command, job, replay
+from demo.repository import RepositorySource, own_checkout
+from tidelake.cli.main import run
 from tied_process import tied
 
 spark_tests = pytest.mark.spark
 
 
+class Ran(NamedTuple):
+    """What the demo left with."""
+
+    code: int
+    out: str
+    err: str
+
+
 @pytest.fixture
-def demo(spark, run):
+def demo(spark, capfd):
     """Runs the demo in this process, in the session that is running already."""
-    yield partial(run, "demo")
+
+    def ran(*arguments):
+        with pytest.raises(SystemExit) as left:
+            run(command.demo, "demo", [str(argument) for argument in arguments])
+        return Ran(left.value.code or 0, *capfd.readouterr())
+
+    yield ran
     assert spark.range(3).count() == 3, "the demo stopped a session that it had not started"
 
 
@@ -72,16 +86,6 @@ def test_a_short_window_and_a_single_commit_will_do(demo, repository):
     ran = demo("--repo", repository, "--limit", "7")
     check_report(ran, 7)
     assert "older commits are left out" in ran.out
-
-
-@pytest.mark.full
-@spark_tests
-def test_an_installed_package_without_its_history_says_so_and_takes_its_export(demo, monkeypatch):
-    monkeypatch.setattr(source, "own_checkout", lambda: None)
-    ran = demo()
-    shipped = len(source.open_source().commits)
-    check_report(ran, shipped, comparisons=2 * (min(shipped, 5) + 1))
-    assert "installed without its git history; name a git repository to use that instead" in ran.out
 
 
 # One row that differs
@@ -325,13 +329,13 @@ def test_in_a_terminal_of_80_columns_it_shows_progress_and_nothing_of_java(repos
     """A process of its own: it starts Spark and ends it."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    arguments = ["demo", "--repo", str(repository), "--limit", "6", "--cores", "2"]
+    arguments = ["--repo", str(repository), "--limit", "6", "--cores", "2"]
     child = subprocess.Popen(
-        tied(sys.executable, "-c", "from tidelake.cli.main import main; main()", *arguments),
+        tied(sys.executable, "-m", "demo", *arguments),
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"},
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "PYTHONPATH": str(own_checkout())},
         cwd=tmp_path,
         start_new_session=True,
     )
@@ -367,17 +371,25 @@ def test_the_demo_on_a_repository_of_1200_commits(demo, tmp_path):
 @spark_tests
 @pytest.mark.full
 def test_the_demo_on_the_repository_of_this_checkout(demo):
-    if own_checkout() is None:
+    if not (own_checkout() / ".git").exists():
         pytest.skip("this is no checkout: there is no .git beside src")
     ran = demo()
     assert ran.code == 0, ran.out + ran.err
     assert re.search(r"All \d+ comparisons are equal", ran.out)
-    assert "installed without" not in ran.out
 
 
-def test_the_checkout_is_known_by_its_git(tmp_path):
-    root = Path(__file__).resolve().parents[3]
-    expected = root if (root / ".git").exists() else None
-    if Path(tidelake.__file__).resolve().parents[2] != root:
-        pytest.skip("the package under test is another one than this checkout's")
-    assert own_checkout() == expected
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nope"], "demo: no such option '--nope'"),
+        (["--limit", "0"], "invalid value for '--limit'"),
+        (["--change-files", "."], "--change-files needs --key"),
+        (["--change-files", ".", "--repo", ".", "--key", "id"], "give one of them"),
+        (["--lake", "."], "is not empty: name a new or empty directory"),
+    ],
+)
+def test_bad_arguments_are_one_line(capfd, arguments, said):
+    with pytest.raises(SystemExit) as left:
+        run(command.demo, "demo", arguments)
+    err = capfd.readouterr().err
+    assert left.value.code == 2 and said in err and err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`tidelake demo`: the main job from end to end, with a report for people.
+"""`python -m demo`: the main job from end to end, with a report for people.
 
 Owns the order of the steps and what is printed; other modules carry out the steps. Ends with exit code 1
 if one row differs from the truth.
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from demo.job import Check, DemoJob, own_files, repository
 from tidelake.cli import output
-from tidelake.cli.demo.job import Check, DemoJob, own_files, repository
 from tidelake.errors import UsageError, to_install
 
 if TYPE_CHECKING:
