@@ -50,6 +50,8 @@ from bench.history import CONFIG, READS, busy, filled, least, stored
 from bench.history import read as read_history
 from bench.peak import peak_mib
 from bench.texts import texts
+from tests.doubles.buckets import MemoryBucket
+from tests.doubles.roundtrips import FarBucket, RoundTrips
 from tidelake.env import Counters, Env, Spawned, Spawner, Stop, ThreadSpawner
 from tidelake.process import PerProcess
 from tidelake.shard.runs import partcaches
@@ -58,8 +60,6 @@ from tidelake.store.metered import metered
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.buckets import MemoryBucket
-from tidelake.testing.roundtrips import FarBucket, RoundTrips
 
 # Of commits: rows that are replaced, appends whose median counts, keys looked up, handles that read.
 KEYS, STRETCH, LOOKED_UP, HANDLES = 10_000, 1_000, 10, 5

@@ -40,6 +40,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.kernels import once
+from tests.doubles.roundtrips import FarBucket, RoundTrips
 from tidelake.config import MIB, Config
 from tidelake.env import Env, SystemClock
 from tidelake.lake.api.collection import Collection
@@ -52,7 +53,6 @@ from tidelake.store.objects.bucket import Bucket
 from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.roundtrips import FarBucket, RoundTrips
 
 DELAY_S, ROUNDS = 0.02, 3
 THREADS, PROCESSES, SECONDS = 64, 8, 5.0

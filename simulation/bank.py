@@ -13,6 +13,7 @@ import pyarrow as pa
 from simulation.books import Books, Contents, Transfer
 from simulation.clients import FAILED, Client
 from simulation.record import only_time
+from tests.doubles.faults import SimulatedCrash
 from tidelake.errors import (
     CollectionDropped,
     LeaseExpired,
@@ -27,7 +28,6 @@ from tidelake.errors import (
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.lake.groups.transactions import Transaction
-from tidelake.testing.faults import SimulatedCrash
 
 ACCOUNTS = ("account0", "account1", "account2")
 SCHEMA = pa.schema([pa.field("transfer", pa.int64(), nullable=False), pa.field("amount", pa.int64())])

@@ -14,13 +14,13 @@ from simulation.judge import Judge
 from simulation.process import SimulatedProcess
 from simulation.record import DOMAIN, AppendCall, CallBegan, only_time
 from simulation.world import World
+from tests.doubles.faults import SimulatedCrash
 from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.state.write.write import Appended
 from tidelake.testing import tables
-from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.oracle import Row
 
 NAME = "c"

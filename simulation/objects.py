@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from simulation.witness import Actor, Observer
+from tests.doubles.buckets import MemoryBucket
 from tidelake.env import Clock
 from tidelake.store.objects.bucket import ObjectInfo
 from tidelake.store.protocols import Entry
-from tidelake.testing.buckets import MemoryBucket
 
 T = TypeVar("T")
 

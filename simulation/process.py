@@ -2,7 +2,7 @@
 
 Owns the fate of each store call of one process. Must not know what is stored, nor what the process is for.
 
-INVARIANT: a fault tells the truth (see `tidelake.testing.faults`); a dead process reaches nothing.
+INVARIANT: a fault tells the truth (see `tests.doubles.faults`); a dead process reaches nothing.
 """
 
 import math
@@ -13,6 +13,7 @@ from simulation.objects import WeakBucket
 from simulation.scheduler import Process, Strand
 from simulation.witness import Observer, WitnessedBlobs
 from simulation.world import CLOCK_JUMP_MS, URL, World
+from tests.doubles.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.env import Clock, Counters, Env, Spawned, Stop
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.api.lake import Lake
@@ -22,7 +23,6 @@ from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import VersionLog
 from tidelake.store.retrying import Retry
 from tidelake.store.url import Stores
-from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 
 T = TypeVar("T")
 

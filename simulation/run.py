@@ -132,7 +132,7 @@ def repeatable(world: World) -> Iterator[None]:
 
 
 def _is_product(name: str) -> bool:
-    return name.startswith("tidelake.") and not name.startswith("tidelake.testing")
+    return name.startswith("tidelake.")
 
 
 def _is_unmade(value: object) -> TypeGuard[PerProcess[Any]]:

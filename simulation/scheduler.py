@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from tidelake.testing.faults import SimulatedCrash
+from tests.doubles.faults import SimulatedCrash
 
 # After this many real seconds without a step the threads count as stuck.
 _STUCK_S = 60.0

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from simulation.clients import FAILED, Client, table_of
 from simulation.record import AppendCall
+from tests.doubles.faults import SimulatedCrash
 from tidelake.errors import (
     AlreadyTaken,
     CollectionDropped,
@@ -16,7 +17,6 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.state.write.write import Appended
-from tidelake.testing.faults import SimulatedCrash
 
 # Number of uploads that a client remembers and may append again.
 _KEPT = 4

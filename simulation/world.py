@@ -17,6 +17,7 @@ from simulation.scheduler import Process, Scheduler, Strand
 from simulation.seenlog import SeenEntries, SeenLog
 from simulation.tails import LosingLog
 from simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
+from tests.doubles.files import SimulatedDisk
 from tidelake.env import Counters, Env, Spawned, Stop
 from tidelake.errors import BlobNotFound
 from tidelake.lake.api.lake import Lake
@@ -28,7 +29,6 @@ from tidelake.store.memory import MemoryBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.files import SimulatedDisk
 
 URL = "memory://simulation"
 CLOCK_JUMP_MS = 60_000

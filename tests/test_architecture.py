@@ -45,7 +45,7 @@ BANS = (
         Ban(f"datetime.{x}", CLOCK)
         for x in ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")
     ),
-    Ban("random", RANDOM, ("testing/",)),
+    Ban("random", RANDOM),
     Ban("secrets", RANDOM, ("web/guard.py", "web/serve.py")),  # a token must not be repeatable
     Ban("uuid.uuid1", RANDOM),
     Ban("uuid.uuid4", RANDOM),
@@ -148,7 +148,6 @@ WORLDS = {
     "shard/engine/spec.py": {"Env"},
     "store/framed/log.py": {"SystemClock"},  # of a log that is opened alone, for its wait for a lock
     "store/objects/driver.py": {"ThreadSpawner"},  # the one thread of the loop of a process
-    "testing/files.py": {"SystemClock"},
 }
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from clocks import MovedClock
 from tables import SCHEMA, rows
+from tests.doubles.buckets import MemoryBucket
+from tests.doubles.roundtrips import FarBucket, RoundTrips
 from tidelake.config import Config
 from tidelake.env import Env, SystemClock
 from tidelake.lake.api.lake import Lake
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.buckets import MemoryBucket
-from tidelake.testing.roundtrips import FarBucket, RoundTrips
 
 GRACE_S = 600.0
 PAUSE_S = 0.5  # between appends, so that the log keeps a thousand or two of them

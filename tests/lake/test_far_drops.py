@@ -7,6 +7,7 @@ import pytest
 import inside
 from clocks import MovedClock
 from tables import SCHEMA, ids, rows
+from tests.doubles.buckets import MemoryBucket
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable
@@ -16,7 +17,6 @@ from tidelake.store.objects import entrynames
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.buckets import MemoryBucket
 
 GRACE_S = 600.0
 

@@ -7,6 +7,7 @@ import pytest
 
 from clocks import SetClock
 from tables import SCHEMA, rows
+from tests.doubles.buckets import MemoryBucket
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import CorruptionError, OutcomeUnknown
@@ -15,7 +16,6 @@ from tidelake.model import names
 from tidelake.store.memory import MemoryBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.buckets import MemoryBucket
 
 GRACE_S = 600
 CONFIG = Config(merge_budget_s=0.0, rollup_bytes_min=1024, garbage_age_s=3600, upload_age_s=7200)

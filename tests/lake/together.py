@@ -5,6 +5,7 @@ import uuid
 import pyarrow as pa
 
 from clocks import SetClock
+from tests.doubles.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tidelake.config import Config
 from tidelake.env import Counters, Env, SystemClock
 from tidelake.lake.api.lake import Lake
@@ -12,7 +13,6 @@ from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import metered
 from tidelake.store.retrying import Retry
 from tidelake.store.url import Stores
-from tidelake.testing.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
 
 ACCOUNTS = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 AGE_S = 60.0

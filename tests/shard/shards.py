@@ -4,6 +4,7 @@ import uuid
 
 from clocks import MovedClock
 from inside import replaceable
+from tests.doubles.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tidelake.config import Config
 from tidelake.env import Counters, Env, SystemClock
 from tidelake.lake.api.lake import Lake
@@ -11,7 +12,6 @@ from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import metered
 from tidelake.store.retrying import Retry
 from tidelake.store.url import Stores
-from tidelake.testing.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
 
 
 class Place:

@@ -10,6 +10,8 @@ import pytest
 
 from clocks import MovedClock
 from tables import SCHEMA
+from tests.doubles.buckets import MemoryBucket
+from tests.doubles.roundtrips import FarBucket, RoundTrips
 from tidelake.config import Config
 from tidelake.env import Env, SystemClock
 from tidelake.lake.api.lake import Lake
@@ -18,8 +20,6 @@ from tidelake.shard.runs import partcaches
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.buckets import MemoryBucket
-from tidelake.testing.roundtrips import FarBucket, RoundTrips
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "costs.md"
 # A row of the table: what is done, round trips, puts and lists, gets, KiB, dollars for a million.

@@ -19,6 +19,7 @@ from keeping import AGE_S, LEASE_S, STORED, Idle, Kept, named
 import inside
 import tidelake
 from tables import SCHEMA, ids, rows
+from tests.doubles.faults import Fault, FaultPlan
 from tidelake.config import Config
 from tidelake.errors import (
     CollectionDropped,
@@ -34,7 +35,6 @@ from tidelake.model.query import AsOf
 from tidelake.shard.read.planholds import extend_plan_hold
 from tidelake.shard.runs.plan import run_task
 from tidelake.state.life.dropping import drop_shard
-from tidelake.testing.faults import Fault, FaultPlan
 
 THIRD_S = AGE_S / 3
 

@@ -18,6 +18,7 @@ from shards import Place
 import inside
 import tidelake
 from tables import SCHEMA, ids, rows
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import (
@@ -43,7 +44,6 @@ from tidelake.state.core.codec import encode_record
 from tidelake.state.core.commands import NoOp
 from tidelake.state.spine.merging import Fit, MergeResult, digest, everything
 from tidelake.state.upkeep import maintenance
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
 
 def place_with_collection():

@@ -9,6 +9,7 @@ from shards import Place
 import inside
 import tidelake
 from tables import SCHEMA, ids, rows
+from tests.doubles.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Env, SystemClock
 from tidelake.errors import TidelakeWarning
@@ -16,7 +17,6 @@ from tidelake.lake.api.lake import Lake
 from tidelake.model import names
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash
 
 OFTEN = Config(rollup_bytes_min=1024, merge_budget_s=0)
 

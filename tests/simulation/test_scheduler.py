@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from simulation.scheduler import Process, Scheduler, SchedulerLock, Stuck
-from tidelake.testing.faults import SimulatedCrash
+from tests.doubles.faults import SimulatedCrash
 
 
 def scheduler(seed=0, steps=10_000):

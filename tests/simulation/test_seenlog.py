@@ -4,8 +4,8 @@ import pytest
 
 from simulation.seenlog import SeenEntries, SeenLog
 from simulation.witness import Actor
+from tests.doubles.faults import SimulatedCrash
 from tidelake.store.memory import MemoryVersionLog
-from tidelake.testing.faults import SimulatedCrash
 
 KEY = "k"
 

@@ -5,10 +5,10 @@ import pytest
 from store_kit import BLOB_STORES, OBJECT_STORES, VERSION_LOGS, cloud_bucket
 
 from clocks import RecordingClock
+from tests.doubles.buckets import MemoryBucket
 from tidelake.env import SystemClock
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.protocols import BlobStore, VersionLog
-from tidelake.testing.buckets import MemoryBucket
 
 
 @pytest.fixture

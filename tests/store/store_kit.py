@@ -6,6 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from clocks import RecordingClock
+from tests.doubles.buckets import MemoryBucket
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
+from tests.doubles.files import SimulatedDisk
 from tests.store.servers import AzureServer, S3Server
 from tidelake.env import Counters, SystemClock
 from tidelake.store.framed.log import FramedVersionLog
@@ -18,9 +21,6 @@ from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.retrying import Retry
-from tidelake.testing.buckets import MemoryBucket
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
-from tidelake.testing.files import SimulatedDisk
 
 # The servers of the full tier are those that setup/servers.sh installs. No server here can check GCS.
 FULL_STORES = ("versitygw", "azurite")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from clocks import SetClock
+from tests.doubles.faults import SimulatedCrash
+from tests.doubles.files import SimulatedDisk
 from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks, taken_within
-from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.files import SimulatedDisk
 
 HOLDER = """
 import sys, time

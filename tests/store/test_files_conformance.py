@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.files import SimulatedDisk
 from tidelake.store.files import Files, SystemFiles, exists, is_file_at
-from tidelake.testing.files import SimulatedDisk
 
 
 def simulated(root: str) -> Files:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.faults import SimulatedCrash
+from tests.doubles.files import SimulatedDisk
 from tidelake.errors import BlobExists, BlobNotFound
 from tidelake.store.local import LocalBlobStore
-from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.files import SimulatedDisk
 from tiers import examples
 
 NAMES = ("a", "c/d", "c/f/g")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from clocks import RecordingClock
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.env import Counters, Env, RandomIds, SystemClock
 from tidelake.errors import BlobExists, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.store.disk import unavailable
@@ -21,7 +22,6 @@ from tidelake.store.retrying import (
     draw_from,
 )
 from tidelake.store.url import Stores, all_layers
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 
 BOTH = {Fault.UNAVAILABLE: 0.5, Fault.UNKNOWN_BEFORE: 0.5}
 

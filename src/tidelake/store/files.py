@@ -1,7 +1,7 @@
 """The file system calls that a store makes.
 
 Owns the calls, as a Protocol, and their implementation on this machine. Must not know why they are made:
-`tidelake.store.disk` decides when a folder is flushed. `tidelake.testing.files` simulates the calls.
+`tidelake.store.disk` decides when a folder is flushed. `tests.doubles.files` simulates the calls.
 
 INVARIANT: `LocalBlobStore` reaches the file system only through `Files`.
 """

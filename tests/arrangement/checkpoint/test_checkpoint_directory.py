@@ -11,6 +11,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.faults import SimulatedCrash
+from tests.doubles.files import SimulatedDisk
 from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
 from tidelake.arrangement.checkpoint.saved import Checkpoint, SavedBatch
 from tidelake.errors import (
@@ -26,8 +28,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.store.files import SYSTEM_FILES, SystemFiles
-from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.files import SimulatedDisk
 from tiers import examples
 
 SCHEMA = Schema((Column(0, "k", DataType("int64")),), (Column(1, "v", DataType("string")),))

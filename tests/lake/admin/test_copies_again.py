@@ -11,6 +11,7 @@ from damage import DAY_MS, SMALL, World, table
 
 import tidelake
 from tables import SCHEMA, contents
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.env import Counters, Env
 from tidelake.errors import (
     CollectionExists,
@@ -25,7 +26,6 @@ from tidelake.shard.care.copy import BytesInFlight
 from tidelake.shard.engine.overlap import sequential
 from tidelake.store.metered import metered
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.testing.oracle import Oracle
 from tiers import some
 

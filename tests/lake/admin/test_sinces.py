@@ -9,6 +9,7 @@ import pytest
 
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (
@@ -24,7 +25,6 @@ from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tiers import calls, some
 
 CONFIG = Config(merge_budget_s=0.0, retry_deadline_s=0.0)

@@ -16,6 +16,7 @@ import inside
 import tidelake
 from clocks import MovedClock
 from tables import SCHEMA, at, contents, rows
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import (
@@ -36,7 +37,6 @@ from tidelake.state.core.erasures import Erasure
 from tidelake.state.core.forks import borrowed_parts, fork_pins, lender
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tiers import calls
 
 # Slices and bases of a few rows; and parts of a few rows, of which some are stored and some are inline.

@@ -12,6 +12,7 @@ import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (
@@ -39,7 +40,6 @@ from tidelake.state.spine.merging import request as request_of
 from tidelake.state.upkeep import maintenance
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tiers import some
 
 CONFIG = Config(inline_part_bytes=0, merge_budget_s=0.0, rollup_bytes_min=1024, upload_age_s=1_000.0)

@@ -12,6 +12,7 @@ import pytest
 import inside
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (
@@ -33,7 +34,6 @@ from tidelake.state.life import forking
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import metered
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tiers import some
 
 GARBAGE_S, UPLOAD_S = 100.0, 1_000.0

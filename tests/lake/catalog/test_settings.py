@@ -11,6 +11,7 @@ import pytest
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, contents, rows
+from tests.doubles.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import LeaseExpired, OutcomeUnknown, ReadOnlyLake, UploadExpired, UsageError
@@ -21,7 +22,6 @@ from tidelake.shard.upkeep import collector
 from tidelake.state.core.agreed import AS_MADE
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash
 
 DAY_S = 86_400
 STORED = Config(inline_part_bytes=0, merge_budget_s=0.0)

@@ -9,6 +9,7 @@ import pytest
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, rows
+from tests.doubles.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import OutcomeUnknown, ReadOnlyLake
@@ -18,7 +19,6 @@ from tidelake.state.core.agreed import Agreed
 from tidelake.state.core.formats import NEWEST
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyVersionLog, SimulatedCrash
 
 BEFORE = NEWEST - 1
 

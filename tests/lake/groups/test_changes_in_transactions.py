@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from together import AGE_S, QUIET, Places, at, rows, totals
 
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.errors import (
     InvalidUpdates,
     OutcomeUnknown,
@@ -17,7 +18,6 @@ from tidelake.errors import (
 )
 from tidelake.lake.groups.attempt import Attempt
 from tidelake.model.frontier import Frontier
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import some
 
 F = Frontier.of

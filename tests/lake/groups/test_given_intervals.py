@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from together import QUIET, Places, at, rows, totals
 
+from tests.doubles.faults import Fault, FaultPlan
 from tidelake.errors import (
     OutcomeUnknown,
     StoreUnavailable,
@@ -14,7 +15,6 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.testing.faults import Fault, FaultPlan
 from tidelake.testing.oracle import Oracle
 from tiers import examples
 

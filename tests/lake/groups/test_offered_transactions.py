@@ -8,6 +8,7 @@ import pytest
 from together import AGE_S, QUIET, Places, at, balance, rows, totals
 
 import inside
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.errors import (
     AlreadyTaken,
     BatchConsumed,
@@ -20,7 +21,6 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.store import url
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import some
 
 F = Frontier.of

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from together import ACCOUNTS, AGE_S, QUIET, Places, at, rows, totals
 
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.errors import (
     AlreadyTaken,
     OutcomeUnknown,
@@ -21,7 +22,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.write import single
 from tidelake.state.core.codec import encode_state
 from tidelake.store import url
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import calls, some
 
 F = Frontier.of

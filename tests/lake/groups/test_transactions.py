@@ -13,6 +13,7 @@ from together import AGE_S, QUIET, Places, at, balance, rows, totals
 import inside
 from clocks import SetClock
 from tables import SCHEMA
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.errors import (
     Closed,
     CollectionDropped,
@@ -31,7 +32,6 @@ from tidelake.errors import (
 from tidelake.lake.groups.attempt import Attempt
 from tidelake.model.frontier import Frontier
 from tidelake.state.group import applying, deciding, joining
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import calls, some
 
 F = Frontier.of

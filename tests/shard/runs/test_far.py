@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tables import SCHEMA
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore
+from tests.doubles.roundtrips import FarBlobStore, RoundTrips
 from tidelake.config import MIB, Config
 from tidelake.data.part.rowgroups import wanted_ranges
 from tidelake.env import Counters, Env, SystemClock
@@ -23,8 +25,6 @@ from tidelake.shard.runs.rangecache import RangeCache
 from tidelake.store.layers import BlobLayer
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore
-from tidelake.testing.roundtrips import FarBlobStore, RoundTrips
 
 ROWS = 1_500
 

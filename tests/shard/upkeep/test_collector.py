@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import inside
 from tables import ids, rows
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.errors import (
     CorruptionError,
     LeaseExpired,
@@ -27,7 +28,6 @@ from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import Workers
 from tidelake.state.core import commands
 from tidelake.state.life import collecting, holds
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import examples, some
 
 WRITES = ("log.compare_and_set", "log.truncate", "log.delete", "blob.put", "blob.delete")

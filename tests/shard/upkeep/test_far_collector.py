@@ -4,6 +4,7 @@ import pytest
 
 from clocks import MovedClock
 from tables import SCHEMA, ids, rows
+from tests.doubles.buckets import MemoryBucket
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
@@ -11,7 +12,6 @@ from tidelake.lake.api.lake import Lake
 from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.buckets import MemoryBucket
 
 CONFIG = Config(inline_part_bytes=0, merge_budget_s=0.0, runs_max=10**6)
 APPENDS = 40

@@ -11,6 +11,7 @@ import inside
 import tidelake
 from clocks import MovedClock, TickingClock
 from tables import SCHEMA, ids, rows
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.config import Config
 from tidelake.errors import (
     BlobNotFound,
@@ -31,7 +32,6 @@ from tidelake.state.spine.merging import everything, request
 from tidelake.state.upkeep import claims, maintenance
 from tidelake.state.write.write import Exactly, Write
 from tidelake.store.advisory import FileAdvisoryLocks
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
 QUIET = {"inline_part_bytes": 0, "merge_budget_s": 0.0, "runs_max": 10**6}
 CHUNKED = Config(part_target_bytes=4096, row_group_rows=8, merge_chunk_rows=16, merge_claim_rows=0, **QUIET)

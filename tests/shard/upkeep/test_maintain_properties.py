@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import initialize, invariant, rule
 
 from clocks import MovedClock
+from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
@@ -20,7 +21,6 @@ from tidelake.state.spine.spine import SpineId
 from tidelake.state.upkeep.basing import last_passed
 from tidelake.store.url import Stores, open_stores
 from tidelake.testing import tables
-from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.testing.oracle import Oracle, canonical
 from tiers import examples
 

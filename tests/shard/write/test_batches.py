@@ -15,6 +15,7 @@ from test_builder import SMALL, at, made, many, pairs
 import inside
 import tidelake
 from tables import SCHEMA, ids, rows
+from tests.doubles.faults import Fault, FaultPlan
 from tidelake.config import Config
 from tidelake.errors import (
     AlreadyTaken,
@@ -37,7 +38,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.spec import ShardPlace
 from tidelake.shard.write.batch import Batch, SentBatch
 from tidelake.state.core.codec import encode_record
-from tidelake.testing.faults import Fault, FaultPlan
 
 
 def built(c, *tables, lower=0, upper=10, is_sorted=False):

@@ -14,6 +14,7 @@ import pytest
 from shards import Place, stored
 
 from tables import SCHEMA, ids, rows
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.config import MIB, Config
 from tidelake.data.ingest.updates import normalize
 from tidelake.errors import (
@@ -33,7 +34,6 @@ from tidelake.shard.write.mergetree import (
     smallest_neighbours,
 )
 from tidelake.testing import tables
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import some
 
 SMALL = Config(part_target_bytes=2048, row_group_rows=32, inline_part_bytes=0, retry_deadline_s=0)

@@ -8,6 +8,7 @@ import pytest
 from shards import Place
 
 import tidelake
+from tests.doubles.roundtrips import FarBlobStore, RoundTrips
 from tidelake.config import Config
 from tidelake.data.kernel.encode import encode_key
 from tidelake.env import SystemClock
@@ -17,7 +18,6 @@ from tidelake.shard.engine.spec import stores_of
 from tidelake.shard.write import shufflespill as spill_module
 from tidelake.shard.write.shufflespill import ShuffleSpill
 from tidelake.store.url import Stores
-from tidelake.testing.roundtrips import FarBlobStore, RoundTrips
 
 SCHEMA = pa.schema([pa.field("x", pa.float64()), pa.field("k", pa.string()), ("v", pa.int64())])
 TINY = Config(merge_memory_bytes=1 << 24)

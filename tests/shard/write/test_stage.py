@@ -11,6 +11,7 @@ from shards import Place, stored
 
 import tidelake
 from tables import SCHEMA, ids, rows
+from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.config import Config
 from tidelake.errors import (
     CorruptionError,
@@ -24,7 +25,6 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.state.core.backlog import Limits
-from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import some
 
 # Nothing is drained or merged but by maintenance, and every part is an object.

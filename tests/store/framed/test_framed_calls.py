@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.files import SimulatedDisk
 from tidelake.errors import CorruptionError, StoreUnavailable, SymbolicLink
 from tidelake.store.framed.frames import Published
 from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.protocols import Entry
-from tidelake.testing.files import SimulatedDisk
 
 
 @pytest.fixture

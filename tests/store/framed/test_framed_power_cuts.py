@@ -13,13 +13,13 @@ from typing import Any, Literal
 import pytest
 
 from clocks import RecordingClock
+from tests.doubles.faults import SimulatedCrash
+from tests.doubles.files import SimulatedDisk
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.store.framed import frames
 from tidelake.store.framed.folder import KeyFolder
 from tidelake.store.framed.keyfile import KeyFile
 from tidelake.store.framed.log import FramedVersionLog
-from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.files import SimulatedDisk
 from tiers import rounds
 
 Does = Literal["append", "truncate", "delete", "read"]

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from store_kit import FULL_STORES, OBJECT_STORES, cloud_bucket
 
+from tests.doubles.buckets import MemoryBucket
 from tidelake.env import SystemClock
 from tidelake.errors import BlobNotFound
 from tidelake.store.objects.bucket import Bucket
 from tidelake.store.objects.folder import FolderBucket
-from tidelake.testing.buckets import MemoryBucket
 
 ODD_PREFIX = "/My lakes/ünï%20cøde 日本/+&=;,@~"
 ODD_PREFIXES = ["s3_server odd", *(pytest.param(f"{one} odd", marks=pytest.mark.full) for one in FULL_STORES)]

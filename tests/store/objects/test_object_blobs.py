@@ -6,6 +6,7 @@ import pytest
 
 from clocks import MovedClock
 from tables import SCHEMA, rows
+from tests.doubles.buckets import MemoryBucket
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import BlobExists
@@ -14,7 +15,6 @@ from tidelake.store.objects.blobs import ObjectBlobStore
 from tidelake.store.objects.folder import FolderBucket
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.url import Stores
-from tidelake.testing.buckets import MemoryBucket
 
 
 class RefusingBucket(MemoryBucket):

@@ -14,6 +14,7 @@ import pytest
 from store_kit import OBJECT_STORES, cloud_bucket
 
 import tidelake
+from tests.doubles.buckets import MemoryBucket
 from tests.store.servers import S3Server
 from tidelake.env import RandomIds, SystemClock
 from tidelake.errors import CorruptionError, FormatTooNew, NotALake, StoreUnavailable, UsageError
@@ -22,7 +23,6 @@ from tidelake.store.objects.address import BucketAddress, parse_address
 from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.lake import PROBES, find_marker, make_lake, probe
 from tidelake.store.retrying import Retry
-from tidelake.testing.buckets import MemoryBucket
 from tied_process import tied
 
 SCHEMA = pa.schema([("item", pa.string()), ("count", pa.int64())])

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from clocks import MovedClock
+from tests.doubles.buckets import MemoryBucket
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.store.clock import StoreClock
 from tidelake.store.objects import entrynames
 from tidelake.store.objects.clock import store_ms
 from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import Entry, Ghost
-from tidelake.testing.buckets import MemoryBucket
 
 GRACE_S = 600
 GRACE_MS = GRACE_S * 1000

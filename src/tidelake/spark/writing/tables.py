@@ -11,6 +11,7 @@ Owns the order of the steps. A named writer of the register numbers the micro-ba
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -286,7 +287,7 @@ def tables_sink(
     writer: str = DEFAULT_WRITER,
     take_over: bool = False,
     progress: Progress | None = None,
-) -> Sink[Made, GroupWriter]:
+) -> Sink[Any, GroupWriter]:
     """A function for `foreachBatch` that writes the change events of many tables, exactly once.
 
     Each table has a collection, `INTO.SCHEMA.TABLE`, or `INTO.DATABASE.TABLE` for sources without schemas.

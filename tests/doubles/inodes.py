@@ -1,7 +1,7 @@
 """The contents of a simulated disk, which of them are durable, and what a power cut may leave of the rest.
 
 Owns files, folders and the look-up of paths. Must not know processes and their descriptors, which are in
-`tidelake.testing.files`.
+`tests.doubles.files`.
 
 Durable is only what POSIX promises, whatever some file systems add to it: the bytes of a file once the file
 is flushed, and its names once the folders that hold them are flushed. Sectors that were written between two

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.files import SimulatedDisk, SimulatedFiles
+from tests.doubles.faults import SimulatedCrash
+from tests.doubles.files import SimulatedDisk, SimulatedFiles
 
 Contents = dict[str, bytes | None]
 """Paths of files with their bytes, and of folders with `None`."""

@@ -76,7 +76,7 @@ class FaultPlan:
         self.injected: Counter[tuple[str, Fault]] = Counter()
         self.calls: list[str] = []
         self.is_crashed = False
-        self._random = random.Random(seed)  # noqa: S311 - a test must repeat
+        self._random = random.Random(seed)
         self._rates = dict(rates or {})
         self.rates_by_operation = {name: dict(own) for name, own in (rates_by_operation or {}).items()}
         self._script = list(script)

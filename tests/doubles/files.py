@@ -1,7 +1,7 @@
 """A disk in memory that loses unflushed data in a power cut: `Files` without a file system.
 
 Owns processes: their descriptors, their locks and their end. Must not know which files a store keeps, nor
-what is durable, which `tidelake.testing.inodes` decides.
+what is durable, which `tests.doubles.inodes` decides.
 
 INVARIANT: a process that has ended changes nothing, and no call here waits for another process.
 """
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import BinaryIO, Literal
 
+from tests.doubles.faults import SimulatedCrash
+from tests.doubles.inodes import Folder, Inode, RegularFile, Tree
 from tidelake.env import Clock, SystemClock
 from tidelake.store.files import refused
-from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.inodes import Folder, Inode, RegularFile, Tree
 
 
 class SimulatedDisk:
@@ -177,7 +177,7 @@ class SimulatedFiles:
             opened.inode.locked_by = opened.inode.locked_by or opened
             return opened.inode.locked_by is opened
 
-    def holder(self, descriptor: int) -> int | None:  # noqa: ARG002 - as the Protocol has it
+    def holder(self, descriptor: int) -> int | None:
         """See `Files.holder`. Its processes have no ids."""
         return None
 
@@ -206,7 +206,7 @@ class SimulatedFiles:
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
-    def islink(self, path: str) -> bool:  # noqa: ARG002 - as the Protocol has it
+    def islink(self, path: str) -> bool:
         """See `Files.islink`. There are no links."""
         return False
 
