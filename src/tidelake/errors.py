@@ -36,6 +36,8 @@ names the object and, if there is one, the remedy.
     ├── ForkExpired                   the fork was not finished in time: fork again
     ├── ErasureWaits                  rows are to be erased, and stay until something else is done: do that
     ├── RowsErased                    an index of a collection has rows that were erased since: make it anew
+    ├── RefreshFailed                 a view cannot be computed for the next times: correct its inputs
+    ├── RebuildNeeded                 a view can no longer be refreshed: rebuild it
     ├── StoreUnavailable              the store certainly did not do it: try again later
     ├── OutOfThreads                  the system starts no further thread: do less at a time
     ├── OutcomeUnknown                the store may have done it: check before trying again
@@ -476,6 +478,34 @@ class ErasureWaits(TidelakeError):
             f"rows of collection {self.collection!r} are to be erased and are still there: {self.reason}; "
             "then run maintain on the collection, which finishes the erasure"
         )
+
+
+class RefreshFailed(TidelakeError):
+    """The query of a view has no answer at one of the next times, such as a number that is too large.
+
+    Nothing was written: the view stays as it was.
+    """
+
+    def __init__(self, view: str, stage: str, reason: str) -> None:
+        super().__init__(view, stage, reason)
+        self.view, self.stage, self.reason = view, stage, reason
+
+    def __str__(self) -> str:
+        return (
+            f"view {self.view!r} cannot be refreshed: its stage {self.stage} fails: {self.reason}; correct the "
+            "inputs at these times, or make the view with a query that has an answer for them"
+        )
+
+
+class RebuildNeeded(TidelakeError):
+    """What a refresh of a view needs is gone, or has become something else. The view stays as it was."""
+
+    def __init__(self, view: str, reason: str) -> None:
+        super().__init__(view, reason)
+        self.view, self.reason = view, reason
+
+    def __str__(self) -> str:
+        return f"view {self.view!r} can no longer be refreshed: {self.reason}; lake.rebuild({self.view!r})"
 
 
 class StoreUnavailable(TidelakeError):

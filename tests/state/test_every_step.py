@@ -84,6 +84,8 @@ class World:
         format_ = NEWEST - 1 if rng.random() < 0.3 else NEWEST
         agreed = Agreed(garbage_age_ms=10, upload_age_ms=30, token_age_ms=0, format=format_)
         self.state = commands.initial("s", TimeDomain("counter"), SCHEMA, 5, agreed)
+        if rng.random() < 0.2:
+            self.state = owned.with_owner(self.state, Owned("o", "definition"), F(rng.choice((0, 3))))
         self.now_ms, self.made = 10, 0
         self.asked, self.edits, self.parts, self.splits = [], [Edits()], [], []
         self.counts = Counter()
@@ -147,9 +149,6 @@ class World:
         offered = self.offered(runs)
         when = OpenTimes(self.checked(runs), seal_to)
         return partial(commit, write=Write(runs, when, self.claim(), offered=offered))
-
-    def own(self):
-        return partial(owned.own, owned=Owned("o", "definition"), since=F(self.at))
 
     def writes_as(self):
         """The owner of the shard, mostly, if it has one."""

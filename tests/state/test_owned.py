@@ -3,10 +3,9 @@
 from shard_states import SCHEMA, F, Shard, run
 from writes import append, seal, stage
 
-from tidelake.errors import CollectionIsView, UsageError
+from tidelake.errors import CollectionIsView
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.state.core import owned
-from tidelake.state.core.commands import NoOp
 from tidelake.state.core.erasures import Erasure
 from tidelake.state.core.state import Owned
 from tidelake.state.group import joining
@@ -18,7 +17,7 @@ VIEW = Owned("view s", "{}")
 
 def owned_shard(since=0):
     shard = Shard()
-    shard.do(owned.own, owned=VIEW, since=F(since))
+    shard.state = owned.with_owner(shard.state, VIEW, F(since))
     return shard
 
 
@@ -44,16 +43,6 @@ def test_its_columns_and_rows_stay_as_its_owner_made_them():
     assert isinstance(shard.refused(schemas.evolve, wider, ()), CollectionIsView)
     erasure = Erasure("why", 1, 7, (b"key",))
     assert isinstance(shard.refused(erasing.ask, id_="e", erasure=erasure), CollectionIsView)
-
-
-def test_an_owner_is_given_once_to_an_empty_shard():
-    shard = owned_shard()
-    assert isinstance(shard.do(owned.own, owned=VIEW, since=F(0)), NoOp)
-    other = Owned("view t", "{}")
-    assert isinstance(shard.refused(owned.own, owned=other, since=F(0)), UsageError)
-    used = Shard()
-    used.do(append, (), Exactly(F(0), F(1)))
-    assert isinstance(used.refused(owned.own, owned=VIEW, since=F(0)), UsageError)
 
 
 def test_times_before_its_birth_are_never_read():

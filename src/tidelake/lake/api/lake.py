@@ -19,6 +19,7 @@ from tidelake.lake.api.notebook import bar
 from tidelake.lake.api.querying import Querying
 from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Listed, Seen, Tidy, Upkeep
+from tidelake.lake.api.viewing import Viewing
 from tidelake.lake.arguments.names import check_list
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.catalog import Names
@@ -89,7 +90,7 @@ _SHOWN = 40  # collections in a notebook
 _LOOKS = 4
 
 
-class Lake(Querying, Transacting, Administering):
+class Lake(Querying, Viewing, Transacting, Administering):
     """Named collections in one place. Use as a context manager, or call `close`."""
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:

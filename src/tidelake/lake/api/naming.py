@@ -3,9 +3,12 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import pyarrow as pa
+
 from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import (
     CollectionDropped,
+    CollectionExists,
     CollectionInUse,
     CollectionNotFound,
     CorruptionError,
@@ -23,11 +26,13 @@ from tidelake.lake.catalog.creating import create_collection
 from tidelake.lake.catalog.forking import fork_collection, fork_version
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.lake.catalog.renaming import check_renames, renamed
+from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
 from tidelake.shard.care.mend import Mending
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.upkeep.ending import Ending
+from tidelake.state.core.state import Owned
 
 
 class Naming(LakeHandle):
@@ -72,6 +77,47 @@ class Naming(LakeHandle):
         made = create_collection(
             name, spec, self._catalog, self._shards, self._leftovers, allow_recreate=allow_recreate
         )
+        return Collection(name, made)
+
+    def _create_owned(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        key: Sequence[str],
+        time: TimeDomain,
+        owned: Callable[[str], Owned],
+        since: Frontier,
+        allow_recreate: bool,
+    ) -> Collection:
+        """Make a collection that only its owner writes to, with history from `since` on. See `create`.
+
+        Args:
+            name: of the collection.
+            schema: its columns.
+            key: the key columns.
+            time: the unit of its times.
+            owned: what its state says of its owner, by its id.
+            since: the first time that it will have.
+            allow_recreate: as for `create`.
+
+        Raises:
+            CollectionExists: the name is taken, or was taken once and `allow_recreate` is False.
+        """
+        wanted, id_ = schema_from_arrow(schema, key, None), self.env.ids.fresh()
+        spec = ShardSpec(self.url, id_, time, 0, {0: wanted}, self._config)
+        known = owned(id_)
+        made = create_collection(
+            name,
+            spec,
+            self._catalog,
+            self._shards,
+            self._leftovers,
+            allow_recreate=allow_recreate,
+            owned=(known, since),
+        )
+        if made.spec.shard_id != id_:
+            raise CollectionExists(f"a collection {name!r} was made meanwhile: give the view another name")
         return Collection(name, made)
 
     def collection(self, name: str) -> Collection:
@@ -301,7 +347,15 @@ class Naming(LakeHandle):
             raise CollectionInUse(name, error.holders) from error
         is_done = self._catalog.unname(shard_id, name)
         ending.remove()
+        if ending.owner:
+            self._release(ending.owner)
         return is_done
+
+    def _release(self, owner: str) -> None:
+        """Drop the critical holds by which an owner that is gone kept the history of other collections."""
+        for one in self.collections():
+            if owner in one.state().critical:
+                one.critical_hold(owner).drop()
 
     def _ended(self, ending: Ending, *, force: bool) -> bool:
         """Make a shard a tombstone; repair it first if it is damaged. False if nothing of it can be read."""

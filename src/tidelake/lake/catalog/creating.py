@@ -6,8 +6,10 @@ from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.catalog.publishing import confirm
 from tidelake.lake.catalog.renaming import refuse_gone
 from tidelake.lake.catalog.shards import Shards
+from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
+from tidelake.state.core.state import Owned
 
 
 def create_collection(
@@ -18,6 +20,7 @@ def create_collection(
     leftovers: Leftovers,
     *,
     allow_recreate: bool,
+    owned: tuple[Owned, Frontier] | None = None,
 ) -> Shard:
     """Make a shard and give it a name, or open the one that has the name. See `Lake.create`.
 
@@ -28,6 +31,7 @@ def create_collection(
         shards: shards of the lake.
         leftovers: leftovers of the lake; tells whether the new shard was collected meanwhile.
         allow_recreate: also allow a name that was dropped or given up.
+        owned: who alone writes to it, if it is made; see `Shard.create`.
     """
     made: Shard | None = None
     while True:
@@ -43,7 +47,7 @@ def create_collection(
         if name in listing.shards and not allow_recreate:
             refuse_gone(name)
         # The shard first: a name never leads to nothing.
-        made = made or shards.make(spec)
+        made = made or shards.make(spec, owned)
         if not leftovers.ending(spec.shard_id).is_alive():
             # This process slept, and another one collected the shard as the remains of a crash.
             raise CollectionDropped(name)

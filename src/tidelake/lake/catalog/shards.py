@@ -12,10 +12,12 @@ from tidelake.errors import CollectionDropped, CollectionNotFound, CorruptionErr
 from tidelake.lake.arguments.names import check_text, not_found
 from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.closeguard import CloseGuard
+from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.machine import GroupCommit
 from tidelake.shard.engine.renewer import LeaseRenewer
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
+from tidelake.state.core.state import Owned
 from tidelake.state.life import agreeing
 from tidelake.state.upkeep import claims
 from tidelake.store.url import Stores
@@ -119,8 +121,8 @@ class Shards:
         if state.seqno and state.agreed.revision < agreed.revision and not self._stores.read_only:
             shard.run(partial(agreeing.adopt, agreed=agreed))
 
-    def make(self, spec: ShardSpec) -> Shard:
-        """Make a shard. It has no name yet."""
+    def make(self, spec: ShardSpec, owned: tuple[Owned, Frontier] | None = None) -> Shard:
+        """Make a shard, with an owner if one is given; see `Shard.create`. It has no name yet."""
         group_commit = self._group_commit_of(spec.shard_id)
         shard = Shard.create(
             self._stores,
@@ -129,6 +131,7 @@ class Shards:
             renewer=self._renewer,
             group_commit=group_commit,
             agreed=self._catalog.known_agreed(),
+            owned=owned,
         )
         self._opened.add(shard)
         return shard

@@ -577,6 +577,7 @@ class Transaction(Handle):
     def _shard(self, name: str) -> Shard:
         if name not in self._shards:
             self._shards[name] = self._open(name)
+            self._shards[name].title = name
         return self._shards[name]
 
     def _check_open(self) -> None:

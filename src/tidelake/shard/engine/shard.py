@@ -38,7 +38,8 @@ from tidelake.state.core import commands
 from tidelake.state.core.agreed import Agreed
 from tidelake.state.core.commands import Command, R
 from tidelake.state.core.decisions import GroupView
-from tidelake.state.core.state import ShardState
+from tidelake.state.core.owned import with_owner
+from tidelake.state.core.state import Owned, ShardState
 from tidelake.state.group import applying, deciding
 from tidelake.state.group.single import writers_of
 from tidelake.state.life import holds, schemas
@@ -127,6 +128,7 @@ class Shard:
         renewer: LeaseRenewer | None = None,
         group_commit: GroupCommit | None = None,
         agreed: Agreed | None = None,
+        owned: tuple[Owned, Frontier] | None = None,
     ) -> "Shard":
         """Create a shard, or open it if it exists with an equal schema and unit of time.
 
@@ -138,6 +140,7 @@ class Shard:
             group_commit: shared with other handles on the shard, whose commands are then committed together.
             agreed: the settings that all shards of the lake share; default: those of the spec, for the first
                 shard of a lake.
+            owned: who alone writes to it, and from where on it will have history.
 
         Raises:
             IncompatibleSchema: the shard exists with another schema or unit of time; names both.
@@ -146,7 +149,7 @@ class Shard:
         first = commands.initial(
             spec.shard_id, spec.domain, spec.schema, env.clock.now_ms(), agreed or Agreed.of(spec.config)
         )
-        known = history.create(first)
+        known = history.create(first if owned is None else with_owner(first, *owned))
         machine = Machine(history, spec.config, env, group_commit)
         machine.adopt(known)
         if known.state.domain != spec.domain:

@@ -72,6 +72,13 @@ class Ending:
         self._machine = Machine(self._history, config, env)
         self._lending = ForkPins(stores, env, config)
 
+    @property
+    def owner(self) -> str:
+        """Who alone wrote to the shard, as far as this has read it; empty: any writer."""
+        seen = self._machine.seen()
+        owned = None if seen is None else seen.state.owned
+        return "" if owned is None else owned.by
+
     def drop(self, *, force: bool = False) -> bool:
         """Make the shard a tombstone; False if it is one already, or is gone. One log write.
 

@@ -4,25 +4,16 @@ Owns what such a shard remembers of its owner, and the refusal of all others. Wh
 owner's business; here it is text.
 """
 
-from tidelake.errors import CollectionDropped, CollectionIsView, UsageError
+from dataclasses import replace
+
+from tidelake.errors import CollectionIsView
 from tidelake.model.frontier import Frontier
-from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.core.edits import Edits
-from tidelake.state.core.fields import Move
 from tidelake.state.core.state import Owned, ShardState
 
 
-def own(state: ShardState, _now_ms: int, owned: Owned, since: Frontier) -> Outcome[None]:
-    """Give an empty shard an owner. History begins at `since`: earlier times can never be read."""
-    if state.dropped:
-        return Refused(CollectionDropped(state.shard_id))
-    if state.owned == owned:
-        return NoOp(None)
-    if state.owned is not None or state.upper != state.minimum or state.staged:
-        return Refused(UsageError("only an empty collection can get an owner"))
-    retained = state.retained.join(since)
-    moved = None if retained == state.retained else Move(state.retained, retained)
-    return Commit(Edits(owned=owned, retained=moved), None)
+def with_owner(first: ShardState, owned: Owned, since: Frontier) -> ShardState:
+    """The first state of a shard that has an owner. History begins at `since`: earlier times are never read."""
+    return replace(first, owned=owned, retained=first.retained.join(since))
 
 
 def not_for(state: ShardState, owner: str) -> CollectionIsView | None:

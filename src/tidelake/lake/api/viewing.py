@@ -1,0 +1,104 @@
+"""Views: queries whose answers are collections. Owns the methods; `tidelake.views` does the work."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.naming import Naming
+from tidelake.lake.arguments.names import check_list, check_name
+from tidelake.model.instants import TimeLike
+
+if TYPE_CHECKING:
+    from tidelake.views.explaining import Explained
+    from tidelake.views.refresh import Refreshed
+    from tidelake.views.verifying import Verified
+
+
+class Viewing(Naming):
+    """Methods of a lake about views (they need the extra `sql`)."""
+
+    def view(
+        self, name: str, sql: str, *, key: Sequence[str] | None = None, allow_recreate: bool = False
+    ) -> Collection:
+        """Make a view: a collection that is, at every closed time, the answer of a query at that time.
+
+        Its first refresh computes the history that all inputs still have, and is part of this call. Later
+        ones (`refresh`) compute what the changes of the inputs change. Nothing else writes to it. It keeps
+        the history of its inputs from its last time on, by a critical hold on each.
+
+        Args:
+            name: of the view.
+            sql: one query in DuckDB's SQL. Tables are collections. docs/views.md says what it may hold.
+            key: the key columns of the view; default: its first column.
+            allow_recreate: if a collection of this name was dropped or renamed, take the name.
+
+        Returns:
+            The view. If it is there with this query, it is opened, and not refreshed.
+
+        Raises:
+            UsageError: a view cannot have a part of the query; names it, and what to write instead.
+            CollectionExists: the name is taken by something else, or was taken once.
+            RefreshFailed: the query has no answer at some time. The view is made, and has no contents.
+        """
+        self._guard.check()
+        check_name(name, "name of a view")
+        if key is not None:
+            check_list(key, "key")
+        # Views stand above the lake, and `import tidelake` needs neither DuckDB nor the parser.
+        from tidelake.views.life import make
+
+        return make(self, name, sql, key, allow_recreate=allow_recreate)
+
+    def refresh(self, name: str | None = None) -> "list[Refreshed]":
+        """Bring views up to their inputs: all, or one with the views that it stands on.
+
+        The upper of a view becomes the least upper of its inputs. Any number of processes may refresh at
+        once, and may die: a refresh is one commit, or none.
+
+        Returns:
+            What was done for each view, each behind those that it stands on.
+
+        Raises:
+            RefreshFailed: a query has no answer at one of the next times; names the view and the stage. The
+                views before it are refreshed.
+            RebuildNeeded: a view can no longer be refreshed: see `rebuild`.
+        """
+        self._guard.check()
+        from tidelake.views.life import refresh
+
+        return refresh(self, name)
+
+    def verify(self, name: str, at: TimeLike | None = None) -> "Verified":
+        """Compute the query of a view over the contents of its inputs, and compare.
+
+        Sums of floats are taken for equal if they differ in their last digits only. Rows that are there less
+        than no times cannot be compared.
+
+        Args:
+            name: of the view.
+            at: the time; default: its last closed one. The inputs must still have it.
+
+        Raises:
+            HistoryCompacted: an input no longer has this time.
+        """
+        self._guard.check()
+        from tidelake.views.life import verify
+
+        return verify(self, name, at)
+
+    def explain(self, name: str) -> "Explained":
+        """The stages of a view, and which of them compute all of their input again; `print` shows a table."""
+        self._guard.check()
+        from tidelake.views.life import explain
+
+        return explain(self, name)
+
+    def rebuild(self, name: str) -> Collection:
+        """Make a view again from what its inputs have now, and give it the name when it has caught up.
+
+        Until then readers see the old one. The names in its query mean what they mean now.
+        """
+        self._guard.check()
+        from tidelake.views.life import rebuild
+
+        return rebuild(self, name)

@@ -1,0 +1,147 @@
+"""What a view remembers of itself: its query, what the names in it mean, and with what it was made.
+
+Owns the text that the state of a view keeps, and how inputs are found again: collections and columns by their
+ids, since names may come to mean something else.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+
+from tidelake.errors import RebuildNeeded
+from tidelake.state.core.state import Owned, ShardState
+from tidelake.views.plan import ViewPlan
+
+FORMAT = 1
+_PREFIX = "view "
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    """A column of an input, as the view was made.
+
+    Attributes:
+        name: that it had then, by which the query calls it.
+        id: its id.
+        type: its type in the collection.
+        engine_type: its type in the engine.
+    """
+
+    name: str
+    id: int
+    type: str
+    engine_type: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input.
+
+    Attributes:
+        name: how the query calls it.
+        id: of the collection.
+        columns: all that it had.
+        erasures: ids of the erasures that it knew.
+    """
+
+    name: str
+    id: str
+    columns: tuple[SourceColumn, ...]
+    erasures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What makes a view.
+
+    Attributes:
+        sql: the query.
+        engine: whose dialect that is, and who computes it, with its version.
+        birth: the first time at which the view has contents.
+        sources: the inputs.
+        plan: identifies the stages: a version that makes others must not go on with the view.
+        dialect: of the query.
+        format: of this record.
+    """
+
+    sql: str
+    engine: str
+    birth: int
+    sources: tuple[Source, ...]
+    plan: str
+    dialect: str = "duckdb"
+    format: int = FORMAT
+
+    def owned(self, view_id: str) -> Owned:
+        """What the state of the view says."""
+        return Owned(owner_of(view_id), json.dumps(asdict(self), sort_keys=True))
+
+    @classmethod
+    def of(cls, view: str, state: ShardState) -> "Definition | None":
+        """The definition in a state; None: that is no view.
+
+        Raises:
+            RebuildNeeded: another version of Tidelake made it.
+        """
+        if state.owned is None or state.owned.by != owner_of(state.shard_id):
+            return None
+        told = json.loads(state.owned.definition)
+        if told["format"] != FORMAT:
+            raise RebuildNeeded(
+                view, f"its definition has format {told['format']}, and this version has {FORMAT}"
+            )
+        sources = tuple(
+            Source(
+                one["name"],
+                one["id"],
+                tuple(SourceColumn(**column) for column in one["columns"]),
+                tuple(one["erasures"]),
+            )
+            for one in told["sources"]
+        )
+        return cls(**{**told, "sources": sources})
+
+    def source(self, name: str) -> Source:
+        """The input that the query calls so."""
+        return next(one for one in self.sources if one.name == name)
+
+    def schema_of(self, name: str) -> Mapping[str, str] | None:
+        """The columns of an input with the engine's types, by the names in the query; None: there is none."""
+        found = [one for one in self.sources if one.name == name]
+        return {column.name: column.engine_type for column in found[0].columns} if found else None
+
+
+def owner_of(view_id: str) -> str:
+    """What the writes of a view say of themselves, and how its holds are called."""
+    return f"{_PREFIX}{view_id}"
+
+
+def is_owner(name: str) -> bool:
+    """Whether this may be the name of a hold of a view."""
+    return name.startswith(_PREFIX)
+
+
+def identity(plan: ViewPlan) -> str:
+    """Identifies the stages of a plan."""
+    return blake2b(repr(plan.stages).encode(), digest_size=16).hexdigest()
+
+
+def current_names(view: str, source: Source, state: ShardState) -> dict[str, str]:
+    """The present names of the columns of an input, by the names in the query.
+
+    Raises:
+        RebuildNeeded: a column is gone, or has another type; or rows of the input were erased since.
+    """
+    fresh = [id_ for id_ in sorted(state.erasures) if id_ not in source.erasures]
+    if fresh:
+        raise RebuildNeeded(
+            view, f"rows of {source.name!r} were erased, and what was made of them may still be in the view"
+        )
+    present = {column.id: column for column in state.schema.columns}
+    names = {}
+    for column in source.columns:
+        now = present.get(column.id)
+        if now is not None and str(now.type) == column.type:
+            names[column.name] = now.name
+    return names

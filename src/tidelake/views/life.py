@@ -1,0 +1,230 @@
+"""The life of a view: made, refreshed with what it stands on, verified, explained, made again.
+
+Owns what a user may ask of views, and in which order several are refreshed. A view is dropped as any
+collection (`Lake.drop`), and its holds on its inputs with it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelake.data.answer.rows import Rows
+from tidelake.data.answer.tablerows import expanded
+from tidelake.data.kernel.types import row_schema
+from tidelake.errors import (
+    CollectionExists,
+    CollectionNotFound,
+    RebuildNeeded,
+    UsageError,
+)
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.embedded import Scan
+from tidelake.lake.api.handle import shard_of, times_of
+from tidelake.lake.api.naming import Naming
+from tidelake.model.frontier import Frontier
+from tidelake.model.instants import TimeLike
+from tidelake.model.time import parts
+from tidelake.views.definition import Definition, Source, SourceColumn, identity, is_owner, owner_of
+from tidelake.views.explaining import Explained, explained
+from tidelake.views.plan import ViewPlan
+from tidelake.views.query.compile import compiled
+from tidelake.views.refresh import Refreshed, opened, plan_of, refreshed
+from tidelake.views.spans import Database, answer_schema, asked, engine_version, types_of
+from tidelake.views.verifying import Verified, compared
+
+
+@dataclass(frozen=True)
+class _Named:
+    """The collections that a text may name, as it is compiled."""
+
+    lake: Naming
+    found: dict[str, tuple[Collection, Source]]
+
+    def schema_of(self, name: str) -> dict[str, str] | None:
+        if name not in self.found:
+            try:
+                one = self.lake.collection(name)
+            except CollectionNotFound:
+                return None
+            self.found[name] = (one, _source(name, one))
+        return {column.name: column.engine_type for column in self.found[name][1].columns}
+
+
+def make(
+    lake: Naming, name: str, sql: str, key: Sequence[str] | None, *, allow_recreate: bool = False
+) -> Collection:
+    """Make a view, or open it if it is there with the same query; see `Lake.view`."""
+    named = _Named(lake, {})
+    plan = compiled(sql, named.schema_of)
+    used = [named.found[one] for one in plan.collections]
+    if not used:
+        raise UsageError("the query reads no collection, and a view is made of collections: name one in FROM")
+    _check_units([one for one, _ in used])
+    schema = answer_schema(plan.columns)
+    if name in lake:
+        return _same(lake, name, sql, tuple(source for _, source in used))
+    birth = max(_since(one) for one, _ in used)
+    sources = tuple(source for _, source in used)
+    definition = Definition(sql, engine_version(), birth, sources, identity(plan))
+    wanted = [schema.names[0]] if key is None else list(key)
+    time, since = used[0][0].domain, Frontier.of(birth)
+    made = lake._create_owned(
+        name,
+        schema,
+        key=wanted,
+        time=time,
+        owned=definition.owned,
+        since=since,
+        allow_recreate=allow_recreate,
+    )
+    with Database() as database:
+        refreshed(lake, made, definition, database)
+    return made
+
+
+def _source(name: str, one: Collection) -> Source:
+    state = shard_of(one).version().state
+    engine = types_of(row_schema(state.schema))
+    columns = tuple(SourceColumn(c.name, c.id, str(c.type), engine[c.name]) for c in state.schema.columns)
+    return Source(name, one.id, columns, tuple(sorted(state.erasures)))
+
+
+def _check_units(used: Sequence[Collection]) -> None:
+    for one in used:
+        if not one.domain.total_order:
+            raise UsageError(
+                f"times of {one.name!r} are of unit {one.domain}: a view needs times with an order"
+            )
+        if one.domain != used[0].domain:
+            raise UsageError(
+                f"times of {used[0].name!r} are of unit {used[0].domain}, those of {one.name!r} of "
+                f"{one.domain}: the inputs of a view need the same"
+            )
+
+
+def _since(one: Collection) -> int:
+    for since in one.since:
+        return parts(since)[0]
+    raise UsageError(f"{one.name!r} is closed for good, and has given up its history: nothing can be read")
+
+
+def _same(lake: Naming, name: str, sql: str, sources: tuple[Source, ...]) -> Collection:
+    """The view of this name, if it is what was asked for."""
+    view = lake.collection(name)
+    definition = Definition.of(name, view.state())
+    ids = None if definition is None else [one.id for one in definition.sources]
+    if definition is None or definition.sql != sql or ids != [one.id for one in sources]:
+        what = "no view" if definition is None else "a view of another query, or of other collections"
+        raise CollectionExists(f"collection {name!r} exists and is {what}: give the view another name")
+    return view
+
+
+def views_of(lake: Naming) -> dict[str, tuple[Collection, Definition]]:
+    """All views, by id."""
+    found = {}
+    for one in lake.collections():
+        definition = Definition.of(one.name, one.state())
+        if definition is not None:
+            found[one.id] = (one, definition)
+    return found
+
+
+def refresh(lake: Naming, name: str | None) -> list[Refreshed]:
+    """Refresh a view with the views that it stands on, or all; see `Lake.refresh`."""
+    views = views_of(lake)
+    wanted = [*views] if name is None else [_named(lake, name)[0].id]
+    if name is None:
+        _release(lake, {owner_of(id_) for id_ in views})
+    with Database() as database:
+        return [refreshed(lake, *views[id_], database) for id_ in _in_order(views, wanted)]
+
+
+def _in_order(views: dict[str, tuple[Collection, Definition]], wanted: list[str]) -> list[str]:
+    """The views, each behind those that it stands on."""
+    done = dict[str, None]()
+
+    def visit(id_: str) -> None:
+        if id_ in views and id_ not in done:
+            for source in views[id_][1].sources:
+                visit(source.id)
+            done[id_] = None
+
+    for one in wanted:
+        visit(one)
+    return [*done]
+
+
+def _release(lake: Naming, owners: set[str]) -> None:
+    """Drop the holds of views that are gone: a process died between their end and that of the holds."""
+    for one in lake.collections():
+        for hold in [hold for hold in one.state().critical if is_owner(hold) and hold not in owners]:
+            one.critical_hold(hold).drop()
+
+
+def _named(lake: Naming, name: str) -> tuple[Collection, Definition]:
+    """The view of a name.
+
+    Raises:
+        UsageError: the collection is no view.
+    """
+    one = lake.collection(name)
+    definition = Definition.of(name, one.state())
+    if definition is None:
+        raise UsageError(f"collection {name!r} is no view: lake.view makes one")
+    return one, definition
+
+
+def verify(lake: Naming, name: str, at: TimeLike | None) -> Verified:
+    """Compare a view with its query over the contents of its inputs; see `Lake.verify`."""
+    view, definition = _named(lake, name)
+    time = view.last_time() if at is None else times_of(view).read(at, "at")
+    tables = {}
+    for source in definition.sources:
+        one = opened(lake, name, source)
+        missing = [column.name for column in source.columns if column.name not in one.names]
+        kept = [column.name for column in source.columns if column.name in one.names]
+        tables[source.name] = _whole(one.collection, [one.names[c] for c in kept], kept, time)
+        if missing and missing[0] in definition.sql:
+            raise RebuildNeeded(name, f"column {missing[0]!r} of {source.name!r} was dropped or changed")
+    stored = Scan(view.schema, lambda: _repeated(view.snapshot(time), view.schema))
+    return compared(name, time, asked(definition.sql, tables), asked("SELECT * FROM v", {"v": stored}))
+
+
+def _whole(of: Collection, columns: list[str], called: list[str], time: object) -> Scan:
+    schema = pa.schema(
+        [of.schema.field(old).with_name(new) for old, new in zip(columns, called, strict=True)]
+    )
+    return Scan(schema, lambda: _repeated(of.snapshot(time, columns=columns), schema))  # type: ignore[arg-type]
+
+
+def _repeated(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Each row as often as its multiplicity says."""
+    width = len(schema)
+    for batch in rows:
+        for piece in expanded(batch):
+            yield pa.RecordBatch.from_arrays(piece.columns[:width], schema=schema)
+
+
+def explain(lake: Naming, name: str) -> Explained:
+    """What a view computes in which stages; see `Lake.explain`."""
+    view, definition = _named(lake, name)
+    return explained(name, definition, plan_of(name, definition), view.upper)
+
+
+def explain_text(lake: Naming, sql: str) -> ViewPlan:
+    """The stages that a query would have as a view."""
+    return compiled(sql, _Named(lake, {}).schema_of)
+
+
+def rebuild(lake: Naming, name: str) -> Collection:
+    """Make a view again beside its readers, and let it take the name; see `Lake.rebuild`."""
+    old, definition = _named(lake, name)
+    beside = f"{name} (rebuilding)"
+    if beside in lake:
+        # Another rebuild died here.
+        lake.drop(beside, force=True)
+    make(lake, beside, definition.sql, list(old.key), allow_recreate=True)
+    lake.rename_all({name: beside, beside: name})
+    lake.drop(beside, force=True)
+    return lake.collection(name)

@@ -1,0 +1,223 @@
+"""A refresh: read what changed of the inputs, carry the span out, and write the view, all or nothing.
+
+Owns which span a refresh does, the holds of a view on its inputs, and the errors of inputs that have become
+something else. Must not know how a stage is computed.
+
+INVARIANT: the updates of a span depend on the inputs and on the span only, and are written by
+compare-and-append at the upper that they were computed for. So any number of refreshes may run, and any of
+them may die.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+
+import pyarrow as pa
+
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionNotFound,
+    HistoryCompacted,
+    RebuildNeeded,
+    UpperMismatch,
+    UsageError,
+)
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.embedded import Scan
+from tidelake.lake.api.handle import shard_of
+from tidelake.lake.api.naming import Naming
+from tidelake.model.frontier import Frontier
+from tidelake.model.schema import DIFF
+from tidelake.model.time import TIME_MAX, parts
+from tidelake.tabletext import FieldsAsHtml
+from tidelake.views.definition import Definition, Source, current_names, identity, owner_of
+from tidelake.views.plan import FromCollection, ViewPlan
+from tidelake.views.query.compile import compiled
+from tidelake.views.rules import Emission
+from tidelake.views.spans import Database, SpanRun, engine_version
+
+
+@dataclass(frozen=True)
+class Refreshed(FieldsAsHtml):
+    """What a refresh of one view did.
+
+    Attributes:
+        view: its name.
+        lower: times from here on were computed.
+        upper: the upper of the view now.
+        already: there was nothing to do, or another refresh did it.
+        rows: updates that were written.
+        read: rows that were read, by the name of an input.
+    """
+
+    view: str
+    lower: Frontier
+    upper: Frontier
+    already: bool = False
+    rows: int = 0
+    read: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input as it is now.
+
+    Attributes:
+        collection: opened by its id.
+        names: the present names of its columns, by those in the query.
+        upper: its upper.
+    """
+
+    collection: Collection
+    names: dict[str, str]
+    upper: Frontier
+
+
+def refreshed(lake: Naming, view: Collection, definition: Definition, database: Database) -> Refreshed:
+    """Bring a view up to the least upper of its inputs.
+
+    Raises:
+        RefreshFailed: the query has no answer for one of these times.
+        RebuildNeeded: history or columns that it needs are gone.
+    """
+    plan = plan_of(view.name, definition)
+    lower = view.upper
+    inputs = {one.name: opened(lake, view.name, one) for one in definition.sources}
+    upper = reduce(Frontier.meet, (one.upper for one in inputs.values()))
+    keep_holds(view, definition, inputs, lower)
+    first = Frontier.of(definition.birth)
+    if upper <= lower or upper <= first:
+        return Refreshed(view.name, lower, lower, already=True)
+    born = first < lower
+    run = _span(plan, _Reads(view.name, definition, inputs, lower if born else None, upper))
+    # A handle of its own: that of a user takes no writes.
+    writer = lake.same_collection(view.id, view.name)
+    shard_of(writer).writes_as = owner_of(view.id)
+    try:
+        rows = run.carried_out(database)
+        written = writer.compare_and_append(rows, lower, upper)
+    except UpperMismatch:
+        return Refreshed(view.name, lower, view.upper, already=True)
+    except HistoryCompacted as error:
+        raise RebuildNeeded(view.name, f"history that it needs is gone: {error}") from error
+    keep_holds(view, definition, inputs, written.upper)
+    read = dict.fromkeys(inputs, 0)
+    for number, count in run.read.items():
+        stage = plan.stages[number]
+        if isinstance(stage, FromCollection):
+            read[stage.collection] += count
+    return Refreshed(view.name, lower, written.upper, rows=rows.num_rows, read=read)
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """What a span reads: from `lower` (None: the birth of the view) to `upper`."""
+
+    view: str
+    definition: Definition
+    inputs: dict[str, Input]
+    lower: Frontier | None
+    upper: Frontier
+
+    def columns(self, stage: FromCollection) -> list[str]:
+        one = self.inputs[stage.collection]
+        missing = [column.name for column in stage.columns if column.name not in one.names]
+        if missing:
+            reason = f"column {missing[0]!r} of {stage.collection!r} was dropped, or has another type now"
+            raise RebuildNeeded(self.view, reason)
+        return [one.names[column.name] for column in stage.columns]
+
+    def contents(self, stage: FromCollection) -> Scan:
+        names, of = self.columns(stage), self.inputs[stage.collection].collection
+        before = _last(self.lower)
+        return Scan(_schema(of, names), lambda: iter(of.snapshot(before, columns=names)))
+
+    def updates(self, stage: FromCollection) -> Scan:
+        names, of = self.columns(stage), self.inputs[stage.collection].collection
+        return Scan(_schema(of, names), lambda: self._updates(of, names))
+
+    def _updates(self, of: Collection, names: list[str]) -> Iterator[pa.RecordBatch]:
+        start, birth = self.lower, self.definition.birth
+        if start is None:
+            yield from of.snapshot(birth, columns=names)
+            start = Frontier.past(birth)
+        if start < self.upper:
+            yield from of.updates(start, self.upper, columns=names)
+
+
+def _span(plan: ViewPlan, reads: _Reads) -> SpanRun:
+    birth = reads.definition.birth if reads.lower is None else None
+    emission = Emission(reads.lower is not None, birth)
+    return SpanRun(reads.view, plan, emission, reads.contents, reads.updates)
+
+
+def _schema(of: Collection, names: list[str]) -> pa.Schema:
+    updates = of.update_schema
+    return pa.schema([updates.field(name) for name in (*names, *of.domain.columns, DIFF)])
+
+
+def _last(frontier: Frontier | None) -> int:
+    """The last time before a frontier."""
+    if frontier is None or frontier.closed:
+        return TIME_MAX
+    return parts(frontier.just_before().elements[0])[0]
+
+
+def opened(lake: Naming, view: str, source: Source) -> Input:
+    """An input, found by its id.
+
+    Raises:
+        RebuildNeeded: it was dropped; a column has gone or changed; or rows of it were erased.
+    """
+    try:
+        found = lake.same_collection(source.id, source.name)
+    except (CollectionDropped, CollectionNotFound) as error:
+        raise RebuildNeeded(view, f"its input {source.name!r} was dropped") from error
+    version = shard_of(found).version()
+    return Input(found, current_names(view, source, version.state), version.upper)
+
+
+def plan_of(view: str, definition: Definition) -> ViewPlan:
+    """The stages of a view.
+
+    Raises:
+        RebuildNeeded: this process has another engine, or makes other stages of the query.
+    """
+    engine = engine_version()
+    if engine != definition.engine:
+        raise RebuildNeeded(view, f"it was made with {definition.engine}, and here is {engine}")
+    plan = _compiled(definition)
+    if identity(plan) != definition.plan:
+        raise RebuildNeeded(view, "this version of Tidelake computes its query in other stages")
+    return plan
+
+
+@lru_cache(maxsize=64)
+def _compiled(definition: Definition) -> ViewPlan:
+    return compiled(definition.sql, definition.schema_of)
+
+
+def keep_holds(view: Collection, definition: Definition, inputs: dict[str, Input], upper: Frontier) -> None:
+    """Let the inputs keep history from the last time before `upper` on: the next refresh reads from there.
+
+    Raises:
+        RebuildNeeded: an input has given it up already.
+    """
+    name = owner_of(view.id)
+    before = Frontier.of(definition.birth)
+    since = before if upper <= before else before.join(upper.just_before() if not upper.closed else upper)
+    for one in inputs.values():
+        held = shard_of(one.collection).known().critical.get(name)
+        if held is not None and since <= held.since:
+            continue
+        try:
+            hold = one.collection.critical_hold(name, name, since)
+            if hold.since < since:
+                hold.compare_and_downgrade_since(name, (name, since))
+        except HistoryCompacted as error:
+            reason = f"its input {one.collection.name!r} no longer has the history from {since} on"
+            raise RebuildNeeded(view.name, reason) from error
+        except UsageError:
+            # Another process has dropped the hold, with the view.
+            shard_of(view).alive()
+            raise

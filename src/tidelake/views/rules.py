@@ -1,0 +1,280 @@
+"""What each stage emits when its inputs change, as SQL: at each time what it is less what it was.
+
+Owns the four rules (map, join, count, redo) and the tables that they read and make. Must not know where rows
+come from, nor who runs the texts.
+
+The tables of a stage: `d3` has its updates of the span, with their times and multiplicities; `a3` its
+contents just before the span, at the time `BEFORE`, which is before all times of the span; `f3` is both. All
+are netted: no row is there twice, or with multiplicity 0. Keys of groups are equal if they are NOT DISTINCT;
+joins compare as their conditions say.
+
+The contents of a stage just before the span follow by the same rules: they are what the stage emits, at
+`BEFORE`, if the contents of its inputs come at that time (`contents`). So there is one text for each rule.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tidelake.views.plan import (
+    Constant,
+    Count,
+    FromCollection,
+    Join,
+    Map,
+    PlanColumn,
+    Redo,
+    Stage,
+    Union,
+    ViewPlan,
+    quoted,
+)
+
+BEFORE = -1
+"""The time of the contents just before a span."""
+_UNBORN = -2
+REPEATS_MAX = 1_000_000
+"""How often a row may be there where each time counts for itself, as for a median."""
+TOO_OFTEN = f"a row is there more than {REPEATS_MAX:,} times where an aggregate or window counts each time"
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What the updates that a stage emits depend on.
+
+    Attributes:
+        base: whether there are contents just before the span; else the view begins with it.
+        birth: the first time of the view, if it is in the span: what depends on no input begins there.
+        changes: the letter of the tables that have the updates of the inputs.
+    """
+
+    base: bool
+    birth: int | None = None
+    changes: str = "d"
+
+
+class Rules:
+    """The texts of a plan.
+
+    Attributes:
+        plan: the stages.
+        time: the column of the times of updates, without quotes; no column of a stage has this name.
+        count: that of multiplicities.
+    """
+
+    def __init__(self, plan: ViewPlan) -> None:
+        self.plan = plan
+        taken = {column.name.lower() for stage in plan.stages for column in stage.columns}
+        taken |= {one.name.lower() for s in plan.stages if isinstance(s, Count) for one in s.sums}
+        taken |= {one.name.lower() for s in plan.stages if isinstance(s, Redo) for one in s.calls}
+        self.time, self.count, self._point, self._next = (
+            _free(name, taken) for name in ("_t", "_m", "_p", "_n")
+        )
+        self._t, self._m, self._p, self._q = map(quoted, (self.time, self.count, self._point, self._next))
+
+    def updates(self, number: int, span: Emission) -> str:
+        """The query for `d{number}`, over the tables of the inputs of the stage.
+
+        Needs `d` of all inputs and, with `span.base`, `a` and `f`, if it is a join, count or redo.
+        """
+        return self._netted(self.plan.stages[number], self._emitted(number, span))
+
+    def contents(self, number: int) -> str:
+        """The query for `a{number}`, over tables `a` of its inputs."""
+        return self.updates(number, Emission(base=False, birth=BEFORE, changes="a"))
+
+    def _emitted(self, number: int, span: Emission) -> str:
+        match self.plan.stages[number]:
+            case FromCollection(_, _):
+                raise AssertionError("a collection is read, not computed")
+            case Constant() as stage:
+                return self._constant(stage, span)
+            case Map() as stage:
+                return self._map(stage, span)
+            case Union() as stage:
+                return " UNION ALL ".join(f"SELECT * FROM {span.changes}{n}" for n in stage.inputs)
+            case Join() as stage:
+                return self._join(stage, span)
+            case Count() as stage:
+                return self._counted(stage, span)
+            case Redo() as stage:
+                return self._redone(stage, span)
+
+    def _netted(self, stage: Stage, emitted: str) -> str:
+        """The sums of equal rows. -0.0 is 0.0, as it would be if the row were stored."""
+        names = [quoted(column.name) for column in stage.columns]
+        same = ", ".join(canonical(column) for column in stage.columns)
+        all_of = ", ".join([*names, self._t, self._m])
+        return (
+            f"SELECT {', '.join([*names, self._t])}, sum({self._m}) AS {self._m} FROM "
+            f"(SELECT {same}, {self._t}, {self._m} FROM ({emitted}) AS e({all_of})) "
+            f"GROUP BY ALL HAVING sum({self._m}) <> 0"
+        )
+
+    def _constant(self, stage: Constant, span: Emission) -> str:
+        at = "NULL" if span.birth is None else str(span.birth)
+        where = " WHERE false" if span.birth is None else ""
+        return f"SELECT *, {at}::BIGINT, 1::HUGEINT FROM ({stage.sql}){where}"
+
+    def _map(self, stage: Map, span: Emission) -> str:
+        select = ", ".join(stage.select)
+        source = f"{span.changes}{stage.input}"
+        if stage.where is not None:
+            source = f"(SELECT * FROM {source} AS i0 WHERE {stage.where})"
+        return f"SELECT {select}, i0.{self._t}, {stage.sign} * i0.{self._m} FROM {source} AS i0"
+
+    def _join(self, stage: Join, span: Emission) -> str:
+        """By the first input that changes: those before it as they were, those behind as they come."""
+        select, many = ", ".join(stage.select), range(len(stage.inputs))
+        time = f"greatest({', '.join(f'i{n}.{self._t}' for n in many)})"
+        product = " * ".join(f"i{n}.{self._m}" for n in many)
+        conditions = [one.sql for one in stage.equals] + ([f"({stage.where})"] if stage.where else [])
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        terms = []
+        for first in many if span.base else (0,):
+            behind = "f" if span.base else span.changes
+            tables = [f"a{n}" for n in stage.inputs[:first]] + [f"{span.changes}{stage.inputs[first]}"]
+            tables += [f"{behind}{n}" for n in stage.inputs[first + 1 :]]
+            source = ", ".join(f"{table} AS i{n}" for n, table in enumerate(tables))
+            terms.append(f"SELECT {select}, {time}, {product} FROM {source}{where}")
+        return " UNION ALL ".join(terms)
+
+    def _counted(self, stage: Count, span: Emission) -> str:
+        """By key the running sums after each time at which they change, and just before it."""
+        t, sign, times = self._t, self._q, self._p
+        keys, sums = [quoted(name) for name in stage.keys], [quoted(one.name) for one in stage.sums]
+        added = [f"sum(i0.{self._m} * ({one.value})) AS {quoted(one.name)}" for one in stage.sums]
+        of_keys = [f"i0.{key}" for key in keys]
+        changed = (
+            f"SELECT {_list(of_keys, [f'i0.{t}'], added)} FROM {span.changes}{stage.input} AS i0 "
+            f"GROUP BY {_list(of_keys, [f'i0.{t}'])}"
+        )
+        if not keys and span.birth is not None:
+            born = _list([f"{span.birth}::BIGINT AS {t}"], [f"0::HUGEINT AS {one}" for one in sums])
+            again = _list([t], [f"sum({one}) AS {one}" for one in sums])
+            changed = f"SELECT {again} FROM ({changed} UNION ALL SELECT {born}) GROUP BY {t}"
+        before, source, base = "", "changed AS c", ""
+        if span.base:
+            group = f" GROUP BY {_list(of_keys)}" if keys else ""
+            rows = _affected(f"a{stage.input}", keys)
+            before = f", before AS (SELECT {_list(of_keys, added, ['1'])} FROM {rows} AS i0{group})"
+            source += f" LEFT JOIN before AS b ON {_same('c', 'b', keys)}"
+            base = " + coalesce(b.{0}, 0)"
+        by = _list(f"c.{one}" for one in keys) or "NULL"
+        window = f"(PARTITION BY {by} ORDER BY c.{t} ROWS UNBOUNDED PRECEDING)"
+        total = [f"sum(c.{one}) OVER {window}{base.format(one)} AS {one}" for one in sums]
+        running = f"SELECT {_list([f'c.{k}' for k in keys], [f'c.{t}'], total)} FROM {source}"
+        at = _list([f"r.{one}" for one in keys], [f"r.{t}"])
+        both = (
+            f"SELECT {_list([at], [f'r.{one}' for one in sums])}, 1 AS {sign} FROM running AS r UNION ALL "
+            f"SELECT {_list([at], [f'r.{one} - c.{one} AS {one}' for one in sums])}, -1 AS {sign} "
+            f"FROM running AS r JOIN changed AS c ON {_same('r', 'c', [*keys, t])}"
+        )
+        # Without keys there is a group from the birth of the view on, whatever its sums are.
+        there = " OR ".join(f"{one} <> 0" for one in sums)
+        if not keys:
+            there = "true" if span.birth is None else f"{sign} > 0 OR {t} <> {span.birth}"
+        kept = f"(SELECT * FROM ({both}) WHERE {there})"
+        counted = f"SELECT g.*, ({stage.times})::HUGEINT AS {times} FROM {kept} AS g"
+        return (
+            f"WITH changed AS MATERIALIZED ({changed}){before}, running AS MATERIALIZED ({running}) "
+            f"SELECT {', '.join(stage.select)}, g.{t}, g.{sign} * g.{times} "
+            f"FROM (SELECT * FROM ({counted}) WHERE {times} > 0) AS g"
+        )
+
+    def _redone(self, stage: Redo, span: Emission) -> str:
+        """By key the result at each time at which a row of it changes, less that at the time before."""
+        keys, point = [quoted(name) for name in stage.keys], self._p
+        columns = [quoted(one.name) for one in self.plan.stages[stage.input].columns]
+        changed = f"{span.changes}{stage.input}"
+        source = f"f{stage.input}" if span.base else changed
+        points = f"SELECT DISTINCT {_list(keys, [f'{self._t} AS {point}'])} FROM {changed}"
+        if not keys and span.birth is not None:
+            points += f" UNION SELECT {span.birth}::BIGINT AS {point}"
+        if span.base or (not keys and span.birth is None):
+            old = _list(keys, [f"{BEFORE}::BIGINT AS {point}"])
+            points = f"SELECT * FROM ({points}) UNION SELECT {old} FROM ({points})"
+        rows = (
+            f"SELECT {_list([f'p.{point}'], [f'i0.{one}' for one in columns])}, "
+            f"sum(i0.{self._m}) AS {self._m} FROM points AS p JOIN {source} AS i0 "
+            f"ON {_same('p', 'i0', keys)} AND i0.{self._t} <= p.{point} GROUP BY ALL HAVING sum(i0.{self._m}) > 0"
+        )
+        if stage.repeats:
+            # A row that is there 10^9 times would be 10^9 rows.
+            too_often = f"WHEN r.{self._m} > {REPEATS_MAX} THEN error('{TOO_OFTEN}')"
+            checked = f"CASE {too_often} ELSE r.{self._m}::BIGINT END"
+            copies = f"unnest(range({checked}))"
+            rows = f"SELECT r.* EXCLUDE ({self._m}), {copies} AS {self._m} FROM ({rows}) AS r"
+        call = [f"{one.function} AS {quoted(one.name)}" for one in stage.calls]
+        if stage.aggregate:
+            of_keys = [f"i0.{point}", *(f"i0.{key}" for key in keys)]
+            groups = f"SELECT {_list(of_keys, call)} FROM pointed AS i0 GROUP BY {_list(of_keys)}"
+            if not keys:
+                none = _list([f"p.{point}"], [f"x.{quoted(one.name)}" for one in stage.calls])
+                groups += (
+                    f" UNION ALL SELECT {none} FROM points AS p, "
+                    f"(SELECT {_list(call, ['1'])} FROM pointed AS i0 WHERE false) AS x "
+                    f"WHERE p.{point} NOT IN (SELECT {point} FROM pointed)"
+                )
+        else:
+            partition = _list([f"i0.{point}", *(f"i0.{key}" for key in keys)])
+            over = [
+                f"{one.function} OVER (PARTITION BY {partition} {one.over}) AS {quoted(one.name)}"
+                for one in stage.calls
+            ]
+            groups = (
+                f"SELECT {_list([f'i0.{point}'], [f'i0.{one}' for one in columns], over)} FROM pointed AS i0"
+            )
+        kept = f"(SELECT * FROM ({groups}) AS g WHERE {stage.where})" if stage.where else f"({groups})"
+        following = (
+            f"SELECT {_list(keys, [point])}, lead({point}) OVER (PARTITION BY {_list(keys) or 'NULL'} "
+            f"ORDER BY {point}) AS {self._q} FROM points"
+        )
+        answer = (
+            f"SELECT {', '.join(stage.select)}, g.{point}, n.{self._q} FROM {kept} AS g JOIN following AS n "
+        )
+        if keys:
+            # The keys of a result are found by those of the group, which `select` need not show.
+            answer += f"ON {_same('n', 'g', [*keys, point])}"
+        else:
+            answer += f"ON n.{point} = g.{point}"
+        names = _list([quoted(one.name) for one in stage.columns])
+        return (
+            f"WITH points AS MATERIALIZED ({points}), pointed AS MATERIALIZED ({rows}), "
+            f"following AS MATERIALIZED ({following}), answer AS MATERIALIZED (SELECT * FROM ({answer}) "
+            f"AS y({names}, {point}, {self._q})) "
+            f"SELECT {names}, {point} AS {self._t}, 1::HUGEINT FROM answer "
+            f"WHERE {point} <> {self._old(span)} "
+            f"UNION ALL SELECT {names}, {self._q}, -1::HUGEINT FROM answer WHERE {self._q} IS NOT NULL"
+        )
+
+    def _old(self, span: Emission) -> int:
+        """The point that is just before the span; what it shows was emitted before."""
+        return _UNBORN if span.birth == BEFORE else BEFORE
+
+
+def canonical(column: PlanColumn) -> str:
+    """A column as it would be read back if it were stored."""
+    name = quoted(column.name)
+    return f"{name} + 0 AS {name}" if column.type in ("FLOAT", "DOUBLE") else name
+
+
+def _affected(table: str, keys: Sequence[str]) -> str:
+    """The rows of a table whose keys change."""
+    if not keys:
+        return table
+    return f"(SELECT o.* FROM {table} AS o SEMI JOIN changed AS c ON {_same('o', 'c', keys)})"
+
+
+def _same(left: str, right: str, names: Iterable[str]) -> str:
+    return " AND ".join(f"{left}.{one} IS NOT DISTINCT FROM {right}.{one}" for one in names) or "true"
+
+
+def _list(*parts: Iterable[str]) -> str:
+    return ", ".join(one for several in parts for one in several)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

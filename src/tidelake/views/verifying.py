@@ -1,0 +1,81 @@
+"""Whether a view is what its query says: two multisets of rows compared.
+
+Sums of floats may differ in their last digits: a view has the exact sum, rounded once, an engine the sum in
+some order. Must not know where rows come from.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelake.tabletext import FieldsAsHtml
+
+_SHOWN = 5
+_NEAR = 1e-9
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Verified(FieldsAsHtml):
+    """What a comparison found.
+
+    Attributes:
+        view: its name.
+        time: that was compared.
+        equal: whether the view has the rows of its query.
+        rows: of the query.
+        missing: rows that the view lacks; the first ones.
+        unexpected: rows that it has too many; the first ones.
+    """
+
+    view: str
+    time: object
+    equal: bool
+    rows: int
+    missing: tuple[Row, ...] = ()
+    unexpected: tuple[Row, ...] = ()
+
+
+def compared(view: str, time: object, wanted: pa.Table, found: pa.Table) -> Verified:
+    """Compare the answer of a query with the contents of its view."""
+    want, have = Counter(_rows(wanted)), Counter(_rows(found))
+    missing, more = _sorted((want - have).elements()), _sorted((have - want).elements())
+    close = len(missing) == len(more) and all(map(_near, missing, more))
+    if close:
+        return Verified(view, time, equal=True, rows=wanted.num_rows)
+    return Verified(view, time, False, wanted.num_rows, tuple(missing[:_SHOWN]), tuple(more[:_SHOWN]))
+
+
+def _rows(table: pa.Table) -> Iterable[Row]:
+    columns = [map(_frozen, column.to_pylist()) for column in table.columns]
+    return zip(*columns, strict=True)
+
+
+def _frozen(value: object) -> object:
+    """A value that can be counted: NaN is one value, and -0.0 is 0.0."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float():
+            return value + 0.0
+        case list():
+            return tuple(map(_frozen, value))
+        case dict():
+            return tuple((name, _frozen(one)) for name, one in value.items())
+        case _:
+            return value
+
+
+def _sorted(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: ([repr(one) for one in row if not isinstance(one, float)], repr(row)))
+
+
+def _near(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=_NEAR, abs_tol=_NEAR)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_near, one, other))
+    return one == other

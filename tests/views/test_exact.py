@@ -1,0 +1,149 @@
+"""The judge of views: at every time the contents are those of the query, however a span is cut."""
+
+import random
+
+import pytest
+from plan_reference import evaluated, fill
+from span_histories import (
+    DATABASE,
+    TABLES,
+    TIMES,
+    answer,
+    at,
+    contents_of,
+    history,
+    refreshes,
+    rows_of,
+    schema_of,
+    span,
+)
+
+from tidelake.errors import RefreshFailed
+from tidelake.views.query.compile import compiled
+from tiers import rounds
+
+QUERIES = [
+    "SELECT k, x * 2 AS z FROM a WHERE x > 1 OR k IS NULL",
+    "SELECT a.k, x, y FROM a JOIN b ON a.k = b.k",
+    "SELECT p.k, q.x, r.x AS z FROM a p, a q, a r WHERE p.k = q.k AND q.x = r.k AND p.x <= r.x",
+    "SELECT k, count(*) AS n, count(x) AS c, sum(x) AS s, avg(x) AS m FROM a GROUP BY k",
+    "SELECT k, sum(y) AS s, avg(y) AS m FROM b GROUP BY k",
+    "SELECT count(*) AS n, sum(x) AS s FROM a",
+    "SELECT count(*) AS n FROM a WHERE x > 100",
+    "SELECT DISTINCT k FROM a",
+    "SELECT k FROM a UNION SELECT k FROM b",
+    "SELECT k FROM a EXCEPT SELECT k FROM b",
+    "SELECT k FROM a INTERSECT ALL SELECT k FROM b",
+    "SELECT a.k, x, s FROM a LEFT JOIN c ON a.k = c.k AND x > 1",
+    "SELECT a.k, x, c.k AS ck, s FROM a FULL JOIN c ON a.k = c.k",
+    "SELECT k, max(x) AS hi, min(x) AS lo FROM a GROUP BY k HAVING max(x) > 1",
+    "SELECT max(x) AS hi, count(DISTINCT k) AS n FROM a",
+    "SELECT k, x, row_number() OVER (PARTITION BY k ORDER BY x, f) AS r FROM a",
+    "SELECT k, x FROM a QUALIFY row_number() OVER (PARTITION BY k ORDER BY x DESC, f) <= 2",
+    "SELECT k, x FROM a WHERE k IN (SELECT k FROM b)",
+    "SELECT k, x FROM a WHERE x NOT IN (SELECT k FROM b)",
+    "SELECT k, x FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.y > a.x)",
+    "SELECT k, (SELECT count(*) FROM b WHERE b.k = a.k) AS n FROM a",
+    "SELECT k, s FROM c WHERE k > (SELECT avg(k) FROM b)",
+    "SELECT k, string_agg(s, ',' ORDER BY s) AS t FROM c GROUP BY k",
+    "SELECT v.k, x FROM a JOIN (VALUES (1, 2), (3, 4)) v(k, z) ON a.k = v.k",
+    "SELECT k, count(*) FILTER (WHERE x > 1) AS n FROM a GROUP BY k",
+    "WITH t AS (SELECT k, count(*) AS n FROM a GROUP BY k) SELECT t.n, count(*) AS m FROM t GROUP BY t.n",
+    "WITH t AS (SELECT k, count(*) AS n FROM a GROUP BY k) SELECT b.k, y, n FROM b LEFT JOIN t ON b.k = t.k",
+    "SELECT DISTINCT m.hi FROM (SELECT k, max(x) AS hi FROM a GROUP BY k) m JOIN c ON c.k = m.k",
+]
+# In each run; the others take time to compile.
+SOME = {3, 5, 9, 12, 16, 20}
+EACH = [
+    sql if number in SOME else pytest.param(sql, marks=pytest.mark.full) for number, sql in enumerate(QUERIES)
+]
+FLOATS = ["SELECT k, sum(f) AS s FROM a GROUP BY k", "SELECT sum(f) AS s FROM a"]
+
+
+def given(rng, *, negative=False):
+    return {name: history(rng, name, negative=negative) for name in TABLES}
+
+
+def cuts(rng, birth):
+    return sorted({TIMES, *(rng.randrange(birth + 1, TIMES) for _ in range(rng.randrange(1, 4)))})
+
+
+@pytest.mark.grows
+@pytest.mark.parametrize("sql", EACH)
+def test_contents_are_those_of_the_query_at_every_time(sql, rng):
+    plan = compiled(sql, schema_of)
+    for _ in rounds(fast=1, full=8, soak=100):
+        tables, birth = given(rng), rng.choice((0, 0, 2))
+        several = refreshes(plan, tables, cuts(rng, birth), birth)
+        assert several == span(plan, tables, None, TIMES, birth), "the updates depend on the cuts"
+        for time in range(birth, TIMES):
+            assert at(several, time) == answer(sql, tables, time), (time, tables)
+
+
+@pytest.mark.grows
+@pytest.mark.parametrize("sql", EACH)
+def test_while_rows_are_missing_the_contents_are_those_of_the_stages(sql, rng):
+    plan = compiled(sql, schema_of)
+    for _ in rounds(fast=1, full=4, soak=50):
+        tables = given(rng, negative=True)
+        found = refreshes(plan, tables, cuts(rng, 0), 0)
+        assert found == span(plan, tables, None, TIMES, 0), "the updates depend on the cuts"
+        for time in range(TIMES):
+            assert at(found, time) == whole(plan, tables, time), (time, tables)
+
+
+def whole(plan, tables, time):
+    """The answer of the stages over whole contents."""
+    connection = DATABASE.connection
+    for name, columns in TABLES.items():
+        fill(connection, name, columns, contents_of(tables[name], time))
+    evaluated(plan, connection)
+    last = f"SELECT * FROM __s{len(plan.stages) - 1}"
+    found = {row[:-1]: row[-1] for row in rows_of(connection.sql(last).to_arrow_table())}
+    DATABASE.clear()
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sql", FLOATS)
+def test_a_sum_of_floats_is_the_same_however_a_span_is_cut(sql):
+    rng, plan = random.Random(4), compiled(sql, schema_of)
+    for _ in range(3):
+        tables = given(rng)
+        assert refreshes(plan, tables, [1, 2, 3, 4, 5, 6], 0) == span(plan, tables, None, TIMES, 0)
+
+
+def test_a_join_shows_a_pair_from_the_later_of_its_times_on():
+    plan = compiled("SELECT a.k FROM a JOIN b ON a.k = b.k", schema_of)
+    tables = {"a": [(1, 1, 0.5, 1, 1)], "b": [(1, None, 0, 1)]}
+    assert span(plan, tables, None, 2, 0) == {(1, 1): 1}
+
+
+def test_both_sides_of_a_join_change_in_one_refresh():
+    plan = compiled("SELECT a.k FROM a JOIN b ON a.k = b.k", schema_of)
+    tables = {"a": [(1, 1, 0.5, 2, 1)], "b": [(1, None, 1, 1)]}
+    assert refreshes(plan, tables, [1, 3], 0) == {(1, 2): 1}
+
+
+def test_a_group_that_owes_a_row_remembers_its_sum():
+    plan = compiled("SELECT k, count(*) AS n, sum(x) AS s FROM a GROUP BY k", schema_of)
+    tables = {"a": [(1, 5, None, 0, 1), (1, 2, None, 1, -1), (1, 2, None, 2, 2)]}
+    found = refreshes(plan, tables, [1, 2, 3], 0)
+    assert [at(found, time) for time in range(3)] == [{(1, 1, 5): 1}, {}, {(1, 2, 7): 1}]
+
+
+def test_a_row_that_is_there_too_often_is_not_expanded():
+    plan = compiled("SELECT k, median(x) AS m FROM a GROUP BY k", schema_of)
+    with pytest.raises(RefreshFailed, match=r"more than 1,000,000 times"):
+        span(plan, {"a": [(1, 2, None, 0, 10**9)]}, None, 1, 0)
+
+
+def test_what_does_not_change_is_not_computed():
+    plan = compiled("SELECT a.k, y FROM a JOIN b ON a.k = b.k", schema_of)
+    tables = {"a": [(1, 1, 0.5, 0, 1)], "b": [(1, None, 0, 1)]}
+    assert span(plan, tables, 1, 2, 0) == {}
+
+
+def test_names_of_columns_of_the_rules_are_free():
+    plan = compiled('SELECT k AS _t, x AS _m, f AS "_P" FROM a', schema_of)
+    assert span(plan, {"a": [(1, 2, 0.5, 0, 1)]}, None, 1, 0) == {(1, 2, "0.5", 0): 1}

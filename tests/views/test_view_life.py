@@ -1,0 +1,280 @@
+"""Views in a lake: who writes to them, what they hold, what becomes of them when their inputs change."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import tidelake
+from tidelake.errors import (
+    CollectionExists,
+    CollectionInUse,
+    CollectionIsView,
+    HistoryCompacted,
+    NotYetClosed,
+    RebuildNeeded,
+    RefreshFailed,
+    UsageError,
+)
+from tidelake.views.definition import Definition, owner_of
+from tidelake.views.refresh import plan_of
+
+SUMS = "SELECT k, count(*) AS n, sum(x) AS s FROM a GROUP BY k"
+
+
+@pytest.fixture
+def lake(tmp_path):
+    with tidelake.open(tmp_path / "lake") as opened:
+        opened.create("a", {"id": "int64", "k": "int32", "x": "int32"}, key=["id"])
+        yield opened
+
+
+def rows(*given):
+    """Rows (id, k, x, time, diff) as a table."""
+    names = ("id", "k", "x", "_time", "_diff")
+    types = (pa.int64(), pa.int32(), pa.int32(), pa.int64(), pa.int64())
+    columns = [pa.array([row[i] for row in given], type_) for i, type_ in enumerate(types)]
+    return pa.table(dict(zip(names, columns, strict=True)))
+
+
+def contents(view, time=None):
+    found = view.snapshot(time).read_all().drop_columns(["_time", "_diff"])
+    return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
+
+
+def test_a_late_correction_needs_nothing(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1), (2, 7, 5, 1, 1)), upper=2)
+    view = lake.view("v", SUMS)
+    assert contents(view, 0) == [(7, 1, 10)] and contents(view, 1) == [(7, 2, 15)]
+    a.append(rows((2, 7, 5, 2, -1), (2, 8, 6, 2, 1), (3, 8, 1, 3, 1)), upper=5)
+    (done,) = lake.refresh("v")
+    assert (done.view, done.rows, str(done.upper), done.already) == ("v", 5, "[5]", False)
+    assert contents(view, 1) == [(7, 2, 15)] and contents(view, 2) == [(7, 1, 10), (8, 1, 6)]
+    assert contents(view) == [(7, 1, 10), (8, 2, 7)]
+    assert all(lake.verify("v", at=time).equal for time in range(5))
+    assert lake.refresh()[0].already
+
+
+def test_only_its_refresh_writes_to_it(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    view = lake.view("v", SUMS)
+    row = pa.table({"k": pa.array([7], pa.int32()), "n": [1], "s": pa.array([1], pa.decimal128(38, 0))})
+    timed = row.append_column("_time", pa.array([5]))
+    calls = (
+        lambda: view.append(row),
+        lambda: view.append(timed, lower=0, upper=6),
+        lambda: view.compare_and_append(timed, 1, 6),
+        lambda: view.append(row, token="once"),
+        lambda: view.upsert(row),
+        lambda: view.replace(row.slice(0, 0)),
+        lambda: view.delete(where="TRUE"),
+        lambda: view.stage(timed),
+        lambda: view.seal(9),
+        lambda: view.writer("w").append(row, sequence=1),
+        lambda: view.erase([7], reason="asked for"),
+        lambda: view.evolve(rename={"k": "key"}),
+        lambda: lake.write({"v": row}),
+        lambda: lake.seal({"v": 9}),
+        lambda: lake.write({"v": row, "a": rows((2, 7, 1, 4, 1)).drop_columns(["_time"])}),
+    )
+    for call in calls:
+        with pytest.raises(CollectionIsView, match="collection 'v' is a view"):
+            call()
+    assert lake["v"].upper == view.upper and contents(view) == [(7, 1, 10)]
+    fork = lake.fork("v", "mine")
+    fork.append(row)
+    assert not lake.verify("v").missing and fork.state().owned is None
+
+
+def test_it_begins_where_all_inputs_have_history(lake):
+    a, b = lake["a"], lake.create("b", {"k": "int32"}, key=["k"])
+    a.append(rows((1, 7, 10, 0, 1)), upper=6)
+    b.append(pa.table({"k": pa.array([7], pa.int32()), "_time": [1]}), upper=4)
+    b.advance_since(3)
+    view = lake.view("v", "SELECT a.k, x FROM a JOIN b ON a.k = b.k")
+    assert str(view.since) == "[3]" and str(view.upper) == "[4]"
+    assert contents(view, 3) == [(7, 10)]
+    with pytest.raises(HistoryCompacted):
+        view.snapshot(2)
+    with pytest.raises(NotYetClosed):
+        view.snapshot(4)
+
+
+def test_a_view_of_nothing_has_its_row_from_its_birth_on(lake):
+    view = lake.view("v", "SELECT count(*) AS n FROM a WHERE x > 100")
+    with pytest.raises(NotYetClosed):
+        view.snapshot()
+    lake["a"].seal(3)
+    lake.refresh()
+    assert contents(view, 0) == contents(view, 2) == [(0,)]
+
+
+def test_views_stand_on_views_and_are_refreshed_in_order(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1), (2, 8, 10, 0, 1)), upper=1)
+    lake.view("z", SUMS)
+    lake.view("b", "SELECT s, count(*) AS groups FROM z GROUP BY s")
+    lake["a"].append(rows((3, 9, 10, 1, 1)), upper=2)
+    assert [one.view for one in lake.refresh("b")] == ["z", "b"]
+    assert [row[1] for row in contents(lake["b"])] == [3]
+    assert lake.verify("b").equal
+    assert [one.view for one in lake.refresh()] == ["z", "b"]
+
+
+def test_it_holds_what_the_next_refresh_reads_and_no_more(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=5)
+    view = lake.view("v", SUMS)
+    name = owner_of(view.id)
+    assert str(a.state().critical[name].since) == "[4]"
+    a.seal(9)
+    a.advance_since(8)
+    assert str(a.since) == "[4]"
+    lake.refresh()
+    assert str(a.since) == "[8]"
+    with pytest.raises(CollectionInUse, match="view"):
+        lake.drop("a")
+    lake.drop("v")
+    assert not a.state().critical and lake.drop("a")
+
+
+def test_a_hold_that_was_lost_is_taken_again_or_the_view_must_be_rebuilt(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=5)
+    view = lake.view("v", SUMS)
+    name = owner_of(view.id)
+    a.critical_hold(name).drop()
+    a.append(rows((2, 7, 1, 6, 1)), upper=8)
+    assert not lake.refresh()[0].already and name in a.state().critical
+    a.critical_hold(name).drop()
+    a.append(rows((3, 7, 1, 9, 1)), upper=12)
+    a.advance_since(11)
+    with pytest.raises(RebuildNeeded, match=r"no longer has the history .* lake.rebuild\('v'\)"):
+        lake.refresh()
+    assert contents(view, 7) == [(7, 2, 11)]
+    rebuilt = lake.rebuild("v")
+    assert contents(rebuilt) == [(7, 3, 12)] and "v (rebuilding)" not in lake
+    assert [*a.state().critical] == [owner_of(rebuilt.id)]
+
+
+def test_holds_of_views_that_are_gone_are_dropped_by_the_next_refresh_of_all(lake):
+    a = lake["a"]
+    a.seal(3)
+    a.critical_hold(owner_of("0" * 32))
+    a.critical_hold("mine")
+    lake.refresh()
+    assert [*a.state().critical] == ["mine"]
+
+
+def test_inputs_and_columns_are_found_by_their_ids(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("v", SUMS)
+    lake.rename("a", "b")
+    a.evolve(rename={"x": "y"})
+    a.evolve(a.schema.append(pa.field("x", pa.string())))
+    a.append(
+        pa.table({"id": [2], "k": pa.array([7], pa.int32()), "y": pa.array([1], pa.int32()), "x": ["?"]})
+    )
+    lake.refresh()
+    assert contents(lake["v"]) == [(7, 2, 11)] and lake.verify("v").equal
+
+
+@pytest.mark.parametrize("change", ["widened", "dropped", "erased", "gone"])
+def test_an_input_that_has_become_something_else_stops_the_view(lake, change):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=1)
+    view = lake.view("v", SUMS)
+    match change:
+        case "widened":
+            a.evolve(pa.schema([("id", pa.int64()), ("k", pa.int32()), ("x", pa.int64())]))
+        case "dropped":
+            a.evolve(pa.schema([("id", pa.int64()), ("k", pa.int32())]), drop=["x"])
+        case "erased":
+            a.erase([1], reason="asked for")
+        case "gone":
+            lake.drop("a", force=True)
+    if change != "gone":
+        a.seal(4)
+    with pytest.raises(RebuildNeeded, match=r"lake.rebuild\('v'\)"):
+        lake.refresh()
+    assert contents(view) == [(7, 1, 10)] and str(view.upper) == "[1]"
+    if change in ("widened", "erased"):
+        assert contents(lake.rebuild("v")) == ([] if change == "erased" else [(7, 1, 10)])
+
+
+def test_a_column_that_the_query_does_not_use_may_go(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("v", "SELECT k FROM a")
+    a.evolve(pa.schema([("id", pa.int64()), ("k", pa.int32())]), drop=["x"])
+    a.seal(4)
+    lake.refresh()
+    assert lake.verify("v").equal and str(lake["v"].upper) == "[4]"
+
+
+def test_a_query_without_an_answer_stops_the_refresh_and_leaves_nothing(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=1)
+    view = lake.view("v", "SELECT k, CAST(x AS TINYINT) AS x FROM a")
+    a.append(rows((2, 7, 1000, 1, 1)), upper=2)
+    before = view.state().seqno
+    with pytest.raises(RefreshFailed, match=r"view 'v' cannot be refreshed: its stage \d+ \(map\).*1000"):
+        lake.refresh()
+    assert lake["v"].state().seqno == before and contents(view) == [(7, 10)]
+
+
+def test_a_definition_of_another_engine_or_plan_is_not_gone_on_with(lake):
+    lake["a"].seal(1)
+    view = lake.view("v", SUMS)
+    definition = Definition.of("v", view.state())
+    assert plan_of("v", definition)
+    for other, why in (({"engine": "duckdb 1.0"}, "duckdb 1.0"), ({"plan": "0"}, "other stages")):
+        with pytest.raises(RebuildNeeded, match=why):
+            plan_of("v", replace(definition, **other))
+
+
+def test_what_cannot_be_a_view_is_refused_and_nothing_is_made(lake):
+    lake.create("days", {"k": "int32"}, key=["k"], time="date")
+    lake.create("pairs", {"k": "int32"}, key=["k"], time="tuple(2)")
+    wrong = {
+        "SELECT days.k FROM days JOIN a ON a.k = days.k": "need the same",
+        "SELECT k FROM pairs": "times with an order",
+        "SELECT k FROM nowhere": "nowhere",
+        "SELECT 1 AS one": "no collection",
+        "SELECT k, now() AS t FROM a": "now",
+        "SELECT k, to_days(k) AS i FROM a": "cast it",
+    }
+    for sql, why in wrong.items():
+        with pytest.raises(UsageError, match=why):
+            lake.view("v", sql)
+    with pytest.raises(CollectionExists, match="no view"):
+        lake.view("a", "SELECT k FROM a")
+    lake.view("v", SUMS)
+    assert lake.view("v", SUMS).id == lake["v"].id
+    with pytest.raises(CollectionExists, match="another query"):
+        lake.view("v", "SELECT k FROM a")
+    with pytest.raises(UsageError, match="no view"):
+        lake.verify("a")
+    assert lake.list() == ["a", "days", "pairs", "v"]
+
+
+def test_explain_shows_the_stages(lake):
+    lake.view("v", "SELECT max(x) AS hi FROM a")
+    found = lake.explain("v")
+    assert found.sql == "SELECT max(x) AS hi FROM a" and "redo" in str(found) and found.stages
+
+
+def test_a_view_that_was_tampered_with_does_not_verify(lake):
+    from tidelake.lake.api.handle import shard_of
+
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=2)
+    lake.view("v", "SELECT k, x FROM a")
+    strange = lake["v"]
+    shard_of(strange).writes_as = owner_of(strange.id)
+    more = pa.table({"k": pa.array([1], pa.int32()), "x": pa.array([1], pa.int32()), "_time": [2]})
+    lake["a"].seal(3)
+    strange.compare_and_append(more, 2, 3)
+    found = lake.verify("v")
+    assert not found.equal and found.unexpected == ((1, 1),) and not found.missing
+    assert lake.verify("v", at=1).equal
