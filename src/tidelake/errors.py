@@ -36,7 +36,7 @@ names the object and, if there is one, the remedy.
     ├── ForkExpired                   the fork was not finished in time: fork again
     ├── ErasureWaits                  rows are to be erased, and stay until something else is done: do that
     ├── RowsErased                    an index of a collection has rows that were erased since: make it anew
-    ├── RefreshFailed                 a view cannot be computed for the next times: correct its inputs
+    ├── RefreshFailed                 the query of a view has no answer at a time: make it with another query
     ├── RebuildNeeded                 a view can no longer be refreshed: rebuild it
     ├── StoreUnavailable              the store certainly did not do it: try again later
     ├── OutOfThreads                  the system starts no further thread: do less at a time
@@ -492,8 +492,8 @@ class RefreshFailed(TidelakeError):
 
     def __str__(self) -> str:
         return (
-            f"view {self.view!r} cannot be refreshed: its stage {self.stage} fails: {self.reason}; correct the "
-            "inputs at these times, or make the view with a query that has an answer for them"
+            f"view {self.view!r} cannot be refreshed: its stage {self.stage} fails: {self.reason}; make it "
+            "with a query that has an answer at these times, such as with TRY(...) or TRY_CAST"
         )
 
 

@@ -35,7 +35,7 @@ class SourceColumn:
 
 
 @dataclass(frozen=True)
-class Source:
+class ViewSource:
     """An input.
 
     Attributes:
@@ -68,7 +68,7 @@ class Definition:
     sql: str
     engine: str
     birth: int
-    sources: tuple[Source, ...]
+    sources: tuple[ViewSource, ...]
     plan: str
     dialect: str = "duckdb"
     format: int = FORMAT
@@ -92,7 +92,7 @@ class Definition:
                 view, f"its definition has format {told['format']}, and this version has {FORMAT}"
             )
         sources = tuple(
-            Source(
+            ViewSource(
                 one["name"],
                 one["id"],
                 tuple(SourceColumn(**column) for column in one["columns"]),
@@ -102,7 +102,7 @@ class Definition:
         )
         return cls(**{**told, "sources": sources})
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> ViewSource:
         """The input that the query calls so."""
         return next(one for one in self.sources if one.name == name)
 
@@ -127,7 +127,7 @@ def identity(plan: ViewPlan) -> str:
     return blake2b(repr(plan.stages).encode(), digest_size=16).hexdigest()
 
 
-def current_names(view: str, source: Source, state: ShardState) -> dict[str, str]:
+def current_names(view: str, source: ViewSource, state: ShardState) -> dict[str, str]:
     """The present names of the columns of an input, by the names in the query.
 
     Raises:

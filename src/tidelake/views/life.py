@@ -25,7 +25,7 @@ from tidelake.lake.api.naming import Naming
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
-from tidelake.views.definition import Definition, Source, SourceColumn, identity, is_owner, owner_of
+from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity, is_owner, owner_of
 from tidelake.views.explaining import Explained, explained
 from tidelake.views.plan import ViewPlan
 from tidelake.views.query.compile import compiled
@@ -39,7 +39,7 @@ class _Named:
     """The collections that a text may name, as it is compiled."""
 
     lake: Naming
-    found: dict[str, tuple[Collection, Source]]
+    found: dict[str, tuple[Collection, ViewSource]]
 
     def schema_of(self, name: str) -> dict[str, str] | None:
         if name not in self.found:
@@ -83,11 +83,11 @@ def make(
     return made
 
 
-def _source(name: str, one: Collection) -> Source:
+def _source(name: str, one: Collection) -> ViewSource:
     state = shard_of(one).version().state
     engine = types_of(row_schema(state.schema))
     columns = tuple(SourceColumn(c.name, c.id, str(c.type), engine[c.name]) for c in state.schema.columns)
-    return Source(name, one.id, columns, tuple(sorted(state.erasures)))
+    return ViewSource(name, one.id, columns, tuple(sorted(state.erasures)))
 
 
 def _check_units(used: Sequence[Collection]) -> None:
@@ -109,7 +109,7 @@ def _since(one: Collection) -> int:
     raise UsageError(f"{one.name!r} is closed for good, and has given up its history: nothing can be read")
 
 
-def _same(lake: Naming, name: str, sql: str, sources: tuple[Source, ...]) -> Collection:
+def _same(lake: Naming, name: str, sql: str, sources: tuple[ViewSource, ...]) -> Collection:
     """The view of this name, if it is what was asked for."""
     view = lake.collection(name)
     definition = Definition.of(name, view.state())

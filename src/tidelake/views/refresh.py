@@ -30,7 +30,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import TIME_MAX, parts
 from tidelake.tabletext import FieldsAsHtml
-from tidelake.views.definition import Definition, Source, current_names, identity, owner_of
+from tidelake.views.definition import Definition, ViewSource, current_names, identity, owner_of
 from tidelake.views.plan import FromCollection, ViewPlan
 from tidelake.views.query.compile import compiled
 from tidelake.views.rules import Emission
@@ -163,7 +163,7 @@ def _last(frontier: Frontier | None) -> int:
     return parts(frontier.just_before().elements[0])[0]
 
 
-def opened(lake: Naming, view: str, source: Source) -> Input:
+def opened(lake: Naming, view: str, source: ViewSource) -> Input:
     """An input, found by its id.
 
     Raises:

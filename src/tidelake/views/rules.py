@@ -196,7 +196,8 @@ class Rules:
         rows = (
             f"SELECT {_list([f'p.{point}'], [f'i0.{one}' for one in columns])}, "
             f"sum(i0.{self._m}) AS {self._m} FROM points AS p JOIN {source} AS i0 "
-            f"ON {_same('p', 'i0', keys)} AND i0.{self._t} <= p.{point} GROUP BY ALL HAVING sum(i0.{self._m}) > 0"
+            f"ON {_same('p', 'i0', keys)} AND i0.{self._t} <= p.{point} "
+            f"GROUP BY ALL HAVING sum(i0.{self._m}) > 0"
         )
         if stage.repeats:
             # A row that is there 10^9 times would be 10^9 rows.

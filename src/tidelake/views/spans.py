@@ -38,20 +38,6 @@ from tidelake.views.rules import BEFORE, Emission, Rules
 _SETTINGS = (*DUCKDB_SETTINGS, "SET default_null_order = 'nulls_last'", "SET preserve_insertion_order = true")
 _ANSWER = "tidelake_answer"
 _TIME = "_time"
-# Types that are not read back from a collection as they were.
-_LOST = (
-    "INTERVAL",
-    "MAP",
-    "BIT",
-    "ENUM",
-    "UUID",
-    "UNION",
-    "UHUGEINT",
-    "TIME WITH TIME ZONE",
-    "TIMETZ",
-    "VARIANT",
-)
-
 Reads = Callable[[FromCollection], Scan]
 """Reads rows of a collection: the columns of the stage, in its order, then times and multiplicities."""
 
@@ -116,18 +102,7 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def answer_schema(columns: Columns) -> pa.Schema:
-    """The columns of a view as a collection has them.
-
-    Raises:
-        UsageError: a column has a type that a collection would not give back.
-    """
-    for column in columns:
-        kind = column.type.upper()
-        if kind.startswith(_LOST) or any(f" {lost}" in f" {kind}" for lost in _LOST if lost != "MAP"):
-            raise UsageError(
-                f"column {column.name!r} of the view is {column.type}, which a collection cannot hold as "
-                "it is: cast it, such as to VARCHAR"
-            )
+    """The columns of a view as a collection has them."""
     with Database() as database:
         _make(database, _ANSWER, columns)
         found: pa.Schema = database.connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_table().schema

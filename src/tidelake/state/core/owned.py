@@ -12,7 +12,7 @@ from tidelake.state.core.state import Owned, ShardState
 
 
 def with_owner(first: ShardState, owned: Owned, since: Frontier) -> ShardState:
-    """The first state of a shard that has an owner. History begins at `since`: earlier times are never read."""
+    """The first state of a shard that has an owner. Times before `since` are never read."""
     return replace(first, owned=owned, retained=first.retained.join(since))
 
 
