@@ -5,6 +5,7 @@ Files are copied while the log that wrote them is open, which is what a kill lea
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -21,6 +22,8 @@ from tidelake.store.protocols import Entry
 from tiers import examples, rounds
 
 SECTOR = 512
+DAMAGES = ("flip", "flip", "cut", "zero", "older log", "older end", "older record")
+PLACES_LEAST = 2_000  # that a soak damages
 ENTRIES = 30
 
 
@@ -117,6 +120,45 @@ def test_no_flipped_bit_hides_what_was_acknowledged(written: Path) -> None:
 
     judged()
     assert "damaged" in found
+
+
+def damage(place: Path, older: Path, how: str, draw: Random) -> None:
+    """Damage a copy of the files in one place, in some way."""
+    path = place / "k" / "log"
+    content, at = bytearray(path.read_bytes()), draw.randrange(used_bytes(place))
+    match how:
+        case "flip":
+            flip(path, at, draw.randrange(8))
+        case "cut":
+            path.write_bytes(content[:at])
+        case "zero":
+            start = at // SECTOR * SECTOR
+            content[start : start + SECTOR] = bytes(len(content[start : start + SECTOR]))
+            path.write_bytes(content)
+        case "older log":
+            shutil.copy(older / "k" / "log", path)
+        case "older end":
+            path.write_bytes(content[:at] + (older / "k" / "log").read_bytes()[at:])
+        case "older record":
+            shutil.copy(older / "k" / "published", place / "k" / "published")
+
+
+@pytest.mark.grows
+def test_no_damage_at_any_place_hides_what_was_acknowledged(
+    tmp_path: Path, rng: Random, record_property: Callable[[str, object], None]
+) -> None:
+    log = FramedVersionLog(str(tmp_path / "written"))
+    extend(log, "k", *range(10))
+    older = copied(tmp_path / "written", "older")
+    extend(log, "k", *range(10, ENTRIES))
+    log.close()
+    found: Counter[tuple[str, str]] = Counter()
+    for _ in rounds(fast=0.3, full=5, soak=60, least=12, soak_until=lambda: found.total() >= PLACES_LEAST):
+        place, how = copied(tmp_path / "written", "damaged"), rng.choice(DAMAGES)
+        damage(place, older, how, rng)
+        found[how, judge(place)] += 1
+    assert {answer for how, answer in found if how.startswith("older")} == {"damaged", "whole"}
+    record_property("figures", f"{found.total()} places, none of which gave a wrong answer: {dict(found)}")
 
 
 @pytest.mark.grows
