@@ -10,15 +10,13 @@ both succeed. Names of large objects hold a fresh id, so both are the same put, 
 
 import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from tidelake.errors import BlobExists, BlobNotFound, StoreUnavailable
 from tidelake.store.names import check_name, check_prefix, check_range
 from tidelake.store.objects.bucket import MULTIPART_BYTES, Bucket
 from tidelake.store.protocols import BlobInfo
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from tidelake.store.reader import read_through
 
 
 class ObjectBlobStore:
@@ -96,28 +94,20 @@ class ObjectBlobStore:
         found = self._bucket.head(check_name(name))
         if found is None:
             raise BlobNotFound(name)
-        return cast(BinaryIO, _Reader(self._bucket, name, found.size_bytes))
+        cursor = cast(BinaryIO, _Cursor(self._bucket, name, found.size_bytes))
+        return read_through(cursor, lambda inner, size: inner.read(size))
 
     def close(self) -> None:
         """Close the bucket."""
         self._bucket.close()
 
 
-class _Reader(io.RawIOBase):
-    """An object as a file: each read is one request."""
+class _Cursor:
+    """A place in an object, as much of a file as `read_through` asks for: each read is one request."""
 
     def __init__(self, bucket: Bucket, key: str, size_bytes: int) -> None:
-        super().__init__()
-        self._bucket = bucket
-        self._key = key
-        self._size = size_bytes
+        self._bucket, self._key, self._size = bucket, key, size_bytes
         self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     def tell(self) -> int:
         return self._position
@@ -127,20 +117,12 @@ class _Reader(io.RawIOBase):
         self._position = max(0, from_ + offset)
         return self._position
 
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read(self, size: int, /) -> bytes:
         left = max(0, self._size - self._position)
-        wanted = left if size is None or size < 0 else min(size, left)
-        if wanted == 0:
-            return b""
-        data = self._bucket.get(self._key, self._position, wanted)
+        wanted = left if size < 0 else min(size, left)
+        data = self._bucket.get(self._key, self._position, wanted) if wanted else b""
         self._position += len(data)
         return data
 
-    def readall(self) -> bytes:
-        return self.read()
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
+    def close(self) -> None:
+        """Nothing is open."""
