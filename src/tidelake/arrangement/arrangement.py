@@ -134,7 +134,7 @@ class Arrangement(ArrangementReads):
         world = Env() if env is None else env
         spine, home, found = restored(path, number, directory=directory, config=config, env=world)
         # A checkpoint that followed a collection becomes a new arrangement, which follows none.
-        id_ = found.owner if found.followed is None else world.ids.fresh()
+        id_ = found.arrangement if found.followed is None else world.ids.fresh()
         return cls(spine, home, world, found.content, id_)
 
     # Contents

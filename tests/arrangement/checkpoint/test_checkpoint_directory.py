@@ -37,7 +37,7 @@ DOMAIN = TimeDomain("counter")
 def wanted(content, names):
     """A checkpoint of batches whose files hold their own names, repeated."""
     batches = tuple(SavedBatch(name, len(name), 0, len(bytes_of(name))) for name in names)
-    return Checkpoint(0, content, 7, SCHEMA, DOMAIN, Frontier.of(3), batches, arrangement="a")
+    return Checkpoint(0, content, 7, SCHEMA, DOMAIN, Frontier.of(3), batches, None, "a")
 
 
 def bytes_of(name):

@@ -1,5 +1,6 @@
 """Folders of batch files: they go with their last user, and what a process that was killed left goes too."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -56,11 +57,51 @@ def test_what_is_in_use_stays_and_what_a_killed_process_left_goes(tmp_path):
     mine.release()
 
 
+@pytest.mark.parametrize("call", ["open", "fcntl.flock", "os.rename"])
+def test_a_folder_whose_process_was_killed_before_it_had_its_name_goes(tmp_path, call):
+    code = f"""
+import os, sys
+from tidelake.arrangement.checkpoint.home import Home
+def killed(event, args):
+    if event == {call!r} and (event != "open" or "tidelake-new-" in str(args[0])):
+        os._exit(9)
+os.makedirs(sys.argv[1])
+sys.addaudithook(killed)
+Home(sys.argv[1], "killed")
+"""
+    root = tmp_path / "root"
+    assert subprocess.run([sys.executable, "-c", code, str(root)], check=False).returncode == 9
+    assert [name.startswith("tidelake-new-") for name in os.listdir(root)] == [True]
+    Home(root, "a").release()
+    assert os.listdir(root) == []
+
+
+def test_a_folder_that_is_being_made_may_be_taken_for_a_leftover(tmp_path, monkeypatch):
+    lock, swept = fcntl.flock, []
+
+    def late(descriptor, operation):
+        if not swept:
+            swept.append(True)
+            Home(tmp_path, "other").release()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    home = Home(tmp_path, "mine")
+    assert folders(tmp_path) == ["mine"]
+    home.release()
+    assert folders(tmp_path) == []
+
+
 def test_strangers_are_left_alone(tmp_path):
-    (tmp_path / "tidelake-else").mkdir()
-    (tmp_path / "tidelake-arrangement-no-lock").mkdir()
-    Home(tmp_path, "a").release()
-    assert sorted(os.listdir(tmp_path)) == ["tidelake-arrangement-no-lock", "tidelake-else"]
+    names = ["tidelake-arrangement-no-lock", "tidelake-else", "tidelake-new-locked", "tidelake-new-mine"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / "tidelake-new-mine" / "rows").touch()
+    (tmp_path / "tidelake-new-locked" / "lock").touch()
+    with (tmp_path / "tidelake-new-locked" / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        Home(tmp_path, "a").release()
+    assert sorted(os.listdir(tmp_path)) == names
 
 
 def test_whatever_has_the_name_of_a_folder_blocks_nobody_and_is_left_alone(tmp_path):

@@ -54,12 +54,7 @@ class Home:
         try:
             os.makedirs(root, exist_ok=True)
             _sweep(root)
-            # SUBTLE: locked before it gets its name, or another process would remove it as abandoned.
-            made = tempfile.mkdtemp(prefix=_UNNAMED, dir=root)
-            lock = os.path.join(made, _LOCK)
-            self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(made, self.path)
+            self._descriptor = _made(root, self.path)
         except OSError as error:
             raise unavailable("make a folder for batches in", root, error) from error
         atexit.register(self._leave)
@@ -95,6 +90,23 @@ class Home:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
+def _made(root: str, path: str) -> int:
+    """Make a folder, and return the descriptor of its lock.
+
+    SUBTLE: it is locked before it gets its name, or another process would remove it as abandoned. Before that
+    it may be removed too, if its process was not as far as the lock; then another one is made.
+    """
+    while True:
+        made = tempfile.mkdtemp(prefix=_UNNAMED, dir=root)
+        with suppress(FileNotFoundError, BlockingIOError), ExitStack() as opened:
+            lock = os.open(os.path.join(made, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(made, path)
+            opened.pop_all()
+            return lock
+
+
 def _remove(path: str) -> None:
     """Remove a folder while other threads may be removing files from it."""
     while os.path.lexists(path):
@@ -109,13 +121,21 @@ def _sweep(root: str) -> None:
     """
     try:
         with os.scandir(root) as entries:
-            left = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
+            left = [entry.path for entry in entries if entry.name.startswith((_PREFIX, _UNNAMED))]
     except PermissionError:  # a directory may allow creating folders but not listing them
         return
     for path in left:
         # Skip what is in use, is being created or removed, or belongs to another user.
-        with suppress(OSError), _abandoned(path):
-            shutil.rmtree(path)
+        with suppress(OSError):
+            if os.path.basename(path).startswith(_PREFIX):
+                with _abandoned(path):
+                    shutil.rmtree(path)
+            elif os.listdir(path) == [_LOCK]:
+                with _abandoned(path):
+                    os.unlink(os.path.join(path, _LOCK))
+                    os.rmdir(path)
+            elif os.lstat(path).st_uid == os.geteuid():
+                os.rmdir(path)  # it stays if there is anything in it
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class Followed:
     position: Frontier
     hold: str
     keeps_history: bool
-    erased: int = 0
+    erased: int
 
     def differences(self, other: "Followed") -> list[tuple[str, object, object]]:
         """The fields in which two differ: name of the field, and both values."""
@@ -80,8 +80,7 @@ class Checkpoint:
         frontier: times before it are folded.
         batches: newest last.
         followed: the collection that was followed, and how far; None: none.
-        arrangement: id of the arrangement, which a restored one keeps; empty if a collection was followed,
-            or if an older version saved it.
+        arrangement: id of the arrangement, which a restored one keeps; empty if a collection was followed.
     """
 
     number: int
@@ -91,18 +90,13 @@ class Checkpoint:
     domain: TimeDomain
     frontier: Frontier
     batches: tuple[SavedBatch, ...]
-    followed: Followed | None = None
-    arrangement: str = ""
-
-    @property
-    def owner(self) -> str:
-        """The id of the arrangement if it follows no collection; older versions saved only `content`."""
-        return self.arrangement or self.content
+    followed: Followed | None
+    arrangement: str
 
     def same_arrangement(self, other: "Checkpoint") -> bool:
         """Whether both are of one arrangement, or of arrangements of the same rows of one collection."""
         if self.followed is None or other.followed is None:
-            return self.followed == other.followed and self.owner == other.owner
+            return self.followed == other.followed and self.arrangement == other.arrangement
         return not self.followed.differences(other.followed)
 
     @property

@@ -329,6 +329,7 @@ def _followed(spec: ShardSpec, name: str, wanted: ReadOptions, *, keeps_history:
         position=Frontier(),
         hold="",
         keeps_history=keeps_history,
+        erased=0,
     )
 
 

@@ -69,7 +69,7 @@ def to_json(offset: Offset) -> Json:
 
 
 def from_json(data: object) -> Offset:
-    """Parse the output of `to_json`, of this or an older version.
+    """Parse the output of `to_json`.
 
     Raises:
         FormatTooNew: a newer version wrote it.
