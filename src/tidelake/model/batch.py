@@ -106,7 +106,7 @@ class Run:
     parts: tuple[Part, ...]
     truncated: bool = False
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Updates in it; an upper bound if truncated."""
         return sum(p.rows for p in self.parts)

@@ -27,7 +27,7 @@ class Bounds:
     @property
     def empty(self) -> bool:
         """Whether no time lies inside."""
-        return self.lower == self.upper
+        return self.lower.elements == self.upper.elements
 
     def contains(self, time: Time) -> bool:
         """Whether `time` lies in `[lower, upper)`."""

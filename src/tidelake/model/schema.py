@@ -56,6 +56,10 @@ class Column:
     type: DataType
     nullable: bool = True
 
+    def __hash__(self) -> int:
+        # Of what tells columns apart: caches ask for it for every part that is read.
+        return hash((self.id, self.name))
+
     def __str__(self) -> str:
         return f"{self.name}: {self.type}{'' if self.nullable else ' not null'}"
 

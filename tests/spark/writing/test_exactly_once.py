@@ -20,7 +20,10 @@ from tidelake.errors import InvalidUpdates, OutcomeUnknown, UsageError, WriterFe
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink
+from tidelake.spark.envelopes.held import Held
+from tidelake.spark.envelopes.timeline import Progress
 from tidelake.spark.writing.microbatch import is_in, planned_in
+from tidelake.spark.writing.note import BatchNote
 from tidelake.testing import tables
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -136,10 +139,10 @@ def test_a_checkpoint_says_when_a_batch_was_planned_if_it_can_be_read(tmp_path: 
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "7").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":12,"conf":{}}\n{}')
     for place in (f"{tmp_path}", f"file:{tmp_path}", f"file://{tmp_path}"):
-        assert planned_in(place, 7) == "planned at 12"
-        assert planned_in(place, 8) == ""
+        assert planned_in(place, 7) == BatchNote("planned at 12")
+        assert planned_in(place, 8) == BatchNote()
     for other in (None, f"hdfs://{tmp_path}", f"{tmp_path}/offsets/7"):
-        assert planned_in(other, 7) == ""
+        assert planned_in(other, 7) == BatchNote()
 
 
 @pytest.mark.full
@@ -393,16 +396,33 @@ def test_a_sink_that_is_sent_to_another_process_goes_on_with_its_collection(tmp_
     c, _ = (lake.create(name, stream_source.SCHEMA, key=["id"]) for name in ("c", "d"))
     sent = pickle.dumps(sink(c, query="q"))
     lake.swap("c", "d")
-    assert pickle.loads(sent).collection.id == c.id
+    assert pickle.loads(sent).into.collection.id == c.id
+
+
+def test_a_note_is_read_as_it_was_written() -> None:
+    held = Held(Progress("postgresql"), b"rows")
+    for what in ("", "planned at 12", "7 rows"):
+        for parted, late in ((None, 0), (0, 0), (5, 3)):
+            for run in ("", "1b-2c"):
+                for kept in (None, held):
+                    note = BatchNote(what, run, parted, late, kept)
+                    assert BatchNote.of(note.text) == note
+    # As notes have been written so far.
+    assert BatchNote.of("planned at 1 by run r parted at 5, 2 late") == BatchNote("planned at 1", "r", 5, 2)
+    assert BatchNote.of(None) == BatchNote() == BatchNote.of("")
 
 
 def test_only_the_last_batch_may_come_again_and_only_as_it_was(tmp_path: Path) -> None:
     c = tidelake.open(tmp_path / "lake").create("c", stream_source.SCHEMA, key=["id"])
     writer = c.writer("w", owner="q")
-    assert not is_in(writer, 0, "planned at 1")
+    assert not is_in(writer, 0, BatchNote.of("planned at 1"))
     writer.append_uploaded([], lower=0, upper=0, sequence=5, content="planned at 1")
     writer = c.writer("w", owner="q")
-    assert is_in(writer, 5, "planned at 1") and is_in(writer, 5, "") and not is_in(writer, 6, "planned at 2")
+    assert (
+        is_in(writer, 5, BatchNote.of("planned at 1"))
+        and is_in(writer, 5, BatchNote.of(""))
+        and not is_in(writer, 6, BatchNote.of("planned at 2"))
+    )
     for batch, content in ((5, "planned at 2"), (4, ""), (4, "planned at 1")):
         with pytest.raises(UsageError, match=f"append {batch} of writer 'w' is in, but was made of"):
-            is_in(writer, batch, content)
+            is_in(writer, batch, BatchNote.of(content))

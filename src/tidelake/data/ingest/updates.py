@@ -7,6 +7,7 @@ times >= 0, no diff of 0, and canonical values. All other code relies on this.
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidelake.data.ingest.astable import as_table, column_names, first_line
 from tidelake.data.kernel.arrays import from_numpy, null_mask, to_numpy
-from tidelake.data.kernel.canonical import canonical, filled
+from tidelake.data.kernel.canonical import canonical, filled, has_floats
 from tidelake.data.kernel.exactcast import cast_exactly
 from tidelake.data.kernel.timestamps import days_of
 from tidelake.data.kernel.types import UNFIT, check_kept, data_type, listed, stored_type, update_schema
@@ -83,11 +84,12 @@ def normalize(
     values = () if time is None else parts(domain.check(time))
     columns: list[pa.Array | pa.ChunkedArray] = []
     several = False
-    for name, field in zip(names, fields, strict=True):
+    for name, target in zip(names, fields, strict=True):
+        field = target.field
         if name in given:
             columns.append(_constant(values[given.index(name)], table))
         elif name in found:
-            chunks = _chunks(table.column(found.index(name)), field, domain)
+            chunks = _chunks(table.column(found.index(name)), target, domain)
             if name == DIFF:
                 _check_rows(chunks, name, lambda x: x == 0, "a diff must not be 0: leave the row out")
             elif name in domain.columns:
@@ -102,11 +104,35 @@ def normalize(
     return result.combine_chunks() if several and result.nbytes <= _COMBINE_BYTES else result
 
 
+@dataclass(frozen=True)
+class _Target:
+    """A column of the result, and what is asked of its type for every table.
+
+    Attributes:
+        field: of the result.
+        stored: the type in which it is stored.
+        as_is: whether that is the type of the field.
+        nested: whether values have values in them.
+        floats: whether there are floating-point numbers among them.
+    """
+
+    field: pa.Field
+    stored: pa.DataType
+    as_is: bool
+    nested: bool
+    floats: bool
+
+    @classmethod
+    def of(cls, field: pa.Field) -> "_Target":
+        kind, stored = field.type, stored_type(field.type)
+        return cls(field, stored, kind.equals(stored), pa.types.is_nested(kind), has_floats(kind))
+
+
 @lru_cache(64)
-def _wanted(schema: Schema, domain: TimeDomain) -> tuple[pa.Schema, tuple[pa.Field, ...], tuple[str, ...]]:
-    """The schema of updates, its fields and their names: asking Arrow for them again takes long."""
+def _wanted(schema: Schema, domain: TimeDomain) -> tuple[pa.Schema, tuple[_Target, ...], tuple[str, ...]]:
+    """The schema of updates, its columns and their names: asking Arrow for them again takes long."""
     wanted = update_schema(schema, domain)
-    return wanted, tuple(wanted), tuple(wanted.names)
+    return wanted, tuple(map(_Target.of, wanted)), tuple(wanted.names)
 
 
 def _constant(value: int, table: pa.Table) -> pa.Array | pa.ChunkedArray:
@@ -158,37 +184,34 @@ def _check_columns(
         )
 
 
-def _chunks(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> list[pa.Array]:
+def _chunks(column: pa.ChunkedArray, target: _Target, domain: TimeDomain) -> list[pa.Array]:
     """The chunks of a column: checked, of the type of the field, and canonical."""
+    field = target.field
     several = [column.chunk(0)] if column.num_chunks == 1 else column.chunks
-    chunks = [_cast(chunk, field, domain) for chunk in several]
-    stored = stored_type(field.type)
-    as_is = field.type.equals(stored)
+    chunks = several if column.type.equals(field.type) else [_cast(chunk, field, domain) for chunk in several]
     start = 0
     for chunk in chunks:
         try:
             chunk.validate(full=True)
             # Seconds are stored as milliseconds; a time past their range cannot be stored.
-            if not as_is:
-                filled(chunk).cast(stored)
+            if not target.as_is:
+                filled(chunk).cast(target.stored)
         except pa.ArrowInvalid as error:
             raise InvalidUpdates(
                 f"column {field.name!r} holds invalid values: {first_line(error)}"
             ) from error
-        bad = _missing(chunk, field)
+        bad = _missing(chunk, field) if target.nested or (chunk.null_count and not field.nullable) else None
         if bad is not None and bad.any():
             row = start + int(np.argmax(bad))
             raise InvalidUpdates(
                 f"column {field.name!r} must not be null, but is in row {row}: give it a value"
             )
         start += len(chunk)
-    return [canonical(chunk) for chunk in chunks]
+    return [canonical(chunk) for chunk in chunks] if target.floats else chunks
 
 
 def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
-    """The chunk cast to the type of `field`, its values unchanged."""
-    if chunk.type.equals(field.type):
-        return chunk
+    """The chunk cast to the type of `field`, which is another one, its values unchanged."""
     found, expected = chunk.type, field.type
     is_ = pa.types
     is_clock = field.name in domain.columns and domain.unit in US_PER_UNIT

@@ -26,6 +26,8 @@ Places = npt.NDArray[np.int64]
 _WORD_BYTES = 9
 # Searching for an encoded key takes as long as looking at this many rows.
 _ROWS_PER_SEARCH = 1024
+# So many keys are kept as a list too, in which a search takes less.
+_FEW = 1024
 
 
 def searchable(batch: pa.RecordBatch, schema: Schema) -> pa.Array:
@@ -86,6 +88,9 @@ class KeySet:
 
     def meets(self, low: bytes, high: bytes | None) -> bool:
         """Whether a key lies between two bounds, both inclusive; None: no upper bound."""
+        if self._few is not None:
+            at = bisect_left(self._few, low)
+            return at < len(self._few) and (high is None or self._few[at] <= high)
         at = bisect_left(range(len(self)), low, key=self._key)
         return at < len(self) and (high is None or self._key(at) <= high)
 
@@ -144,6 +149,11 @@ class KeySet:
         data = np.frombuffer(self.keys.buffers()[2] or b"", np.uint8, _WORD_BYTES * count, start)
         numbers: Words = data.reshape(count, _WORD_BYTES)[:, 1:].copy().view(">u8")[:, 0].astype(np.uint64)
         return numbers
+
+    @cached_property
+    def _few(self) -> list[bytes] | None:
+        """The keys as a list, which is searched for each part; None if they are many."""
+        return self.keys.to_pylist() if len(self.keys) <= _FEW else None
 
     def _key(self, i: int) -> bytes:
         key: bytes = self.keys[i].as_py()

@@ -94,6 +94,8 @@ def decode_inline(
         raise CorruptionError(part.name, f"it has {rows.num_rows} rows instead of {part.rows}")
     if among is not None:
         rows = among.rows(rows, searchable(rows, schema))
+        if among.lies_in(key_from, key_below):
+            return rows
     if key_from is None and key_below is None:
         return rows
     keys = encode_key(rows, schema).to_pylist()

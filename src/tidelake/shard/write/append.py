@@ -228,7 +228,8 @@ def _append(
 
 def _stays_inline(spec: ShardSpec, table: pa.Table) -> bool:
     """Whether nothing is uploaded for these rows, most probably."""
-    return int(table.get_total_buffer_size()) < spec.config.inline_part_bytes
+    # Of its own rows: a slice shares the buffers of the whole table.
+    return int(table.nbytes) < spec.config.inline_part_bytes
 
 
 def _upload(

@@ -40,6 +40,7 @@ from tidelake.spark.tasks import remote
 from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.exactly_once import IntoCollection, Progress, Sink
 from tidelake.spark.writing.microbatch import Identity
+from tidelake.spark.writing.note import BatchNote
 
 DEFAULT_WRITER = "spark-ingest"
 
@@ -216,8 +217,8 @@ class _IntoFromFiles:
         """As `Into`."""
         files = _Files(frame)
         return files, Identity(
-            lambda: content_of(files.names),
-            lambda answer: content_of(answer.files if files.are_lines else files.names),
+            lambda: BatchNote(content_of(files.names)),
+            lambda answer: BatchNote(content_of(answer.files if files.are_lines else files.names)),
         )
 
     def write(self, rows: _Files, numbered: Numbered[Writer]) -> WrittenBatch:

@@ -38,7 +38,8 @@ from tidelake.spark.source.times import written_at
 from tidelake.spark.source.uploading import IntoUploaded, Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, Batches
-from tidelake.spark.writing.microbatch import QUERY_ID, planned_in
+from tidelake.spark.writing.microbatch import QUERY_ID, Identity, planned_in
+from tidelake.spark.writing.note import BatchNote
 from tidelake.spark.writing.token import TokenWriter
 
 SNAPSHOT = "snapshot"
@@ -200,10 +201,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         collection = _target(found, self.upload.target).collection()
         # Without the checkpoint only the number of rows is known. That is a weak check: a repeated batch may
         # have another number, and a different batch the same.
-        content = planned_in(self._checkpoint, batchId) or f"{sum(m.rows for m in found)} rows"
+        note = planned_in(self._checkpoint, batchId)
+        note = note if note.what else BatchNote(f"{sum(m.rows for m in found)} rows")
         # Spark makes a writer for each batch.
         batches = Batches(IntoUploaded(self.upload, collection), self._writer, self._take_over)
-        batches.write(found, queries.pop(), batchId, content)
+        batches.write(found, queries.pop(), batchId, Identity.told(note))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing; see `BatchWriter.abort`."""

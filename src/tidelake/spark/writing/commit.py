@@ -26,13 +26,13 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.write.append import past_last
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope, OneTime
-from tidelake.spark.envelopes.held import split, with_held
 from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.updates import commit_time
 from tidelake.spark.reports import WriteReport
 from tidelake.spark.tasks import described, signed
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.heldrows import HeldStore
+from tidelake.spark.writing.note import BatchNote
 from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.transactions import Transactions, surveyed
@@ -127,8 +127,8 @@ def open_upper(collection: LakeCollection) -> Frontier:
     return newest_of(collection, to_read=False).upper
 
 
-def _nothing(_answer: Answer) -> str:
-    return ""
+def _nothing(_answer: Answer) -> BatchNote:
+    return BatchNote()
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Numbered(Generic[W]):
     Attributes:
         writer: the open writer; older holders of its name are fenced.
         sequence: the number.
-        content: describes the input of the data, to tell whether it is the same again.
+        note: describes the input of the data, to tell whether it is the same again.
         stream: whether the next number goes on where this one ends: then transactions may be held back.
         planned: partitions of Kafka that the data is made of, also those without messages.
         first: whether the writer has committed nothing since it was opened.
@@ -147,7 +147,7 @@ class Numbered(Generic[W]):
 
     writer: W
     sequence: int
-    content: Callable[[Answer], str] = _nothing
+    note: Callable[[Answer], BatchNote] = _nothing
     stream: bool = False
     planned: Collection[TopicPartition] = ()
     first: bool = False
@@ -255,7 +255,7 @@ class CollectionWrite(TriedWrite[WriteReport]):
             lower=start,
             upper=end,
             sequence=numbered.sequence,
-            content=numbered.content(answer),
+            content=numbered.note(answer).text,
             advance=answer.advances,
             read_at=read_at,
         )
@@ -270,7 +270,7 @@ class CollectionWrite(TriedWrite[WriteReport]):
             answer.uploads,
             seal=None if seal is None else Frontier.of(seal),
             sequence=numbered.sequence,
-            content=numbered.content(answer),
+            content=numbered.note(answer).text,
         )
         _tidied(numbered)
         upper = open_upper(self.collection)
@@ -437,7 +437,7 @@ def write(
         collection,
         frame,
         envelope,
-        numbered.writer.last_content if numbered is not None and stream else None,
+        BatchNote.of(numbered.writer.last_content).held if numbered is not None and stream else None,
         whole=not stream,
         title=title,
         expected_bytes=expected_bytes,
@@ -458,26 +458,26 @@ def write(
 
 
 class _Keeping:
-    """The content of a record, with what is held back, which is stored once for each answer."""
+    """The note of a micro-batch, with what is held back, which is stored once for each answer."""
 
-    def __init__(self, content: Callable[[Answer], str], taken: Transactions, store: HeldStore) -> None:
-        self._content, self._taken, self.store = content, taken, store
-        self._told: tuple[Answer, str] | None = None
+    def __init__(self, note: Callable[[Answer], BatchNote], taken: Transactions, store: HeldStore) -> None:
+        self._note, self._taken, self.store = note, taken, store
+        self._told: tuple[Answer, BatchNote] | None = None
 
-    def __call__(self, answer: Answer) -> str:
+    def __call__(self, answer: Answer) -> BatchNote:
         if self._told is None or self._told[0] is not answer:
             kept = self.store.keep(self._taken.progress, answer.held)
-            self._told = answer, with_held(self._content(answer), kept)
+            self._told = answer, replace(self._note(answer), held=kept)
         return self._told[1]
 
 
 def _keeping(collection: LakeCollection, numbered: Numbered[Writer], taken: Transactions) -> Numbered[Writer]:
-    before = split(numbered.writer.last_content)[1]
+    before = BatchNote.of(numbered.writer.last_content).held
     held = HeldStore(collection, numbered.writer.name, before, first=numbered.first)
-    return replace(numbered, content=_Keeping(numbered.content, taken, held))
+    return replace(numbered, note=_Keeping(numbered.note, taken, held))
 
 
 def _tidied(numbered: Numbered[Writer]) -> None:
     """After a commit: delete what its stream does not hold back any more."""
-    if isinstance(numbered.content, _Keeping):
-        numbered.content.store.committed()
+    if isinstance(numbered.note, _Keeping):
+        numbered.note.store.committed()

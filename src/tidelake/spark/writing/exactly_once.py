@@ -42,8 +42,8 @@ from tidelake.spark.writing.microbatch import (
     planned_by,
     planned_places,
     query_of,
-    without_run,
 )
+from tidelake.spark.writing.note import BatchNote
 from tidelake.spark.writing.stage import Watermark, finish_batch, stage_batch
 
 G = TypeVar("G")
@@ -111,7 +111,7 @@ class Batches(Generic[G, W]):
         rows: G,
         query: str,
         batch: int,
-        content: Identity | str = "",
+        identity: Identity | None = None,
         planned: Collection[TopicPartition] = (),
     ) -> WrittenBatch:
         """Commit the rows of one micro-batch, unless it is committed already.
@@ -120,11 +120,11 @@ class Batches(Generic[G, W]):
             rows: the rows, as `Into.write` takes them.
             query: identifies the stream.
             batch: number of the micro-batch.
-            content: tells it from another one with this number; empty: that is not known.
+            identity: tells it from another one with this number; None: that is not known.
             planned: partitions of Kafka that it is made of.
         """
         writer = self._writer(query)
-        identity = Identity.told(content) if isinstance(content, str) else content
+        identity = identity or Identity.told(BatchNote())
         numbered = Numbered(writer, batch, identity.of, True, planned, self._first, self._taken_bytes)
         if self._is_in(writer, batch, identity):
             done = self.into.finish(rows, numbered)
@@ -145,8 +145,8 @@ class Batches(Generic[G, W]):
         """As `is_in`."""
         if writer.last_sequence is None or batch > writer.last_sequence:
             return False
-        content = identity.again()
-        return is_in(writer, batch, without_run(content) if batch == self._failed else content)
+        note = identity.again()
+        return is_in(writer, batch, note.without_run() if batch == self._failed else note)
 
 
 @dataclass
@@ -174,8 +174,8 @@ class Sink(Batches[G, W]):
             query = query_of(frame) if self.query is None else self.query
             session, title = frame.sparkSession, f"tidelake: batch {batch} into {self.into.title}"
             with described(session, title), signed(session):
-                rows, content = self.into.rows(frame, query, batch, self._taken_bytes)
-                done = self.write(rows, query, batch, content, planned_places(frame, query, batch))
+                rows, identity = self.into.rows(frame, query, batch, self._taken_bytes)
+                done = self.write(rows, query, batch, identity, planned_places(frame, query, batch))
             if self.progress is not None:
                 self.progress(done)
         except Exception as error:

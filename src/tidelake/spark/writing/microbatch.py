@@ -1,7 +1,7 @@
 """What identifies a micro-batch, and whether it is in already.
 
-Owns the text by which the record of a stream's writer tells one micro-batch from another with its number, and
-what Spark says of a micro-batch. Must not know how one is committed.
+Owns what Spark says of a micro-batch, and how it is compared with the note of the last one in the record of
+the stream's writer. Must not know how one is committed.
 
 INVARIANT: Spark repeats only its last batch, as it was planned. A number before the last one, or the last one
 planned at another moment, comes from a checkpoint that is older than the collection (a restored copy). Its
@@ -23,15 +23,13 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.spark.envelopes.debezium import of_kafka
-from tidelake.spark.envelopes.held import split
 from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.uploads import Answer
+from tidelake.spark.writing.note import BatchNote
 from tidelake.state.write.idempotency import other_content
 
 QUERY_ID = "sql.streaming.queryId"
-# Between the identity of a micro-batch and where its late rows were parted from the others.
-PARTED = " parted at "
-_PLANNED, _RUN = "planned at ", " by run "
+_PLANNED = "planned at "
 # Spark's entry in the checkpoint for a planned micro-batch: the metadata come first.
 _MOMENT = re.compile(r'"batchTimestampMs":(\d+)')
 
@@ -41,17 +39,17 @@ class Identity:
     """What tells a micro-batch from another one with its number.
 
     Attributes:
-        again: the text, found out without reading the rows for their own sake.
+        again: the note, found out without reading the rows for their own sake.
         of: the same, once they were read.
     """
 
-    again: Callable[[], str]
-    of: Callable[[Answer], str]
+    again: Callable[[], BatchNote]
+    of: Callable[[Answer], BatchNote]
 
     @classmethod
-    def told(cls, text: str) -> "Identity":
+    def told(cls, note: BatchNote) -> "Identity":
         """One that is known."""
-        return cls(lambda: text, lambda _answer: text)
+        return cls(lambda: note, lambda _answer: note)
 
 
 def query_of(frame: DataFrame) -> str:
@@ -72,7 +70,7 @@ def query_of(frame: DataFrame) -> str:
     return str(found)
 
 
-def planned_by(frame: DataFrame, query: str, batch: int) -> str:
+def planned_by(frame: DataFrame, query: str, batch: int) -> BatchNote:
     """The moment at which Spark planned a micro-batch, from its checkpoint, and the current run of the query.
 
     A repeated batch has the same moment, and another batch never has it. Empty if Spark does not give them.
@@ -80,10 +78,10 @@ def planned_by(frame: DataFrame, query: str, batch: int) -> str:
     try:
         running = _running(frame, query)
         moment = running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()
-        return f"{_PLANNED}{moment}{_RUN}{running.runId().toString()}"
+        return BatchNote(f"{_PLANNED}{moment}", str(running.runId().toString()))
     except (PySparkException, Py4JError, AttributeError):
         # This is not public in Spark: another version may keep it elsewhere.
-        return ""
+        return BatchNote()
 
 
 def planned_places(frame: DataFrame, query: str, batch: int) -> frozenset[TopicPartition]:
@@ -116,7 +114,7 @@ def _running(frame: DataFrame, query: str) -> Any:
     return found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
 
 
-def planned_in(checkpoint: str | None, batch: int) -> str:
+def planned_in(checkpoint: str | None, batch: int) -> BatchNote:
     """The moment at which Spark planned a micro-batch, as `planned_by`, for a process without the query.
 
     Args:
@@ -127,27 +125,22 @@ def planned_in(checkpoint: str | None, batch: int) -> str:
         Empty if this process cannot read it: it is on another file system, or not an option of the stream.
     """
     if checkpoint is None:
-        return ""
+        return BatchNote()
     place = re.sub(r"^file:(//(?=/))?", "", checkpoint)
     try:
         found = _MOMENT.search((Path(place) / "offsets" / str(batch)).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        return ""
-    return "" if found is None else _PLANNED + found[1]
+        return BatchNote()
+    return BatchNote() if found is None else BatchNote(_PLANNED + found[1])
 
 
-def without_run(content: str) -> str:
-    """The text without the run of the query, for a batch that failed: the same run may repeat it."""
-    return content.partition(_RUN)[0]
-
-
-def is_in(writer: Writer | GroupWriter, batch: int, content: str = "") -> bool:
+def is_in(writer: Writer | GroupWriter, batch: int, note: BatchNote) -> bool:
     """Whether a micro-batch is committed already.
 
     Args:
         writer: the writer of the stream.
         batch: the number of the batch.
-        content: tells it from other batches with this number; empty: unknown.
+        note: tells it from other batches with this number.
 
     Raises:
         UsageError: the batch is before the last one, or another one has its number: the checkpoint is older
@@ -156,11 +149,10 @@ def is_in(writer: Writer | GroupWriter, batch: int, content: str = "") -> bool:
     """
     if writer.last_sequence is None or batch > writer.last_sequence:
         return False
-    planned, _, run = content.partition(_RUN)
-    known, _, last_run = split(writer.last_content)[0].partition(PARTED)[0].partition(_RUN)
-    if batch < writer.last_sequence or (planned and known and planned != known):
+    known = BatchNote.of(writer.last_content)
+    if batch < writer.last_sequence or (note.what and known.what and note.what != known.what):
         raise UsageError(other_content(writer.name, batch))
-    if run and run == last_run:
+    if note.run and note.run == known.run:
         raise UsageError(
             f"something was written under writer {writer.name!r} in this micro-batch, {batch}, already: if a "
             "micro-batch writes to one collection several times, give each sink a writer name of its own"

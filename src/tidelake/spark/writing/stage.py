@@ -9,7 +9,6 @@ decides which one, and the commit that stages rows there records this time: a re
 same time.
 """
 
-import re
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -25,11 +24,9 @@ from tidelake.spark.reports import WrittenBatch
 from tidelake.spark.tasks import ArrowMap, described, signed
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.commit import CommitPoint, Numbered, TriedWrite, committed, newest_of, open_upper
-from tidelake.spark.writing.microbatch import PARTED
+from tidelake.spark.writing.note import BatchNote
 from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.token import TokenWriter
-
-_PARTED = re.compile(rf"{PARTED}(\d+), (\d+) late$")
 
 
 def stage(
@@ -119,11 +116,11 @@ class _StageWrite(TriedWrite[WrittenBatch]):
         half = None if self.mark.late is None else Half(_least(at.upper), late=False)
         answer = self.rows.answer(_work(self.collection, self.envelope, self.rows, half))
         late = answer.counts.late
-        parted = "" if half is None else f"{PARTED}{half.at}, {late} late"
         numbered = self.numbered
-        content = numbered.content(answer) + parted
+        note = numbered.note(answer)
+        note = note if half is None else replace(note, parted=half.at, late=late)
         numbered.writer.stage_uploaded(
-            answer.uploads, seal=self.mark.after(answer), sequence=numbered.sequence, content=content
+            answer.uploads, seal=self.mark.after(answer), sequence=numbered.sequence, content=note.text
         )
         counts = answer.counts.counts()
         return WrittenBatch(numbered.sequence, False, at.upper, answer.taken_bytes, **counts)
@@ -143,7 +140,7 @@ def stage_batch(
     """
     rows = _rows(collection, frame, envelope, numbered.expected_bytes)
     done = committed(_StageWrite(collection, envelope, mark, numbered, rows))
-    late = _finish(rows, envelope, mark, numbered.writer, numbered.writer.last_content)
+    late = _finish(rows, envelope, mark, numbered.writer)
     return replace(done, late=late, upper=collection.upper)
 
 
@@ -155,34 +152,27 @@ def finish_batch(
     writer: Writer,
 ) -> int:
     """Stage the late rows of a committed micro-batch, unless they are staged. Returns how many rows."""
-    content = writer.last_content or ""
-    if not _late(content):
+    if not BatchNote.of(writer.last_content).late:
         return 0
-    return _finish(_rows(collection, frame, envelope), envelope, mark, writer, content)
+    return _finish(_rows(collection, frame, envelope), envelope, mark, writer)
 
 
-def _late(content: str) -> tuple[int, int] | None:
-    """The time at which a micro-batch was divided, and the number of late rows; None if no row was late."""
-    found = _PARTED.search(content)
-    return None if found is None or not int(found[2]) else (int(found[1]), int(found[2]))
-
-
-def _finish(rows: PreparedRows, envelope: Envelope, mark: Watermark, writer: Writer, content: str) -> int:
+def _finish(rows: PreparedRows, envelope: Envelope, mark: Watermark, writer: Writer) -> int:
     """Stage the late rows of the writer's last micro-batch, unless they are staged."""
-    late, number = _late(content), writer.last_sequence
-    if late is None or number is None:
+    note, number = BatchNote.of(writer.last_content), writer.last_sequence
+    if note.parted is None or not note.late or number is None:
         return 0
     if mark.late is None:
         raise UsageError(
-            f"{late[1]} rows of micro-batch {number} came too late, and are to be staged in another "
+            f"{note.late} rows of micro-batch {number} came too late, and are to be staged in another "
             "collection: start the query with the side that it had"
         )
     beside = mark.late.writer(writer.name, owner=writer.owner, take_over=True)
     if beside.last_sequence is not None and number <= beside.last_sequence:
         return 0
-    answer = rows.answer(_work(mark.late, envelope, rows, Half(late[0], late=True)))
-    beside.stage_uploaded(answer.uploads, sequence=number, content=content)
-    return late[1]
+    answer = rows.answer(_work(mark.late, envelope, rows, Half(note.parted, late=True)))
+    beside.stage_uploaded(answer.uploads, sequence=number, content=note.text)
+    return note.late
 
 
 def _rows(

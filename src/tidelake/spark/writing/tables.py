@@ -24,7 +24,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.changes import LINE, Late
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.held import Held, split, with_held
+from tidelake.spark.envelopes.held import Held
 from tidelake.spark.envelopes.messages import unreadable
 from tidelake.spark.envelopes.partitions import seen_again
 from tidelake.spark.envelopes.places import TopicPartition
@@ -37,6 +37,7 @@ from tidelake.spark.writing.commit import CommitPoint, Numbered, TriedWrite, com
 from tidelake.spark.writing.exactly_once import Progress, Sink
 from tidelake.spark.writing.heldrows import HeldRows, HeldStore, held_rows
 from tidelake.spark.writing.microbatch import Identity, planned_by
+from tidelake.spark.writing.note import BatchNote
 from tidelake.spark.writing.rejects import keep
 from tidelake.spark.writing.tablelines import Lines, TableTarget, lines_of
 from tidelake.spark.writing.tabletargets import Entries, Plans, TableTargets
@@ -81,8 +82,8 @@ class IntoTables:
         self, frame: DataFrame, query: str, batch: int, expected_bytes: int | None
     ) -> tuple[Made, Identity]:
         """As `Into`: what reads the lines, and puts those before them that were held back before."""
-        content = Identity.told(planned_by(frame, query, batch))
-        return (lambda held: lines_of(frame, held, expected_bytes)), content
+        known = Identity.told(planned_by(frame, query, batch))
+        return (lambda held: lines_of(frame, held, expected_bytes)), known
 
     def finish(self, rows: Made, numbered: Numbered[GroupWriter]) -> WrittenBatch:  # noqa: ARG002
         """As `Into`."""
@@ -91,7 +92,7 @@ class IntoTables:
     def write(self, rows: Made, numbered: Numbered[GroupWriter]) -> WrittenBatch:
         """As `Into`."""
         register = self.targets.register
-        before = split(numbered.writer.last_content)[1]
+        before = BatchNote.of(numbered.writer.last_content).held
         self._check_time(before)
         held = held_rows(register, before)
         lines = rows(held)
@@ -183,9 +184,9 @@ class _TablesWrite(TriedWrite[WrittenBatch]):
         whole = self._rest()
         for answer in answers:
             whole.add(answer)
-        content = numbered.content(whole)
+        note = numbered.note(whole)
         if self.progress is not None:
-            content = with_held(content, self.store.keep(self.progress, whole.held))
+            note = replace(note, held=self.store.keep(self.progress, whole.held))
         end, changed = self._closing(whole, tables.changed(self.targets, self.plans.left_out), at.upper)
         uploads = {
             target.collection.name: list(answer.uploads)
@@ -199,7 +200,7 @@ class _TablesWrite(TriedWrite[WrittenBatch]):
         done = numbered.writer.write(
             {name: given for name, given in uploads.items() if given},
             sequence=numbered.sequence,
-            content=content,
+            content=note.text,
             upper=None if end is None else Frontier.of(end),
             read_at=at.seqno,
         )

@@ -19,7 +19,7 @@ from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.debezium import Debezium, holds_texts, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.event import REPEATS
-from tidelake.spark.envelopes.held import Held, split
+from tidelake.spark.envelopes.held import Held
 from tidelake.spark.envelopes.messages import as_bytes
 from tidelake.spark.envelopes.partitions import PLACED, partitions, placed_survey, seen_again
 from tidelake.spark.envelopes.places import TopicPartition
@@ -157,7 +157,7 @@ def surveyed(
     collection: LakeCollection,
     frame: DataFrame,
     envelope: Envelope,
-    kept: str | None,
+    before: Held | None,
     *,
     whole: bool,
     title: str = "",
@@ -170,7 +170,7 @@ def surveyed(
         collection: gives the unit of the times.
         frame: the micro-batch.
         envelope: what the rows mean.
-        kept: the text that the last micro-batch left in the record of the stream's writer.
+        before: what the last micro-batch left in the record of the stream's writer; None: nothing.
         whole: the frame ends with whole transactions, and none is held back.
         title: description of the job.
         expected_bytes: a guess of the rows' size, used if Spark has no estimate.
@@ -184,7 +184,6 @@ def surveyed(
         InvalidUpdates: lines of several connectors; or as `partitions` and `seen_again`.
         UsageError: events are held back, and this call would forget them.
     """
-    before = split(kept)[1]
     if not isinstance(envelope, Debezium) or not envelope.by_transaction or not holds_texts(frame.schema):
         if before is not None and before.any:
             raise UsageError(

@@ -350,7 +350,7 @@ class ShardState(StateFields, OfState):
     @property
     def erased(self) -> int:
         """Seqno of the first state without the rows of any finished erasure; 0: there was none."""
-        return last_erased(self.erasures)
+        return last_erased(self.erasures) if self.erasures else 0
 
     @property
     def minimum(self) -> Frontier:

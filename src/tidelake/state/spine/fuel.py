@@ -273,7 +273,8 @@ class _Levels:
 
 def _changes(before: Sequence[Item], after: Sequence[Item]) -> tuple[tuple[SpineId, ...], tuple[Item, ...]]:
     """The ids that go or change, and the items that come or have changed, each in their order."""
-    old, new = ({item.id: item for item in items} for items in (before, after))
+    old, new = {item.id: item for item in before}, {item.id: item for item in after}
     # Most are the same objects, which takes less time to see than that they are equal.
-    gone = tuple(id_ for id_, item in old.items() if (now := new.get(id_)) is not item and now != item)
-    return gone, tuple(item for id_, item in new.items() if (was := old.get(id_)) is not item and was != item)
+    gone = [id_ for id_, item in old.items() if (now := new.get(id_)) is not item and now != item]
+    come = [item for id_, item in new.items() if (was := old.get(id_)) is not item and was != item]
+    return tuple(gone), tuple(come)

@@ -385,9 +385,9 @@ def _edited(
 def _check_cover(what: str, gone: Sequence[SpineId], fresh: SpineId, come: Sequence[SpineId]) -> None:
     """Check that what comes covers the same insertions as what goes, and the new one."""
     before, after = intervals([*gone, fresh]), intervals(come)
-    if not all(lo < hi for lo, hi in come):
+    if [id_ for id_ in come if id_.lo >= id_.hi]:
         raise InternalError(f"an edit brings {what} {_listed(come)}, one of which covers no insertion")
-    if before != after or sum(b - a for a, b in come) != sum(b - a for a, b in after):
+    if before != after or sum([b - a for a, b in come]) != sum([b - a for a, b in after]):
         raise InternalError(f"an edit replaces {what} of ids {_listed(before)} by some of {_listed(after)}")
 
 
