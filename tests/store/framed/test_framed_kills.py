@@ -27,9 +27,9 @@ LEFT = 20
 UNTOUCHED = 5
 
 
-def work(root: str, tag: str, told: int) -> None:
+def work(root: str, tag: str, told: int, parent: int) -> None:
     draw, log = Random(tag), FramedVersionLog(root)
-    for number in itertools.count():
+    for number in itertools.takewhile(lambda _: os.getppid() == parent, itertools.count()):
         data = f"{tag}-{number} ".encode() + bytes(draw.choice((0, 600, 9_000)))
         try:
             head = log.head(KEY)
@@ -56,9 +56,20 @@ class Crew:
         self.living: list[int] = []
         self.kills = self.damaged = 0
 
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.living:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self.log.close()
+
     def start(self, tag: str) -> None:
+        parent = os.getpid()
+
         def child() -> None:
-            work(self.root, tag, os.open(self._told, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+            work(self.root, tag, os.open(self._told, os.O_WRONLY | os.O_CREAT | os.O_APPEND), parent)
 
         self.living.append(in_fork(child))
 
@@ -106,23 +117,22 @@ class Crew:
 @pytest.mark.full
 @pytest.mark.grows
 def test_killed_appends_truncations_and_repairs_lose_nothing(tmp_path, rng, record_property):
-    crew = Crew(tmp_path)
-    for number in range(3):
-        crew.start(f"first{number}")
-    for number in rounds(full=5, soak=60, least=20, soak_until=lambda: crew.kills >= KILLS_LEAST):
-        time.sleep(rng.random() * 0.05)
-        crew.kill(rng.choice(crew.living))
-        crew.start(f"next{number}")
+    with Crew(tmp_path) as crew:
+        for number in range(3):
+            crew.start(f"first{number}")
+        for number in rounds(full=5, soak=60, least=20, soak_until=lambda: crew.kills >= KILLS_LEAST):
+            time.sleep(rng.random() * 0.05)
+            crew.kill(rng.choice(crew.living))
+            crew.start(f"next{number}")
+            entries = crew.check()
+            if entries is not None and number % 4 == 3:
+                crew.damage(rng, entries)
+        for pid in list(crew.living):
+            crew.kill(pid)
+        crew.log.mend(KEY, range(2**20))
         entries = crew.check()
-        if entries is not None and number % 4 == 3:
-            crew.damage(rng, entries)
-    for pid in list(crew.living):
-        crew.kill(pid)
-    crew.log.mend(KEY, range(2**20))
-    entries = crew.check()
-    assert entries is not None
-    assert crew.log.compare_and_set(KEY, entries[-1].seqno, b"goes on")
-    crew.log.close()
+        assert entries is not None
+        assert crew.log.compare_and_set(KEY, entries[-1].seqno, b"goes on")
     cut, mended = len(crew.told("cut")), len(crew.told("mended"))
     assert cut and mended
     record_property(
