@@ -9,6 +9,7 @@ text as it reads the user's. So a newer parser may cause errors, but never anoth
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlglot import exp, parse_one
@@ -160,7 +161,7 @@ class _Compiler:
         for one in given.expressions:
             names = tuple(str(name.name) for name in one.args["alias"].args.get("columns") or [])
             ctes[one.alias.lower()] = Cte(one.this, names, Surroundings(dict(ctes)))
-        return Surroundings(ctes, env.outer, env.around, env.free, env.stage)
+        return replace(env, ctes=ctes)
 
     def _set(self, node: Query, env: Surroundings) -> QueryStage:
         left, right = self.query(node.this, env), self.query(node.expression, env)

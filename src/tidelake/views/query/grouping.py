@@ -83,6 +83,7 @@ class Grouping:
     keys: dict[str, str] = field(default_factory=dict)
     calls: dict[str, tuple[str, Expr]] = field(default_factory=dict)
     bits: dict[tuple[int, ...], str] = field(default_factory=dict)
+    _arguments: dict[str, str] = field(default_factory=dict)
 
     def lift(self, node: Expr) -> Expr:
         """An expression in which keys and aggregates are columns of the groups."""
@@ -154,8 +155,11 @@ class Grouping:
             sets: the keys of each grouping set, by text.
         """
         frame, stages = self.frame, self.compiler.stages
-        calls = [self._parsed(bound) for _, bound in self.calls.values()]
+        for _, bound in self.calls.values():
+            self._parsed(bound)
+        # All columns lie in one stage now, and keep their names.
         frame.fold()
+        calls = [self._parsed(bound) for _, bound in self.calls.values()]
         where = {id_: name for id_, (_, name) in frame.place.items()}
         domain = list(dict.fromkeys(frame.domain.values()))
         outer = [where[id_] for id_ in domain]
@@ -220,8 +224,10 @@ class Grouping:
         return Aggregate(name, None, distinct, where, text, single)
 
     def _column(self, node: Expr) -> str:
-        id_ = self.frame.fold([node])[0]
-        return self.frame.place[id_][1]
+        text = str(node.sql("duckdb"))
+        if text not in self._arguments:
+            self._arguments[text] = self.frame.fold([node])[0]
+        return self.frame.place[self._arguments[text]][1]
 
     def _groups(self, stage: int, outer: list[str], keys: list[str], calls: Sequence[Aggregate]) -> int:
         """A stage with the columns of the domain, the keys, and a column for each call."""

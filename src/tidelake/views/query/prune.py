@@ -206,7 +206,8 @@ def _sums(stage: Count, wanted: set[str]) -> tuple[LinearSum, ...]:
 
 def _calls(stage: Redo, wanted: set[str]) -> tuple[Call, ...]:
     used = {name for text in _texts(stage, wanted) for _, name in references(text)}
-    return tuple(one for one in stage.calls if one.name in used)
+    kept = tuple(one for one in stage.calls if one.name in used)
+    return kept or (stage.calls[:1] if stage.aggregate and not stage.keys else ())
 
 
 def _kept(stage: Stage, wanted: set[str]) -> Stage:

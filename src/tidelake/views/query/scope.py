@@ -58,6 +58,7 @@ class Surroundings:
         around: what that query sees.
         free: the ids in `outer` that it is known to use.
         stage: their distinct values, with a column for each; None: there are none.
+        attempt: tells the attempts to find the free columns apart.
     """
 
     ctes: Mapping[str, Cte] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Surroundings:
     around: "Surroundings | None" = None
     free: tuple[str, ...] = ()
     stage: int | None = None
+    attempt: object = None
 
     def begin(self, stages: Stages) -> Relation:
         """A frame with the domain, if there is one."""
@@ -77,9 +79,9 @@ class Surroundings:
 class Free(Exception):
     """A query names a column of the query around it that is not in its domain yet."""
 
-    def __init__(self, env: Surroundings, id_: str) -> None:
+    def __init__(self, attempt: object, id_: str) -> None:
         super().__init__(id_)
-        self.env, self.id = env, id_
+        self.attempt, self.id = attempt, id_
 
 
 class Compiler(Protocol):
@@ -109,7 +111,7 @@ def resolve(frame: Relation, env: Surroundings, node: Expr) -> Expr:
     outer = resolve(env.outer, env.around, node)
     for id_ in ids(outer):
         if id_ not in frame.domain:
-            raise Free(env, id_)
+            raise Free(env.attempt, id_)
     return outer.copy().transform(lambda one: column(frame.domain[i]) if (i := _id(one)) else one)
 
 

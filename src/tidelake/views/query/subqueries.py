@@ -130,11 +130,11 @@ def correlated(compiler: Compiler, frame: Relation, env: Surroundings, query: Qu
             frame.fold()
             names = [ref(frame.place[id_][1]) for id_ in free]
             stage = frame.stages.distinct(frame.stages.map(frame.inputs[0], names))
-        inner = Surroundings(env.ctes, frame, env, tuple(free), stage)
+        inner = Surroundings(env.ctes, frame, env, tuple(free), stage, object())
         try:
             return compiler.query(query, inner)
         except Free as found:
-            if found.env is not inner:
+            if found.attempt is not inner.attempt:
                 raise
             free.append(found.id)
 
