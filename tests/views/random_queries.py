@@ -14,7 +14,7 @@ _SUMMED = ("i", "d", "f")
 
 
 class Made(NamedTuple):
-    """A query, and the kinds of its columns: int, decimal, float, text, bool, or g, a float that was rounded."""
+    """A query, and the kinds of its columns: int, decimal, float, text, bool; g is a rounded float."""
 
     sql: str
     columns: dict[str, str]
@@ -24,7 +24,7 @@ class Queries:
     """A source of queries."""
 
     def __init__(self, seed: int) -> None:
-        self._random = Random(seed)  # noqa: S311
+        self._random = Random(seed)
         self._names = 0
 
     def query(self, depth: int, outer: dict[str, str] | None = None) -> Made:
@@ -33,7 +33,15 @@ class Queries:
         if depth <= 0:
             return self._plain(depth, outer)
         forms = [self._plain, self._plain, self._joined, self._joined, self._grouped, self._grouped]
-        forms += [self._distinct, self._set, self._window, self._limited, self._lateral, self._cte, self._sets]
+        forms += [
+            self._distinct,
+            self._set,
+            self._window,
+            self._limited,
+            self._lateral,
+            self._cte,
+            self._sets,
+        ]
         return self._random.choice(forms)(depth, outer)
 
     def _name(self) -> str:
@@ -110,7 +118,9 @@ class Queries:
         """A query with one number, whatever the contents."""
         item, own = self._item(depth, columns)
         number = self._of_kind(own, ("i",))
-        calls = ["count(*)"] + ([f"max({number})", f"sum({number})", f"count(DISTINCT {number})"] if number else [])
+        calls = ["count(*)"] + (
+            [f"max({number})", f"sum({number})", f"count(DISTINCT {number})"] if number else []
+        )
         return f"SELECT {self._random.choice(calls)} FROM {item} WHERE {self._linked(columns, own, depth)}"
 
     def _linked(self, columns: dict[str, str], own: dict[str, str], depth: int) -> str:
@@ -141,7 +151,8 @@ class Queries:
         if draw < 0.85:
             return f"{mine} {negation}IN (SELECT {theirs} FROM {item} WHERE {where})"
         operator = self._random.choice(["=", "<>", "<", ">="])
-        return f"{mine} {operator} {self._random.choice(['ANY', 'ALL'])} (SELECT {theirs} FROM {item} WHERE {where})"
+        word = self._random.choice(["ANY", "ALL"])
+        return f"{mine} {operator} {word} (SELECT {theirs} FROM {item} WHERE {where})"
 
     def _select(self, columns: dict[str, str], depth: int, most: int = 3) -> tuple[str, dict[str, str]]:
         found = [self._expression(columns, depth) for _ in range(self._random.randint(1, most))]
@@ -162,7 +173,9 @@ class Queries:
         text = left
         for _ in range(self._random.choice([1, 1, 2])):
             right, theirs = self._item(depth - 1, outer)
-            kind = self._random.choice(["JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "CROSS JOIN"])
+            kind = self._random.choice(
+                ["JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "CROSS JOIN"]
+            )
             text += f" {kind} {right}"
             if kind != "CROSS JOIN":
                 text += f" ON {self._on(own, theirs, plain=kind == 'FULL JOIN')}"
@@ -192,7 +205,11 @@ class Queries:
             calls = [("count(*)", "i"), (f"count({column})", "i"), (f"count(DISTINCT {column})", "i")]
             calls += [(f"max({column})", kind), (f"min({column})", kind)]
             if number is not None:
-                calls += [(f"sum({number})", own[number]), (f"sum({number})", own[number]), (f"avg({number})", "g")]
+                calls += [
+                    (f"sum({number})", own[number]),
+                    (f"sum({number})", own[number]),
+                    (f"avg({number})", "g"),
+                ]
                 calls.append((f"sum(DISTINCT {number})", own[number]))
             if kind == "s":
                 calls.append((f"string_agg({column}, ',' ORDER BY {column})", "s"))
@@ -250,7 +267,10 @@ class Queries:
         number = self._of_kind(own, _SUMMED)
         calls = [(f"row_number() OVER (PARTITION BY {by} ORDER BY {total})", "i")]
         calls += [(f"rank() OVER (PARTITION BY {by} ORDER BY {self._random.choice(list(own))})", "i")]
-        calls += [(f"lag({by}) OVER (ORDER BY {total})", own[by]), (f"count(*) OVER (PARTITION BY {by})", "i")]
+        calls += [
+            (f"lag({by}) OVER (ORDER BY {total})", own[by]),
+            (f"count(*) OVER (PARTITION BY {by})", "i"),
+        ]
         if number is not None:
             calls.append((f"sum({number}) OVER (PARTITION BY {by} ORDER BY {total})", own[number]))
             calls.append((f"max({number}) OVER (ORDER BY {by})", own[number]))
@@ -258,15 +278,19 @@ class Queries:
         kept = self._random.choice(list(own))
         sql = f"SELECT {kept} AS c0, {text} AS c1 FROM {item}{self._where({**own, **outer}, depth)}"
         # Which of two equal rows is the first is open, so it must not meet another window.
-        if " ORDER BY " not in text and self._flip(0.7):
-            sql += f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {total}) <= {self._random.choice([1, 2])}"
+        if "ORDER BY" not in text and self._flip(0.7):
+            most = self._random.choice([1, 2])
+            sql += f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {total}) <= {most}"
         return Made(sql, {"c0": own[kept], "c1": kind})
 
     def _limited(self, depth: int, outer: dict[str, str]) -> Made:
         made = self.query(depth - 1, outer)
         order = ", ".join(f"{c}{self._random.choice(['', ' DESC', ' NULLS FIRST'])}" for c in made.columns)
         offset = " OFFSET 1" if self._flip(0.3) else ""
-        return Made(f"SELECT * FROM ({made.sql}) ORDER BY {order} LIMIT {self._random.choice([1, 3])}{offset}", made.columns)
+        return Made(
+            f"SELECT * FROM ({made.sql}) ORDER BY {order} LIMIT {self._random.choice([1, 3])}{offset}",
+            made.columns,
+        )
 
     def _lateral(self, depth: int, outer: dict[str, str]) -> Made:
         item, own = self._item(depth - 1, outer)
@@ -284,13 +308,14 @@ class Queries:
         columns = {f"{x}.{c}": k for x in (one, other) for c, k in inner.columns.items()}
         select, kinds = self._select({**columns, **outer}, depth)
         first = next(iter(inner.columns))
-        sql = f"SELECT {select} FROM {name} AS {one} LEFT JOIN {name} AS {other} ON {one}.{first} = {other}.{first}"
+        join = f"{name} AS {one} LEFT JOIN {name} AS {other} ON {one}.{first} = {other}.{first}"
+        sql = f"SELECT {select} FROM {join}"
         return Made(f"WITH {name} AS ({inner.sql}) {sql}", kinds)
 
 
 def rows(seed: int, name: str) -> list[tuple[object, ...]]:
     """Rows of a table with nulls, duplicates, ties and NaN; the last item is the multiplicity."""
-    random = Random(f"{seed} {name}")  # noqa: S311
+    random = Random(f"{seed} {name}")
     values = {
         "i": [None, 0, 1, 1, 2, 3],
         "f": [None, 0.5, -1.5, 0.0, float("nan"), 2.0],
@@ -299,4 +324,7 @@ def rows(seed: int, name: str) -> list[tuple[object, ...]]:
     }
     count = 0 if name == "e" and random.random() < 0.5 else random.randint(0, 7)
     kinds = BASE[name].values()
-    return [(*(random.choice(values[kind]) for kind in kinds), random.choice([1, 1, 1, 2, 3])) for _ in range(count)]
+    return [
+        (*(random.choice(values[kind]) for kind in kinds), random.choice([1, 1, 1, 2, 3]))
+        for _ in range(count)
+    ]
