@@ -13,149 +13,44 @@ from dataclasses import dataclass
 
 from tidelake.views.floats import float_parts, float_total
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # DuckDB calls them consistent, but they read the clock, the version, names of columns or its own insides.
-_NOT_CONSISTENT = frozenset(
-    [
-        "current_localtime",
-        "current_localtimestamp",
-        "version",
-        "alias",
-        "stats",
-        "combine",
-        "finalize",
-        "invoke",
-        "index_key",
-        "hash",
-        "to_aggregate_state",
-        "create_sort_key",
-        "cast_to_type",
-        "can_cast_implicitly",
-        "parse_duckdb_log_message",
-        "json_serialize_plan",
-        "json_serialize_sql",
-        "json_deserialize_sql",
-        "hive_partition_component",
-        "constant_or_null",
-        "get_type",
-        "make_type",
-    ]
+_NOT_CONSISTENT = _names(
+    "current_localtime current_localtimestamp version alias stats combine finalize invoke index_key hash "
+    "to_aggregate_state create_sort_key cast_to_type can_cast_implicitly parse_duckdb_log_message "
+    "json_serialize_plan json_serialize_sql json_deserialize_sql hive_partition_component "
+    "constant_or_null get_type make_type"
 )
 # Macros whose text is a function of the arguments.
-MACROS = frozenset(
-    [
-        "array_append",
-        "array_pop_back",
-        "array_pop_front",
-        "array_prepend",
-        "array_push_back",
-        "array_push_front",
-        "array_reverse",
-        "array_to_string",
-        "array_to_string_comma_default",
-        "date_add",
-        "days_in_month",
-        "fdiv",
-        "fmod",
-        "generate_subscripts",
-        "if",
-        "json",
-        "list_append",
-        "list_avg",
-        "list_bit_and",
-        "list_bit_or",
-        "list_bit_xor",
-        "list_bool_and",
-        "list_bool_or",
-        "list_count",
-        "list_first",
-        "list_last",
-        "list_max",
-        "list_median",
-        "list_min",
-        "list_prepend",
-        "list_product",
-        "list_reverse",
-        "list_sem",
-        "list_stddev_pop",
-        "list_stddev_samp",
-        "list_string_agg",
-        "list_sum",
-        "list_var_pop",
-        "list_var_samp",
-        "map_contains_entry",
-        "map_contains_value",
-        "md5_number_lower",
-        "md5_number_upper",
-        "nullif",
-        "split_part",
-    ]
+MACROS = _names(
+    "array_append array_pop_back array_pop_front array_prepend array_push_back array_push_front "
+    "array_reverse array_to_string array_to_string_comma_default date_add days_in_month fdiv fmod "
+    "generate_subscripts if json list_append list_avg list_bit_and list_bit_or list_bit_xor list_bool_and "
+    "list_bool_or list_count list_first list_last list_max list_median list_min list_prepend list_product "
+    "list_reverse list_sem list_stddev_pop list_stddev_samp list_string_agg list_sum list_var_pop "
+    "list_var_samp map_contains_entry map_contains_value md5_number_lower md5_number_upper nullif "
+    "split_part"
 )
 # Syntax that DuckDB's parser turns into functions.
-_SYNTAX = frozenset(
-    [
-        "unnest",
-        "list_value",
-        "struct_pack",
-        "row",
-        "map",
-        "try",
-        "array_slice",
-        "array_extract",
-        "coalesce",
-        "grouping",
-    ]
-)
+_SYNTAX = _names("unnest list_value struct_pack row map try array_slice array_extract coalesce grouping")
 
 # The sums: see `linear`. The others need the rows of a group.
-LINEAR = frozenset(
-    ["count", "count_star", "count_if", "countif", "sum", "avg", "mean", "bool_and", "bool_or"]
-)  # Their result is the same if a row is there once or twice.
-REPEATS_DO_NOT_MATTER = frozenset(["min", "max", "bit_and", "bit_or"])
-_ANY_ORDER = REPEATS_DO_NOT_MATTER | frozenset(
-    ["median", "quantile", "quantile_cont", "quantile_disc", "mad", "bit_xor"]
-)
-# Rounded as the rows come, or taken from the first of equals: the rows are put into the order of the
-# arguments.
-OWN_ORDER = frozenset(
-    [
-        "stddev",
-        "stddev_pop",
-        "stddev_samp",
-        "var_pop",
-        "var_samp",
-        "variance",
-        "sem",
-        "skewness",
-        "kurtosis",
-        "kurtosis_pop",
-        "corr",
-        "covar_pop",
-        "covar_samp",
-        "regr_avgx",
-        "regr_avgy",
-        "regr_count",
-        "regr_intercept",
-        "regr_r2",
-        "regr_slope",
-        "regr_sxx",
-        "regr_sxy",
-        "regr_syy",
-        "product",
-        "mode",
-        "arg_min",
-        "arg_max",
-        "argmin",
-        "argmax",
-        "min_by",
-        "max_by",
-        "arg_min_null",
-        "arg_max_null",
-    ]
+LINEAR = _names("count count_star count_if countif sum avg mean bool_and bool_or")
+# Their result is the same if a row is there once or twice.
+REPEATS_DO_NOT_MATTER = _names("min max bit_and bit_or")
+_ANY_ORDER = REPEATS_DO_NOT_MATTER | _names("median quantile quantile_cont quantile_disc mad bit_xor")
+# Rounded as the rows come, or taken from the first of equals: so the rows are put into an order.
+OWN_ORDER = _names(
+    "stddev stddev_pop stddev_samp var_pop var_samp variance sem skewness kurtosis kurtosis_pop corr "
+    "covar_pop covar_samp regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx "
+    "regr_sxy regr_syy product mode arg_min arg_max argmin argmax min_by max_by arg_min_null arg_max_null"
 )
 # They show the order, so the query must say which.
-GIVEN_ORDER = frozenset(
-    ["list", "array_agg", "string_agg", "group_concat", "listagg", "first", "last", "any_value", "arbitrary"]
-)
+GIVEN_ORDER = _names("list array_agg string_agg group_concat listagg first last any_value arbitrary")
 HOLISTIC = _ANY_ORDER | OWN_ORDER | GIVEN_ORDER
 INSTEAD = {
     "approx_count_distinct": "count(DISTINCT x)",
@@ -173,15 +68,11 @@ INSTEAD = {
     "ago": "a column with the time",
     "age": "age(later, earlier), with both times",
 }
-RANKING = frozenset(["rank", "rank_dense", "dense_rank", "percent_rank", "cume_dist"])
-POSITIONAL = frozenset(
-    ["row_number", "ntile", "lag", "lead", "first_value", "first", "last_value", "last", "nth_value"]
-)
+RANKING = _names("rank rank_dense dense_rank percent_rank cume_dist")
+POSITIONAL = _names("row_number ntile lag lead first_value first last_value last nth_value")
 
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_INTEGERS = frozenset(
-    ["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"]
-)
+_INTEGERS = _names("TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT UINTEGER UBIGINT")
 
 
 def is_scalar(name: str, consistent: frozenset[str]) -> bool:

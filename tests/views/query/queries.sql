@@ -116,3 +116,5 @@ select k, first_value(x) over (partition by s order by x, k, f) from a
 select k, sum(f) over (partition by k), avg(x) over (partition by k order by x rows between 1 preceding and current row) from a
 select k, x from a order by all limit 4
 select k as "K 1", 'it''s i0."k"' as q from a where s <> 'i0."k"'
+select c from (select x + 1 as c, k from a where k > 1) where c > 5 and c < 9
+select s, list(x order by k) from (select distinct s, x, k from a where k is not null) group by s having count(*) < 3

@@ -129,3 +129,30 @@ def test_rows_that_are_owed_count_in_sums_and_are_none_elsewhere(databases):
         assert evaluated(plan, databases.plans) == {(1, 6, 6): 1}
     finally:
         databases.fill("e", [])
+
+
+def test_floats_that_are_computed_have_no_negative_zero():
+    plan = compiled("SELECT f * -1 AS g, f FROM a", TABLES.get)
+    assert plan.stages[-1].select == ('((i0."f" * -1) + CAST(0 AS DOUBLE))', 'i0."f"')
+
+
+@pytest.mark.parametrize(
+    ("call", "repeats"), [("max(x)", False), ("count(DISTINCT s)", None), ("median(x)", True)]
+)
+def test_a_stage_says_whether_repeated_rows_matter(call, repeats):
+    last = compiled(f"SELECT k, {call} AS c FROM a GROUP BY k", TABLES.get).stages[-1]
+    assert getattr(last, "repeats", None) is repeats
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("list(x ORDER BY f)", 'ARRAY_AGG(i0."x" ORDER BY i0."f", i0."x")'),
+        ("arg_max(x, f)", 'ARG_MAX(i0."x", i0."f" ORDER BY i0."x", i0."f")'),
+        ("stddev(f)", 'STDDEV(i0."f" ORDER BY i0."f")'),
+    ],
+)
+def test_an_aggregate_that_shows_an_order_has_a_total_one(call, text):
+    last = compiled(f"SELECT k, {call} AS c FROM a GROUP BY k", TABLES.get).stages[-1]
+    assert isinstance(last, Redo)
+    assert [one.function for one in last.calls] == [text]

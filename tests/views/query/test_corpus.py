@@ -1,7 +1,7 @@
 """The queries of TPC-H and TPC-DS: how many a view may have, and how many recompute a stage whole.
 
 The texts are not ours, so they are not here. The environment names a folder with `tpc-h.sql` and
-`tpc-ds.sql`, whose queries end in `;`, and `tpc-h.json` and `tpc-ds.json`: by table, the types of its columns.
+`tpc-ds.sql`, whose queries end in `;`, and `tpc-h.json` and `tpc-ds.json`: by table, types by column.
 """
 
 import json

@@ -19,72 +19,66 @@ from tidelake.views.plan import Columns, PlanColumn, quoted
 
 # Where a node of DuckDB's tree stands in the text, and how a join without a condition is written.
 _PLACES = ("query_location", "query_location_length", "alias_location", "is_implicit", "is_operator")
+
+
+def _by_other_name(names: Mapping[str, str]) -> dict[str, str]:
+    return {other: name for name, others in names.items() for other in others.split()}
+
+
 # Names of one function: DuckDB's tree keeps the one that the text has.
-_SAME = {
-    "list": "array_agg",
-    "string_agg": "listagg",
-    "group_concat": "listagg",
-    "mean": "avg",
-    "countif": "count_if",
-    "argmin": "arg_min",
-    "argmax": "arg_max",
-    "min_by": "arg_min",
-    "max_by": "arg_max",
-    "^": "power",
-    "**": "power",
-    "pow": "power",
-    "position": "strpos",
-    "instr": "strpos",
-    "substr": "substring",
-    "datetrunc": "date_trunc",
-    "datepart": "date_part",
-    "datediff": "date_diff",
-    "datesub": "date_sub",
-    "lcase": "lower",
-    "ucase": "upper",
-    "len": "length",
-    "char_length": "length",
-    "character_length": "length",
-    "ceiling": "ceil",
-    "list_sort": "array_sort",
-    "list_apply": "list_transform",
-    "array_transform": "list_transform",
-    "array_filter": "list_filter",
-    "array_length": "length",
-    "list_contains": "array_contains",
-    "list_has": "array_contains",
-    "array_has": "array_contains",
-    "string_split": "str_split",
-    "string_to_array": "str_split",
-    "starts_with": "prefix",
-    "variance": "var_samp",
-    "stddev": "stddev_samp",
-}
+_SAME = _by_other_name(
+    {
+        "array_agg": "list",
+        "listagg": "string_agg group_concat",
+        "avg": "mean",
+        "count_if": "countif",
+        "arg_min": "argmin min_by",
+        "arg_max": "argmax max_by",
+        "power": "^ ** pow",
+        "strpos": "position instr",
+        "substring": "substr",
+        "date_trunc": "datetrunc",
+        "date_part": "datepart",
+        "date_diff": "datediff",
+        "date_sub": "datesub",
+        "lower": "lcase",
+        "upper": "ucase",
+        "length": "len char_length character_length array_length",
+        "ceil": "ceiling",
+        "array_sort": "list_sort",
+        "list_transform": "list_apply array_transform",
+        "list_filter": "array_filter",
+        "array_contains": "list_contains list_has array_has",
+        "str_split": "string_split string_to_array",
+        "prefix": "starts_with",
+        "var_samp": "variance",
+        "stddev_samp": "stddev",
+    }
+)
 _UNITS = frozenset(("date_trunc", "date_part", "date_diff", "date_sub"))
 _SPAN = re.compile(r"(-?\d+) ([a-z]+?)s?")
-_ZERO = {
-    "name": "",
-    "expression": {
-        "class": "CONSTANT",
-        "type": "VALUE_CONSTANT",
-        "alias": "",
-        "literal": {"kind": "INTEGER", "text": "0"},
-    },
+_NOUGHT = {
+    "class": "CONSTANT",
+    "type": "VALUE_CONSTANT",
+    "alias": "",
+    "literal": {"kind": "INTEGER", "text": "0"},
 }
-_TYPES = {
-    **dict.fromkeys(("string", "text", "char", "bpchar", "nvarchar"), "varchar"),
-    **dict.fromkeys(("int", "int4", "signed", "integral", "int32"), "integer"),
-    **dict.fromkeys(("int8", "long", "int64", "oid"), "bigint"),
-    **dict.fromkeys(("int2", "short", "int16"), "smallint"),
-    **dict.fromkeys(("int1",), "tinyint"),
-    **dict.fromkeys(("float8",), "double"),
-    **dict.fromkeys(("float4", "real"), "float"),
-    **dict.fromkeys(("numeric", "dec"), "decimal"),
-    **dict.fromkeys(("bool", "logical"), "boolean"),
-    **dict.fromkeys(("datetime",), "timestamp"),
-    **dict.fromkeys(("timestamp with time zone",), "timestamptz"),
-    **dict.fromkeys(("blob", "bytea", "binary"), "varbinary"),
-}
+_ZERO = {"name": "", "expression": _NOUGHT}
+_TYPES = _by_other_name(
+    {
+        "varchar": "string text char bpchar nvarchar",
+        "integer": "int int4 signed integral int32",
+        "bigint": "int8 long int64 oid",
+        "smallint": "int2 short int16",
+        "tinyint": "int1",
+        "double": "float8",
+        "float": "float4 real",
+        "decimal": "numeric dec",
+        "boolean": "bool logical",
+        "timestamp": "datetime",
+        "varbinary": "blob bytea binary",
+    }
+) | {"timestamp with time zone": "timestamptz"}
 
 
 class Engine:
