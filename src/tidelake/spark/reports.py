@@ -47,8 +47,8 @@ class Counts(FieldsAsHtml):
     removed: int = 0
     absent: int = 0
     by_collection: Mapping[str, int] = field(default_factory=dict)
-    created: tuple[str, ...] = ()
-    evolved: tuple[str, ...] = ()
+    created: list[str] = field(default_factory=list)
+    evolved: list[str] = field(default_factory=list)
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[str, Any]:

@@ -169,9 +169,9 @@ def test_an_array_that_the_source_left_out_is_that_of_the_row_before(landing: La
 
 def test_a_table_that_is_truncated_before_it_has_rows_needs_no_collection(landing: Landing) -> None:
     landing.put(event("t", None, 3), event("c", {"id": 1, "v": "x"}, 4, table="b"))
-    assert landing.run(keys={"public.b": ["id"]}).created == ("shop.public.b",)
+    assert landing.run(keys={"public.b": ["id"]}).created == ["shop.public.b"]
     landing.put(event("t", None, 5), event("c", {"id": 1, "v": "x"}, 6))
-    assert landing.run().created == ("shop.public.a",)
+    assert landing.run().created == ["shop.public.a"]
     assert landing.rows("shop.public.a") == {1: {"id": 1, "v": "x"}}
     landing.put(event("t", None, 7))
     landing.run()
@@ -188,16 +188,16 @@ def test_a_truncation_needs_old_rows_from_the_collection(landing: Landing) -> No
 
 def test_columns_follow_the_source(landing: Landing) -> None:
     landing.put(event("c", {"id": 1, "v": "x"}, 3))
-    assert landing.run().created == ("shop.public.a",)
+    assert landing.run().created == ["shop.public.a"]
     wide = {"id": ("int64", False), "n": ("int32", True), "at": ("int64", False)}
     landing.put(event("c", {"id": 2, "n": 5, "at": 6}, 4, columns=wide))
-    assert landing.run().evolved == ("shop.public.a",)
+    assert landing.run().evolved == ["shop.public.a"]
     a = landing.lake["shop.public.a"]
     assert a.schema.names == ["id", "v", "n", "at"]
     assert a.schema.field("n").type == pa.int32()
     assert a.schema.field("at").nullable, "earlier rows have no value"
     landing.put(event("c", {"id": 3, "n": 1 << 40, "at": 6}, 5, columns=wide | {"n": ("int64", True)}))
-    assert landing.run().evolved == ("shop.public.a",)
+    assert landing.run().evolved == ["shop.public.a"]
     assert landing.rows("shop.public.a") == {
         1: {"id": 1, "v": "x"},
         2: {"id": 2, "n": 5, "at": 6},

@@ -76,7 +76,7 @@ def test_a_key_that_changes_at_the_source_stops_the_table(
         return columns if bare or columns is None else key(**columns)
 
     stream = Stream(tmp_path)
-    assert stream.take((told({"id": 1}), event("c", {"id": 1, "v": "x"}, 5))).created == ("crm.p.t",)
+    assert stream.take((told({"id": 1}), event("c", {"id": 1, "v": "x"}, 5))).created == ["crm.p.t"]
     with pytest.raises(IncompatibleSchema, match=r"table 's.p.t': .*key of the collection is 'id'"):
         stream.take(
             (told({"id": 2}), event("c", {"id": 2, "v": "y"}, 6)),
@@ -138,7 +138,7 @@ def test_tables_without_a_key_do_not_stop_other_tables(tmp_path: Path) -> None:
             ({"id": 1}, event("c", {"id": 1, "v": "x"}, 5)),
             (None, event("c", {"id": 1, "v": "x"}, 6, table="log")),
         )
-    assert (done.created, done.left_out, done.events) == (("crm.p.t",), {"s.p.log": 2}, 1)
+    assert (done.created, done.left_out, done.events) == (["crm.p.t"], {"s.p.log": 2}, 1)
     # It is not begun amid its history either.
     stream.options["keys"] = ["id"]
     with pytest.warns(TidelakeWarning, match="begin anew"):

@@ -211,8 +211,8 @@ class _TablesWrite(TriedWrite[WrittenBatch]):
                 target.collection.name: answer.counts.events
                 for target, answer in zip(self.targets, answers, strict=True)
             },
-            created=tuple(one.collection.name for one in self.targets if one.created),
-            evolved=tuple(one.collection.name for one in self.targets if one.evolved),
+            created=[one.collection.name for one in self.targets if one.created],
+            evolved=[one.collection.name for one in self.targets if one.evolved],
         )
         return WrittenBatch(numbered.sequence, False, done.upper, **counts.counts())
 
