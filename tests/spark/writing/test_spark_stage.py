@@ -18,6 +18,7 @@ from tidelake.errors import InvalidUpdates, UpdateBeforeLower, UsageError
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink, stage
+from tidelake.spark.writing.exactly_once import IntoCollection, IntoStage
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("both_ways")]
 
@@ -244,8 +245,8 @@ def test_delays_of_clocks_are_spans(tmp_path: Path) -> None:
     lake = tidelake.open(tmp_path / "lake")
     clock = lake.create("clock", stream_source.SCHEMA, key=["id"], time="ms")
     made = sink(clock, delay=datetime.timedelta(seconds=2))
-    assert made.mark is not None and made.mark.delay == 2_000
-    assert sink(clock, delay=0).mark is not None
+    assert isinstance(made.into, IntoStage) and made.into.mark.delay == 2_000
+    assert isinstance(sink(clock, delay=0).into, IntoStage)
     for delay in (-1, "soon", datetime.timedelta(seconds=-1)):
         with pytest.raises(UsageError):
             sink(clock, delay=delay)  # type: ignore[arg-type]
@@ -261,5 +262,5 @@ def test_a_sink_that_seals_goes_to_another_process(tmp_path: Path) -> None:
     lake = tidelake.open(tmp_path / "lake")
     c, side = (lake.create(name, stream_source.SCHEMA, key=["id"]) for name in ("c", "late"))
     sent = pickle.loads(pickle.dumps(sink(c, delay=3, side=side)))
-    assert (sent.mark.delay, sent.mark.late.id, sent.collection.id) == (3, side.id, c.id)
-    assert pickle.loads(pickle.dumps(sink(c))).mark is None
+    assert (sent.into.mark.delay, sent.into.mark.late.id, sent.into.collection.id) == (3, side.id, c.id)
+    assert type(pickle.loads(pickle.dumps(sink(c))).into) is IntoCollection

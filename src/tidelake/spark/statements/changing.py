@@ -8,6 +8,7 @@ that does not read its own collection, those that it reads of others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
@@ -33,10 +34,9 @@ from tidelake.spark.statements.matching import KeyEquality, Matchable, key_equal
 from tidelake.spark.statements.tables import SqlTables, mark, piece
 from tidelake.spark.statements.views import uppers_shown
 from tidelake.spark.versions import arrow_schema, frame_of, spark_schema
-from tidelake.spark.writing.commit import write
+from tidelake.spark.writing.commit import CommitPoint, TriedWrite, committed, write
 from tidelake.spark.writing.running import few_bytes, taken
 
-_ATTEMPTS = 5
 _TARGET, _SOURCE = "target", "source"
 _COUNT = "_tidelake_diff"  # a name that no column can have
 
@@ -50,18 +50,26 @@ def changed(parsed: Statement, tables: SqlTables) -> DataFrame:
     if tables.args is not None and not isinstance(tables.args, Mapping):
         raise UsageError("args of a statement that changes rows is a dict: write :name, not ?, in the text")
     asked = change(parsed)
-    return _retried(lambda: _Attempt(parsed, asked, tables).done())
+    collection = tables.target(parsed, asked.target)
+    return committed(_TriedStatement(collection, lambda: _Attempt(parsed, asked, tables).done()))
 
 
-def _retried(attempt: Callable[[], DataFrame]) -> DataFrame:
-    """Carry a statement out on the newest rows, again if others write meanwhile."""
-    for left in reversed(range(_ATTEMPTS)):
-        try:
-            return attempt()
-        except UpperMismatch:
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+@dataclass
+class _TriedStatement(TriedWrite[DataFrame]):
+    """A statement on the newest rows of its target."""
+
+    target: Collection
+    attempt: Callable[[], DataFrame]
+    tries_max: int | None = 5
+
+    def newest(self) -> CommitPoint:
+        """As `TriedWrite`; the attempt says it if all times are closed."""
+        state = self.target.state()
+        return CommitPoint(state.upper, state.seqno)
+
+    def once(self, at: CommitPoint) -> DataFrame:  # noqa: ARG002
+        """As `TriedWrite`."""
+        return self.attempt()
 
 
 def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
@@ -69,9 +77,11 @@ def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
     collection = tables.target(parsed, asked.target)
     others = [one for i, one in enumerate(parsed.tables) if i != asked.target and one.version is None]
     named = any(tables.means(one, collection) for one in others)
-    return _retried(
-        lambda: _insert(parsed, asked, tables, collection, _open_upper(collection) if named else None)
-    )
+
+    def attempt() -> DataFrame:
+        return _insert(parsed, asked, tables, collection, _open_upper(collection) if named else None)
+
+    return committed(_TriedStatement(collection, attempt))
 
 
 def _insert(

@@ -64,10 +64,12 @@ class TriedWrite(ABC, Generic[R]):
     Attributes:
         fixed: the caller said at which upper, so that a conflict is the caller's.
         remakes: whether all that was stored for the write can be made again.
+        tries_max: give up after so many conflicts; None: never.
     """
 
     fixed = False
     remakes = True
+    tries_max: int | None = None
 
     @abstractmethod
     def newest(self) -> CommitPoint:
@@ -93,15 +95,17 @@ def committed(attempt: TriedWrite[R]) -> R:
     """The commit loop: try on the newest contents, and again as long as other writers were faster.
 
     Raises:
-        UpperMismatch, UpdateBeforeLower: as `TriedWrite.once`, and no other writer was there meanwhile.
+        UpperMismatch, UpdateBeforeLower: as `TriedWrite.once`, and no other writer was there meanwhile, or
+            one was before each of the most tries.
     """
-    at = attempt.newest()
+    at, tries = attempt.newest(), 0
     while True:
+        tries += 1
         try:
             return attempt.once(at)
         except (UpperMismatch, UpdateBeforeLower):
             before, at = at, at if attempt.fixed else attempt.newest()
-            if at == before:
+            if at == before or tries == attempt.tries_max:
                 raise
         except UploadExpired as error:
             if not (error.erased and attempt.remakes):
