@@ -76,7 +76,7 @@ def read(stage, rows):
     return Scan(batch.schema, lambda: iter([batch]))
 
 
-def span(plan, given, lower, upper, birth):
+def span(plan, given, lower, upper, birth, *, pairs_max=None):
     """The updates of one refresh; `lower` None: the first one."""
 
     def contents(stage):
@@ -90,7 +90,8 @@ def span(plan, given, lower, upper, birth):
         return read(stage, [row for row in rows if row[-2] >= start])
 
     emission = Emission(lower is not None, birth if lower is None else None)
-    table = SpanRun("v", plan, emission, contents, updates).carried_out(DATABASE)
+    run = SpanRun("v", plan, emission, contents=contents, updates=updates, pairs_max=pairs_max)
+    table = run.carried_out(DATABASE)
     return Counter({row[:-1]: row[-1] for row in rows_of(table)})
 
 

@@ -19,7 +19,10 @@ from span_histories import (
 )
 
 from tidelake.errors import RefreshFailed
+from tidelake.views.plan import Join
 from tidelake.views.query.compile import compiled
+from tidelake.views.rules import reads_before
+from tidelake.views.spans import SpanTooLarge
 from tiers import rounds
 
 QUERIES = [
@@ -147,3 +150,18 @@ def test_what_does_not_change_is_not_computed():
 def test_names_of_columns_of_the_rules_are_free():
     plan = compiled('SELECT k AS _t, x AS _m, f AS "_P" FROM a', schema_of)
     assert span(plan, {"a": [(1, 2, 0.5, 0, 1)]}, None, 1, 0) == {(1, 2, "0.5", 0): 1}
+
+
+def test_a_span_in_which_a_group_is_computed_too_often_is_to_be_cut():
+    plan = compiled("SELECT k, max(x) AS hi FROM a GROUP BY k", schema_of)
+    tables = {"a": [(1, 2, None, time, 1) for time in range(4)]}
+    with pytest.raises(SpanTooLarge):
+        span(plan, tables, None, 4, 0, pairs_max=3)
+    assert span(plan, tables, 1, 2, 0, pairs_max=0) == span(plan, tables, 1, 2, 0)
+
+
+def test_a_join_reads_before_the_span_only_what_meets_a_change():
+    plan = compiled("SELECT a.k FROM a JOIN b ON a.k = b.k", schema_of)
+    (stage,) = (one for one in plan.stages if isinstance(one, Join))
+    assert reads_before(stage, frozenset({stage.inputs[0]})) == {stage.inputs[1]}
+    assert reads_before(stage, frozenset(stage.inputs)) == {*stage.inputs}

@@ -7,6 +7,7 @@ import pytest
 
 import tidelake
 from killed import killed
+from tidelake.views import refresh
 from tidelake.views.definition import owner_of
 
 SQL = "SELECT k, count(*) AS n, max(id) AS last FROM a GROUP BY k"
@@ -40,16 +41,24 @@ def test_the_stored_updates_do_not_depend_on_the_refreshes(tmp_path):
     assert made(tmp_path / "one", {5}) == made(tmp_path / "many", {0, 2, 3, 5})
 
 
+def test_a_span_that_is_too_large_is_cut(tmp_path, monkeypatch):
+    wanted = made(tmp_path / "whole", {5})
+    monkeypatch.setattr(refresh, "PAIRS_MAX", 20)
+    assert made(tmp_path / "cut", {5}) == wanted
+    with tidelake.open(tmp_path / "cut") as lake:
+        assert sum(1 for one in lake["v"].commits(50) if one.what == "append") > 1
+
+
 @pytest.mark.full
 def test_a_refresh_that_is_killed_is_done_or_not_begun_and_the_next_one_goes_on(tmp_path):
     wanted = made(tmp_path / "sound", {1, 5})
     before = made(tmp_path / "lake", {1})
 
-    def refresh(place):
+    def again(place):
         with tidelake.open(place) as lake:
             lake.refresh()
 
-    for place in killed(tmp_path / "lake", refresh, fast=40, full=8):
+    for place in killed(tmp_path / "lake", again, fast=40, full=8):
         with tidelake.open(place) as lake:
             assert updates(lake["v"]) in (before, wanted)
             lake.refresh()

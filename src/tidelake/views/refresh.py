@@ -9,7 +9,7 @@ them may die.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 
 import pyarrow as pa
@@ -34,7 +34,10 @@ from tidelake.views.definition import Definition, ViewSource, current_names, ide
 from tidelake.views.plan import FromCollection, ViewPlan
 from tidelake.views.query.compile import compiled
 from tidelake.views.rules import Emission
-from tidelake.views.spans import Database, SpanRun, engine_version
+from tidelake.views.spans import Database, SpanRun, SpanTooLarge, engine_version
+
+PAIRS_MAX = 20_000_000
+"""Rows of groups that a span computes again, each once for each of its times; else the span is cut."""
 
 
 @dataclass(frozen=True)
@@ -81,43 +84,83 @@ def refreshed(lake: Naming, view: Collection, definition: Definition, database: 
         RebuildNeeded: history or columns that it needs are gone.
     """
     plan = plan_of(view.name, definition)
-    lower = view.upper
+    start = view.upper
     inputs = {one.name: opened(lake, view.name, one) for one in definition.sources}
     upper = reduce(Frontier.meet, (one.upper for one in inputs.values()))
-    keep_holds(view, definition, inputs, lower)
-    first = Frontier.of(definition.birth)
-    if upper <= lower or upper <= first:
-        return Refreshed(view.name, lower, lower, already=True)
-    born = first < lower
-    run = _span(plan, _Reads(view.name, definition, inputs, lower if born else None, upper))
+    keep_holds(view, definition, inputs, start)
+    if upper <= Frontier.of(definition.birth):
+        return Refreshed(view.name, start, start, already=True)
     # A handle of its own: that of a user takes no writes.
     writer = lake.same_collection(view.id, view.name)
     shard_of(writer).writes_as = owner_of(view.id)
-    try:
-        rows = run.carried_out(database)
-        written = writer.compare_and_append(rows, lower, upper)
-    except UpperMismatch:
-        return Refreshed(view.name, lower, view.upper, already=True)
-    except HistoryCompacted as error:
-        raise RebuildNeeded(view.name, f"history that it needs is gone: {error}") from error
-    keep_holds(view, definition, inputs, written.upper)
-    read = dict.fromkeys(inputs, 0)
-    for number, count in run.read.items():
-        stage = plan.stages[number]
-        if isinstance(stage, FromCollection):
-            read[stage.collection] += count
-    return Refreshed(view.name, lower, written.upper, rows=rows.num_rows, read=read)
+    lower, rows, read = start, 0, dict.fromkeys(inputs, 0)
+    while lower < upper:
+        reads = _Reads(view.name, definition, inputs, lower, upper)
+        try:
+            updates, run = _carried_out(plan, reads, database)
+            written = writer.compare_and_append(updates, lower, run.upper).upper
+        except UpperMismatch:
+            # Another refresh was faster.
+            return Refreshed(view.name, start, view.upper, already=not rows, rows=rows, read=read)
+        except HistoryCompacted as error:
+            raise RebuildNeeded(view.name, f"history that it needs is gone: {error}") from error
+        keep_holds(view, definition, inputs, written)
+        lower, rows = written, rows + updates.num_rows
+        for number, count in run.read.items():
+            stage = plan.stages[number]
+            if isinstance(stage, FromCollection):
+                read[stage.collection] += count
+    return Refreshed(view.name, start, lower, already=lower == start, rows=rows, read=read)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a span did: times before `upper` are computed, from so many rows of stages."""
+
+    upper: Frontier
+    read: dict[int, int]
+
+
+def _carried_out(plan: ViewPlan, reads: "_Reads", database: Database) -> tuple[pa.Table, _Done]:
+    """The updates of a span, or of the first part of it whose groups are not computed again too often."""
+    while True:
+        half = reads.half
+        emission = Emission(reads.base, None if reads.base else reads.definition.birth)
+        run = SpanRun(
+            reads.view,
+            plan,
+            emission,
+            contents=reads.contents,
+            updates=reads.updates,
+            pairs_max=None if half is None else PAIRS_MAX,
+        )
+        try:
+            return run.carried_out(database), _Done(reads.upper, run.read)
+        except SpanTooLarge:
+            reads = reads if half is None else replace(reads, upper=half)
 
 
 @dataclass(frozen=True)
 class _Reads:
-    """What a span reads: from `lower` (None: the birth of the view) to `upper`."""
+    """What a span reads: from `lower`, or from the birth of the view if that is later, to `upper`."""
 
     view: str
     definition: Definition
     inputs: dict[str, Input]
-    lower: Frontier | None
+    lower: Frontier
     upper: Frontier
+
+    @property
+    def base(self) -> bool:
+        """Whether the view has contents before the span."""
+        return Frontier.of(self.definition.birth) < self.lower
+
+    @property
+    def half(self) -> Frontier | None:
+        """The end of the first half of the times; None: there is one time only."""
+        first = max(self.definition.birth, parts(self.lower.elements[0])[0])
+        end = TIME_MAX if self.upper.closed else parts(self.upper.elements[0])[0]
+        return Frontier.of((first + end) // 2) if end - first > 1 else None
 
     def columns(self, stage: FromCollection) -> list[str]:
         one = self.inputs[stage.collection]
@@ -138,17 +181,11 @@ class _Reads:
 
     def _updates(self, of: Collection, names: list[str]) -> Iterator[pa.RecordBatch]:
         start, birth = self.lower, self.definition.birth
-        if start is None:
+        if not self.base:
             yield from of.snapshot(birth, columns=names)
             start = Frontier.past(birth)
         if start < self.upper:
             yield from of.updates(start, self.upper, columns=names)
-
-
-def _span(plan: ViewPlan, reads: _Reads) -> SpanRun:
-    birth = reads.definition.birth if reads.lower is None else None
-    emission = Emission(reads.lower is not None, birth)
-    return SpanRun(reads.view, plan, emission, reads.contents, reads.updates)
 
 
 def _schema(of: Collection, names: list[str]) -> pa.Schema:
@@ -156,10 +193,8 @@ def _schema(of: Collection, names: list[str]) -> pa.Schema:
     return pa.schema([updates.field(name) for name in (*names, *of.domain.columns, DIFF)])
 
 
-def _last(frontier: Frontier | None) -> int:
+def _last(frontier: Frontier) -> int:
     """The last time before a frontier."""
-    if frontier is None or frontier.closed:
-        return TIME_MAX
     return parts(frontier.just_before().elements[0])[0]
 
 

@@ -26,6 +26,7 @@ from tidelake.views.plan import (
     Stage,
     Union,
     ViewPlan,
+    inputs,
     quoted,
 )
 
@@ -45,11 +46,13 @@ class Emission:
         base: whether there are contents just before the span; else the view begins with it.
         birth: the first time of the view, if it is in the span: what depends on no input begins there.
         changes: the letter of the tables that have the updates of the inputs.
+        changed: stages that have updates; None: any may have some.
     """
 
     base: bool
     birth: int | None = None
     changes: str = "d"
+    changed: frozenset[int] | None = None
 
 
 class Rules:
@@ -74,13 +77,26 @@ class Rules:
     def updates(self, number: int, span: Emission) -> str:
         """The query for `d{number}`, over the tables of the inputs of the stage.
 
-        Needs `d` of all inputs and, with `span.base`, `a` and `f`, if it is a join, count or redo.
+        Needs `d` of all inputs and, with `span.base`, `a` and `f` of those that `reads_before` names.
         """
         return self._netted(self.plan.stages[number], self._emitted(number, span))
 
     def contents(self, number: int) -> str:
         """The query for `a{number}`, over tables `a` of its inputs."""
         return self.updates(number, Emission(base=False, birth=BEFORE, changes="a"))
+
+    def pairs(self, number: int, span: Emission) -> str:
+        """A query for the number of rows that a redo looks at: of each group, once for each of its times."""
+        stage = self.plan.stages[number]
+        keys = [quoted(name) for name in stage.keys] if isinstance(stage, Redo) else []
+        (of,) = inputs(stage)
+        rows, by = f"{'f' if span.base else 'd'}{of}", f" GROUP BY {_list(keys)}" if keys else ""
+        points = f"SELECT {_list(keys, [f'count(DISTINCT {self._t}) AS {self._p}'])} FROM d{of}{by}"
+        many = f"SELECT {_list(keys, [f'count(*) AS {self._q}'])} FROM {rows}{by}"
+        return (
+            f"SELECT coalesce(sum(p.{self._p}::HUGEINT * r.{self._q}), 0), coalesce(max(p.{self._p}), 0) "
+            f"FROM ({points}) AS p JOIN ({many}) AS r ON {_same('p', 'r', keys)}"
+        )
 
     def _emitted(self, number: int, span: Emission) -> str:
         match self.plan.stages[number]:
@@ -130,7 +146,7 @@ class Rules:
         conditions = [one.sql for one in stage.equals] + ([f"({stage.where})"] if stage.where else [])
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         terms = []
-        for first in many if span.base else (0,):
+        for first in firsts(stage, span.changed) if span.base else (0,):
             behind = "f" if span.base else span.changes
             tables = [f"a{n}" for n in stage.inputs[:first]] + [f"{span.changes}{stage.inputs[first]}"]
             tables += [f"{behind}{n}" for n in stage.inputs[first + 1 :]]
@@ -251,6 +267,24 @@ class Rules:
     def _old(self, span: Emission) -> int:
         """The point that is just before the span; what it shows was emitted before."""
         return _UNBORN if span.birth == BEFORE else BEFORE
+
+
+def firsts(stage: Join, changed: frozenset[int] | None) -> list[int]:
+    """The places of the inputs of a join that have updates."""
+    return [place for place, one in enumerate(stage.inputs) if changed is None or one in changed]
+
+
+def reads_before(stage: Stage, changed: frozenset[int]) -> frozenset[int]:
+    """The inputs of a stage whose contents just before the span it reads, if these stages have updates."""
+    match stage:
+        case FromCollection() | Constant() | Map() | Union():
+            return frozenset()
+        case Count() | Redo():
+            return frozenset({stage.input})
+        case Join():
+            places = range(len(stage.inputs))
+            found = ((first, place) for first in firsts(stage, changed) for place in places)
+            return frozenset(stage.inputs[place] for first, place in found if place != first)
 
 
 def canonical(column: PlanColumn) -> str:

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -23,9 +24,7 @@ from tidelake.lake.api.embedded import DUCKDB_CONFIG, DUCKDB_SETTINGS, Scan
 from tidelake.model.schema import DIFF
 from tidelake.views.plan import (
     Columns,
-    Count,
     FromCollection,
-    Join,
     PlanColumn,
     Redo,
     Stage,
@@ -33,7 +32,7 @@ from tidelake.views.plan import (
     inputs,
     quoted,
 )
-from tidelake.views.rules import BEFORE, Emission, Rules
+from tidelake.views.rules import BEFORE, Emission, Rules, reads_before
 
 _SETTINGS = (*DUCKDB_SETTINGS, "SET default_null_order = 'nulls_last'", "SET preserve_insertion_order = true")
 _ANSWER = "tidelake_answer"
@@ -109,6 +108,10 @@ def answer_schema(columns: Columns) -> pa.Schema:
     return found
 
 
+class SpanTooLarge(Exception):
+    """A span has so many times that groups would be computed again too often."""
+
+
 class SpanRun:
     """Carries one span out.
 
@@ -118,6 +121,8 @@ class SpanRun:
         emission: what the updates depend on.
         contents: reads the contents of a collection just before the span.
         updates: reads the updates of a collection in the span.
+        pairs_max: a group that is computed again, once for each of its times, has at most so many rows;
+            None: any number.
 
     Attributes:
         read: rows that were read, by stage.
@@ -125,10 +130,18 @@ class SpanRun:
     """
 
     def __init__(
-        self, view: str, plan: ViewPlan, emission: Emission, contents: Reads, updates: Reads
+        self,
+        view: str,
+        plan: ViewPlan,
+        emission: Emission,
+        *,
+        contents: Reads,
+        updates: Reads,
+        pairs_max: int | None = None,
     ) -> None:
         self._view, self._plan, self._emission = view, plan, emission
         self._contents, self._updates = contents, updates
+        self._pairs_max = pairs_max
         self._rules = Rules(plan)
         self._held: set[int] = set()
         self.read: dict[int, int] = {}
@@ -139,6 +152,7 @@ class SpanRun:
 
         Raises:
             RefreshFailed: DuckDB could not compute a stage; names it.
+            SpanTooLarge: it has too many times for the size of a group.
         """
         try:
             for number in range(len(self._plan.stages)):
@@ -154,11 +168,20 @@ class SpanRun:
         elif self._emission.birth is None and not any(self.emitted[one] for one in inputs(stage)):
             _make(database, f"d{number}", self._columns(stage))
         else:
-            if self._emission.base and isinstance(stage, Join | Count | Redo):
-                for one in dict.fromkeys(inputs(stage)):
-                    self._hold(database, one)
-            self._make_of(database, f"d{number}", number, rules.updates(number, self._emission))
+            changed = frozenset(one for one in inputs(stage) if self.emitted[one])
+            emission = replace(self._emission, changed=changed)
+            for one in sorted(reads_before(stage, changed)) if emission.base else ():
+                self._hold(database, one)
+            if isinstance(stage, Redo):
+                self._check_size(database, number, emission)
+            self._make_of(database, f"d{number}", number, rules.updates(number, emission))
         self.emitted[number] = database.rows(f"d{number}")
+
+    def _check_size(self, database: Database, number: int, emission: Emission) -> None:
+        """Refuse what would take long and much memory, if the span can be cut."""
+        ((pairs, times),) = database.connection.execute(self._rules.pairs(number, emission)).fetchall()
+        if self._pairs_max is not None and pairs > self._pairs_max and times > 1:
+            raise SpanTooLarge
 
     def _hold(self, database: Database, number: int) -> None:
         """Make the tables of the contents of a stage just before the span, and of all its rows."""
