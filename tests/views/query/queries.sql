@@ -86,7 +86,8 @@ select x, (select max(b.y) from b where b.k = a.k or b.s = a.s) from a
 select s from (select s, count(*) as n from a group by s) q join (values (2), (6)) v(n) using (n)
 select k from a union all select k from b union select 9
 (select k from a except select k from b) intersect select k from a where x > 3
-select k, x from a union all by name select k, y as z from b
+select k, x from a union all select k, y from b order by k, x limit 3
+(select k from a order by k limit 2) union all (select k from b order by k desc nulls last limit 2)
 select a.k, c.n from a cross join lateral (select count(*) as n from b where b.k = a.k) c
 select a.k, c.y from a left join lateral (select y from b where b.k = a.k and b.y > 2) c on true
 select * from a where k is not distinct from (select null)
@@ -118,3 +119,11 @@ select k, x from a order by all limit 4
 select k as "K 1", 'it''s i0."k"' as q from a where s <> 'i0."k"'
 select c from (select x + 1 as c, k from a where k > 1) where c > 5 and c < 9
 select s, list(x order by k) from (select distinct s, x, k from a where k is not null) group by s having count(*) < 3
+select k from (select k, x + 1 as c from a where k > 1) where c > 5
+select k, sum(x) as x from a group by k having x > 5
+select a.k from a join b on a.k = b.y
+select s as k, count(*) as n from a group by k, s
+select -k as k, x from a order by k, x, f, s limit 3
+select k, s, sum(x) as t, rank() over (partition by grouping(s) order by sum(x)) as r from a group by rollup (k, s)
+select k, (select count(*) from (select k from b where b.k = a.k union select k from a a2 where a2.s = a.s) q) as n from a
+select k, (select y from b where b.k = a.k order by y desc, s limit 1) as y from a

@@ -57,6 +57,7 @@ def test_a_plan_answers_as_the_engine_does(query, databases):
             "recursive",
             "joins",
         ),
+        ("SELECT k FROM a UNION ALL BY NAME SELECT x FROM e", "BY_NAME", "order"),
         ("SELECT * FROM nowhere", "nowhere", "does not exist"),
         ("SELECT k, k FROM a", "two columns 'k'", "AS"),
         ("SELECT INTERVAL 1 DAY AS i FROM a", "INTERVAL", "CAST(... AS VARCHAR)"),

@@ -22,7 +22,7 @@ from tidelake.views.query.frame import Expr, Relation, column
 from tidelake.views.query.grouping import Grouping, grouping_sets, has_aggregate
 from tidelake.views.query.prune import pruned
 from tidelake.views.query.scope import Cte, Query, QueryStage, Surroundings
-from tidelake.views.query.sets import by_name, casts, combined, type_of_both
+from tidelake.views.query.sets import casts, combined, type_of_both
 from tidelake.views.query.stages import Stages, check_kept, ref
 from tidelake.views.query.subqueries import bind, is_query, rebuilt, restrict
 from tidelake.views.query.tables import check_arguments, read_from, refuse
@@ -32,7 +32,8 @@ _SELECT = {
     "with_", "expressions", "distinct", "from_", "joins", "laterals", "where", "group", "having", "qualify",
     "windows", "order", "limit", "offset",
 }  # fmt: skip
-_SET = {"with_", "this", "expression", "distinct", "by_name", "order", "limit", "offset"}
+_SET = {"with_", "this", "expression", "distinct"}
+_CUT = ("order", "limit", "offset")
 _CHARACTERS_MAX = 100_000
 
 
@@ -126,6 +127,12 @@ class _Compiler:
         while isinstance(node, exp.Paren | exp.Subquery) and not _has_modifiers(node):
             env = self._with(node, env)
             node = node.this
+        if not isinstance(node, exp.Select) and _has_modifiers(node):
+            # LIMIT of a set operation is that of a query that selects all of it.
+            inner = node.copy()
+            cut = {name: inner.args.pop(name, None) for name in _CUT}
+            source = exp.From(this=exp.Subquery(this=inner))
+            return self.query(exp.Select(expressions=[exp.Star()], from_=source, **cut), env)
         match node:
             case exp.Select():
                 check_arguments(node, _SELECT, "a query")
@@ -133,8 +140,6 @@ class _Compiler:
             case exp.SetOperation():
                 check_arguments(node, _SET, "a set operation")
                 return self._set(node, self._with(node, env))
-            case exp.Subquery():
-                return self._cut(node, self.query(node.this, self._with(node, env)), len(env.free))
             case exp.Values():
                 item = read_from(self, env, node, [])
                 ids = [one.id for one in item.names]
@@ -165,8 +170,6 @@ class _Compiler:
 
     def _set(self, node: Query, env: Surroundings) -> QueryStage:
         left, right = self.query(node.this, env), self.query(node.expression, env)
-        if node.args.get("by_name"):
-            left, right = by_name(self.stages, left, right), by_name(self.stages, right, left, swapped=True)
         if len(left.columns) != len(right.columns):
             raise UsageError(f"{node.key.upper()} has {len(left.columns)} and {len(right.columns)} columns")
         width, stages = len(env.free), self.stages
@@ -181,45 +184,14 @@ class _Compiler:
         stage = combined(self.stages, node, one, other)
         columns = [c.name for c in stages.columns(stage)]
         domain = dict(zip(env.free, columns, strict=False))
-        answer = QueryStage(stage, left.names, tuple(columns[width:]), domain)
-        return self._cut(node, answer, width)
-
-    def _cut(self, node: Query, answer: QueryStage, width: int) -> QueryStage:
-        """ORDER BY and LIMIT over the columns of an answer."""
-        order = node.args.get("order")
-        cut = limits(node)
-        if cut is None or _is_needless(self.stages, answer.stage, cut, order):
-            return answer
-        frame = Relation(self.stages)
-        ids = frame.add(answer.stage)
-        by_name = {name.lower(): id_ for name, id_ in zip(answer.names, ids[width:], strict=True)}
-        terms = []
-        for one in order.expressions:
-            inner = one.this
-            if isinstance(inner, exp.Literal) and inner.is_int:
-                inner = column(ids[width + int(inner.name) - 1])
-            inner = inner.transform(
-                lambda n: (
-                    column(by_name[n.name.lower()])
-                    if isinstance(n, exp.Column) and n.name.lower() in by_name
-                    else n
-                )
-            )
-            terms.append(exp.Ordered(**{**one.args, "this": inner}))
-        text = ", ".join(frame.text(term) for term in terms)
-        keys = [frame.place[id_][1] for id_ in ids[:width]]
-        stage = first_rows(self.stages, answer.stage, keys, text, cut)
-        self.note_limit()
-        columns = [one.name for one in self.stages.columns(stage)]
-        domain = dict(zip(answer.domain, columns, strict=False))
-        return QueryStage(stage, answer.names, tuple(columns[width:]), domain)
+        return QueryStage(stage, left.names, tuple(columns[width:]), domain)
 
     def note_limit(self) -> None:
         self.notes["LIMIT: where ORDER BY leaves ties, the other columns decide, the first one first"] = None
 
 
 def _has_modifiers(node: Expr) -> bool:
-    return any(node.args.get(name) for name in ("order", "limit", "offset"))
+    return any(node.args.get(name) for name in _CUT)
 
 
 def limits(node: Query) -> tuple[int, int] | None:
@@ -287,7 +259,7 @@ class _Block:
             self._expanded(frame, node.args[name].this) if node.args.get(name) else None
             for name in ("having", "qualify")
         )
-        order = self._ordered(frame, outputs, items)
+        order = self._ordered(frame, outputs)
         parts = [
             *outputs,
             *(one.this for one in order),
@@ -297,7 +269,7 @@ class _Block:
         grouped = node.args.get("group") is not None or having is not None or any(map(has_aggregate, parts))
         single = grouped and node.args.get("group") is None and having is None and qualify is None
         if grouped:
-            frame, parts = self._grouped(frame, parts, items, outputs)
+            frame, parts = self._grouped(frame, parts, outputs)
         if having is not None:
             at = len(outputs) + len(order)
             restrict(compiler, frame, env, parts.pop(at))
@@ -368,9 +340,7 @@ class _Block:
         self._aliases = known
         return found
 
-    def _ordered(
-        self, frame: Relation, outputs: Sequence[Expr], items: Sequence[tuple[str, Expr]]
-    ) -> list[Expr]:
+    def _ordered(self, frame: Relation, outputs: Sequence[Expr]) -> list[Expr]:
         """The terms of ORDER BY, if it has a meaning."""
         node = self._node
         order, distinct = node.args.get("order"), node.args.get("distinct")
@@ -388,7 +358,6 @@ class _Block:
             else:
                 inner = self._expanded(frame, inner, first=True)
             found.append(exp.Ordered(**{**one.args, "this": inner}))
-        del items
         return found
 
     def _with_windows(self, node: Expr) -> Expr:
@@ -409,14 +378,10 @@ class _Block:
         return changed(node)
 
     def _grouped(
-        self,
-        frame: Relation,
-        parts: Sequence[Expr],
-        items: Sequence[tuple[str, Expr]],
-        outputs: Sequence[Expr],
+        self, frame: Relation, parts: Sequence[Expr], outputs: Sequence[Expr]
     ) -> tuple[Relation, list[Expr]]:
         group = self._node.args.get("group")
-        grouping = Grouping(self._compiler, frame, self._env)
+        grouping = Grouping(self._compiler, frame, self._env, self._aliases)
         if group is not None and group.args.get("all"):
             given = [one for one in outputs if not has_aggregate(one)]
             sets = [[grouping.add_key(one) for one in given]]
@@ -428,7 +393,6 @@ class _Block:
                 return grouping.add_key(self._expanded(frame, one))
 
             sets = grouping_sets(group, add)
-        del items
         lifted = [grouping.lift(one) for one in parts]
         return grouping.grouped(sets), lifted
 
@@ -458,20 +422,13 @@ class _Block:
         elif distinct is not None:
             if not {one.this.name for one in order} <= set(ids):
                 raise refuse("DISTINCT with another ORDER BY", "select what the order is by")
-            kept = list(dict.fromkeys([*frame.domain.values(), *ids]))
-            stage = stages.distinct(stages.map(frame.inputs[0], [ref(frame.place[id_][1]) for id_ in kept]))
-            frame.inputs = [stage]
-            columns = [one.name for one in stages.columns(stage)]
-            frame.place = {id_: (0, name) for id_, name in zip(kept, columns, strict=True)}
+            frame.narrow([*frame.domain.values(), *ids])
+            frame.replace(stages.distinct(frame.inputs[0]))
         frame.fold()
         if cut is not None and not _is_needless(stages, frame.inputs[0], cut, node.args.get("order")):
-            kept = list(dict.fromkeys([*frame.domain.values(), *ids, *(one.this.name for one in order)]))
-            stage = stages.map(frame.inputs[0], [ref(frame.place[id_][1]) for id_ in kept])
-            columns = [one.name for one in stages.columns(stage)]
-            frame.inputs = [stage]
-            frame.place = {id_: (0, name) for id_, name in zip(kept, columns, strict=True)}
+            frame.narrow([*frame.domain.values(), *ids, *(one.this.name for one in order)])
             keys = [frame.place[id_][1] for id_ in frame.domain.values()]
             text = ", ".join(frame.text(one) for one in order)
-            frame.replace(first_rows(stages, stage, keys, text, cut))
+            frame.replace(first_rows(stages, frame.inputs[0], keys, text, cut))
             compiler.note_limit()
         return compiler.finished(frame, ids, names)

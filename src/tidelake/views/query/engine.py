@@ -150,15 +150,11 @@ def _consistent(version: str) -> frozenset[str]:
     """The scalar functions of this version of DuckDB whose results it calls consistent."""
     del version
     with optional("duckdb", "sql").connect(":memory:", config=DUCKDB_CONFIG) as connection:
-        return _consistent_of(connection)
-
-
-def _consistent_of(connection: Any) -> frozenset[str]:
-    rows = connection.execute(
-        "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
-        "WHERE function_type = 'scalar' AND stability = 'CONSISTENT' ORDER BY ALL"
-    ).fetchall()
-    return frozenset(name for (name,) in rows)
+        rows = connection.execute(
+            "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
+            "WHERE function_type = 'scalar' AND stability = 'CONSISTENT' ORDER BY ALL"
+        ).fetchall()
+        return frozenset(name for (name,) in rows)
 
 
 def _first_line(message: str) -> str:

@@ -199,6 +199,13 @@ class Relation:
         self.inputs, self.conditions = [stage], []
         return found
 
+    def narrow(self, ids_: Sequence[str]) -> None:
+        """Go on with these columns only. The relation is one stage."""
+        kept = list(dict.fromkeys(ids_))
+        stage = self.stages.map(self.inputs[0], [ref(self.place[id_][1]) for id_ in kept])
+        names = [one.name for one in self.stages.columns(stage)]
+        self.inputs, self.place = [stage], {id_: (0, name) for id_, name in zip(kept, names, strict=True)}
+
     def replace(self, stage: int) -> None:
         """Go on with a stage that has the columns of the only input, in their order, and maybe more."""
         new = [one.name for one in self.stages.columns(stage)]

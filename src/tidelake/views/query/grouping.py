@@ -5,7 +5,7 @@ windows.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, product
 from typing import Any
@@ -13,13 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidelake.errors import UsageError
-from tidelake.views.functions import (
-    GIVEN_ORDER,
-    HOLISTIC,
-    LINEAR,
-    OWN_ORDER,
-    REPEATS_DO_NOT_MATTER,
-)
+from tidelake.views.functions import GIVEN_ORDER, HOLISTIC, LINEAR, OWN_ORDER, REPEATS_DO_NOT_MATTER
 from tidelake.views.query.frame import Expr, Relation, column, id_of, new_id
 from tidelake.views.query.groups import Aggregate, GroupingSet, with_domain
 from tidelake.views.query.scope import Compiler, Surroundings
@@ -72,6 +66,7 @@ class Grouping:
         compiler: of the whole query.
         frame: what is grouped.
         env: what the query sees.
+        aliases: by name, the selected expressions, which HAVING may mean.
         keys: by text over ids, the ids of the keys.
         calls: by text over ids, the id of the result and the call.
         bits: by the positions of keys that GROUPING asks for, the id of its result.
@@ -80,6 +75,7 @@ class Grouping:
     compiler: Compiler
     frame: Relation
     env: Surroundings
+    aliases: Mapping[str, Expr]
     keys: dict[str, str] = field(default_factory=dict)
     calls: dict[str, tuple[str, Expr]] = field(default_factory=dict)
     bits: dict[tuple[int, ...], str] = field(default_factory=dict)
@@ -102,6 +98,8 @@ class Grouping:
             return self._window(node)
         if (key := self._key_text(node)) in self.keys:
             return column(self.keys[key])
+        if isinstance(node, exp.Column) and not node.table and node.name.lower() in self.aliases:
+            return self.lift(self.aliases[node.name.lower()])
         return rebuilt(node, self.lift)
 
     def _window(self, node: Expr) -> Expr:

@@ -40,6 +40,8 @@ def pruned(stages: _Stages, last: int) -> list[Stage]:
     """
     made = _numbered(_fused(stages.made, last))
     made = _numbered(_narrowed(made))
+    # A column that only a condition read is gone, so more maps can be composed.
+    made = _numbered(_fused(made, len(made) - 1))
     for stage in made:
         if not isinstance(stage, FromCollection):
             check_kept(stage.columns, "a part of the query")

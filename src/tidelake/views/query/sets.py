@@ -54,24 +54,3 @@ def type_of_both(stages: Stages, one: str, other: str) -> str:
         return one
     text = f"SELECT CAST(NULL AS {one}) UNION ALL SELECT CAST(NULL AS {other})"
     return stages.engine.described(text)[0].type
-
-
-def by_name(stages: Stages, side: QueryStage, other: QueryStage, *, swapped: bool = False) -> QueryStage:
-    """The columns of both sides by name; NULL for those that a side has not."""
-    first, second = (other, side) if swapped else (side, other)
-    theirs = {name.lower() for name in first.names}
-    names = [*first.names, *(name for name in second.names if name.lower() not in theirs)]
-    own = {name.lower(): at for name, at in zip(side.names, side.columns, strict=True)}
-    types = {
-        name.lower(): stages.type_of(one.stage, at)
-        for one in (side, other)
-        for name, at in zip(one.names, one.columns, strict=True)
-    }
-    texts = [
-        ref(own[name.lower()]) if name.lower() in own else f"CAST(NULL AS {types[name.lower()]})"
-        for name in names
-    ]
-    stage = stages.map(side.stage, [*map(ref, side.domain.values()), *texts])
-    columns = [one.name for one in stages.columns(stage)]
-    domain = dict(zip(side.domain, columns, strict=False))
-    return QueryStage(stage, tuple(names), tuple(columns[len(domain) :]), domain)

@@ -62,14 +62,11 @@ def bind(compiler: Compiler, frame: Relation, env: Surroundings, node: Expr) -> 
             raise UsageError(f"the window {node.sql('duckdb')!r} stands where SQL allows none")
         case exp.Collate():
             raise UsageError("COLLATE cannot be in a view, as equal texts differ under it: write lower(x)")
-        case exp.Lambda():
-            # The parameters are no columns, and the parser makes none of them.
-            return _rebuilt(node, lambda child: bind(compiler, frame, env, child))
         case _:
-            return _rebuilt(node, lambda child: bind(compiler, frame, env, child))
+            return rebuilt(node, lambda child: bind(compiler, frame, env, child))
 
 
-def _rebuilt(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
+def rebuilt(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """A node with other children."""
 
     def changed(value: object) -> object:
@@ -81,9 +78,6 @@ def _rebuilt(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
     if node.type is not None:
         made.type = node.type
     return made
-
-
-rebuilt = _rebuilt
 
 
 def restrict(compiler: Compiler, frame: Relation, env: Surroundings, condition: Expr) -> None:

@@ -38,6 +38,7 @@ _INSTEAD = {
     "locks": "a view locks nothing; leave it out",
     "when": "leave AT out; ask the view for a time when it is read",
     "version": "leave AT out; ask the view for a time when it is read",
+    "by_name": "name the columns of both sides in one order",
     "ordinality": "write row_number() OVER (ORDER BY ...)",
 }
 
