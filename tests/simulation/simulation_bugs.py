@@ -16,7 +16,7 @@ from tidelake.shard.write import uploads
 from tidelake.state.core import edits, invariants, partnames
 from tidelake.state.core.commands import NoOp, Refused
 from tidelake.state.core.state import UNSTAGED
-from tidelake.state.group import deciding, single
+from tidelake.state.group import deciding, memberwriters
 from tidelake.state.life import collecting as collection_commands
 from tidelake.state.spine import bases
 from tidelake.state.upkeep import basing
@@ -206,7 +206,7 @@ def group_that_forgets_too_early():
 def group_that_knows_no_writers():
     """A number that is in comes in once more, in a group."""
     return replaced(
-        single, known_writer=lambda group, state, name: state.writers.get(name), answer_of_record=_next
+        memberwriters, known_writer=lambda group, state, name: state.writers.get(name), answer_of_record=_next
     )
 
 

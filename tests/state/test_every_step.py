@@ -30,8 +30,9 @@ from tidelake.state.core.formats import FIRST, NEWEST
 from tidelake.state.core.invariants import check_state, check_step
 from tidelake.state.core.state import Owned, Retention, Rollup
 from tidelake.state.core.tokens import DAY_MS
-from tidelake.state.group import applying, awaiting, deciding, joining, single
+from tidelake.state.group import applying, awaiting, deciding, joining, memberwriters
 from tidelake.state.group.deciding import Intent, Share
+from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.life import agreeing, collecting, dropping, erasing, forking, holds, schemas
 from tidelake.state.spine.merging import MergeRequest, MergeResult, request, requests
 from tidelake.state.spine.spine import SpineId
@@ -406,18 +407,6 @@ class World:
         seen, owner = self.state.seqno, self.writes_as()
         return partial(joining.join, group=GROUP, admitted=self.state.joined + 1, seen=seen, owner=owner)
 
-    def prepare(self):
-        state, at = self.state, self.at
-        awaited = Awaited(f"t{self.rng.randint(0, 4)}", state.seqno, 0)
-        runs = self.runs(at, at + 4)
-        more = {
-            "checked": self.checked(runs),
-            "movable": self.rng.random() < 0.5,
-            "offered": self.offered(runs),
-            "owner": self.writes_as(),
-        }
-        return partial(awaiting.prepare, group=GROUP, joined=state.joined, awaited=awaited, runs=runs, **more)
-
     def withdraw(self):
         return partial(awaiting.withdraw, transactions=frozenset((f"t{self.rng.randint(0, 4)}",)))
 
@@ -453,42 +442,44 @@ class World:
         return partial(deciding.expire, before=self.rng.randint(0, self.state.seqno))
 
     def decide(self):
-        share = Share(self.admitted("n"), F(0), (0, 0) if self.rng.random() < 0.7 else None)
-        wanted = Intent(f"d{self.rng.randint(0, 9)}", self.state.seqno, {"n": share})
-        return partial(deciding.decide, wanted=wanted, idempotency=self.claim())
+        rng, at, claim = self.rng, self.at, self.claim()
+        times = (rng.choice((0, at)), at + rng.randint(0, 3)) if rng.random() < 0.7 else None
+        lower = rng.choice((None, None, self.state.upper))
+        seal = rng.choice((None, F(at + rng.randint(0, 3))))
+        applied = frozenset(sorted(self.state.decisions)[:1])
+        share = Share(
+            self.admitted("n"), F(rng.randint(0, 3)), times, lower, seal, rng.random() < 0.5, applied=applied
+        )
+        wanted = Intent(
+            f"d{rng.randint(0, 9)}",
+            self.state.seqno,
+            {"n": share},
+            own_times=rng.random() < 0.5,
+            least=rng.choice((None, at)),
+            alone=rng.random() < 0.5,
+            number=None if claim is None else GroupNumber(claim, rng.choice(("", "n"))),
+        )
+        return partial(deciding.decide, wanted=wanted)
 
-    def stage_single(self):
+    def park(self):
         state, at = self.state, self.at
         view = GroupView(GROUP, 10**6, F(at), state.joined)
         runs = self.runs(at, at + 4) or (Run((self.fresh(at, at + 4),)),)
         bounds = Bounds(F(at), F(at + self.rng.randint(0, 5)), state.minimum)
-        found = Addition(HollowBatch(bounds, runs), stays_open=self.rng.random() < 0.5)
+        floats = at if self.rng.random() < 0.3 else None
+        found = Addition(HollowBatch(bounds, runs), stays_open=self.rng.random() < 0.5, floats=floats)
         awaited = Awaited(f"t{self.rng.randint(0, 4)}", state.seqno, 0)
-        more = {"checked": self.checked(runs), "given_up": frozenset((f"t{self.rng.randint(0, 4)}",))}
-        return partial(awaiting.stage_single, view=view, awaited=awaited, found=found, **more)
+        more = {
+            "checked": self.checked(runs),
+            "given_up": frozenset((f"t{self.rng.randint(0, 4)}",)),
+            "owner": self.writes_as(),
+        }
+        return partial(awaiting.park, view=view, awaited=awaited, found=found, **more)
 
     def open_member_writer(self):
         upper = F(self.rng.randint(0, 5))
         known = {"member": "n", "joined": self.admitted("n"), "record": None, "upper": upper}
-        return partial(single.open_member_writer, **known, name=self.rng.choice(("a", "b", "token:a")))
-
-    def decide_single(self):
-        rng, state = self.rng, self.state
-        wanted = single.Single(
-            f"d{rng.randint(0, 9)}",
-            state.seqno,
-            "s",
-            "n",
-            self.admitted("n"),
-            floor=F(rng.randint(0, 3)),
-            first=rng.choice((None, self.at)),
-            end=F(self.at + rng.randint(0, 3)),
-            has_rows=rng.random() < 0.7,
-            floats=rng.random() < 0.3,
-            idempotency=self.claim(),
-            applied=frozenset(sorted(state.decisions)[:1]),
-        )
-        return partial(single.decide_single, wanted=wanted)
+        return partial(memberwriters.open_member_writer, **known, name=self.rng.choice(("a", "b", "token:a")))
 
     def confirm(self):
         return dropping.confirm
@@ -596,12 +587,12 @@ def _function(command):
     return command.func if isinstance(command, partial) else command
 
 
-MADE_UP = (applying.apply_decided, applying.catch_up, awaiting.stage_single)
+MADE_UP = (applying.apply_decided, applying.catch_up, awaiting.park)
 OFTEN = [
     "append", "append", "append", "stage", "stage", "seal", "split", "split", "apply_merge", "apply_merge",
     "claim_merge", "record_chunk", "finish_merge", "exert_fuel", "collapse_levels", "doom", "bury",
     "cut_slices", "cut", "add_base", "begin_with_base", "raise_floor", "add_rollup",
-    "prepare", "apply_decided", "advance_since", "open_writer",
+    "park", "apply_decided", "advance_since", "open_writer",
 ]  # fmt: skip
 RARE = [
     name

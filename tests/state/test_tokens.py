@@ -16,7 +16,8 @@ from tidelake.state.core.edits import Delta, Edits, stepped
 from tidelake.state.core.invariants import check_state, check_step
 from tidelake.state.core.state import WriterRecord
 from tidelake.state.core.tokens import DAY_MS
-from tidelake.state.group import applying, deciding, joining, single
+from tidelake.state.group import applying, deciding, joining, memberwriters
+from tidelake.state.group.deciding import Intent, Share
 from tidelake.state.life import collecting
 from tidelake.state.life.mending import mended
 from tidelake.state.write.idempotency import IdempotencyKey, advanced
@@ -130,8 +131,8 @@ def test_a_group_forgets_tokens_of_its_members_and_of_transactions():
     members = {"c": Membership(F(0), 1)}
     group.commit(Edits(memberships=members))
     opened = {"member": "c", "joined": 1, "record": None, "upper": F(0)}
-    group.do(single.open_member_writer, name="token:a", **opened)
-    group.do(single.open_member_writer, name="w", **opened)
+    group.do(memberwriters.open_member_writer, name="token:a", **opened)
+    group.do(memberwriters.open_member_writer, name="w", **opened)
     begin(group, "t", resume=True)
     assert group.state.tokens == pmap({0: pset(["c:token:a", "token:t"])})
     assert forget(group, AGE_MS + DAY_MS) == 2
@@ -203,10 +204,9 @@ def test_a_write_of_a_member_forgets_the_decisions_that_it_has_applied():
     group.commit(Edits(memberships={"c": Membership(F(0), 1)}))
     applied = frozenset()
     for n in range(50):
-        wanted = single.Single(
-            f"t{n}", group.state.seqno, "g", "c", 1, F(0), n, F(n + 1), has_rows=True, applied=applied
-        )
-        assert not isinstance(group.do(single.decide_single, wanted), Refused)
+        share = Share(1, F(0), (n, n), seal=F(n + 1), applied=applied)
+        wanted = Intent(f"t{n}", group.state.seqno, {"c": share}, own_times=True, alone=True)
+        assert not isinstance(group.do(deciding.decide, wanted), Refused)
         applied = frozenset([f"t{n}"])
         assert len(group.state.decisions) == 1
 

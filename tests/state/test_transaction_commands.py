@@ -14,6 +14,8 @@ from shard_states import SCHEMA, F, run
 from writes import seal
 
 from tidelake.errors import LeftGroup, TransactionExpired, UpdateBeforeLower, UpperMismatch
+from tidelake.model.batch import HollowBatch
+from tidelake.model.bounds import Bounds
 from tidelake.model.time import TimeDomain
 from tidelake.state.core import codec, commands
 from tidelake.state.core.commands import Commit, NoOp, Refused
@@ -24,6 +26,7 @@ from tidelake.state.group import applying, awaiting, deciding, joining
 from tidelake.state.group.deciding import Intent, Share
 from tidelake.state.life.holds import settle
 from tidelake.state.spine.staged import Awaited
+from tidelake.state.write.write import Addition
 from tiers import examples
 
 MEMBERS = ("a", "b", "c")
@@ -48,6 +51,12 @@ class Log:
             assert self.replayed == after
             self.state = after
         return outcome
+
+
+def waiting(state, *runs, floats=None):
+    """Rows that wait for a decision: at times of their own, or at one that may become a later one."""
+    batch = HollowBatch(Bounds(state.upper, state.upper, state.minimum), runs)
+    return Addition(batch, stays_open=floats is None, floats=floats)
 
 
 @dataclass
@@ -107,18 +116,17 @@ class Transactions(RuleBasedStateMachine):
         seen = self.seen(name)
         at = max(0, seen.upper.elements[0] + (abs(ahead) if one.own_times else ahead))
         part = f"{one.id}-{len(one.rows)}"
+        view = replace(deciding.view(self.group.state, name), admitted=one.joined[name][0])
         outcome = log.do(
-            awaiting.prepare,
-            "g",
-            one.joined[name][0],
+            awaiting.park,
+            view,
             Awaited(one.id, one.begun, 0),
-            (run(part, at, at),),
+            waiting(seen, run(part, at, at), floats=None if one.own_times else at),
             checked=seen.upper,
-            movable=not one.own_times,
         )
         if isinstance(outcome, Refused):
             assert isinstance(outcome.error, LeftGroup)
-            assert (log.state.group, log.state.joined) != ("g", one.joined[name][0])
+            assert not view.is_of(log.state.group, log.state.joined)
         else:
             one.rows[part] = (name, at)
 
@@ -134,7 +142,7 @@ class Transactions(RuleBasedStateMachine):
         last = max((at for _, at in one.rows.values()), default=0)
         time = max(0, last + later) if timed and not one.own_times else None
         upper = F(last + 1) if one.own_times else None
-        wanted = Intent(one.id, one.begun, shares, time, one.own_times, upper)
+        wanted = Intent(one.id, one.begun, shares, time, own_times=one.own_times, upper=upper)
         before = self.group.state.upper
         outcome = self.group.do(deciding.decide, wanted)
         if isinstance(outcome, Refused):
@@ -253,7 +261,10 @@ def test_applying_twice_is_harmless(leaves):
     group, log = Log("g"), Log("a")
     admitted = group.do(joining.admit, ("a",)).result["a"]
     log.do(joining.join, "g", admitted, log.state.seqno)
-    log.do(awaiting.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True)
+    view = deciding.view(group.state, "a")
+    log.do(
+        awaiting.park, view, Awaited("t", 1, 0), waiting(log.state, run("p", 0, 0), floats=0), checked=F(0)
+    )
     group.do(deciding.decide, Intent("t", 1, {"a": Share(admitted, F(0), (0, 0))}, 3))
     if leaves:
         group.do(joining.retire, "a", admitted)
@@ -269,7 +280,10 @@ def joined_pair():
     group, log = Log("g"), Log("a")
     admitted = group.do(joining.admit, ("a",)).result["a"]
     log.do(joining.join, "g", admitted, log.state.seqno)
-    log.do(awaiting.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True)
+    view = deciding.view(group.state, "a")
+    log.do(
+        awaiting.park, view, Awaited("t", 1, 0), waiting(log.state, run("p", 0, 0), floats=0), checked=F(0)
+    )
     return group, log, admitted
 
 
@@ -308,7 +322,8 @@ def test_nothing_is_staged_or_decided_for_an_earlier_stay():
     again = returned(group, log, admitted)
     assert again > admitted and not len(log.state.staged)
     assert isinstance(error_of(group.do(deciding.decide, wanted(admitted))), LeftGroup)
-    late = log.do(awaiting.prepare, "g", admitted, Awaited("t", 1, 0), (run("q", 0, 0),), checked=F(0))
+    view = replace(deciding.view(group.state, "a"), admitted=admitted)
+    late = log.do(awaiting.park, view, Awaited("t", 1, 0), waiting(log.state, run("q", 0, 0)), checked=F(0))
     assert isinstance(error_of(late), LeftGroup)
 
 

@@ -542,7 +542,7 @@ def test_a_token_that_two_have_begun_comes_in_once_and_nothing_is_left(places):
     for txn in (first, second):
         txn.write("a", rows(1, v=2)), txn.write("b", rows(1, v=-2))
     attempt = attempt_of(first)
-    first._idempotency(attempt.group)
+    first._number(attempt.group)
     attempt.prepare(first._rows, None)
     assert not second.commit().already
     assert first.commit().already

@@ -26,11 +26,9 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.write.append import commit_floor
-from tidelake.shard.write.transaction import (
+from tidelake.shard.write.memberwrite import ContentChange, MemberWrite, Offered
+from tidelake.shard.write.parking import (
     Changed,
-    ContentChange,
-    MemberWrite,
-    Offered,
     Stay,
     free_offered,
     prepare,
@@ -39,10 +37,9 @@ from tidelake.shard.write.transaction import (
 )
 from tidelake.shard.write.uploads import NOT_IN
 from tidelake.state.group import awaiting, deciding
-from tidelake.state.group.deciding import Intent, Share
+from tidelake.state.group.deciding import Decided, Intent, Share
+from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.spine.staged import Awaited
-from tidelake.state.write.idempotency import IdempotencyKey
-from tidelake.state.write.write import Appended
 
 
 class Attempt:
@@ -139,7 +136,7 @@ class Attempt:
     def prepare(self, entries: Sequence[MemberWrite], time: int | None) -> None:
         """Stage the rows that are not staged yet, in their order. One log write for each entry.
 
-        Errors as `tidelake.shard.write.transaction.prepare`. Rows staged before an error stay staged.
+        Errors as `tidelake.shard.write.parking.prepare`. Rows staged before an error stay staged.
         """
         for number, entry in enumerate(entries):
             if number in self._staged:
@@ -177,8 +174,8 @@ class Attempt:
         own_times: bool,
         picked: bool,
         upper: Frontier | None,
-        idempotency: IdempotencyKey | None,
-    ) -> Appended:
+        number: GroupNumber | None,
+    ) -> Decided:
         """Let the group commit it: one log write. Arguments and errors as for `Intent` and `decide`.
 
         Raises:
@@ -186,7 +183,7 @@ class Attempt:
                 closes times leaves no trace by which it could tell.
         """
         if self.asked and self._applied():
-            return Appended(self.group.known().upper, self.group.known().upper, already=True)
+            return Decided(self.group.known().upper, already=True)
         shares = {
             id_: Share(self._joined[id_], floor, latest=self._latest.get(id_))
             for id_, floor in self._floors.items()
@@ -204,10 +201,19 @@ class Attempt:
                 within = (min(first, times[0]), max(last, times[1]))
                 shares[id_] = replace(share, times=within)
         at = None if own_times else time
-        wanted = Intent(self.id, self._awaited.begun, shares, at, own_times, upper, picked)
+        wanted = Intent(
+            self.id,
+            self._awaited.begun,
+            shares,
+            at,
+            own_times=own_times,
+            upper=upper,
+            picked=picked,
+            number=number,
+        )
         before, self.asked = self.asked, True
         try:
-            return self.group.run(partial(deciding.decide, wanted=wanted, idempotency=idempotency))
+            return self.group.run(partial(deciding.decide, wanted=wanted))
         except CollectionNotFound as error:
             # The group ended when its last collection left.
             self.asked = before

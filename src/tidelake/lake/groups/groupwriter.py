@@ -1,7 +1,7 @@
 """Named writers of groups: numbered transactions, each committed exactly once.
 
 Owns how the record of a writer of one collection, the register, numbers writes to all collections of its
-group. The group keeps the records of its collections' writers (`tidelake.state.group.single`), so the
+group. The group keeps the records of its collections' writers (`tidelake.state.group.memberwriters`), so the
 compare-and-set that decides a transaction also records its number.
 """
 
@@ -17,10 +17,10 @@ from tidelake.lake.arguments.numbers import WriterNumbers
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.shard.engine.shard import Shard
+from tidelake.shard.write.memberwrite import MemberWrite, offered_of
 from tidelake.shard.write.single import open_writer
-from tidelake.shard.write.transaction import MemberWrite, offered_of
 from tidelake.shard.write.uploads import NOT_IN
-from tidelake.state.group.single import member_key
+from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.write.idempotency import IdempotencyKey
 
 
@@ -120,9 +120,9 @@ class GroupWriter(Handle):
             OutcomeUnknown: it may be committed. Open the writer again to learn it.
         """
         register = self._members[self._register].spec.shard_id
-        key = IdempotencyKey(member_key(register, self.name), self.epoch, sequence, content)
+        number = GroupNumber(IdempotencyKey(self.name, self.epoch, sequence, content), register)
         with self._numbers.take(sequence, content):
-            transaction = _Numbered(self._groups, self._member, self._new_id, key, upper)
+            transaction = _Numbered(self._groups, self._member, self._new_id, number, upper)
             transaction.take_part(self._register)
             for name, given in uploads.items():
                 transaction.offer(name, given, read_at)
@@ -153,11 +153,11 @@ class _Numbered(Transaction):
         groups: Groups,
         open_: Callable[[str], Shard],
         new_id: Callable[[], str],
-        key: IdempotencyKey,
+        number: GroupNumber,
         upper: FrontierLike | None,
     ) -> None:
         super().__init__(groups, open_, new_id, upper=upper)
-        self._key = key
+        self._numbered = number
 
     def take_part(self, name: str) -> None:
         """Let a collection be in the group of the transaction, also if it gets no rows."""
@@ -170,5 +170,5 @@ class _Numbered(Transaction):
             self._kind = "write"
             self._rows.append(MemberWrite(name, replace(offered, read_at=read_at)))
 
-    def _idempotency(self, group: Shard) -> IdempotencyKey | None:  # noqa: ARG002
-        return self._key
+    def _number(self, group: Shard) -> GroupNumber | None:  # noqa: ARG002
+        return self._numbered

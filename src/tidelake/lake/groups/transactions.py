@@ -41,7 +41,7 @@ from tidelake.shard.engine.shard import Shard
 from tidelake.shard.write.append import past_last
 from tidelake.shard.write.batch import Batch
 from tidelake.shard.write.batches import check_once
-from tidelake.shard.write.transaction import (
+from tidelake.shard.write.memberwrite import (
     ContentChange,
     Deletion,
     MemberWrite,
@@ -52,8 +52,10 @@ from tidelake.shard.write.transaction import (
     offered_of,
 )
 from tidelake.state.core.commands import open_writer
+from tidelake.state.core.owned import not_for
 from tidelake.state.core.tokens import PREFIX
 from tidelake.state.group.deciding import seal_back
+from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.tabletext import FieldsAsHtml
 
@@ -307,6 +309,10 @@ class Transaction(Handle):
     def _tried(self) -> Committed | None:
         """Continue the current attempt, or begin one. None: call again, which begins another attempt."""
         if self._attempt is None:
+            for shard in self._shards.values():
+                strange = not_for(shard.known(), shard.writes_as)
+                if strange is not None:
+                    raise shard.named(strange)
             for entry in self._rows:
                 check_fits(self._shards[entry.name], entry.given)
             group, joined = self._groups.of(self._shards)
@@ -330,7 +336,7 @@ class Transaction(Handle):
                 raise
             return None
         except AlreadyTaken as error:
-            if self._token is not None and self._idempotency(attempt.group) is None:
+            if self._token is not None and self._number(attempt.group) is None:
                 # Another process with the same token was faster, and committed the upload.
                 return self._committed(attempt, attempt.group.known().upper, already=True)
             raise self._told(error) from error
@@ -397,8 +403,8 @@ class Transaction(Handle):
         return UploadExpired(error.name, names.uploaded_at(error.name) or 0, max(seqnos))
 
     def _carried_out(self, attempt: Attempt) -> Committed:
-        idempotency = self._idempotency(attempt.group)
-        if idempotency is None and self._token is not None:
+        number = self._number(attempt.group)
+        if number is None and self._token is not None:
             return self._committed(attempt, attempt.group.known().upper, already=True)
         own_times, time = self._own_times(), self._time
         if time is None and not own_times and self._depends():
@@ -420,7 +426,7 @@ class Transaction(Handle):
             own_times=own_times,
             picked=self._time is None,
             upper=upper,
-            idempotency=idempotency,
+            number=number,
         )
         return self._committed(attempt, done.upper, already=done.already)
 
@@ -509,7 +515,7 @@ class Transaction(Handle):
         if upper is not None:
             self._seals[name] = upper.join(self._seals.get(name, upper))
 
-    def _idempotency(self, group: Shard) -> IdempotencyKey | None:
+    def _number(self, group: Shard) -> GroupNumber | None:
         """The claim that makes the token's transaction commit once; None: no token, or it is committed."""
         if self._token is None:
             return None
@@ -524,7 +530,7 @@ class Transaction(Handle):
         except CollectionNotFound as error:
             # The group ended when its last collection left.
             raise LeftGroup(min(self._shards)) from error
-        return IdempotencyKey(name, record.epoch, 0) if record.sequence is None else None
+        return GroupNumber(IdempotencyKey(name, record.epoch, 0)) if record.sequence is None else None
 
     def _add(
         self,

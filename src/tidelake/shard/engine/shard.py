@@ -41,7 +41,7 @@ from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.owned import with_owner
 from tidelake.state.core.state import Owned, ShardState
 from tidelake.state.group import applying, deciding
-from tidelake.state.group.single import writers_of
+from tidelake.state.group.memberwriters import writers_of
 from tidelake.state.life import holds, schemas
 from tidelake.store.url import Stores
 

@@ -1,7 +1,7 @@
 """Carries out every write to one collection, whether the collection is in a group or not.
 
 Outside a group, a write is one command on the collection. In a group it is an implicit transaction with one
-member: its rows are staged in the collection, and the group decides (`tidelake.state.group.single`). If the
+member: its rows are staged in the collection, and the group decides (`tidelake.state.group.deciding`). If the
 state that it depends on has changed meanwhile, it is computed again on the newest state, without another
 upload.
 
@@ -33,15 +33,18 @@ from tidelake.errors import (
 from tidelake.model import names
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import parts
 from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import LogView, Shard
 from tidelake.shard.upkeep.parting import free, part
+from tidelake.shard.write.parking import park
 from tidelake.state.core import commands
 from tidelake.state.core.commands import Command, Commit, NoOp, Refused
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.group import applying, awaiting, deciding
-from tidelake.state.group.single import Single, alone, decide_single, known_writer, open_member_writer
+from tidelake.state.group.deciding import Intent, Share
+from tidelake.state.group.memberwriters import GroupNumber, alone, known_writer, open_member_writer
 from tidelake.state.spine.staged import Awaited
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Addition, Appended, Write, commit, plan
@@ -204,10 +207,10 @@ class _Attempt:
             staged = self._staged(view, awaited, found, seen.upper)
             if not staged.result:
                 return None
-        said = self._decided(_wanted(found, seen, look, awaited, write))
+        said = self._decided(group.shard_id, _wanted(found, seen, look, awaited, write))
         if said is None:
             return None
-        if said.already:
+        if said.already and self._id not in self._shard.group(group.shard_id).known().decisions:
             self._withdraw()
         return Done(said, rollup_due=False, merges_due=staged.merges_due)
 
@@ -251,17 +254,18 @@ class _Attempt:
         return True
 
     def _staged(self, view: GroupView, awaited: Awaited, found: Addition, checked: Frontier) -> Done[bool]:
-        step = partial(
-            awaiting.stage_single,
-            view=view,
-            awaited=awaited,
-            found=found,
-            checked=checked,
-            given_up=self._given_up,
-            inline_bytes_max=self._write.inline_bytes_max,
-        )
+        limit, as_now = self._write.inline_bytes_max, self._write.as_now
         try:
-            done = self._shard.carry_out(step)
+            done = park(
+                self._shard,
+                view,
+                awaited,
+                found,
+                checked=checked,
+                given_up=self._given_up,
+                inline_bytes_max=limit,
+                as_now=as_now,
+            )
         except (LeftGroup, UpperMismatch, UpdateBeforeLower):
             # The collection has changed since this look.
             return Done(False, rollup_due=False)
@@ -276,17 +280,18 @@ class _Attempt:
         self._is_staged = self._is_staged or done.result
         return done
 
-    def _decided(self, wanted: Single) -> Appended | None:
+    def _decided(self, group: str, wanted: Intent) -> Appended | None:
         """Ask the group for its decision; None: the state that the write depends on has changed."""
         try:
-            group = self._shard.group(wanted.group)
-            return group.run(partial(decide_single, wanted=wanted))
+            decided = self._shard.group(group).run(partial(deciding.decide, wanted=wanted))
         except _STALE:
             return None
         except (WriterFenced, UsageError, StoreUnavailable):
             # The write is certainly not in.
             self._refused()
             raise
+        bounds = decided.bounds.get(self._shard.spec.shard_id, (decided.upper, decided.upper))
+        return Appended(*bounds, already=decided.already)
 
     def _refused(self) -> None:
         if not self._write.offered:
@@ -308,26 +313,30 @@ class _Attempt:
         self._is_staged = False
 
 
-def _wanted(found: Addition, seen: ShardState, look: LogView, awaited: Awaited, write: Write) -> Single:
+def _wanted(found: Addition, seen: ShardState, look: LogView, awaited: Awaited, write: Write) -> Intent:
     """The question to the group: whether the write may be committed."""
-    firsts = [part.seen_times[0] for run in found.runs for part in run.parts]
-    first = min(firsts) if firsts and found.stays_open else found.floats
     state, group, view = look.state, look.group, look.view
-    at_any = found.stays_open or found.floats is not None
-    return Single(
-        awaited.transaction,
-        awaited.begun,
-        state.group,
-        state.shard_id,
+    times = [parts(time)[0] for run in found.runs for part in run.parts for time in part.seen_times]
+    floats = None if found.floats is None else parts(found.floats)[0]
+    at_any = found.stays_open or floats is not None
+    share = Share(
         state.joined,
         seen.upper,
-        first,
-        found.bounds.upper,
-        has_rows=bool(found.runs),
+        (min(times), max(times)) if times else None,
         lower=None if at_any else seen.upper,
-        floats=found.floats is not None,
+        seal=None if floats is not None else found.bounds.upper,
+        behind=True,
         latest=group.seqno if write.seen is not None and group is not None else None,
-        idempotency=write.idempotency,
-        record=None if write.idempotency is None else state.writers.get(write.idempotency.writer),
         applied=frozenset(view.decided) if found.runs and view is not None else frozenset(),
+    )
+    key = write.idempotency
+    return Intent(
+        awaited.transaction,
+        awaited.begun,
+        {state.shard_id: share},
+        own_times=floats is None,
+        least=floats,
+        alone=True,
+        picked=True,
+        number=None if key is None else GroupNumber(key, state.shard_id, state.writers.get(key.writer)),
     )

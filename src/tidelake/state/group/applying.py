@@ -19,7 +19,7 @@ from tidelake.state.core.fields import Move
 from tidelake.state.core.partnames import by_seqno, is_taken
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.core.tokens import PREFIX, writes_once
-from tidelake.state.group.single import writers_of
+from tidelake.state.group.memberwriters import writers_of
 from tidelake.state.spine.staged import Staged, begins_before
 from tidelake.state.write.staging import closing
 

@@ -7,17 +7,13 @@ Owns what may be staged so, and what is removed when the transaction is given up
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tidelake.errors import (
-    CollectionDropped,
-    LeftGroup,
-)
-from tidelake.model.batch import Part, Run
+from tidelake.errors import CollectionDropped, LeftGroup
+from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.edits import Edits, stepped
 from tidelake.state.core.owned import not_for
-from tidelake.state.core.partnames import by_seqno
 from tidelake.state.core.state import ShardState
 from tidelake.state.group.applying import apply_decided
 from tidelake.state.spine.staged import Awaited, Staged
@@ -25,55 +21,7 @@ from tidelake.state.write.staging import place, room
 from tidelake.state.write.write import Addition, unfitting
 
 
-def prepare(
-    state: ShardState,
-    _now_ms: int,
-    group: str,
-    joined: int,
-    awaited: Awaited,
-    runs: tuple[Run, ...],
-    *,
-    checked: Frontier,
-    movable: bool = False,
-    inline_bytes_max: int | None = None,
-    as_now: bool = False,
-    offered: tuple[Part, ...] = (),
-    owner: str = "",
-) -> Outcome[bool]:
-    """Stage runs for a transaction. False if they are staged already, or there are none; refused as `stage`.
-
-    `offered`, `as_now` and `owner` as for `append`. What was taken once is not taken again, even if its
-    transaction is given up.
-
-    Refused with `LeftGroup` if the collection is no longer in the group, or came back to it since.
-    """
-    if state.dropped:
-        return Refused(CollectionDropped(state.shard_id))
-    if (state.group, state.joined) != (group, joined):
-        return Refused(LeftGroup(state.shard_id))
-    strange = not_for(state, owner)
-    if strange is not None:
-        return Refused(strange)
-    if not runs:
-        return NoOp(False)
-    there = state.staged.batches.get(runs[0].parts[0].name)
-    if there is not None and there.awaits == awaited:
-        return NoOp(False)
-    unfit = unfitting(state, runs, offered, as_now=as_now)
-    if unfit is not None:
-        return Refused(unfit)
-    placed = place(state, runs, checked, movable=movable)
-    if isinstance(placed, Refused):
-        return placed
-    full = room(state, placed.batch, inline_bytes_max)
-    if full is not None:
-        return full
-    waits = replace(placed, awaits=awaited)
-    taken = by_seqno(part.name for part in offered)
-    return Commit(Edits(staged={waits.name: waits}, taken=taken), True)
-
-
-def stage_single(
+def park(
     state: ShardState,
     now_ms: int,
     view: GroupView,
@@ -81,15 +29,18 @@ def stage_single(
     found: Addition,
     *,
     checked: Frontier,
-    given_up: frozenset[str],
+    given_up: frozenset[str] = frozenset(),
     inline_bytes_max: int | None = None,
+    as_now: bool = False,
+    owner: str = "",
 ) -> Outcome[bool]:
-    """Stage the rows of a write to this collection; rows that are staged for this transaction are replaced.
+    """Stage rows for a transaction; rows that are staged for it already are replaced.
 
     The same step first applies what the group has decided (`apply_decided`). False if the rows are staged for
     another transaction; that one must be given up in the group first.
 
-    Refused as `prepare`.
+    Refused with `LeftGroup` if the collection is no longer in the group of the view, or came back to it
+    since; else as a stage.
 
     Args:
         state: of the collection.
@@ -99,12 +50,17 @@ def stage_single(
         found: what the write would do.
         checked: a frontier; all times of the rows are known to be at or after it.
         given_up: transactions that the group can no longer decide.
-        inline_bytes_max: see `append`.
+        inline_bytes_max: as for a `Write`, like the rest.
+        as_now: likewise.
+        owner: likewise.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if not view.is_of(state.group, state.joined):
         return Refused(LeftGroup(state.shard_id))
+    strange = not_for(state, owner)
+    if strange is not None:
+        return Refused(strange)
     applied = apply_decided(state, now_ms, view)
     edits, due = (applied.edits, applied.due) if isinstance(applied, Commit) else (Edits(), ())
     known = applied_to = replace(stepped(state, edits, now_ms), seqno=state.seqno)
@@ -112,7 +68,7 @@ def stage_single(
     if {one.transaction for one in parked.values()} - {awaited.transaction, *given_up}:
         return NoOp(False)
     known = without(known, parked)
-    unfit = unfitting(known, found.runs, ())
+    unfit = unfitting(known, found.runs, (), as_now=as_now)
     if unfit is not None:
         return Refused(unfit)
     placed = place(known, found.runs, checked, movable=found.floats is not None)

@@ -11,11 +11,11 @@ no rows is not written for that. A single collection may be closed further.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from tidelake.errors import (
     CollectionDropped,
-    LeftGroup,
     TransactionExpired,
     UpdateBeforeLower,
     UpperMismatch,
@@ -26,15 +26,13 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.core.decisions import Decision, GroupView, Membership
+from tidelake.state.core.decisions import Decision, GroupView
 from tidelake.state.core.edits import Edits
 from tidelake.state.core.fields import Move
 from tidelake.state.core.state import ShardState
-from tidelake.state.group.single import keys_of_writers
+from tidelake.state.group.memberwriters import GroupNumber, keys_of_writers, not_member
 from tidelake.state.write.clockbounds import closed_at, closed_for, leap_from, too_far
-from tidelake.state.write.idempotency import IdempotencyKey, answer_of_state, recorded
 from tidelake.state.write.staging import closing
-from tidelake.state.write.write import Appended
 
 # Later than any seqno.
 LAST = (1 << 63) - 1
@@ -48,10 +46,12 @@ class Share:
         joined: seqno of the group's state that took the collection in; see `Membership.admitted`.
         floor: the collection's own upper, read after it joined: it may have closed times by itself before.
         times: the first and the last time of its rows; None: it gets no rows.
-        lower: decide only if its upper is this one.
+        lower: decide only if its upper is this one; its rows are known to fit then.
         seal: a frontier to close it up to; None: only up to the group's.
+        behind: it may be closed further than `seal` already.
         latest: its rows depend on contents: decide only if it was in the group since this state of the group,
             which let no rows in for it after that, and at the time that the rows have.
+        applied: ids of decisions that it has applied.
         name: what errors call it.
     """
 
@@ -60,7 +60,9 @@ class Share:
     times: tuple[int, int] | None = None
     lower: Frontier | None = None
     seal: Frontier | None = None
+    behind: bool = False
     latest: int | None = None
+    applied: frozenset[str] = frozenset()
     name: str = ""
 
 
@@ -74,8 +76,11 @@ class Intent:
         shares: by id of the collection.
         time: the time that all rows get; None: see `own_times`.
         own_times: the rows keep their times. If false, and `time` is None, all get the first open time.
+        least: close a time from this one on, also without rows; None: only that of rows.
         upper: the least upper of the group afterwards; None: just past the time.
+        alone: close times of these collections only, and not of the group.
         picked: the caller gave no time.
+        number: of a named writer, if one writes.
     """
 
     id: str
@@ -83,13 +88,31 @@ class Intent:
     shares: Mapping[str, Share]
     time: int | None = None
     own_times: bool = False
+    least: int | None = None
     upper: Frontier | None = None
+    alone: bool = False
     picked: bool = False
+    number: GroupNumber | None = None
 
     @property
     def written(self) -> dict[str, tuple[int, int]]:
         """The first and the last time of the rows, by id of the collections that get rows."""
         return {id_: share.times for id_, share in self.shares.items() if share.times is not None}
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The answer to an `Intent`.
+
+    Attributes:
+        upper: the group's; or the one that the number left, if that was in before.
+        bounds: the uppers before and after, by id of the collections; none if it was in before.
+        already: it was in before, or there was nothing to do.
+    """
+
+    upper: Frontier
+    bounds: Mapping[str, tuple[Frontier, Frontier]] = field(default_factory=dict)
+    already: bool = False
 
 
 def view(state: ShardState, member: str) -> GroupView:
@@ -107,9 +130,7 @@ def ended(group: str, state: ShardState) -> GroupView:
     return GroupView(group, LAST, state.minimum)
 
 
-def decide(
-    state: ShardState, now_ms: int, wanted: Intent, idempotency: IdempotencyKey | None = None
-) -> Outcome[Appended]:
+def decide(state: ShardState, now_ms: int, wanted: Intent) -> Outcome[Decided]:
     """Let a transaction in, in all its collections at once.
 
     Refused with `UpperMismatch`, which carries the current upper, if its time is closed: the transaction may
@@ -118,35 +139,39 @@ def decide(
     `WriterFenced`; with `LeftGroup` if a collection is not in the group, or came back to it since the
     transaction began.
     """
-    known = _known(state, wanted, idempotency)
+    known = _known(state, wanted)
     if known is not None:
         return known
-    for id_, share in wanted.shares.items():
-        upper = _upper_of(state, id_, share)
-        if share.lower not in (None, upper):
-            return Refused(UpperMismatch(share.lower, upper, share.name))
-        back = None if share.seal is None else seal_back(share.name, share.seal, upper, state.domain)
-        if back is not None:
-            return Refused(back)
-    placed = _timed(state, wanted)
+    uppers = {id_: _upper_of(state, id_, share) for id_, share in wanted.shares.items()}
+    placed = _misplaced(state, wanted, uppers) or _timed(wanted, uppers)
     if isinstance(placed, Refused):
         return placed
-    time, upper = placed
-    refusal = (
-        _stale(state, wanted, time) or _too_far(state, wanted, upper, now_ms) or _leaps(state, wanted, time)
-    )
+    time, end = placed
+    upper = state.upper if end is None or wanted.alone else state.upper.join(end)
+    ends = _ends(wanted, uppers, end if wanted.alone else None)
+    closed = [(state.upper, upper), *((uppers[id_], after) for id_, after in ends.items())]
+    far = next((far for bounds in closed if (far := too_far(state, *bounds, now_ms)) is not None), None)
+    refusal = _stale(state, wanted, time) or far or _leaps(state, wanted, time)
     if refusal is not None:
         return refusal
-    decisions: dict[str, Decision | None] = {}
-    if wanted.written:
-        decisions[wanted.id] = Decision(tuple(sorted(wanted.written)), time)
-    writers = recorded(state, idempotency, upper)
-    edits = Edits(memberships=_sealed_members(state, wanted, now_ms), decisions=decisions, writers=writers)
-    answer = Appended(state.upper, upper)
+    left = next(iter(ends.values()), upper) if wanted.alone else upper
+    edits = Edits(
+        memberships={
+            id_: replace(member, upper=member.upper.join(after), closed_ms=closed_at(state, now_ms))
+            for id_, after in ends.items()
+            if not after <= uppers[id_]
+            for member in [state.memberships[id_]]
+        },
+        decisions=_decisions(state, wanted, time),
+        writers={} if wanted.number is None else wanted.number.recorded(state, left),
+    )
+    bounds = {id_: (before, ends.get(id_, before).join(upper)) for id_, before in uppers.items()}
     if upper == state.upper:
-        return NoOp(replace(answer, already=True)) if edits == Edits() else Commit(edits, answer)
+        answer = Decided(upper, bounds, already=edits == Edits())
+        return NoOp(answer) if answer.already else Commit(edits, answer)
     step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)))
-    return Commit(replace(edits, upper=Move(state.upper, upper), spine=step.spine), answer, step.due)
+    moved = replace(edits, upper=Move(state.upper, upper), spine=step.spine)
+    return Commit(moved, Decided(upper, bounds), step.due)
 
 
 def seal_back(name: str, seal: Frontier, upper: Frontier, domain: TimeDomain) -> UsageError | None:
@@ -159,28 +184,25 @@ def seal_back(name: str, seal: Frontier, upper: Frontier, domain: TimeDomain) ->
     )
 
 
-def _known(
-    state: ShardState, wanted: Intent, idempotency: IdempotencyKey | None
-) -> NoOp[Appended] | Refused | None:
+def _known(state: ShardState, wanted: Intent) -> NoOp[Decided] | Refused | None:
     """The answer if the transaction is decided or cannot be, whatever its times are; None if it can be."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    known = answer_of_state(state, idempotency, Appended.before)
+    found = (not_member(state, id_, share.joined) for id_, share in wanted.shares.items())
+    stranger = next((one for one in found if one is not None), None)
+    # SUBTLE: with a collection that has left, its group has forgotten the writers of that collection.
+    told = wanted.number is not None and (stranger is None or not wanted.number.member)
+    known = wanted.number.answer(state) if told and wanted.number is not None else None
+    if isinstance(known, NoOp):
+        return NoOp(Decided(known.result, already=True))
     if known is not None:
         return known
     decided = state.decisions.get(wanted.id)
     if decided is not None and decided.members:
-        return NoOp(Appended.before(state.upper))
-    if decided is not None:
+        return NoOp(Decided(state.upper, already=True))
+    if decided is not None or wanted.begun < state.expired:
         return Refused(TransactionExpired(wanted.id))
-    if wanted.begun < state.expired:
-        return Refused(TransactionExpired(wanted.id))
-    stranger = next((id_ for id_, share in wanted.shares.items() if not _is_in(state, id_, share)), None)
-    if stranger is not None:
-        return Refused(LeftGroup(stranger))
-    if state.upper.closed:
-        return Refused(UpperMismatch("any frontier", state.upper))
-    return None
+    return stranger
 
 
 def _upper_of(state: ShardState, id_: str, share: Share) -> Frontier:
@@ -188,15 +210,39 @@ def _upper_of(state: ShardState, id_: str, share: Share) -> Frontier:
     return closed_for(state, state.memberships[id_])[0].join(share.floor)
 
 
-def _sealed_members(state: ShardState, wanted: Intent, now_ms: int) -> dict[str, Membership | None]:
-    """The collections of the group that the transaction closes further by itself, as they are afterwards."""
-    members: dict[str, Membership | None] = {}
+def _misplaced(state: ShardState, wanted: Intent, uppers: Mapping[str, Frontier]) -> Refused | None:
+    """The refusal if a collection has another upper than is asked for, or is closed further than its seal."""
+    if state.upper.closed and not wanted.alone:
+        return Refused(UpperMismatch("any frontier", state.upper))
     for id_, share in wanted.shares.items():
-        member = state.memberships[id_]
-        if share.seal is not None and not share.seal <= member.upper:
-            upper = member.upper.join(share.seal)
-            members[id_] = replace(member, upper=upper, closed_ms=closed_at(state, now_ms))
-    return members
+        if share.lower not in (None, uppers[id_]):
+            return Refused(UpperMismatch(share.lower, uppers[id_], share.name))
+        if share.seal is None or share.behind:
+            continue
+        back = seal_back(share.name, share.seal, uppers[id_], state.domain)
+        if back is not None:
+            return Refused(back)
+    return None
+
+
+def _ends(wanted: Intent, uppers: Mapping[str, Frontier], end: Frontier | None) -> dict[str, Frontier]:
+    """Up to where the transaction closes some collections by themselves, by id; `end`: all of them."""
+    seals = {
+        id_: [one for one in (share.seal, end) if one is not None] for id_, share in wanted.shares.items()
+    }
+    return {id_: reduce(Frontier.join, found, uppers[id_]) for id_, found in seals.items() if found}
+
+
+def _decisions(state: ShardState, wanted: Intent, time: int | None) -> dict[str, Decision | None]:
+    """The decision, if there are rows; and the ones to forget, which their only collection has applied."""
+    found: dict[str, Decision | None] = {}
+    for id_, share in wanted.shares.items():
+        for old in sorted(share.applied):
+            if old in state.decisions and set(state.decisions[old].members) <= {id_}:
+                found[old] = None
+    if wanted.written:
+        found[wanted.id] = Decision(tuple(sorted(wanted.written)), time)
+    return found
 
 
 def _stale(state: ShardState, wanted: Intent, time: int | None) -> Refused | None:
@@ -212,48 +258,31 @@ def _stale(state: ShardState, wanted: Intent, time: int | None) -> Refused | Non
     return None
 
 
-def _too_far(state: ShardState, wanted: Intent, upper: Frontier, now_ms: int) -> Refused | None:
-    """The refusal to close times of the group, or of a collection, too far ahead of the clock."""
-    closed = [(state.upper, upper)]
-    closed += [
-        (state.memberships[id_].upper, share.seal)
-        for id_, share in wanted.shares.items()
-        if share.seal is not None
-    ]
-    found = (too_far(state, before, after, now_ms) for before, after in closed)
-    return next((far for far in found if far is not None), None)
-
-
 def _leaps(state: ShardState, wanted: Intent, time: int | None) -> Refused | None:
-    """The refusal of a time that the caller did not give, if it leaps for a collection of the group."""
+    """The refusal of a time that the caller did not give, if it leaps for a collection that it closes."""
     if time is None or not wanted.picked:
         return None
-    for member in state.memberships.values():
-        error = leap_from(state.domain, *closed_for(state, member), time)
+    for id_ in wanted.shares if wanted.alone else state.memberships:
+        error = leap_from(state.domain, *closed_for(state, state.memberships[id_]), time)
         if error is not None:
             return Refused(error)
     return None
 
 
-def _is_in(state: ShardState, id_: str, share: Share) -> bool:
-    known = state.memberships.get(id_)
-    return known is not None and not known.leaving and known.admitted == share.joined
-
-
-def _timed(state: ShardState, wanted: Intent) -> tuple[int | None, Frontier] | Refused:
-    """The one time that all rows of a transaction get, if they do, and the group's upper afterwards."""
+def _timed(wanted: Intent, uppers: Mapping[str, Frontier]) -> tuple[int | None, Frontier | None] | Refused:
+    """The one time that all rows of a transaction get, if they do, and the upper that this leaves."""
     written = wanted.written
-    uppers = {id_: _upper_of(state, id_, wanted.shares[id_]) for id_ in written}
-    shut = next((upper for upper in uppers.values() if upper.closed), None)
+    timed = written if wanted.least is None else wanted.shares
+    shut = next((uppers[id_] for id_ in timed if uppers[id_].closed), None)
     if shut is not None:
         return Refused(UpperMismatch("any frontier", shut))
-    if not written or wanted.own_times:
+    if not timed or wanted.own_times:
         for id_, (first, _) in written.items():
-            if not uppers[id_].less_equal(first):
+            if wanted.shares[id_].lower is None and not uppers[id_].less_equal(first):
                 return Refused(UpdateBeforeLower(first, uppers[id_]))
-        return None, state.upper if wanted.upper is None else state.upper.join(wanted.upper)
-    open_from = max(_number(time) for upper in uppers.values() for time in upper)
-    last = max(last for _, last in written.values())
+        return None, wanted.upper
+    open_from = max(_number(time) for id_ in timed for time in uppers[id_])
+    last = max([*(last for _, last in written.values()), *([] if wanted.least is None else [wanted.least])])
     time = max(open_from, last) if wanted.time is None else wanted.time
     if time < open_from:
         return Refused(UpperMismatch(Frontier.of(time), Frontier.of(open_from)))

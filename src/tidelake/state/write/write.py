@@ -2,7 +2,7 @@
 
 A `Write` is a value. `plan` works it out on a state, and writes nothing; `commit` makes it the next step of a
 collection in no group. In a group the rows of the plan are staged, and the group decides
-(`tidelake.state.group.single`). The step that lets the write of a named writer in also records its number
+(`tidelake.state.group.deciding`). The step that lets the write of a named writer in also records its number
 (`tidelake.state.write.idempotency`).
 """
 

@@ -1,44 +1,40 @@
-"""One collection's share of a transaction: uploads its rows and stages them until the group decides.
+"""Stages the rows of a write in a collection, where they wait for the decision of its group.
 
-`tidelake.lake.groups.groups` makes the decision; the commands are in `tidelake.state.group.awaiting` and
-`tidelake.state.group.applying`.
+`tidelake.state.group.awaiting` owns the step, `tidelake.state.group.deciding` the decision.
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.ingest.events import EventColumns, read_events
-from tidelake.data.query.selection import bind
 from tidelake.errors import LeftGroup, TransactionExpired, UpdateNotBeforeUpper, UploadExpired, UpperMismatch
 from tidelake.model import time as times
-from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.engine.lease import Lease
+from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.shard.upkeep.tending import admit
+from tidelake.shard.upkeep.tending import admit, tend_if_due
 from tidelake.shard.write.append import commit_floor, past_last, under_newest_schema
-from tidelake.shard.write.batch import Batch
-from tidelake.shard.write.batches import check_once, check_own, check_stored, uploaded
+from tidelake.shard.write.batches import check_stored
 from tidelake.shard.write.builder import BatchBuilder
-from tidelake.shard.write.replacement import check_total
-from tidelake.shard.write.uploads import Uploads, uploading
+from tidelake.shard.write.memberwrite import ContentChange, Deletion, Offered, has_times
+from tidelake.shard.write.uploads import Attempt, Uploads, uploading
 from tidelake.shard.write.upsert import Difference, deleting, replacing, upserting
-from tidelake.state.core.commands import Outcome
+from tidelake.state.core.decisions import GroupView
+from tidelake.state.core.state import ShardState
 from tidelake.state.group import applying, awaiting, deciding
 from tidelake.state.spine.staged import Awaited
 from tidelake.state.write.staging import unseen
@@ -58,111 +54,69 @@ class Stay:
     joined: int
 
 
-@dataclass(frozen=True)
-class Offered:
-    """Updates that are stored already: batches, and uploads of workers. They may be tried again if refused.
-
-    Attributes:
-        runs: all runs.
-        checked: a frontier; all times are known to be at or after it.
-        upper: the upper that the batches among them close times up to.
-        batches: handles of the batches, which a transaction uses up.
-        read_at: the updates depend on contents, which were read when the group was in this state or a later
-            one: the decision is refused if the group let rows in for the collection after it. None: they
-            depend on none.
-    """
-
-    runs: tuple[Run, ...]
-    checked: Frontier
-    upper: Frontier
-    batches: tuple[Batch, ...] = ()
-    read_at: int | None = None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """All parts of the runs."""
-        return tuple(chain.from_iterable(run.parts for run in self.runs))
-
-
-@dataclass(frozen=True)
-class RowChanges:
-    """The rows of an upsert or a replacement.
-
-    Attributes:
-        table: the rows.
-        columns: the event columns of an upsert; None: the rows replace all contents.
-    """
-
-    table: pa.Table
-    columns: EventColumns | None
-
-
-@dataclass(frozen=True)
-class Deletion:
-    """A delete of the rows that a condition is true for.
-
-    Attributes:
-        where: the condition.
-    """
-
-    where: str
-
-
-ContentChange: TypeAlias = RowChanges | Deletion
-Given: TypeAlias = pa.Table | Offered | RowChanges | Deletion
-
-
-@dataclass(frozen=True)
-class MemberWrite:
-    """One of the writes of a transaction.
-
-    Attributes:
-        name: the collection, as the transaction calls it.
-        given: what it writes.
-        upper: a frontier that all times must be before; None: there is none.
-    """
-
-    name: str
-    given: Given
-    upper: Frontier | None = None
-
-
 Made: TypeAlias = Callable[[Version], Difference]
-Ask: TypeAlias = Callable[..., Outcome[bool]]
 
 
-def offered_of(shard: Shard, given: object) -> Offered | None:
-    """Read a batch, the bytes of an upload, or a list of these; None if `given` is none of them.
+def park(
+    shard: Shard,
+    view: GroupView,
+    awaited: Awaited,
+    found: Addition,
+    *,
+    checked: Frontier,
+    given_up: frozenset[str] = frozenset(),
+    inline_bytes_max: int | None = None,
+    as_now: bool = False,
+) -> Done[bool]:
+    """Stage the rows of a write; False if there are none, or as `awaiting.park`. One log write.
 
-    Raises:
-        UsageError: one is for another collection, or is given twice.
-        CorruptionError, FormatTooNew: the bytes are damaged, or of a newer version.
+    Arguments and errors as for that.
     """
-    found: Sequence[object] = given if isinstance(given, list | tuple) else [given]
-    if not found or not all(isinstance(one, Batch | bytes) for one in found):
-        return None
-    batches = tuple(one for one in found if isinstance(one, Batch))
-    check_own(shard, batches)
-    runs, checked = uploaded(shard, [one for one in found if isinstance(one, bytes)])
-    minimum = Frontier.of(shard.spec.domain.minimum)
-    upper = minimum
-    for batch in batches:
-        runs += batch.hollow.runs
-        checked = minimum
-        # A closed upper counts as none: it would close the whole group for good, which users must ask for.
-        upper = upper if batch.bounds.upper.closed else upper.join(batch.bounds.upper)
-    offered = Offered(runs, checked, upper, batches)
-    check_once([part.name for part in offered.parts], "an upload")
-    return offered
+    if not found.runs:
+        return Done(False, rollup_due=False)
+    step = partial(
+        awaiting.park,
+        view=view,
+        awaited=awaited,
+        found=found,
+        checked=checked,
+        given_up=given_up,
+        inline_bytes_max=inline_bytes_max,
+        as_now=as_now,
+        owner=shard.writes_as,
+    )
+    return shard.carry_out(step)
 
 
-def has_times(shard: Shard, given: Given) -> bool:
-    """Whether the rows have times of their own."""
-    if isinstance(given, Offered | Deletion):
-        return isinstance(given, Offered)
-    if isinstance(given, RowChanges):
-        return given.columns is not None and has_times(shard, given.table)
-    return bool(set(shard.spec.domain.columns) & set(given.column_names))
+@dataclass(frozen=True)
+class _Look:
+    """A collection and its group, read one after the other.
+
+    Attributes:
+        view: what the group has decided for the collection.
+        group: state of the group.
+        state: of the collection, as its readers see it.
+        known: the same, as it is in the log.
+    """
+
+    view: GroupView
+    group: ShardState
+    state: ShardState
+    known: ShardState
+
+    @classmethod
+    def at(cls, shard: Shard, stay: Stay) -> "_Look":
+        """Two log scans. Raises `LeftGroup` if the collection is no longer there for that stay."""
+        look = shard.look()
+        view, group = look.view, look.group
+        if view is None or group is None or not view.is_of(stay.group, stay.joined):
+            raise LeftGroup(shard.spec.shard_id)
+        return cls(view, group, applying.seen_through(look.state, view), look.state)
+
+
+def _waiting(state: ShardState, runs: tuple[Run, ...]) -> Addition:
+    """Rows at times that stay open until the group decides."""
+    return Addition(HollowBatch(Bounds(state.upper, state.upper, state.minimum), runs), stays_open=True)
 
 
 def prepare(
@@ -187,17 +141,10 @@ def prepare(
         UpdateBeforeLower, UpdateNotBeforeUpper: a time of the rows is closed, or not before `upper`.
         InvalidUpdates: the table does not fit the collection.
     """
-    ask = partial(
-        awaiting.prepare,
-        group=stay.group,
-        joined=stay.joined,
-        awaited=awaited,
-        as_now=True,
-        owner=shard.writes_as,
-    )
 
     def prepared(spec: ShardSpec) -> tuple[int, int] | None:
-        state = shard.version().state
+        look = _Look.at(shard, stay)
+        state = look.state
         timed = has_times(shard, given)
         at = None if timed else commit_floor(shard, state) if time is None else time
         table = normalized(spec, given, at)
@@ -208,47 +155,23 @@ def prepare(
         check_times(table, spec.domain, state.upper, upper)
         admit(shard)
         Drainer(shard).make_room()
-        # Rows without times get them at the commit, so a time that was closed meanwhile does not matter.
-        step = partial(
-            ask, checked=state.upper, movable=not timed, inline_bytes_max=spec.config.inline_total_bytes
-        )
-        uploading(shard, spec, table, lambda uploads: _parked(shard, uploads, step))
+
+        def attempt(runs: tuple[Run, ...]) -> Done[bool]:
+            found = replace(_waiting(state, runs), floats=at)
+            limit = spec.config.inline_total_bytes
+            return park(
+                shard, look.view, awaited, found, checked=state.upper, as_now=True, inline_bytes_max=limit
+            )
+
+        uploading(shard, spec, table, lambda uploads: _offered(shard, uploads, attempt))
         ends = pc.min_max(table.column(spec.domain.columns[0])).as_py()
         return ends["min"], ends["max"]
 
     return under_newest_schema(shard, prepared)
 
 
-def _parked(shard: Shard, uploads: Uploads, step: Ask) -> None:
-    uploads.offer(lambda runs: shard.carry_out(partial(step, runs=runs)), operator.not_)
-
-
-def check_fits(shard: Shard, given: Given) -> None:
-    """Refuse a table whose columns do not fit the collection. Looks at no rows. Usually no store call.
-
-    Raises:
-        InvalidUpdates: a column does not fit; names it.
-    """
-    if isinstance(given, Offered):
-        return
-    if isinstance(given, Deletion):
-        check_total(shard.spec)
-        bind(ReadOptions(where=given.where), shard.version().spec.schema)
-        return
-    at = None if has_times(shard, given) else shard.spec.domain.minimum
-    table = (given.table if isinstance(given, RowChanges) else given).slice(0, 0)
-    columns = given.columns if isinstance(given, RowChanges) else None
-
-    def fits(spec: ShardSpec) -> None:
-        if columns is None:
-            normalized(spec, table, at)
-            return
-        columns.check(spec.schema, spec.domain)
-        read_events(
-            table, spec.schema, spec.domain, columns, time=at, optional=spec.optional, dropped=spec.dropped
-        )
-
-    under_newest_schema(shard, fits)
+def _offered(shard: Shard, uploads: Uploads, attempt: Attempt[bool]) -> None:
+    tend_if_due(shard, uploads.offer(attempt, operator.not_))
 
 
 @dataclass(frozen=True)
@@ -301,10 +224,8 @@ def prepare_changes(
 
 
 def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
-    look = shard.look()
-    view, group = look.view, look.group
-    if view is None or group is None or not view.is_of(stay.group, stay.joined):
-        raise LeftGroup(shard.spec.shard_id)
+    look = _Look.at(shard, stay)
+    view = look.view
     # The group was read first, so a write that the group accepts later is either in the contents that are
     # read here, or makes the group refuse the decision.
     shard.run(partial(applying.apply_decided, view=view))
@@ -315,25 +236,21 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
     found = made(version)
     runs, ends = _built(shard, version, found)
     end = None if found.end is None else _number(found.end)
-    changed = Changed(ends, end, group.seqno, found.removed, found.absent)
+    changed = Changed(ends, end, look.group.seqno, found.removed, found.absent)
     if ends is None:
         return changed
-    step = partial(
-        awaiting.prepare,
-        group=stay.group,
-        joined=stay.joined,
-        awaited=awaited,
-        checked=state.upper,
-        inline_bytes_max=spec.config.inline_total_bytes,
-        as_now=True,
-        owner=shard.writes_as,
-    )
+
+    def attempt(runs: tuple[Run, ...]) -> Done[bool]:
+        limit = spec.config.inline_total_bytes
+        waiting = _waiting(state, runs)
+        return park(shard, view, awaited, waiting, checked=state.upper, as_now=True, inline_bytes_max=limit)
+
     with Uploads(shard, runs) as uploads:
         refusal = unseen(state, Bounds(state.upper, past_last(ends[1]), state.minimum), found.seen)
         if refusal is not None:
             raise refusal.error
         try:
-            _parked(shard, uploads, step)
+            _offered(shard, uploads, attempt)
         except UploadExpired as error:
             raise TransactionExpired(awaited.transaction) from error
     return changed
@@ -403,22 +320,19 @@ def prepare_offered(
         raise shard.named(UpdateNotBeforeUpper(late[0], end))
     admit(shard)
     Drainer(shard).make_room()
-    look = shard.look()
-    view, group = look.view, look.group
-    if view is None or group is None or not view.is_of(stay.group, stay.joined):
-        raise LeftGroup(shard.spec.shard_id)
-    upper = applying.seen_through(look.state, view).upper
-    waiting = awaiting.waiting_for(look.state, offered.runs).values()
-    step = partial(
-        awaiting.stage_single,
-        view=view,
-        awaited=awaited,
-        found=Addition(HollowBatch(Bounds(upper, upper, look.state.minimum), offered.runs), stays_open=True),
+    look = _Look.at(shard, stay)
+    waiting = awaiting.waiting_for(look.known, offered.runs).values()
+    done = park(
+        shard,
+        look.view,
+        awaited,
+        _waiting(look.state, offered.runs),
         checked=offered.checked,
-        given_up=frozenset(one.transaction for one in waiting if one.begun < group.expired),
+        given_up=frozenset(one.transaction for one in waiting if one.begun < look.group.expired),
     )
-    if not shard.run(step):
+    if not done.result:
         raise TransactionExpired(awaited.transaction)
+    tend_if_due(shard, done)
     seen = [time for part in offered.parts for time in part.seen_times]
     return min(map(_number, seen)), max(map(_number, seen))
 
