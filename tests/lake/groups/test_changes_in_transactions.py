@@ -171,9 +171,9 @@ def test_a_time_that_others_closed_meanwhile_is_refused_and_may_be_another(place
 def test_what_is_worked_out_for_one_time_is_not_let_in_at_another(lake):
     lake.collection("a").stage(at([7], [3]))
     txn = changed(lake, ("upsert", "a", rows(7, v=8)), time=4)
-    group, joined = txn._groups.of(txn._shards)
-    txn._attempt = Attempt(txn._new_id(), group, txn._shards, joined)
-    txn._attempt.prepare(txn._rows, 4)
+    group, joined = txn._groups.of(txn._draft.shards)
+    txn._attempt = Attempt(txn._new_id(), group, txn._draft.shards, joined)
+    txn._attempt.prepare(txn._draft.rows, 4)
     txn.commit(time=9)
     assert held(lake, "a") == {1: 5, 2: 5, 7: 8} and held(lake, "a", 8) == {1: 5, 2: 5, 7: 3}
 
@@ -290,14 +290,14 @@ def test_whatever_the_store_fails_the_same_transaction_comes_in_once(fault):
         txn = changed(lake)
         for _ in range(20):
             try:
-                if not txn._rows:
+                if not txn._draft.rows:
                     txn.upsert("a", rows(1, 3, v=9))
                     txn.replace("b", rows(4, v=-9))
                 txn.commit()
             except (OutcomeUnknown, StoreUnavailable):
                 assert both(places.process()) in (BEFORE, AFTER)
-                if len(txn._rows) == 1:
-                    txn._rows.clear()
+                if len(txn._draft.rows) == 1:
+                    txn._draft.rows.clear()
             else:
                 break
         assert both(places.process()) == AFTER, call

@@ -86,7 +86,11 @@ def test_another_upper_than_the_one_asked_for_commits_nothing_and_leaves_nothing
         other()
     else:
         tried = type(txn)._carried_out
-        txn._carried_out = lambda attempt: (attempt.prepare(txn._rows, None), other(), tried(txn, attempt))[2]
+        txn._carried_out = lambda attempt: (
+            attempt.prepare(txn._draft.rows, None),
+            other(),
+            tried(txn, attempt),
+        )[2]
     with pytest.raises(UpperMismatch, match="upper of 'b' is") as caught:
         txn.commit()
     assert (caught.value.name, caught.value.current) == ("b", F(2))
@@ -126,6 +130,14 @@ def test_a_write_without_an_upper_closes_the_group_and_the_others_go_further(lak
     with lake.transaction() as txn:
         txn.write("a", at([3], [1])), txn.write("b", at([6], [1]), upper=12)
     assert uppers(lake) == [F(4), F(12), F(4)]
+
+
+def test_a_token_is_known_after_its_interval_is_closed(lake):
+    for again in (False, True):
+        txn = lake.transaction(token="x")
+        txn.write("a", at([2], [1]), lower=0, upper=5), txn.seal("b", 4, lower=0)
+        assert txn.commit().already == again
+    assert totals(lake, 3, "ab") == [1, 0]
 
 
 def test_empty_tables_and_none_close_the_interval(lake):

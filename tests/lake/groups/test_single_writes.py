@@ -19,7 +19,7 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.write import single
+from tidelake.shard.write import committing
 from tidelake.state.core.codec import encode_state
 from tidelake.store import url
 from tiers import calls, some
@@ -226,7 +226,7 @@ def test_single_writes_and_transactions_take_turns(lake):
 
 def racing(monkeypatch, do):
     """Let `do` happen once, between what a write has staged and what the group decides of it."""
-    real = single._wanted
+    real = committing._wanted
     done = []
 
     def wanted(*args):
@@ -236,7 +236,7 @@ def racing(monkeypatch, do):
             do()
         return found
 
-    monkeypatch.setattr(single, "_wanted", wanted)
+    monkeypatch.setattr(committing, "_wanted", wanted)
 
 
 RACES = {
@@ -301,11 +301,11 @@ def test_what_was_let_in_since_an_upsert_was_worked_out_is_a_conflict(lake):
     a.append(rows(1, v=1))
     transaction = lake.transaction()
     transaction.stage("a", at([5], [9]))
-    group, joined = lake._groups.of(transaction._shards)
+    group, joined = lake._groups.of(transaction._draft.shards)
     from tidelake.lake.groups.attempt import Attempt
 
-    transaction._attempt = Attempt("t", group, transaction._shards, joined)
-    transaction._attempt.prepare(transaction._rows, None)
+    transaction._attempt = Attempt("t", group, transaction._draft.shards, joined)
+    transaction._attempt.prepare(transaction._draft.rows, None)
     read_at = a.distributed.newest_state().seqno
     upserter = a.distributed.upserter(time=5)
     found = upserter.upload(rows(5, v=70).to_batches())

@@ -177,7 +177,7 @@ def test_without_a_time_what_is_decided_is_read_as_staged_and_what_awaits_a_deci
     assert totals(lake, None, "ab", staged=True) == [14, -14]
     with lake.transaction(time=30) as txn:
         txn.write("a", rows(2, v=70))
-        attempt_of(txn).prepare(txn._rows, 30)
+        attempt_of(txn).prepare(txn._draft.rows, 30)
         assert lake.collection("a").last_staged() == 20
         assert totals(lake, None, "a", staged=True) == [14]
 
@@ -225,7 +225,7 @@ def test_a_conflict_is_tried_again_without_another_upload(places):
     lake.write({"a": rows(0, v=0), "b": rows(0, v=0)})
     txn = lake.transaction(time=5)
     txn.write("a", rows(1, v=3)), txn.write("b", rows(1, v=-3))
-    attempt_of(txn).prepare(txn._rows, 5)
+    attempt_of(txn).prepare(txn._draft.rows, 5)
     lake.write({"a": rows(2, v=0), "b": rows(2, v=0)}, time=7)
     places.counts.clear()
     with pytest.raises(UpperMismatch) as caught:
@@ -239,8 +239,8 @@ def test_a_conflict_is_tried_again_without_another_upload(places):
 
 def attempt_of(txn):
     """The attempt of a transaction, begun as its commit would."""
-    group, joined = txn._groups.of(txn._shards)
-    txn._attempt = Attempt(txn._new_id(), group, txn._shards, joined)
+    group, joined = txn._groups.of(txn._draft.shards)
+    txn._attempt = Attempt(txn._new_id(), group, txn._draft.shards, joined)
     return txn._attempt
 
 
@@ -258,7 +258,7 @@ def test_rows_never_move_back_below_what_their_collection_closed_alone(lake):
     lake.collection("b").append(at([99], [1]))
     txn = lake.transaction(time=200)
     txn.write("a", rows(1)), txn.write("b", rows(2))
-    attempt_of(txn).prepare(txn._rows, 200)
+    attempt_of(txn).prepare(txn._draft.rows, 200)
     with pytest.raises(UpperMismatch) as caught:
         txn.commit(time=50)
     assert caught.value.current == F(100)
@@ -292,7 +292,7 @@ def test_an_abort_gives_up_what_is_staged_and_a_late_commit_is_refused(lake):
     lake.write({"a": rows(1), "b": rows(1)})
     txn = lake.transaction(time=5)
     txn.write("a", rows(2)), txn.write("b", rows(2))
-    attempt_of(txn).prepare(txn._rows, 5)
+    attempt_of(txn).prepare(txn._draft.rows, 5)
     assert len(awaiting(lake, "a")) == 1
     txn.abort(), txn.abort()
     assert not awaiting(lake, "a", "b")
@@ -318,7 +318,7 @@ def given_up(places):
     places.clock.ms += int(AGE_S * 1000)
     stale = lake.transaction()
     stale.write("a", rows(7, v=0))
-    attempt_of(stale).prepare(stale._rows, None)
+    attempt_of(stale).prepare(stale._draft.rows, None)
     places.clock.ms += int(AGE_S * 1000)
     lake.collect()
 
@@ -431,7 +431,7 @@ def test_a_transaction_that_takes_too_long_is_given_up(places):
     lake = places.banks("a", "b")
     txn = lake.transaction(time=5)
     txn.write("a", rows(1)), txn.write("b", rows(1))
-    attempt_of(txn).prepare(txn._rows, 5)
+    attempt_of(txn).prepare(txn._draft.rows, 5)
     places.clock.ms += int(AGE_S * 1000)
     lake.collect()
     assert not awaiting(lake, "a", "b")
@@ -445,9 +445,9 @@ def test_one_that_is_young_is_begun_anew_when_an_old_one_is_given_up(places):
     old, young = lake.transaction(), lake.transaction()
     for txn in (old, young):
         txn.write("a", rows(1, v=2)), txn.write("b", rows(1, v=-2))
-    attempt_of(old).prepare(old._rows, None)
+    attempt_of(old).prepare(old._draft.rows, None)
     places.clock.ms += int(AGE_S * 1000)
-    attempt_of(young).prepare(young._rows, None)
+    attempt_of(young).prepare(young._draft.rows, None)
     lake.collect()
     young.commit()
     assert totals(lake, 0, "ab") == [2, -2]
@@ -543,7 +543,7 @@ def test_a_token_that_two_have_begun_comes_in_once_and_nothing_is_left(places):
         txn.write("a", rows(1, v=2)), txn.write("b", rows(1, v=-2))
     attempt = attempt_of(first)
     first._number(attempt.group)
-    attempt.prepare(first._rows, None)
+    attempt.prepare(first._draft.rows, None)
     assert not second.commit().already
     assert first.commit().already
     lake.collect()
@@ -574,7 +574,7 @@ def test_what_was_begun_before_a_collection_left_and_came_back_is_begun_anew(lak
     lake.write({"a": rows(0, v=0), "b": rows(0, v=0)})
     txn = lake.transaction()
     txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
-    attempt_of(txn).prepare(txn._rows, None)
+    attempt_of(txn).prepare(txn._draft.rows, None)
     lake.leave("a")
     lake.collection("a").append(at([70], [1]))
     lake.write({"a": rows(2, v=0), "b": rows(2, v=0)})
@@ -657,7 +657,7 @@ def test_one_member_groups_give_way_and_what_is_begun_in_them_comes_in(lake):
     txns = [lake.transaction(), lake.transaction()]
     for name, txn in zip("ab", txns, strict=True):
         txn.write(name, rows(1, v=7))
-        attempt_of(txn).prepare(txn._rows, None)
+        attempt_of(txn).prepare(txn._draft.rows, None)
     lake.write({"a": rows(2, v=1), "b": rows(2, v=1)})
     for txn in txns:
         txn.commit()
@@ -675,7 +675,7 @@ def test_a_left_group_error_names_the_remedy():
 def test_a_dropped_collection_takes_its_share_along_and_the_others_keep_theirs(lake):
     txn = lake.transaction()
     txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
-    attempt_of(txn).prepare(txn._rows, None)
+    attempt_of(txn).prepare(txn._draft.rows, None)
     lake.drop("b")
     assert txn.commit().upper == F(1)
     assert totals(lake, 0, "a") == [5]
@@ -689,7 +689,7 @@ def test_a_backup_has_what_readers_see_and_is_in_no_group(places, lake):
     lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
     txn = lake.transaction()
     txn.write("a", rows(2, v=5))
-    attempt_of(txn).prepare(txn._rows, None)
+    attempt_of(txn).prepare(txn._draft.rows, None)
     to = Places().lake()
     lake.copy(to, ["a"])
     copy = to.collection("a")
@@ -717,7 +717,7 @@ def test_a_renamed_collection_stays_in_its_group(lake):
 def test_columns_may_come_between_the_stage_and_the_decision(lake):
     txn = lake.transaction()
     txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
-    attempt_of(txn).prepare(txn._rows, None)
+    attempt_of(txn).prepare(txn._draft.rows, None)
     a = lake.collection("a")
     a.evolve(a.schema.append(pa.field("w", pa.string())))
     txn.commit()

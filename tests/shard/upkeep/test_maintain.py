@@ -26,7 +26,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import write_table
 from tidelake.shard.upkeep.compactor import Compactor, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, idle_policy, unmerged
-from tidelake.shard.write import single
+from tidelake.shard.write import committing
 from tidelake.state.spine.fuel import level_of
 from tidelake.state.spine.merging import everything, request
 from tidelake.state.upkeep import claims, maintenance
@@ -492,7 +492,7 @@ def test_a_batch_of_many_runs_is_merged_in_several_passes():
     for n in range(200):
         table = timed(0, n, n + 1).cast(c.update_schema)
         runs += write_table(c._shard.version().spec, c._shard.stores.blobs, c._shard.env, table)
-    single.carry_out(c._shard, Write(tuple(runs), Exactly(Frontier.of(0), Frontier.of(1))))
+    committing.carry_out(c._shard, Write(tuple(runs), Exactly(Frontier.of(0), Frontier.of(1))))
     assert c.state().spine.totals.runs == 200
     held = ids(c)
     seen = []

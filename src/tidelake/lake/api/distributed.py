@@ -32,6 +32,7 @@ from tidelake.shard.write.append import commit_floor
 from tidelake.shard.write.batch import Batch
 from tidelake.shard.write.replacement import Replacement, plan_replacement
 from tidelake.shard.write.uploader import Uploader
+from tidelake.shard.write.uploads import discard_uploaded
 from tidelake.shard.write.upserter import Upserter
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.write.staging import Seen
@@ -159,7 +160,7 @@ class Distributed(SplitReads):
         SUBTLE: give only uploads that were never passed to `append_uploaded`: others may be committed.
         One store call for each part. What the store does not delete now is left to `collect`.
         """
-        batches.discard_uploaded(self._shard, uploads)
+        discard_uploaded(self._shard, uploads)
 
     def upserter(
         self,

@@ -4,17 +4,14 @@ A writer has a name, an epoch and a sequence number. The shard stores the last n
 adds the data. A process that opens the name again reads that number, and fences the earlier holder.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from tidelake.data.ingest.events import OF_KEYS, EventColumns, removals
 from tidelake.errors import UsageError
-from tidelake.handle import Handle
 from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.notes import noted
-from tidelake.lake.arguments.numbers import WriterNumbers
+from tidelake.lake.arguments.numbers import NumberedHandle
 from tidelake.lake.arguments.times import Times
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
@@ -22,15 +19,11 @@ from tidelake.model.time import Time
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.write import append, batches, stage, upsert
 from tidelake.shard.write.batch import Batch
-from tidelake.shard.write.single import open_writer
-from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.staging import Seen
 from tidelake.state.write.write import Appended
 
-R = TypeVar("R")
 
-
-class Writer(Handle):
+class Writer(NumberedHandle):
     """One epoch of a named writer. Threads may share it: its calls are carried out one after the other.
 
     Attributes:
@@ -43,26 +36,7 @@ class Writer(Handle):
         self, shard: Shard, name: str, owner: str = "", take_over: bool = False, resume: bool = False
     ) -> None:
         self._shard = shard
-        self.name = check_name(name, "writer name")
-        if owner != "":
-            check_name(owner, f"owner of writer {name!r}")
-        self.owner = owner
-        record = open_writer(shard, name, owner, take_over=take_over, resume=resume)
-        self.epoch = record.epoch
-        self._numbers = WriterNumbers(name, record.sequence, record.content, alone=not resume)
-
-    @property
-    def last_sequence(self) -> int | None:
-        """Number of the last committed append of this name.
-
-        None before the first, -1 if this owner took the name over and has not written yet.
-        """
-        return self._numbers.last
-
-    @property
-    def last_content(self) -> str:
-        """The `content` of that append."""
-        return self._numbers.content
+        super().__init__(lambda: shard, name, owner, take_over=take_over, resume=resume)
 
     def append(
         self,
@@ -241,7 +215,3 @@ class Writer(Handle):
 
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
         return self._times.bound(value, name)
-
-    def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
-        with self._numbers.take(sequence, content) as number:
-            return attempt(IdempotencyKey(self.name, self.epoch, number, content, fresh=sequence is None))

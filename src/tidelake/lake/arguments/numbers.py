@@ -6,12 +6,20 @@ given out when the one before is decided, and a number that this handle left out
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from tidelake.errors import UsageError
+from tidelake.handle import Handle
+from tidelake.lake.arguments.names import check_name
 from tidelake.process import PerProcess
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.write.committing import open_writer
 from tidelake.shard.write.uploads import NOT_IN
+from tidelake.state.write.idempotency import IdempotencyKey
+
+R = TypeVar("R")
 
 
 class WriterNumbers:
@@ -89,3 +97,56 @@ class WriterNumbers:
                 "it out: nothing was written. Numbers go up: give these rows a later one"
             )
         return sequence
+
+
+class NumberedHandle(Handle):
+    """One epoch of a named writer, whose writes have numbers.
+
+    Attributes:
+        name: name of the writer.
+        owner: the owner of the sequence numbers, such as a streaming query's id; may be empty.
+        epoch: epoch of this handle; a later one of the same name has a higher one, unless it resumes.
+    """
+
+    def __init__(
+        self,
+        register: Callable[[], Shard],
+        name: str,
+        owner: str,
+        *,
+        take_over: bool = False,
+        resume: bool = False,
+    ) -> None:
+        """Open the writer.
+
+        Args:
+            register: finds the collection that keeps the record, once the names are known to be right.
+            name: of the writer.
+            owner: of the numbers.
+            take_over: take the name from another owner.
+            resume: keep the epoch.
+        """
+        self.name = check_name(name, "writer name")
+        if owner != "":
+            check_name(owner, f"owner of writer {name!r}")
+        self.owner = owner
+        record = open_writer(register(), name, owner, take_over=take_over, resume=resume)
+        self.epoch = record.epoch
+        self._numbers = WriterNumbers(name, record.sequence, record.content, alone=not resume)
+
+    @property
+    def last_sequence(self) -> int | None:
+        """Number of the last committed write of this name.
+
+        None before the first, -1 if this owner took the name over and has not written yet.
+        """
+        return self._numbers.last
+
+    @property
+    def last_content(self) -> str:
+        """The `content` of that write."""
+        return self._numbers.content
+
+    def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
+        with self._numbers.take(sequence, content) as number:
+            return attempt(IdempotencyKey(self.name, self.epoch, number, content, fresh=sequence is None))

@@ -10,21 +10,18 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tidelake.errors import TidelakeError, UsageError
-from tidelake.handle import Handle
 from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.names import check_name
-from tidelake.lake.arguments.numbers import WriterNumbers
+from tidelake.lake.arguments.numbers import NumberedHandle
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.write.memberwrite import MemberWrite, offered_of
-from tidelake.shard.write.single import open_writer
 from tidelake.shard.write.uploads import NOT_IN
 from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.write.idempotency import IdempotencyKey
 
 
-class GroupWriter(Handle):
+class GroupWriter(NumberedHandle):
     """One epoch of a named writer of a group. Threads may share it: its writes follow each other.
 
     It is a writer of the collection that it was opened for, its register: `register.writers` shows it, and
@@ -48,30 +45,9 @@ class GroupWriter(Handle):
         take_over: bool,
     ) -> None:
         self._groups, self._open, self._new_id = groups, open_, new_id
-        self.name = check_name(name, "writer name")
-        if owner != "":
-            check_name(owner, f"owner of writer {name!r}")
-        self.owner = owner
-        self._members = {register: open_(register)}
+        self._members: dict[str, Shard] = {}
         self._register = register
-        # In the group first: the group must have the record that its decisions number.
-        self._group, _ = groups.of(self._members)
-        record = open_writer(self._members[register], name, owner, take_over=take_over)
-        self.epoch = record.epoch
-        self._numbers = WriterNumbers(name, record.sequence, record.content, alone=True)
-
-    @property
-    def last_sequence(self) -> int | None:
-        """Number of the last committed write of this name.
-
-        None before the first, -1 if this owner took the name over and has not written yet.
-        """
-        return self._numbers.last
-
-    @property
-    def last_content(self) -> str:
-        """The `content` of that write."""
-        return self._numbers.content
+        super().__init__(self._joined, name, owner, take_over=take_over)
 
     def join(self, names: Sequence[str]) -> int:
         """Let collections be in the group, and tell how far the group is.
@@ -86,8 +62,8 @@ class GroupWriter(Handle):
         """
         for name in names:
             self._member(name)
-        self._group, _ = self._groups.of({self._register: self._members[self._register]} | self._of(names))
-        return self._group.state().seqno
+        group, _ = self._groups.of(self._of([self._register, *names]))
+        return group.state().seqno
 
     def write(
         self,
@@ -119,21 +95,29 @@ class GroupWriter(Handle):
             UsageError: the number is one that earlier writes left out.
             OutcomeUnknown: it may be committed. Open the writer again to learn it.
         """
-        register = self._members[self._register].spec.shard_id
-        number = GroupNumber(IdempotencyKey(self.name, self.epoch, sequence, content), register)
-        with self._numbers.take(sequence, content):
+        register = self._member(self._register).spec.shard_id
+
+        def attempt(key: IdempotencyKey) -> Committed:
+            number = GroupNumber(key, register)
             transaction = _Numbered(self._groups, self._member, self._new_id, number, upper)
             transaction.take_part(self._register)
             for name, given in uploads.items():
                 transaction.offer(name, given, read_at)
             try:
-                done = transaction.commit()
+                return transaction.commit()
             except (*NOT_IN, UsageError):
                 # The caller must learn of the refusal. Rows that cannot be removed now are collected later.
                 with suppress(TidelakeError):
                     transaction.abort()
                 raise
-            return done
+
+        return self._numbered(sequence, attempt, content)
+
+    def _joined(self) -> Shard:
+        """The register, in its group: the group must have the record that its decisions number."""
+        shard = self._member(self._register)
+        self._groups.of({self._register: shard})
+        return shard
 
     def _member(self, name: str) -> Shard:
         """A collection that a name led to when this writer first met it."""
@@ -161,14 +145,15 @@ class _Numbered(Transaction):
 
     def take_part(self, name: str) -> None:
         """Let a collection be in the group of the transaction, also if it gets no rows."""
-        self._shard(name)
+        self._draft.shard(name)
 
     def offer(self, name: str, uploads: Sequence[bytes], read_at: int | None) -> None:
         """Add uploads that depend on contents which were read at a state of the group."""
-        offered = offered_of(self._shard(name), list(uploads))
+        draft = self._draft
+        offered = offered_of(draft.shard(name), list(uploads))
         if offered is not None:
-            self._kind = "write"
-            self._rows.append(MemberWrite(name, replace(offered, read_at=read_at)))
+            draft.kind = "write"
+            draft.rows.append(MemberWrite(name, replace(offered, read_at=read_at)))
 
     def _number(self, group: Shard) -> GroupNumber | None:  # noqa: ARG002
         return self._numbered

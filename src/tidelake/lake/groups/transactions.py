@@ -9,13 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from types import TracebackType
-from typing import Literal
 
 import pyarrow as pa
 
-from tidelake.data.ingest.astable import as_table
 from tidelake.data.ingest.events import OF_KEYS, EventColumns, removals
-from tidelake.data.kernel.consolidate import copied
 from tidelake.errors import (
     AlreadyTaken,
     CollectionNotFound,
@@ -30,41 +27,28 @@ from tidelake.errors import (
 from tidelake.handle import Handle
 from tidelake.lake.arguments.deletions import deletion
 from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.times import Times
 from tidelake.lake.groups.attempt import Attempt
+from tidelake.lake.groups.draft import Draft
 from tidelake.lake.groups.groups import Groups
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
-from tidelake.model.time import TimeDomain, parts
+from tidelake.model.time import TimeDomain
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.write.append import past_last
 from tidelake.shard.write.batch import Batch
-from tidelake.shard.write.batches import check_once
 from tidelake.shard.write.memberwrite import (
-    ContentChange,
     Deletion,
-    MemberWrite,
     Offered,
-    RowChanges,
-    check_fits,
-    has_times,
-    offered_of,
 )
 from tidelake.state.core.commands import open_writer
-from tidelake.state.core.owned import not_for
 from tidelake.state.core.tokens import PREFIX
-from tidelake.state.group.deciding import seal_back
 from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.tabletext import FieldsAsHtml
 
 # When a group has so many decisions, the next commit applies them to the collections.
 _DECISIONS_MAX = 16
-_ALONE = (
-    "{name!r} is upserted, replaced or deleted from by the transaction: it gets no other rows, use another "
-    "transaction"
-)
 
 
 @dataclass(frozen=True)
@@ -91,9 +75,8 @@ class Transaction(Handle):
     """Collects writes; `commit`, or the end of the `with` block, commits them together.
 
     Nothing is stored before that, and nothing at all if the block raises. After a conflict the rows are
-    stored already: `commit(time=...)` tries again with them at a later time, `abort` gives them up. If
-        neither
-    is called, they are removed when they are older than the setting `upload_age_s`.
+    stored already: `commit(time=...)` tries again with them at a later time, `abort` gives them up. Without
+    either, they are removed when they are older than the setting `upload_age_s`.
 
     A commit uses up its batches. If it certainly failed, the caller may use them again, and may offer uploads
     of workers again. Both stay staged until then, or until they are older than `upload_age_s`.
@@ -110,22 +93,16 @@ class Transaction(Handle):
         upper: FrontierLike | None = None,
         token: str | None = None,
     ) -> None:
-        self._groups, self._open = groups, open_
-        self._new_id = new_id
+        self._groups, self._new_id = groups, new_id
+        self._draft = Draft(open_)
         # Instants become times of the unit when the collections are known, before anything is stored.
         self._asked: tuple[TimeLike | None, FrontierLike | None, FrontierLike | None] = (time, lower, upper)
         self._time: int | None = None
         self._lower: Frontier | None = None
         self._upper: Frontier | None = None
         self._token = token
-        self._shards: dict[str, Shard] = {}
-        self._rows: list[MemberWrite] = []
-        # By name of the collection: the upper that it must have, and the one that it gets.
-        self._lowers: dict[str, Frontier] = {}
         self._held: list[Batch] = []
         self._offered = self._left = False
-        self._seals: dict[str, Frontier] = {}
-        self._kind: Literal["write", "stage"] | None = None
         self._attempt: Attempt | None = None
         self._lock = threading.Lock()
         self._ended = False
@@ -167,9 +144,7 @@ class Transaction(Handle):
             UsageError: a batch or upload is for another collection, or is given twice; or the collection was
                 given another `lower`.
         """
-        bounds = self._bounds(name, lower, upper)
-        self._add("write", name, updates, time, bounds[1])
-        self._keep(name, *bounds)
+        self._open_draft().write("write", name, updates, time=time, lower=lower, upper=upper)
 
     def upsert(
         self, name: str, table: object, *, order_by: str | None = None, delete_column: str | None = None
@@ -188,7 +163,7 @@ class Transaction(Handle):
         Raises:
             UsageError: the collection gets other rows already.
         """
-        self._add_changes(name, table, EventColumns(order_by, delete_column))
+        self._open_draft().upsert(name, table, EventColumns(order_by, delete_column))
 
     def replace(self, name: str, table: object) -> None:
         """Replace the contents with the rows of a table, at the time of the transaction.
@@ -202,7 +177,7 @@ class Transaction(Handle):
         Raises:
             UsageError: the collection gets other rows already.
         """
-        self._add_changes(name, table, None)
+        self._open_draft().upsert(name, table, None)
 
     def delete(self, name: str, keys: object = None, *, where: str | None = None) -> None:
         """Remove rows, by their keys or by a condition. See `Collection.delete`.
@@ -218,24 +193,22 @@ class Transaction(Handle):
             UsageError: neither `keys` nor `where` is given, or both; or the collection gets other rows
                 already.
         """
-        self._check_open()
-        found = deletion(keys, where)
+        draft, found = self._open_draft(), deletion(keys, where)
         if isinstance(found, str):
-            self._add_change(name, Deletion(found))
+            draft.change(name, Deletion(found))
         else:
-            self._add_changes(name, removals(found), OF_KEYS)
+            draft.upsert(name, removals(found), OF_KEYS)
 
     def stage(self, name: str, updates: object) -> None:
         """Stage updates at open times, which stay open. The updates need `_time`."""
-        self._add("stage", name, updates)
+        self._open_draft().write("stage", name, updates)
 
     def seal(self, name: str, upper: FrontierLike, *, lower: FrontierLike | None = None) -> None:
         """Close the times of one collection before a frontier. The commit is refused if it would go back.
 
         With `lower`, commit only if the collection's upper equals it; otherwise `UpperMismatch`.
         """
-        self._check_open()
-        self._keep(name, *self._bounds(name, lower, upper))
+        self._open_draft().seal(name, lower, upper)
 
     def commit(self, time: TimeLike | None = None) -> Committed:
         """Commit the transaction. One log write for each collection that gets rows, and one that decides.
@@ -256,18 +229,21 @@ class Transaction(Handle):
             UsageError: the collections cannot be in one group, or the arguments contradict each other.
         """
         with self._lock:
-            self._check_open()
+            draft = self._open_draft()
             # Check before anything is joined or stored, so that a wrong call changes nothing.
-            wanted, lower, upper = self._in_unit(time)
-            self._check_times(wanted)
+            at, lower, upper = self._asked
+            wanted, lower, upper = draft.in_unit(at if time is None else time, lower, upper)
+            draft.check_times(wanted)
             self._time, self._lower, self._upper = wanted, lower, upper
-            self._check_bounds()
+            # What a token names may be in already, and have closed these times.
+            if self._attempt is None and self._token is None:
+                draft.check_bounds(lower)
             # Another commit means the same times, also if they were words such as `now`.
             self._asked = (wanted, lower, upper)
             done = None
             try:
                 self._take()
-                while self._shards and done is None:
+                while draft.shards and done is None:
                     done = self._tried()
             except BaseException:
                 self._give_back()
@@ -292,7 +268,7 @@ class Transaction(Handle):
 
     def _take(self) -> None:
         """Take the batches from the caller, except those that an earlier commit has taken and still holds."""
-        for given in (entry.given for entry in self._rows):
+        for given in (entry.given for entry in self._draft.rows):
             for batch in given.batches if isinstance(given, Offered) else ():
                 if not any(batch is one for one in self._held):
                     batch.take("written")
@@ -309,14 +285,10 @@ class Transaction(Handle):
     def _tried(self) -> Committed | None:
         """Continue the current attempt, or begin one. None: call again, which begins another attempt."""
         if self._attempt is None:
-            for shard in self._shards.values():
-                strange = not_for(shard.known(), shard.writes_as)
-                if strange is not None:
-                    raise shard.named(strange)
-            for entry in self._rows:
-                check_fits(self._shards[entry.name], entry.given)
-            group, joined = self._groups.of(self._shards)
-            self._attempt = Attempt.begun(self._new_id(), group, self._shards, joined, self._rows)
+            draft = self._draft
+            draft.check_fits()
+            group, joined = self._groups.of(draft.shards)
+            self._attempt = Attempt.begun(self._new_id(), group, draft.shards, joined, draft.rows)
         attempt = self._attempt
         try:
             done = self._carried_out(attempt)
@@ -355,7 +327,7 @@ class Transaction(Handle):
 
     def _is_refused(self, attempt: Attempt, error: UpperMismatch | UpdateBeforeLower) -> bool:
         """Whether the transaction is refused; False: another attempt may succeed."""
-        if not self._depends():
+        if not self._draft.depends():
             if isinstance(error, UpperMismatch) and self._is_behind(attempt):
                 # It can never be committed, so nothing is kept for another commit.
                 with suppress(TidelakeError):
@@ -368,60 +340,47 @@ class Transaction(Handle):
         self._attempt = None
         return self._is_final(attempt, error)
 
-    def _depends(self) -> bool:
-        """Whether a write depends on contents (an upsert, a replace or a delete)."""
-        return any(isinstance(entry.given, ContentChange) for entry in self._rows)
-
     def _is_behind(self, attempt: Attempt) -> bool:
         """Whether a collection has another upper than the one that was asked for."""
         uppers = attempt.uppers()
-        return any(uppers[name] != lower for name, lower in self._all_lowers().items())
-
-    def _all_lowers(self) -> dict[str, Frontier]:
-        """By name of the collection, the upper that it must have."""
-        return (
-            self._lowers if self._lower is None else dict.fromkeys(self._shards, self._lower) | self._lowers
-        )
+        return any(uppers[name] != lower for name, lower in self._draft.all_lowers(self._lower).items())
 
     def _is_final(self, attempt: Attempt, error: UpperMismatch | UpdateBeforeLower) -> bool:
         """Whether a refusal is due to the caller's arguments, so that another attempt cannot succeed."""
         current = error.current if isinstance(error, UpperMismatch) else None
         if isinstance(current, Frontier) and current.closed:
             return True
-        if attempt.is_staged(self._rows):
+        if attempt.is_staged(self._draft.rows):
             return self._is_behind(attempt)
-        return self._time is not None or self._own_times()
-
-    def _own_times(self) -> bool:
-        return any(has_times(self._shards[entry.name], entry.given) for entry in self._rows)
+        return self._time is not None or self._draft.own_times()
 
     def _told(self, error: AlreadyTaken) -> TidelakeError:
         """The error to raise: `UploadExpired` if the upload was lost when its collection left the group."""
         if not self._left:
             return error
-        seqnos = [shard.known().seqno for shard in self._shards.values()]
+        seqnos = [shard.known().seqno for shard in self._draft.shards.values()]
         return UploadExpired(error.name, names.uploaded_at(error.name) or 0, max(seqnos))
 
     def _carried_out(self, attempt: Attempt) -> Committed:
         number = self._number(attempt.group)
         if number is None and self._token is not None:
             return self._committed(attempt, attempt.group.known().upper, already=True)
-        own_times, time = self._own_times(), self._time
-        if time is None and not own_times and self._depends():
+        own_times, time = self._draft.own_times(), self._time
+        if time is None and not own_times and self._draft.depends():
             # Upserts and replaces are computed for one time, so choose it now.
             attempt.at = time = attempt.floor() if attempt.at is None else attempt.at
         self._offered = True
-        attempt.prepare(self._rows, time)
+        attempt.prepare(self._draft.rows, time)
         upper = self._upper
-        if upper is None and self._closes_together:
-            last = attempt.last(self._rows) if own_times else self._closed_without_rows(attempt, time)
+        if upper is None and self._draft.closes_together:
+            last = attempt.last(self._draft.rows) if own_times else self._closed_without_rows(attempt, time)
             upper = None if last is None else past_last(last)
-            for entry in self._rows:
+            for entry in self._draft.rows:
                 if isinstance(entry.given, Offered) and entry.upper is None:
                     upper = entry.given.upper if upper is None else upper.join(entry.given.upper)
         done = attempt.decide(
-            self._all_lowers(),
-            self._seals,
+            self._draft.all_lowers(self._lower),
+            self._draft.seals,
             time,
             own_times=own_times,
             picked=self._time is None,
@@ -430,11 +389,6 @@ class Transaction(Handle):
         )
         return self._committed(attempt, done.upper, already=done.already)
 
-    @property
-    def _closes_together(self) -> bool:
-        """Whether it closes times of the whole group, not only those of collections with an upper."""
-        return self._kind == "write" and any(entry.upper is None for entry in self._rows)
-
     def _closed_without_rows(self, attempt: Attempt, time: int | None) -> int | None:
         """The time that is closed though there are no rows; None: none, or that of the rows.
 
@@ -442,7 +396,7 @@ class Transaction(Handle):
         """
         if self._time is not None or attempt.times is not None:
             return self._time
-        appends = any(isinstance(entry.given, pa.Table) for entry in self._rows)
+        appends = any(isinstance(entry.given, pa.Table) for entry in self._draft.rows)
         minimum = TimeDomain().minimum
         if not appends and not any(upper.less_equal(minimum) for upper in attempt.uppers().values()):
             return None
@@ -451,69 +405,11 @@ class Transaction(Handle):
     def _committed(self, attempt: Attempt, upper: Frontier, *, already: bool) -> Committed:
         uppers = attempt.uppers()
         # Stages, seals and writes with an upper act on each collection by itself.
-        together = self._closes_together or self._upper is not None
+        together = self._draft.closes_together or self._upper is not None
         shown = upper if together else reduce(Frontier.meet, uppers.values())
         removed = sum(one.removed for one in attempt.changed)
         absent = sum(one.absent for one in attempt.changed)
         return Committed(shown, already, uppers, removed, absent)
-
-    def _in_unit(self, time: TimeLike | None) -> tuple[int | None, Frontier | None, Frontier | None]:
-        """The time, lower and upper of this commit, in the unit of the collections, which is one."""
-        at, lower, upper = self._asked
-        at = at if time is None else time
-        if not self._shards:
-            return None, None, None
-        times = _times(next(iter(self._shards.values())))
-        if not times.domain.total_order:
-            # No group takes this collection, and says why.
-            times = Times(TimeDomain(), times.now_ms)
-        return (
-            None if at is None else parts(times.at(at, "time"))[0],
-            None if lower is None else times.bound(lower, "lower"),
-            None if upper is None else times.bound(upper, "upper"),
-        )
-
-    def _check_times(self, time: int | None) -> None:
-        timed = {has_times(self._shards[entry.name], entry.given) for entry in self._rows}
-        if len(timed) > 1:
-            raise UsageError("some rows of the transaction have _time, others do not: give all of them times")
-        if self._kind == "stage" and False in timed:
-            raise UsageError("staged rows need _time")
-        if True in timed and time is not None:
-            raise UsageError(f"time={time}, but the rows have times of their own: leave one of them out")
-
-    def _check_bounds(self) -> None:
-        """Refuse uppers that are wrong or would go back, before anything joins; `decide` asks again."""
-        lowers = self._all_lowers()
-        for name in {**lowers, **self._seals} if self._attempt is None else ():
-            shard = self._shards[name]
-            upper = shard.version().upper
-            lower, seal = lowers.get(name), self._seals.get(name)
-            if lower not in (None, upper):
-                raise shard.named(UpperMismatch(lower, upper, name))
-            back = None if seal is None else seal_back(name, seal, upper, shard.spec.domain)
-            if back is not None:
-                raise back
-
-    def _bounds(
-        self, name: str, lower: FrontierLike | None, upper: FrontierLike | None
-    ) -> tuple[Frontier | None, Frontier | None]:
-        self._check_open()
-        times = _times(self._shard(name))
-        start = None if lower is None else times.bound(lower, f"lower of {name!r}")
-        end = None if upper is None else times.bound(upper, f"upper of {name!r}")
-        if start is not None and self._lowers.get(name, start) != start:
-            raise UsageError(f"collection {name!r} was given lower={self._lowers[name]} before, now {start}")
-        known = self._lowers.get(name) if start is None else start
-        if known is not None and end is not None and not known <= end:
-            raise UsageError(f"lower {known} of {name!r} is not at or before its upper {end}")
-        return start, end
-
-    def _keep(self, name: str, lower: Frontier | None, upper: Frontier | None) -> None:
-        if lower is not None:
-            self._lowers[name] = lower
-        if upper is not None:
-            self._seals[name] = upper.join(self._seals.get(name, upper))
 
     def _number(self, group: Shard) -> GroupNumber | None:
         """The claim that makes the token's transaction commit once; None: no token, or it is committed."""
@@ -521,7 +417,7 @@ class Transaction(Handle):
             return None
         name = PREFIX + self._token
         # A collection that left another group still has the records of transactions of that group.
-        for shard in (group, *self._shards.values()):
+        for shard in (group, *self._draft.shards.values()):
             record = shard.known().writers.get(name)
             if record is not None and record.sequence is not None:
                 return None
@@ -529,84 +425,10 @@ class Transaction(Handle):
             record = group.run(partial(open_writer, name=name, resume=True))
         except CollectionNotFound as error:
             # The group ended when its last collection left.
-            raise LeftGroup(min(self._shards)) from error
+            raise LeftGroup(min(self._draft.shards)) from error
         return GroupNumber(IdempotencyKey(name, record.epoch, 0)) if record.sequence is None else None
 
-    def _add(
-        self,
-        kind: Literal["write", "stage"],
-        name: str,
-        updates: object,
-        time: TimeLike | None = None,
-        upper: Frontier | None = None,
-    ) -> None:
-        self._check_open()
-        if self._kind not in (None, kind):
-            raise UsageError("a transaction either writes or stages: use two")
-        if any(isinstance(entry.given, ContentChange) for entry in self._rows if entry.name == name):
-            raise UsageError(_ALONE.format(name=name))
-        shard = self._shard(name)
-        offered = offered_of(shard, updates)
-        if offered is not None:
-            if time is not None:
-                raise UsageError(
-                    f"time={time}, but batches and uploads have times of their own: leave it out"
-                )
-            before = [one for entry in self._rows if isinstance(one := entry.given, Offered)]
-            parts = [part.name for one in (*before, offered) for part in one.parts]
-            check_once(parts, "an upload")
-        given = offered or _timed(shard, _kept(updates), time)
-        if upper is not None and not has_times(shard, given):
-            raise UsageError(
-                f"upper={upper} of {name!r} needs times: give time= or a column _time, or leave it out"
-            )
-        self._kind = kind
-        self._rows.append(MemberWrite(name, given, upper))
-
-    def _add_changes(self, name: str, table: object, columns: EventColumns | None) -> None:
-        self._check_open()
-        shard = self._shard(name)
-        if columns is not None:
-            columns.check(shard.alive().schema, shard.spec.domain)
-        self._add_change(name, RowChanges(_kept(table), columns))
-
-    def _add_change(self, name: str, change: ContentChange) -> None:
-        self._check_open()
-        if self._kind == "stage":
-            raise UsageError("a transaction either writes or stages: use two")
-        if any(entry.name == name for entry in self._rows):
-            raise UsageError(_ALONE.format(name=name))
-        self._shard(name)
-        self._rows.append(MemberWrite(name, change))
-        self._kind = "write"
-
-    def _shard(self, name: str) -> Shard:
-        if name not in self._shards:
-            self._shards[name] = self._open(name)
-            self._shards[name].title = name
-        return self._shards[name]
-
-    def _check_open(self) -> None:
+    def _open_draft(self) -> Draft:
         if self._ended:
             raise UsageError("the transaction has ended: begin another one")
-
-
-def _times(shard: Shard) -> Times:
-    return Times(shard.spec.domain, shard.env.clock.now_ms)
-
-
-def _timed(shard: Shard, table: pa.Table, time: TimeLike | None) -> pa.Table:
-    """The table with a time for all of its rows, if one is given."""
-    if time is None:
-        return table
-    if has_times(shard, table):
-        raise UsageError(f"time={time}, but the table has times of its own: leave one of them out")
-    at = parts(_times(shard).at(time, "time"))[0]
-    (column,) = shard.spec.domain.columns
-    return table.append_column(column, pa.repeat(pa.scalar(at, pa.int64()), table.num_rows))
-
-
-def _kept(updates: object) -> pa.Table:
-    """Copy the rows: the caller may change his arrays before the commit."""
-    given = as_table(updates)
-    return pa.Table.from_batches(list(map(copied, given.to_batches())), given.schema)
+        return self._draft

@@ -18,7 +18,7 @@ from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import check_times, normalized, time_range
-from tidelake.shard.write import single
+from tidelake.shard.write import committing
 from tidelake.shard.write.uploads import appended, uploading
 from tidelake.state.core.state import ShardState
 from tidelake.state.write.clockbounds import leap
@@ -123,7 +123,7 @@ def _append_timed(
     lower = shard.version_to_write().upper
     # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
     known = (
-        single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
+        committing.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
         if idempotency
         else None
     )
@@ -218,7 +218,7 @@ def _append(
     )
     # Preview before the upload, so that a writer that is late or fenced uploads nothing.
     if idempotency is not None or not isinstance(when, AtCommit) or not _stays_inline(spec, table):
-        known = single.preview(
+        known = committing.preview(
             shard, partial(expected, write=write_of(shard, (), when, idempotency)), idempotency
         )
         if known is not None and known.already:
@@ -248,7 +248,7 @@ def rechecked(shard: Shard, table: pa.Table, write: Write) -> Done[Appended]:
     """
     while True:
         try:
-            return single.carry_out(shard, write)
+            return committing.carry_out(shard, write)
         except UpperMismatch as error:
             if not isinstance(write.when, FromUpper | OpenTimes):
                 raise

@@ -12,8 +12,7 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.runs.upload import discard
-from tidelake.shard.write import single
+from tidelake.shard.write import committing
 from tidelake.shard.write.append import write_of
 from tidelake.shard.write.batch import Batch, decode_batch
 from tidelake.shard.write.uploads import Handles, Uploads, appended
@@ -116,7 +115,7 @@ def _offered(
     if sent:
         shard.state()
     write = Write((), when, idempotency, offered=parts)
-    known = single.preview(shard, partial(expected, write=write), idempotency, parts)
+    known = committing.preview(shard, partial(expected, write=write), idempotency, parts)
     if known is not None and known.already:
         # The writer's number is in, perhaps with these very parts, so they stay.
         return known
@@ -124,7 +123,7 @@ def _offered(
 
     def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
         handles.tried = True
-        return single.carry_out(shard, write_of(shard, offered, when, idempotency, offered=parts))
+        return committing.carry_out(shard, write_of(shard, offered, when, idempotency, offered=parts))
 
     with Uploads(shard, runs, owned=False) as uploads:
         return appended(shard, uploads, attempt)
@@ -186,7 +185,7 @@ def append_uploaded(
     when = Exactly(lower, upper)
 
     def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
-        return single.carry_out(shard, write_of(shard, runs, when, idempotency, seen=seen, offered=parts))
+        return committing.carry_out(shard, write_of(shard, runs, when, idempotency, seen=seen, offered=parts))
 
     with Uploads(shard, runs, owned=False) as offer:
         return appended(shard, offer, attempt)
@@ -218,12 +217,6 @@ def _advanced(shard: Shard, runs: tuple[Run, ...], lower: Frontier) -> tuple[Run
         return replace(part, rewrite=lower.elements[0])
 
     return tuple(replace(run, parts=tuple(map(moved, run.parts))) for run in runs)
-
-
-def discard_uploaded(shard: Shard, uploads: Sequence[bytes]) -> None:
-    """Delete the parts of uploads that were never offered to an append."""
-    runs = [run for data in uploads if data for run in decode_batch(shard.spec, data).runs]
-    discard(shard.stores.blobs, shard.env, runs)
 
 
 def check_once(names: Sequence[str], what: str) -> None:

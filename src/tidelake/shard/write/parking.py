@@ -30,6 +30,7 @@ from tidelake.shard.upkeep.tending import admit, tend_if_due
 from tidelake.shard.write.append import commit_floor, past_last, under_newest_schema
 from tidelake.shard.write.batches import check_stored
 from tidelake.shard.write.builder import BatchBuilder
+from tidelake.shard.write.committing import park
 from tidelake.shard.write.memberwrite import ContentChange, Deletion, Offered, has_times
 from tidelake.shard.write.uploads import Attempt, Uploads, uploading
 from tidelake.shard.write.upsert import Difference, deleting, replacing, upserting
@@ -55,37 +56,6 @@ class Stay:
 
 
 Made: TypeAlias = Callable[[Version], Difference]
-
-
-def park(
-    shard: Shard,
-    view: GroupView,
-    awaited: Awaited,
-    found: Addition,
-    *,
-    checked: Frontier,
-    given_up: frozenset[str] = frozenset(),
-    inline_bytes_max: int | None = None,
-    as_now: bool = False,
-) -> Done[bool]:
-    """Stage the rows of a write; False if there are none, or as `awaiting.park`. One log write.
-
-    Arguments and errors as for that.
-    """
-    if not found.runs:
-        return Done(False, rollup_due=False)
-    step = partial(
-        awaiting.park,
-        view=view,
-        awaited=awaited,
-        found=found,
-        checked=checked,
-        given_up=given_up,
-        inline_bytes_max=inline_bytes_max,
-        as_now=as_now,
-        owner=shard.writes_as,
-    )
-    return shard.carry_out(step)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import tend_if_due
-from tidelake.shard.write import single
+from tidelake.shard.write import committing
 from tidelake.shard.write.append import rechecked, under_newest_schema, with_fingerprint, write_of
 from tidelake.shard.write.batches import uploaded
 from tidelake.shard.write.uploads import Uploads, is_in_already, uploading
@@ -47,7 +47,7 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: Idempote
     table = normalized(spec, given)
     idempotency = with_fingerprint(idempotency, table)
     known = (
-        single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
+        committing.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
         if idempotency
         else None
     )
@@ -96,7 +96,7 @@ def stage_uploaded(
 
     def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
         write = write_of(shard, offered, OpenTimes(checked, seal_to), idempotency, offered=parts)
-        return single.carry_out(shard, write)
+        return committing.carry_out(shard, write)
 
     with Uploads(shard, runs, owned=False) as found:
         done = found.offer(attempt, is_in_already)
@@ -111,6 +111,6 @@ def seal(shard: Shard, upper: Frontier, idempotency: IdempotencyKey | None = Non
     times, maintenance separates them; this call does a little of that work.
     """
     when = OpenTimes(Frontier.of(shard.spec.domain.minimum), upper)
-    done = single.carry_out(shard, Write((), when, idempotency))
+    done = committing.carry_out(shard, Write((), when, idempotency))
     tend_if_due(shard, done)
     return done.result

@@ -33,7 +33,7 @@ from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import discard, stored, write_table
 from tidelake.shard.upkeep.tending import admit, make_room, tend_if_due
-from tidelake.shard.write.batch import Batch
+from tidelake.shard.write.batch import Batch, decode_batch
 from tidelake.state.write.write import Appended
 
 NOT_IN = (
@@ -170,6 +170,12 @@ class Handles:
         """
         if parts and not batch.sent:
             discard(self._shard.stores.blobs, self._shard.env, [Run(parts)])
+
+
+def discard_uploaded(shard: Shard, uploads: Sequence[bytes]) -> None:
+    """Delete the parts of uploads that were never offered to an append."""
+    runs = [run for data in uploads if data for run in decode_batch(shard.spec, data).runs]
+    discard(shard.stores.blobs, shard.env, runs)
 
 
 def appended(shard: Shard, uploads: Uploads, attempt: Attempt[Appended]) -> Appended:

@@ -35,7 +35,7 @@ from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.difference import differences, negated
 from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.runs.upload import normalized
-from tidelake.shard.write import single
+from tidelake.shard.write import committing
 from tidelake.shard.write.append import (
     commit_floor,
     past_last,
@@ -273,7 +273,7 @@ def _written(
         while True:
             version = shard.apply_decided()
             known = (
-                single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
+                committing.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
                 if idempotency
                 else None
             )
@@ -311,7 +311,9 @@ def _append(
     when = Exactly(lower, upper)
 
     def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
-        return single.carry_out(shard, write_of(shard, runs, when, idempotency, seen=found.seen, as_now=True))
+        return committing.carry_out(
+            shard, write_of(shard, runs, when, idempotency, seen=found.seen, as_now=True)
+        )
 
     with Uploads(shard, built.hollow.runs) as uploads:
         done = appended(shard, uploads, attempt)

@@ -37,7 +37,6 @@ from tidelake.model.time import parts
 from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import LogView, Shard
 from tidelake.shard.upkeep.parting import free, part
-from tidelake.shard.write.parking import park
 from tidelake.state.core import commands
 from tidelake.state.core.commands import Command, Commit, NoOp, Refused
 from tidelake.state.core.decisions import GroupView
@@ -82,6 +81,37 @@ def carry_out(shard: Shard, write: Write) -> Done[Appended]:
                 if done is not None:
                     return done
             shard.env.recorder.count("append.single.again")
+
+
+def park(
+    shard: Shard,
+    view: GroupView,
+    awaited: Awaited,
+    found: Addition,
+    *,
+    checked: Frontier,
+    given_up: frozenset[str] = frozenset(),
+    inline_bytes_max: int | None = None,
+    as_now: bool = False,
+) -> Done[bool]:
+    """Stage the rows of a write; False if there are none, or as `awaiting.park`. One log write.
+
+    Arguments and errors as for that.
+    """
+    if not found.runs:
+        return Done(False, rollup_due=False)
+    step = partial(
+        awaiting.park,
+        view=view,
+        awaited=awaited,
+        found=found,
+        checked=checked,
+        given_up=given_up,
+        inline_bytes_max=inline_bytes_max,
+        as_now=as_now,
+        owner=shard.writes_as,
+    )
+    return shard.carry_out(step)
 
 
 def preview(
