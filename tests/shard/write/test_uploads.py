@@ -18,7 +18,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.requests import Done
 from tidelake.shard.runs.upload import normalized, write_table
-from tidelake.shard.write.uploads import NOT_IN, UPLOADS_MAX, Uploads, uploading
+from tidelake.shard.write.uploads import NOT_IN, UPLOADS_MAX, Uploads, remade
 
 REFUSED = UpperMismatch(Frontier.of(0), Frontier.of(1))
 DONE = Done("in", rollup_due=False)
@@ -111,12 +111,16 @@ def test_inline_parts_that_were_stored_for_lack_of_room_go_if_they_are_refused(o
 def test_an_upload_that_has_expired_is_made_again_and_leaves_nothing():
     bench = Bench()
     expired = UploadExpired("part", 0, 1)
-    attempt = raising(*(expired,) * (UPLOADS_MAX - 1))
-    assert (
-        uploading(bench.shard, bench.spec, bench.table, lambda uploads: uploads.offer(attempt, never)) == DONE
-    )
+
+    def making(attempt):
+        def made(spec):
+            with Uploads.of(bench.shard, spec, bench.table) as uploads:
+                return uploads.offer(attempt, never)
+
+        return made
+
+    assert remade(bench.shard, making(raising(*(expired,) * (UPLOADS_MAX - 1)))) == DONE
     assert bench.stored == 2
-    attempt = raising(*(expired,) * UPLOADS_MAX)
     with pytest.raises(UploadExpired):
-        uploading(bench.shard, bench.spec, bench.table, lambda uploads: uploads.offer(attempt, never))
+        remade(bench.shard, making(raising(*(expired,) * UPLOADS_MAX)))
     assert bench.stored == 2

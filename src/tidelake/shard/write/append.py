@@ -1,6 +1,5 @@
 """Appends tables: uploads parts first, then commits one write that adds them and moves `upper`."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -9,7 +8,7 @@ import pyarrow as pa
 
 from tidelake.data.ingest.astable import as_table
 from tidelake.data.ingest.fingerprint import fingerprint
-from tidelake.errors import IncompatibleSchema, InvalidUpdates, UpperMismatch, UsageError
+from tidelake.errors import UpperMismatch, UsageError
 from tidelake.model import time as times
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
@@ -19,7 +18,7 @@ from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import check_times, normalized, time_range
 from tidelake.shard.write import committing
-from tidelake.shard.write.uploads import appended, uploading
+from tidelake.shard.write.uploads import Uploads, appended, remade
 from tidelake.state.core.state import ShardState
 from tidelake.state.write.clockbounds import leap
 from tidelake.state.write.idempotency import IdempotencyKey
@@ -72,7 +71,7 @@ def _append_within(
         check_times(table, spec.domain, when.lower, when.upper)
         return _append(shard, spec, table, when, idempotency)
 
-    return under_newest_schema(shard, attempt)
+    return remade(shard, attempt)
 
 
 def append_rows(
@@ -92,9 +91,7 @@ def append_rows(
     domain = shard.spec.domain
     given = as_table(updates)
     if time is not None or set(domain.columns) & set(given.column_names):
-        return under_newest_schema(
-            shard, lambda spec: _append_timed(shard, spec, given, upper, idempotency, time=time)
-        )
+        return remade(shard, lambda spec: _append_timed(shard, spec, given, upper, idempotency, time=time))
     if upper is not None:
         raise UsageError(
             f"upper={upper} needs times: give time=, add the column {', '.join(domain.columns)}, or leave it "
@@ -105,7 +102,7 @@ def append_rows(
         floor = commit_floor(shard, shard.version_to_write().state)
         return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), idempotency)
 
-    return under_newest_schema(shard, attempt)
+    return remade(shard, attempt)
 
 
 def _append_timed(
@@ -132,23 +129,6 @@ def _append_timed(
     end = _end(shard, table, upper, time)
     check_times(table, spec.domain, lower, end)
     return _upload(shard, spec, table, FromUpper(lower, end), idempotency)
-
-
-def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
-    """Run an attempt; run it again if it was refused under a schema that is not the newest one.
-
-    The attempt gets the spec of the newest known state, which saves a look at the log.
-
-    SUBTLE: so its command must be refused if a column that it writes has another name by then (`as_now`). The
-    errors caught here mean that nothing was written: the table did not fit, or the state refused.
-    """
-    while True:
-        spec = shard.version_of(shard.known()).spec
-        try:
-            return attempt(spec)
-        except (InvalidUpdates, IncompatibleSchema):
-            if shard.state().schema_id == spec.schema_id:
-                raise
 
 
 def _end(shard: Shard, table: pa.Table, upper: Frontier | None, time: Time | None) -> Frontier:
@@ -236,28 +216,32 @@ def _upload(
     shard: Shard, spec: ShardSpec, table: pa.Table, when: When, idempotency: IdempotencyKey | None
 ) -> Appended:
     def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
-        return rechecked(shard, table, write_of(shard, runs, when, idempotency, as_now=True))
+        write = write_of(shard, runs, when, idempotency, as_now=True)
+        return committing.carry_out(shard, write, rechecks(shard, table))
 
-    return uploading(shard, spec, table, lambda uploads: appended(shard, uploads, attempt))
+    with Uploads.of(shard, spec, table) as uploads:
+        return appended(shard, uploads, attempt)
 
 
-def rechecked(shard: Shard, table: pa.Table, write: Write) -> Done[Appended]:
-    """Commit the rows of a table. If their times are tuples and the upper has moved, check them again.
+def rechecks(shard: Shard, table: pa.Table) -> committing.Rebase | None:
+    """How the rows of a table come to another upper, if their times are tuples: they are checked again.
 
-    The parts do not tell whether one of them was closed meanwhile; the rows do.
+    The parts do not tell whether one of them was closed meanwhile; the rows do. None: the parts tell.
     """
-    while True:
-        try:
-            return committing.carry_out(shard, write)
-        except UpperMismatch as error:
-            if not isinstance(write.when, FromUpper | OpenTimes):
-                raise
-            checked = shard.last_version().upper
-            if checked.closed:
-                raise UpperMismatch("any frontier", checked) from error
-            end = write.when.upper if isinstance(write.when, FromUpper) else None
-            check_times(table, shard.spec.domain, checked, end)
-            write = replace(write, when=replace(write.when, checked=checked))
+    if shard.spec.domain.total_order:
+        return None
+
+    def rebased(write: Write) -> Write | None:
+        if not isinstance(write.when, FromUpper | OpenTimes):
+            return None
+        checked = shard.last_version().upper
+        if checked.closed:
+            return None
+        end = write.when.upper if isinstance(write.when, FromUpper) else None
+        check_times(table, shard.spec.domain, checked, end)
+        return replace(write, when=replace(write.when, checked=checked))
+
+    return rebased
 
 
 def write_of(

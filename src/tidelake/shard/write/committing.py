@@ -11,9 +11,10 @@ replaces them, or they are too old.
 INVARIANT: after a refusal of other rows, none of them is staged, so that their parts may be deleted.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tidelake.errors import (
     AlreadyTaken,
@@ -49,22 +50,28 @@ from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Addition, Appended, Write, commit, plan
 
 R = TypeVar("R")
+Rebase: TypeAlias = Callable[[Write], Write | None]
 # Errors after which a write must be computed again on the newest state.
 _STALE = (UpperMismatch, UpdateBeforeLower, LeftGroup, TransactionExpired, CollectionNotFound)
 
 
-def carry_out(shard: Shard, write: Write) -> Done[Appended]:
+def carry_out(shard: Shard, write: Write, rebase: Rebase | None = None) -> Done[Appended]:
     """Write to a collection. One log write; in a group two log scans and a log write of the group.
 
     In a group, rows are staged first, which is a log write of the collection as well.
+
+    Args:
+        shard: the collection's shard.
+        write: the write.
+        rebase: makes the write again for another upper, if it can; it raises if the write is refused there.
 
     Raises:
         StoreUnavailable: the write is certainly not in.
         OutcomeUnknown: the write may be in.
         TidelakeError: the command was refused; nothing is in.
     """
+    attempt: _Attempt | None = None
     with shard.group_commit.command():
-        attempt = _Attempt(shard, write)
         while True:
             if not shard.known().group:
                 try:
@@ -73,10 +80,19 @@ def carry_out(shard: Shard, write: Write) -> Done[Appended]:
                     # It has joined a group, which this handle knows now.
                     continue
                 except AlreadyTaken as error:
-                    # The runs were staged in a group that the collection has left.
+                    if attempt is None:
+                        raise
+                    # The runs may have been staged in a group that the collection has left.
                     raise attempt.told(error) from error
+                except UpperMismatch:
+                    rebased = None if rebase is None else rebase(write)
+                    if rebased is None:
+                        raise
+                    write = rebased
+                    continue
             look = shard.look()
             if _is_member(shard, look):
+                attempt = attempt or _Attempt(shard, write)
                 done = attempt.tried(look)
                 if done is not None:
                     return done
@@ -114,6 +130,24 @@ def park(
     return shard.carry_out(step)
 
 
+def _wherever(shard: Shard, alone: Callable[[], R], in_group: Callable[[LogView, GroupView], R]) -> R:
+    """Do something for a collection, or in its group, whichever decides its writes when that is done."""
+    while True:
+        if not shard.known().group:
+            try:
+                return alone()
+            except CollectionInGroup:
+                # It has joined a group, which this handle knows now.
+                continue
+        look = shard.look()
+        if look.view is None or not _is_member(shard, look):
+            continue
+        try:
+            return in_group(look, look.view)
+        except (LeftGroup, CollectionNotFound):
+            continue
+
+
 def preview(
     shard: Shard,
     command: Command[R],
@@ -124,15 +158,8 @@ def preview(
 
     Usually no store call; in a group two log scans.
     """
-    while True:
-        if not shard.known().group:
-            try:
-                return shard.preview(command)
-            except CollectionInGroup:
-                continue
-        look = shard.look()
-        if look.view is None or not _is_member(shard, look):
-            continue
+
+    def in_group(look: LogView, _view: GroupView) -> R | None:
         runs = (Run(offered),) if offered else ()
         match command(_base_state(look, idempotency, runs), shard.env.clock.now_ms()):
             case Commit(_, _, _):
@@ -142,37 +169,31 @@ def preview(
             case Refused(error):
                 raise shard.named(error)
 
+    return _wherever(shard, lambda: shard.preview(command), in_group)
+
 
 def open_writer(
     shard: Shard, name: str, owner: str = "", *, take_over: bool = False, resume: bool = False
 ) -> WriterRecord:
     """`commands.open_writer`, on the collection, or on its group, which has its writers. One log write."""
     command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over, resume=resume)
-    while True:
-        if not shard.known().group:
-            try:
-                return shard.run(command)
-            except CollectionInGroup:
-                continue
-        look = shard.look()
-        if look.view is None or look.group is None or not _is_member(shard, look):
-            continue
+
+    def in_group(look: LogView, view: GroupView) -> WriterRecord:
         state = look.state
         opened = partial(
             open_member_writer,
             member=state.shard_id,
             joined=state.joined,
             record=state.writers.get(name),
-            upper=applying.seen_through(state, look.view).upper,
+            upper=applying.seen_through(state, view).upper,
             name=name,
             owner=owner,
             take_over=take_over,
             resume=resume,
         )
-        try:
-            return shard.group(state.group).run(opened)
-        except (LeftGroup, CollectionNotFound):
-            continue
+        return shard.group(state.group).run(opened)
+
+    return _wherever(shard, lambda: shard.run(command), in_group)
 
 
 def writer_record(shard: Shard, name: str) -> WriterRecord | None:

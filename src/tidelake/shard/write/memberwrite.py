@@ -18,10 +18,10 @@ from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import normalized
-from tidelake.shard.write.append import under_newest_schema
 from tidelake.shard.write.batch import Batch
 from tidelake.shard.write.batches import check_once, check_own, uploaded
 from tidelake.shard.write.replacement import check_total
+from tidelake.shard.write.uploads import remade
 
 
 @dataclass(frozen=True)
@@ -152,4 +152,4 @@ def check_fits(shard: Shard, given: Given) -> None:
             table, spec.schema, spec.domain, columns, time=at, optional=spec.optional, dropped=spec.dropped
         )
 
-    under_newest_schema(shard, fits)
+    remade(shard, fits)

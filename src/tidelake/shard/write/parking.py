@@ -27,12 +27,12 @@ from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import admit, tend_if_due
-from tidelake.shard.write.append import commit_floor, past_last, under_newest_schema
+from tidelake.shard.write.append import commit_floor, past_last
 from tidelake.shard.write.batches import check_stored
 from tidelake.shard.write.builder import BatchBuilder
 from tidelake.shard.write.committing import park
 from tidelake.shard.write.memberwrite import ContentChange, Deletion, Offered, has_times
-from tidelake.shard.write.uploads import Attempt, Uploads, uploading
+from tidelake.shard.write.uploads import Attempt, Uploads, remade
 from tidelake.shard.write.upsert import Difference, deleting, replacing, upserting
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState
@@ -133,11 +133,12 @@ def prepare(
                 shard, look.view, awaited, found, checked=state.upper, as_now=True, inline_bytes_max=limit
             )
 
-        uploading(shard, spec, table, lambda uploads: _offered(shard, uploads, attempt))
+        with Uploads.of(shard, spec, table) as uploads:
+            _offered(shard, uploads, attempt)
         ends = pc.min_max(table.column(spec.domain.columns[0])).as_py()
         return ends["min"], ends["max"]
 
-    return under_newest_schema(shard, prepared)
+    return remade(shard, prepared)
 
 
 def _offered(shard: Shard, uploads: Uploads, attempt: Attempt[bool]) -> None:
@@ -190,7 +191,7 @@ def prepare_changes(
         made = replacing(shard, changes.table, time)
     else:
         made = upserting(shard, changes.table, changes.columns, time)
-    return under_newest_schema(shard, lambda _: _changed(shard, stay, awaited, made))
+    return remade(shard, lambda _: _changed(shard, stay, awaited, made))
 
 
 def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:

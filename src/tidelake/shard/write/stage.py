@@ -19,9 +19,9 @@ from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import tend_if_due
 from tidelake.shard.write import committing
-from tidelake.shard.write.append import rechecked, under_newest_schema, with_fingerprint, write_of
+from tidelake.shard.write.append import rechecks, with_fingerprint, write_of
 from tidelake.shard.write.batches import uploaded
-from tidelake.shard.write.uploads import Uploads, is_in_already, uploading
+from tidelake.shard.write.uploads import Uploads, is_in_already, remade
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Appended, OpenTimes, Write, already_in
 
@@ -40,7 +40,7 @@ def stage(shard: Shard, updates: object, idempotency: IdempotencyKey | None = No
         InvalidUpdates: the table does not fit the collection.
     """
     given = as_table(updates)
-    return under_newest_schema(shard, lambda spec: _stage(shard, spec, given, idempotency))
+    return remade(shard, lambda spec: _stage(shard, spec, given, idempotency))
 
 
 def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: IdempotencyKey | None) -> bool:
@@ -61,13 +61,12 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: Idempote
     Drainer(shard).make_room()
 
     def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
-        return rechecked(shard, table, write_of(shard, runs, OpenTimes(checked), idempotency, as_now=True))
+        write = write_of(shard, runs, OpenTimes(checked), idempotency, as_now=True)
+        return committing.carry_out(shard, write, rechecks(shard, table))
 
-    def offer(uploads: Uploads) -> bool:
+    with Uploads.of(shard, spec, table) as uploads:
         done = uploads.offer(attempt, is_in_already)
         return bool(uploads.runs) and not done.result.already
-
-    return uploading(shard, spec, table, offer)
 
 
 def stage_uploaded(

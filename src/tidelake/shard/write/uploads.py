@@ -19,6 +19,7 @@ from tidelake.errors import (
     CollectionInGroup,
     IncompatibleSchema,
     InlineFull,
+    InvalidUpdates,
     LeftGroup,
     StoreUnavailable,
     UpdateBeforeLower,
@@ -75,6 +76,11 @@ class Uploads:
         self._shard, self.runs = shard, runs
         self._owned: tuple[Run, ...] = runs if owned else ()
         self._tried = False
+
+    @classmethod
+    def of(cls, shard: Shard, spec: ShardSpec, table: pa.Table) -> "Uploads":
+        """Upload a table."""
+        return cls(shard, write_table(spec, shard.stores.blobs, shard.env, table))
 
     def __enter__(self) -> "Uploads":
         return self
@@ -191,21 +197,34 @@ def is_in_already(answer: Appended) -> bool:
     return answer.already
 
 
-def uploading(shard: Shard, spec: ShardSpec, table: pa.Table, offer: Callable[[Uploads], R]) -> R:
-    """Upload a table and offer it; start over if the upload has expired.
+def remade(shard: Shard, make: Callable[[ShardSpec], R], *, depends: bool = False) -> R:
+    """Make a write and commit it; make it again if it was refused for what its maker did not know.
 
-    It expires if the state that this handle knew, whose seqno it names, is too old, or if it was staged in a
-    group that the collection has left.
+    That is a newer schema; a state which is so new that the upload has expired; and for a write that depends
+    on contents, that others wrote: without limit then, as each time another write succeeded.
+
+    SUBTLE: the command must be refused if a column that it writes has another name by then (`as_now`). The
+    errors caught here mean that nothing was written: the table did not fit, or the state refused.
+
+    Args:
+        shard: the shard.
+        make: gets the spec of the newest known state, which saves a look at the log.
+        depends: whether it depends on contents.
     """
-    for _ in range(UPLOADS_MAX - 1):
+    expired = 0
+    while True:
+        spec = shard.version_of(shard.known()).spec
         try:
-            return _uploading_once(shard, spec, table, offer)
+            return make(spec)
+        except (InvalidUpdates, IncompatibleSchema):
+            if shard.state().schema_id == spec.schema_id:
+                raise
         except UploadExpired:
             # The refusal was made on the newest state, which the next upload names.
-            spec = replace(spec, seqno=shard.known().seqno)
-    return _uploading_once(shard, spec, table, offer)
-
-
-def _uploading_once(shard: Shard, spec: ShardSpec, table: pa.Table, offer: Callable[[Uploads], R]) -> R:
-    with Uploads(shard, write_table(spec, shard.stores.blobs, shard.env, table)) as uploads:
-        return offer(uploads)
+            expired += 1
+            if expired == UPLOADS_MAX:
+                raise
+        except UpperMismatch:
+            if not depends or shard.version().upper.closed:
+                raise
+        shard.env.recorder.count("append.again")

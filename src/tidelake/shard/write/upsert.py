@@ -1,8 +1,7 @@
 """Upserts, replacements and deletes by this process: reads the newest state and appends the differences.
 
-Owns the retry loop: differences are valid only at the upper that they were computed for, so after another
-writer's append they are computed again. The loop has no limit, as each retry means that another append
-succeeded.
+Differences are valid only at the upper that they were computed for, so after another writer's append they are
+computed again (`remade`).
 """
 
 import dataclasses
@@ -20,7 +19,6 @@ from tidelake.data.ingest.events import EventColumns, read_events
 from tidelake.data.ingest.upsert import Resolved
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.query.selection import bind
-from tidelake.errors import UploadExpired, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.batch import Run
 from tidelake.model.query import AsOf
@@ -39,13 +37,12 @@ from tidelake.shard.write import committing
 from tidelake.shard.write.append import (
     commit_floor,
     past_last,
-    under_newest_schema,
     with_fingerprint,
     write_of,
 )
 from tidelake.shard.write.builder import BatchBuilder
 from tidelake.shard.write.replacement import check_open, check_total
-from tidelake.shard.write.uploads import Uploads, appended
+from tidelake.shard.write.uploads import Uploads, appended, remade
 from tidelake.shard.write.upserter import OldRows, Upserter
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.staging import Seen
@@ -268,26 +265,16 @@ def _written(
 ) -> Appended:
     """Commit what an attempt computes, under a claim whose content is the fingerprint of the fitted rows."""
 
-    def under_newest(spec: ShardSpec) -> Appended:
+    def made(spec: ShardSpec) -> Appended:
         idempotency = None if claimed is None else with_fingerprint(claimed, fitted(spec))
-        while True:
-            version = shard.apply_decided()
-            known = (
-                committing.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
-                if idempotency
-                else None
-            )
+        version = shard.apply_decided()
+        if idempotency is not None:
+            known = committing.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
             if known is not None:
                 return known
-            try:
-                return _append(shard, version, attempt(version), idempotency)
-            except (UpperMismatch, UploadExpired):
-                # Another append was first: the old rows may have changed.
-                if shard.version().upper.closed:
-                    raise
-                shard.env.recorder.count("append.again")
+        return _append(shard, version, attempt(version), idempotency)
 
-    return under_newest_schema(shard, under_newest)
+    return remade(shard, made, depends=True)
 
 
 def _append(
