@@ -158,18 +158,26 @@ def preview(
 
     Usually no store call; in a group two log scans.
     """
+    grouped = partial(_previewed, shard, command, idempotency, offered)
+    return _wherever(shard, partial(shard.preview, command), grouped)
 
-    def in_group(look: LogView, _view: GroupView) -> R | None:
-        runs = (Run(offered),) if offered else ()
-        match command(_base_state(look, idempotency, runs), shard.env.clock.now_ms()):
-            case Commit(_, _, _):
-                return None
-            case NoOp(result):
-                return result
-            case Refused(error):
-                raise shard.named(error)
 
-    return _wherever(shard, lambda: shard.preview(command), in_group)
+def _previewed(
+    shard: Shard,
+    command: Command[R],
+    idempotency: IdempotencyKey | None,
+    offered: tuple[Part, ...],
+    look: LogView,
+    _view: GroupView,
+) -> R | None:
+    runs = (Run(offered),) if offered else ()
+    match command(_base_state(look, idempotency, runs), shard.env.clock.now_ms()):
+        case Commit(_, _, _):
+            return None
+        case NoOp(result):
+            return result
+        case Refused(error):
+            raise shard.named(error)
 
 
 def open_writer(
@@ -193,7 +201,7 @@ def open_writer(
         )
         return shard.group(state.group).run(opened)
 
-    return _wherever(shard, lambda: shard.run(command), in_group)
+    return _wherever(shard, partial(shard.run, command), in_group)
 
 
 def writer_record(shard: Shard, name: str) -> WriterRecord | None:
