@@ -40,7 +40,9 @@ def teller(client: Client) -> None:
         lake = client.lake()
         # If it slept while it created an account, others may have taken the account for a leftover.
         with suppress(*FAILED, LeaseExpired, CollectionDropped):
-            client.draw.choice((*ways, _tend, _leave, _deposit, _deposit, _deposit, _close))(client, lake)
+            client.draw.choice((*ways, _refresh, _tend, _leave, _deposit, _deposit, _deposit, _close))(
+                client, lake
+            )
         client.rest()
 
 
@@ -96,6 +98,43 @@ def _offer(client: Client, op: Transfer, transaction: Transaction) -> None:
             if not done.already:
                 op.time = only_time(done.upper) - 1
                 client.checker.counts["transfers"] += 1
+            return
+        client.rest()
+
+
+def _refresh(client: Client, lake: Lake) -> None:
+    """Write as the refresh of a view does: each account in its own interval, if all are as they were."""
+    draw, books = client.draw, client.checker.books
+    names = draw.sample(ACCOUNTS, draw.choice((1, 2, 2, 3)))
+    uppers = {name: only_time(_account(lake, name).upper) for name in names}
+    amounts = [draw.randint(1, 9) for _ in names[1:]]
+    op = books.begins(dict(zip(names, [-sum(amounts), *amounts], strict=True)))
+    time = max(uppers.values()) + draw.choice((0, 0, 1, 4))
+    transaction = lake.transaction(token=f"{op.number}" if draw.random() < 0.3 else None)
+    for name, amount in op.amounts.items():
+        upper = time + draw.choice((1, 1, 3))
+        transaction.write(name, _rows(op, amount), time=time, lower=uppers[name], upper=upper)
+    client.world.note(f"> refresh {op.number} {op.amounts} from {uppers} at {time}")
+    unsure = False
+    while True:
+        try:
+            done = transaction.commit()
+        except (OutcomeUnknown, SimulatedCrash) as error:
+            client.world.note(f"< refresh {op.number}: {error!r}")
+            unsure = True
+            if isinstance(error, SimulatedCrash) or draw.random() < 0.4:
+                raise
+        except TidelakeError as error:
+            client.world.note(f"< refresh {op.number}: {error!r}")
+            if not isinstance(error, (*FAILED, TransactionExpired, UpperMismatch)):
+                client.judge.wrong(f"refresh {op.number} failed with {error!r}")
+            if isinstance(error, TransactionExpired | UpperMismatch) or draw.random() < 0.3:
+                _gives_up(op, transaction, unsure=unsure)
+                return
+        else:
+            client.world.note(f"< refresh {op.number}: {done.uppers} already={done.already}")
+            op.time = time
+            client.checker.counts["refreshes of accounts"] += 1
             return
         client.rest()
 

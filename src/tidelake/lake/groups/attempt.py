@@ -26,11 +26,11 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.write.append import commit_floor
+from tidelake.shard.write.committing import expire_earlier
 from tidelake.shard.write.memberwrite import ContentChange, MemberWrite, Offered
 from tidelake.shard.write.parking import (
     Changed,
     Stay,
-    free_offered,
     prepare,
     prepare_changes,
     prepare_offered,
@@ -89,7 +89,7 @@ class Attempt:
         """An attempt that replaces earlier ones with the same offers. Arguments as for the class."""
         for entry in entries:
             if isinstance(entry.given, Offered) and entry.given.runs:
-                free_offered(shards[entry.name], group, entry.given)
+                expire_earlier(group, shards[entry.name].look(), entry.given.runs)
         return cls(id_, group, shards, joined)
 
     @property

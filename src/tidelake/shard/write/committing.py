@@ -130,6 +130,25 @@ def park(
     return shard.carry_out(step)
 
 
+def expire_earlier(
+    group: Shard, look: LogView, runs: tuple[Run, ...], known: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Make sure that no earlier attempt with the same runs can still be committed; `known` are left out.
+
+    SUBTLE: an earlier attempt may still be running, so expire it in the group, which then refuses every
+    transaction that began before.
+
+    Returns:
+        The transactions of these attempts.
+    """
+    waiting = awaiting.waiting_for(applying.seen_through(look.state, look.view), runs).values()
+    others = [one for one in waiting if one.transaction not in known]
+    before = max((one.begun + 1 for one in others), default=0)
+    if before > group.known().expired:
+        group.run(partial(deciding.expire, before=before))
+    return frozenset(one.transaction for one in others)
+
+
 def _wherever(shard: Shard, alone: Callable[[], R], in_group: Callable[[LogView, GroupView], R]) -> R:
     """Do something for a collection, or in its group, whichever decides its writes when that is done."""
     while True:
@@ -297,20 +316,12 @@ class _Attempt:
         return UploadExpired(error.name, names.uploaded_at(error.name) or 0, self._shard.known().seqno)
 
     def _has_given_up_others(self, look: LogView, group: ShardState) -> bool:
-        """Make sure that no earlier attempt with the same runs can be committed; False if there is none.
-
-        SUBTLE: such an attempt may still be running, so expire it in the group.
-        """
-        seen = applying.seen_through(look.state, look.view)
-        waiting = awaiting.waiting_for(seen, self._write.runs).values()
-        others = [one for one in waiting if one.transaction not in {self._id, *self._given_up}]
-        if not others:
-            return False
-        before = max(one.begun for one in others) + 1
-        self._shard.group(group.shard_id).run(partial(deciding.expire, before=before))
+        """Make sure that no earlier attempt with the same runs can be committed; False if there is none."""
+        known = frozenset((self._id, *self._given_up))
+        others = expire_earlier(self._shard.group(group.shard_id), look, self._write.runs, known)
         # If one of them was decided before, the next look shows that.
-        self._given_up |= {one.transaction for one in others}
-        return True
+        self._given_up |= others
+        return bool(others)
 
     def _staged(self, view: GroupView, awaited: Awaited, found: Addition, checked: Frontier) -> Done[bool]:
         limit, as_now = self._write.inline_bytes_max, self._write.as_now

@@ -36,7 +36,7 @@ from tidelake.shard.write.uploads import Attempt, Uploads, remade
 from tidelake.shard.write.upsert import Difference, deleting, replacing, upserting
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState
-from tidelake.state.group import applying, awaiting, deciding
+from tidelake.state.group import applying, awaiting
 from tidelake.state.spine.staged import Awaited
 from tidelake.state.write.staging import unseen
 from tidelake.state.write.write import Addition
@@ -249,19 +249,6 @@ def _built(
         built = builder.finish(Frontier())
     built.take("staged")
     return built.hollow.runs, ends if built.rows else None
-
-
-def free_offered(shard: Shard, group: Shard, offered: Offered) -> None:
-    """Make sure that no earlier attempt with the same runs can still be committed. Two log scans.
-
-    SUBTLE: an earlier attempt may still be running, so expire it in the group, which then refuses every
-    transaction that began before.
-    """
-    look = shard.look()
-    waiting = awaiting.waiting_for(applying.seen_through(look.state, look.view), offered.runs)
-    before = max((one.begun + 1 for one in waiting.values()), default=0)
-    if before > group.known().expired:
-        group.run(partial(deciding.expire, before=before))
 
 
 def prepare_offered(
