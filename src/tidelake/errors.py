@@ -358,7 +358,10 @@ class NotYetClosed(TimedError, TidelakeError):
 
     Attributes:
         collection: the collection whose last closed time was asked for, if it has none; else "".
+        wait_by: what says how long to wait.
     """
+
+    wait_by = "timeout_s"
 
     def __init__(self, asked: object, upper: object, timeout_s: float, collection: str = "") -> None:
         super().__init__(asked, upper, timeout_s, collection)
@@ -373,7 +376,7 @@ class NotYetClosed(TimedError, TidelakeError):
         waited = f" after waiting {self.timeout_s:g} s" if self.timeout_s else ""
         return (
             f"time {self._text(self.asked)} is not closed{waited}: {self._behind()}; ask for an earlier "
-            "time, wait for it (timeout_s; timeout in Spark's format), or append up to a later frontier"
+            f"time, wait for it ({self.wait_by}), or append up to a later frontier"
         )
 
     def _behind(self) -> str:

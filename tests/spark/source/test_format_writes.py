@@ -51,7 +51,7 @@ def test_options_that_a_write_does_not_take_are_refused(spark: Any, c: tidelake.
         ({"tokn": "3"}, "unknown option 'tokn': did you mean token"),
         ({"writer": "w"}, "options writer and takeOver are of streams"),
         ({"takeOver": "maybe"}, "takeOver='maybe' is neither true nor false"),
-        ({"orderBy": "v"}, "'updates' takes no order_by"),
+        ({"orderBy": "v"}, "'updates' takes no orderBy"),
     ):
         with pytest.raises(AnalysisException, match=reason):
             frame.write.format("tidelake").mode("append").options(**options).save(path_of(c))

@@ -192,6 +192,35 @@ def test_what_only_sparks_parser_knows_is_carried_out(spark: Any, shop: Any) -> 
     assert contents(odd) == {(1, 7, None): 1, (2, 7, None): 1}
 
 
+def test_a_change_that_only_sparks_parser_knows_is_carried_out(spark: Any, shop: Any) -> None:
+    twos = "(SELECT id FROM customers WHERE id = 2 GROUP BY id, window(now(), '1 day'))"
+    for text, left in (
+        (f"UPDATE customers AS c SET name = 'Bo' WHERE c.id IN {twos}", {(1, "Ann"): 1, (2, "Bo"): 1}),
+        (f"MERGE INTO customers t USING {twos} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = 'B'",
+         {(1, "Ann"): 1, (2, "B"): 1}),
+        (f"DELETE FROM customers WHERE id IN {twos}", {(1, "Ann"): 1}),
+    ):  # fmt: skip
+        ts.sql(spark, text, lake=shop)
+        assert contents(shop["customers"]) == left
+    with pytest.raises(UsageError):
+        ts.sql(
+            spark,
+            f"MERGE WITH SCHEMA EVOLUTION INTO customers t USING {twos} s ON t.id = s.id "
+            "WHEN NOT MATCHED THEN INSERT *",
+            lake=shop,
+        )
+    assert contents(shop["customers"]) == {(1, "Ann"): 1}
+
+
+def test_an_overflow_of_a_change_has_a_remedy_that_is_true(spark: Any, shop: Any) -> None:
+    before = contents(shop["orders"])
+    for value, remedy in (("id + 9223372036854775807", r"CAST\(n AS decimal"), ("id / 0", "nullif")):
+        with pytest.raises(UsageError, match=f"nothing was written; .*{remedy}") as told:
+            ts.sql(spark, f"UPDATE orders SET customer = CAST({value} AS bigint)", lake=shop)
+        assert "ansi" not in str(told.value) and "try_" not in str(told.value)
+    assert contents(shop["orders"]) == before
+
+
 def test_an_insert_that_reads_its_own_table_is_made_again(
     spark: Any, lake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

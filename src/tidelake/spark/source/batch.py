@@ -25,6 +25,7 @@ from tidelake.spark.reading.holds import Lasting, hold_for_application, kept
 from tidelake.spark.source.options import RowShape, read_options
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import planned, timed
+from tidelake.spark.source.told import told
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema
 
@@ -84,6 +85,7 @@ class BatchReader(DataSourceReader):
         self._options = dict(options)
         self._schema = schema
 
+    @told
     def partitions(self) -> list[InputPartition]:
         """Plan the read, and hold its parts. At most one log write.
 
@@ -101,6 +103,7 @@ class BatchReader(DataSourceReader):
             domain = collection.domain
         return [ReadTask(task, asked.shape, under.key, domain, held) for task in plan.tasks]
 
+    @told
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches of Spark's own types."""
         one_thread()

@@ -35,6 +35,7 @@ from tidelake.spark.source.kept import Target
 from tidelake.spark.source.options import WriteOptions, write_options
 from tidelake.spark.source.place import create, located
 from tidelake.spark.source.times import written_at
+from tidelake.spark.source.told import told
 from tidelake.spark.source.uploading import IntoUploaded, Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, Batches
@@ -149,10 +150,12 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, upload: Upload, token: str | None = None) -> None:
         self.upload, self._token = upload, token
 
+    @told
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """In a task: upload its rows."""
         return self.upload.store(iterator)
 
+    @told
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: append once, unless the token is committed already."""
         found = _uploaded(messages)
@@ -184,6 +187,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._take_over = take_over
         self._checkpoint = checkpoint
 
+    @told
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """In a task: upload its rows. Only here Spark says which query this is."""
         context = TaskContext.get()
@@ -192,6 +196,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise UsageError("this is no task of a streaming query")
         return self.upload.store(iterator, query)
 
+    @told
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """In the driver: append once, under the number of the micro-batch, unless it is committed already."""
         found = _uploaded(messages)

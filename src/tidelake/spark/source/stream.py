@@ -17,6 +17,7 @@ the next batch, never for the last one; `stop` is not called when the query dies
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.data.answer import changefeed
 from tidelake.data.answer.tablerows import repeated
-from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
+from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, TidelakeError, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.model.frontier import Frontier
@@ -44,6 +45,7 @@ from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Begin, Json, Offset,
 from tidelake.spark.source.options import RowShape
 from tidelake.spark.source.planning import readable, timed
 from tidelake.spark.source.stream_read import StreamRead
+from tidelake.spark.source.told import told
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema
 from tidelake.state.core.backlog import Limits
@@ -113,6 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._key: tuple[str, ...] = ()
         self._until: Frontier | None = None
 
+    @told
     def initialOffset(self) -> Json:
         """The start of a query without a checkpoint; every call returns the same. Reads no data."""
         collection = self._collection()
@@ -125,10 +128,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadAllAvailable()
         return ReadMaxRows(TIME_MAX if self._read.max_rows is None else self._read.max_rows)
 
+    @told
     def prepareForTriggerAvailableNow(self) -> None:
         """Limit the query to the times that are closed now. One log scan."""
         self._until = self._collection().upper
 
+    @told
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end of the batch that begins at `start`; `start` if there is nothing to read.
 
@@ -151,6 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return to_json(Position(self._opened[1].id, self._tail.hold, self._tail.known.upper))
 
+    @told
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a batch, by key range. At most one log scan, and a log write for the first batch.
 
@@ -178,6 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         domain, shape = self._collection().domain, self._read.shape
         return [StreamTask(task, shape, self._key, domain) for task in plan.tasks]
 
+    @told
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition, sorted by key, value and time. In a worker."""
         one_thread()
@@ -186,6 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = arrow_schema(self._schema)
         return (convert(batch, schema) for batch in partition.batches())
 
+    @told
     def commit(self, end: Json) -> None:
         """Spark will not ask again for batches up to `end`: release their history, about a minute later."""
         done = self._checked(from_json(end))
@@ -266,6 +274,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return HistoryCompacted(error.asked, error.since, remedy).of(error.unit)
 
 
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A read that cannot be: Spark shows what a reader raises, and not why there is none."""
+
+    def __init__(self, error: TidelakeError) -> None:
+        self._error = error
+
+    @told
+    def _refuse(self, *_: object) -> Any:
+        raise self._error
+
+    initialOffset: Any = _refuse
+    latestOffset: Any = _refuse
+    partitions: Any = _refuse
+    getDefaultReadLimit: Any = _refuse
+    prepareForTriggerAvailableNow: Any = _refuse
+    read: Any = _refuse
+
+
 class UnlimitedStreamReader(StreamReader):
     """Reads for a PySpark before 4.2, which tells neither where a batch begins nor how large it may be.
 
@@ -279,6 +305,7 @@ class UnlimitedStreamReader(StreamReader):
         self._at: Position | None = None
         self._hold_before: str | None = None
 
+    @told
     def latestOffset(self) -> Json:  # type: ignore[override]
         """The end of the next batch; that of the last one if there is nothing to read. Costs as above."""
         if self._at is None:
@@ -289,6 +316,7 @@ class UnlimitedStreamReader(StreamReader):
         except HistoryCompacted as error:
             raise self._lost(error, self._at) from error
 
+    @told
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """As `StreamReader`."""
         found = super().partitions(start, end)
@@ -299,6 +327,7 @@ class UnlimitedStreamReader(StreamReader):
                 self._hold_before = begun.hold
         return found
 
+    @told
     def commit(self, end: Json) -> None:
         """As `StreamReader`."""
         done = from_json(end)

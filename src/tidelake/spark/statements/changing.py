@@ -7,11 +7,13 @@ INVARIANT: what is committed is the statement carried out on the contents just b
 that does not read its own collection, those that it reads of others.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
+from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -45,13 +47,24 @@ def changed(parsed: Statement, tables: SqlTables) -> DataFrame:
     """Carry out a statement that changes a collection; see `tidelake.spark.sql`."""
     if tables.as_of is not None:
         raise UsageError("as_of is for queries: a statement that changes rows reads the newest ones")
-    if parsed.kind == "insert":
-        return _inserted(parsed, tables)
-    if tables.args is not None and not isinstance(tables.args, Mapping):
-        raise UsageError("args of a statement that changes rows is a dict: write :name, not ?, in the text")
-    asked = change(parsed)
-    collection = tables.target(parsed, asked.target)
-    return committed(_TriedStatement(collection, lambda: _Attempt(parsed, asked, tables).done()))
+    try:
+        if parsed.kind == "insert":
+            return _inserted(parsed, tables)
+        if tables.args is not None and not isinstance(tables.args, Mapping):
+            raise UsageError(
+                "args of a statement that changes rows is a dict: write :name, not ?, in the text"
+            )
+        asked = change(parsed)
+        collection = tables.target(parsed, asked.target)
+        return committed(_TriedStatement(collection, lambda: _Attempt(parsed, asked, tables).done()))
+    except ArithmeticException as error:
+        # Spark advises what would store null, or other numbers.
+        what = re.split(r"\. |\n", str(error))[0]
+        remedy = "compute in a wider type, such as CAST(n AS decimal(38, 0))"
+        remedy = "divide by nullif(n, 0)" if "DIVIDE_BY_ZERO" in what else remedy
+        raise UsageError(
+            f"{shown(parsed.text)}: {what}: nothing was written; {remedy}, or leave such rows out"
+        ) from error
 
 
 @dataclass

@@ -14,13 +14,34 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from tidelake.data.sql.statement import CHANGES, Statement, TableReference, reference, statement
+from tidelake.data.sql.statement import CHANGES, Kind, Statement, TableReference, reference, statement
 from tidelake.errors import UsageError
 from tidelake.spark.installed import VERSION
 from tidelake.spark.tasks import remote
 
-_CHANGING = ("UpdateTable", "DeleteFromTable", "MergeIntoTable")
+_CHANGING: dict[str, tuple[Kind, type[exp.Expr]]] = {
+    "UpdateTable": ("update", exp.Update),
+    "DeleteFromTable": ("delete", exp.Delete),
+    "MergeIntoTable": ("merge", exp.Merge),
+}
 _INSERT = "InsertIntoStatement"
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node of Spark's plan.
+
+    Attributes:
+        kind: the name of its class.
+        plan: the node.
+        above: those above it, the nearest last.
+        is_table: whether it is a name that Spark would look up.
+    """
+
+    kind: str
+    plan: Any
+    above: tuple[Any, ...]
+    is_table: bool
 
 
 def parsed(spark: SparkSession, text: str) -> Statement:
@@ -31,7 +52,7 @@ def parsed(spark: SparkSession, text: str) -> Statement:
         text: the statement.
 
     Raises:
-        UsageError: as for `statement`; or only Spark can parse it, and it changes rows by other than INSERT.
+        UsageError: as for `statement`.
     """
     try:
         ours: Statement | UsageError = statement(text, "spark")
@@ -59,6 +80,8 @@ def parsed(spark: SparkSession, text: str) -> Statement:
             return ours
         kept = [one for one in ours.tables if one.node is target]
         return _joined(ours, kept, [here.get(one.start, one) for one in theirs])
+    if nodes[0].kind in _CHANGING:
+        return _change(text, nodes[0], theirs) or _known(ours)
     if any(one.kind in _CHANGING for one in nodes) or len(inserts) > 1:
         return _known(ours)
     if not inserts:
@@ -73,6 +96,32 @@ def parsed(spark: SparkSession, text: str) -> Statement:
     return _joined(replace(head, text=text), begun, [one for one in theirs if one.start not in starts])
 
 
+def _change(text: str, top: _Node, tables: list[TableReference]) -> Statement | None:
+    """An UPDATE, a DELETE or a MERGE, of which the tree says what table is changed; None: it does more."""
+    kind, made = _CHANGING[top.kind]
+    plan, more = top.plan, {}
+    if kind == "merge":
+        if plan.withSchemaEvolution():
+            return None
+        more = {"using": exp.Table(this=exp.to_identifier(_alias(plan.sourceTable()))), "on": exp.Null()}
+    target = plan.targetTable() if kind == "merge" else plan.table()
+    while str(target.getClass().getSimpleName()) == "SubqueryAlias":
+        target = target.child()
+    start = int(target.origin().startIndex().get())
+    found = [one.node for one in tables if one.start == start]
+    if not found:
+        return None
+    return _joined(Statement(text, "spark", kind, (), made(this=found[0], **more)), [], tables)
+
+
+def _alias(plan: Any) -> str:
+    """The name of a table after USING."""
+    kind = str(plan.getClass().getSimpleName())
+    if kind == "SubqueryAlias":
+        return str(plan.identifier().name())
+    return str(_listed(plan.multipartIdentifier())[-1]) if kind == "UnresolvedRelation" else ""
+
+
 def _known(ours: Statement | UsageError) -> Statement:
     if isinstance(ours, UsageError):
         raise ours
@@ -83,23 +132,6 @@ def _joined(base: Statement, some: list[TableReference], others: list[TableRefer
     """A statement of which sqlglot does not know all: its tables are read whole."""
     tables = sorted([*some, *others], key=lambda one: one.start)
     return replace(base, tables=tuple(tables), is_understood=False)
-
-
-@dataclass(frozen=True)
-class _Node:
-    """A node of Spark's plan.
-
-    Attributes:
-        kind: the name of its class.
-        plan: the node.
-        above: those above it, the nearest last.
-        is_table: whether it is a name that Spark would look up.
-    """
-
-    kind: str
-    plan: Any
-    above: tuple[Any, ...]
-    is_table: bool
 
 
 def _nodes(plan: Any, defined: frozenset[str], above: tuple[Any, ...] = ()) -> Iterator[_Node]:

@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyspark.sql import DataFrame
 
 from tidelake.config import Config
-from tidelake.errors import UsageError
+from tidelake.errors import TidelakeError, UsageError
 from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.lake.api.lake import open_lake
 from tidelake.lake.api.writer import Writer
@@ -182,6 +182,9 @@ class Sink(Batches[G, W]):
             self.error = error
             # If this query continues, open the writer again, to read its record anew.
             self._opened, self._failed = None, batch
+            if isinstance(error, TidelakeError):
+                # Spark shows the text of the whole traceback, and the sentence says all.
+                raise error.with_traceback(None) from None
             raise
 
 
