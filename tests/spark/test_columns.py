@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import types as t
 
+import tidelake
+from tidelake import spark as ts
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema
 from tidelake.spark.tasks import run_tasks
@@ -162,3 +165,33 @@ def test_a_float_is_not_rounded() -> None:
             convert(given([1.0, bad], 0.25), schema)
         with pytest.raises(InvalidUpdates, match="column 'n' does not fit"):
             convert(given([1.0], bad), schema)
+
+
+@pytest.mark.full
+def test_columns_that_differ_by_case_are_told_apart_or_named(spark: Any, tmp_path: Path) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create("c", {"id": "int64", "A": "int64", "a": "int64"}, key=["id"])
+        c.append(pa.table({"id": [1], "A": [10], "a": [20]}))
+        new = spark.createDataFrame([(2, 30, 40)], "id bigint, A bigint, a bigint")
+        calls = {
+            "query": lambda: ts.sql(spark, "SELECT id FROM c WHERE a = 20", lake=lake),
+            "insert": lambda: ts.sql(spark, "INSERT INTO c SELECT 3, 1, 1", lake=lake),
+            "update": lambda: ts.sql(spark, "UPDATE c SET a = 21 WHERE id = 1", lake=lake),
+            "append": lambda: ts.append(c, new),
+            "upsert": lambda: ts.upsert(c, new),
+            "stage": lambda: ts.stage(c, new.selectExpr("*", "50L AS _time")),
+            "export": lambda: ts.export(spark, c, f"{tmp_path}/out"),
+        }
+        for call in calls.values():
+            with pytest.raises(UsageError, match=r"columns 'A' and 'a' differ by case only.*caseSensitive"):
+                call()
+        assert ts.sql(spark, "SELECT id FROM c", lake=lake).collect()[0].id == 1
+        spark.conf.set("spark.sql.caseSensitive", "true")
+        try:
+            for name, call in calls.items():
+                if name != "stage":
+                    call()
+        finally:
+            spark.conf.unset("spark.sql.caseSensitive")
+        found = c.snapshot().to_arrow().select(["id", "A", "a"]).to_pylist()
+        assert [tuple(row.values()) for row in found] == [(1, 10, 21), (2, 30, 40), (3, 1, 1)]

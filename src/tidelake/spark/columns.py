@@ -19,10 +19,11 @@ wider Spark type holds all its values.
 | timestamp ns, duration ns, time32, time64, decimal of more digits, map, ... | refused |
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from tidelake.errors import InvalidUpdates, UsageError
@@ -138,6 +139,22 @@ def _spark_arrow(kind: pa.DataType, name: str) -> pa.DataType:
 def quoted(name: str) -> str:
     """Quote a column's name for Spark, so that a dot in it is not taken for a path."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def check_case(spark: SparkSession, names: Sequence[str]) -> None:
+    """Check that Spark can tell columns apart by their names.
+
+    Raises:
+        UsageError: two differ by case only, which this session ignores.
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(name.lower(), name)
+        if other != name and spark.conf.get("spark.sql.caseSensitive") != "true":
+            raise UsageError(
+                f"columns {other!r} and {name!r} differ by case only, which this session ignores: "
+                "spark.conf.set('spark.sql.caseSensitive', True)"
+            )
 
 
 def check_frame(frame: t.StructType, schema: pa.Schema, optional: Iterable[str] = ()) -> None:

@@ -27,7 +27,7 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import TimesAs
 from tidelake.model.time import Time
-from tidelake.spark.columns import quoted
+from tidelake.spark.columns import check_case, quoted
 from tidelake.spark.reading.frames import changes as changes_frame
 from tidelake.spark.reading.frames import snapshot
 from tidelake.spark.reading.holds import released_afterwards
@@ -120,6 +120,7 @@ def export(
     asked = {"columns": columns, "where": where, "timeout_s": timeout_s, "times": times or "int64"}
     with released_afterwards():
         frame, through = _read(spark, collection, at, between, asked)
+        check_case(spark, frame.columns)
         if times is None:
             frame = frame.select(*(_column(c) for c in frame.columns if c not in collection.domain.columns))
         if not (changes is not None if with_diff is None else with_diff):

@@ -27,7 +27,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
-from tidelake.spark.columns import convert, frame_arrow, frame_schema
+from tidelake.spark.columns import check_case, convert, frame_arrow, frame_schema
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.reading.frames import snapshot
 from tidelake.spark.reports import WriteReport
@@ -200,6 +200,7 @@ class _Attempt:
         self._collection = collection = tables.target(parsed, asked.target)
         self._upper = _open_upper(collection)
         self._schema = frame_schema(collection.schema)
+        check_case(tables.spark, self._schema.names)
         self._frames = tables.frames(parsed, apart=[asked.target])
         self._alias = quoted(parsed.tables[asked.target].alias, "spark")
         self._from = f"{mark(_TARGET)} AS {self._alias}"

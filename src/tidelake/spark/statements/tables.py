@@ -21,6 +21,7 @@ from tidelake.lake.api.tablereads import collection_name, table_reads
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
+from tidelake.spark.columns import check_case
 from tidelake.spark.reading.newest import newest
 from tidelake.spark.reading.tables import table
 
@@ -98,7 +99,13 @@ class SqlTables:
             text = text.replace("{", "{{").replace("}", "}}")
             for name in used:
                 text = text.replace(mark(name), f"{{{name}}}")
-        return self.spark.sql(text, args=args, **used)
+        try:
+            return self.spark.sql(text, args=args, **used)
+        except AnalysisException as error:
+            if "AMBIGUOUS_REFERENCE" in str(error):
+                for frame in used.values():
+                    check_case(self.spark, frame.columns)
+            raise
 
     def _is_view(self, one: TableReference) -> bool:
         """Whether a name is that of a temporary view, which hides a collection as it hides other tables."""

@@ -24,6 +24,7 @@ from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.shard.write.append import past_last
+from tidelake.spark.columns import check_case
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope, OneTime
 from tidelake.spark.envelopes.places import TopicPartition
@@ -434,6 +435,7 @@ def write(
     # Read the state first, so that the columns are checked against the newest schema.
     collection.state()
     envelope.check(frame.schema, collection)
+    check_case(frame.sparkSession, collection.schema.names)
     title = title or f"tidelake: write to {collection.name}"
     expected_bytes = None if numbered is None else numbered.expected_bytes
     stream = numbered is not None and numbered.stream

@@ -17,6 +17,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
+from tidelake.spark.columns import check_case
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Half, StoreRows, Updates
@@ -181,6 +182,7 @@ def _rows(
     # Read the state first, so that the columns are checked against the newest schema.
     collection.state()
     envelope.check(frame.schema, collection)
+    check_case(frame.sparkSession, collection.schema.names)
     return rows_of(frame, envelope, collection, expected_bytes=expected_bytes)
 
 
