@@ -5,6 +5,7 @@ another writer, 4 the time asked for is compacted or still open, 5 the store fai
 unknown), 6 stored bytes are damaged or written by a newer version.
 """
 
+import io
 import sys
 from typing import Any
 
@@ -46,6 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(command: click.Command, name: str, arguments: list[str] | None = None) -> None:
     """Run a command and exit with its exit code; every error is one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # whatever the locale: rows may have any text
     try:
         answer: Any = command.main(arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:

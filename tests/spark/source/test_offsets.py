@@ -343,4 +343,4 @@ def test_limits_that_spark_does_not_know_are_refused_by_name(
         with pytest.raises(
             UsageError, match=rf"option {name} needs PySpark 4\.2 or newer.*all times that are"
         ):
-            TidelakeSource(place | {name: "3"}).streamReader(schema)
+            TidelakeSource(place | {name: "3"}).streamReader(schema).initialOffset()
