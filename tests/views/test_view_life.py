@@ -278,3 +278,23 @@ def test_a_view_that_was_tampered_with_does_not_verify(lake):
     found = lake.verify("v")
     assert not found.equal and found.unexpected == ((1, 1),) and not found.missing
     assert lake.verify("v", at=1).equal
+
+
+def test_a_copy_of_a_lake_with_views_can_be_copied_again(lake, tmp_path):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("v", SUMS)
+    with tidelake.open(tmp_path / "copy") as copy:
+        lake.copy(copy)
+        assert copy.refresh() == [] and contents(copy["v"]) == [(7, 1, 10)]
+        a.append(rows((2, 7, 1, 1, 1)), upper=2)
+        lake.refresh()
+        lake.copy(copy)
+        assert contents(copy["v"]) == [(7, 2, 11)]
+
+
+def test_a_view_is_closed_for_good_with_its_inputs(lake):
+    lake["a"].append(rows((1, 7, 10, 4, 1)), upper=[])
+    view = lake.view("v", SUMS)
+    assert view.upper.closed and contents(view, 9) == [(7, 1, 10)]
+    assert lake.verify("v", at=9).equal and lake.refresh()[0].already

@@ -25,6 +25,7 @@ from tidelake.lake.api.naming import Naming
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
+from tidelake.state.life.copying import CopyRecord
 from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity, is_owner, owner_of
 from tidelake.views.explaining import Explained, explained
 from tidelake.views.plan import ViewPlan
@@ -158,7 +159,10 @@ def _in_order(views: dict[str, tuple[Collection, Definition]], wanted: list[str]
 def _release(lake: Naming, owners: set[str]) -> None:
     """Drop the holds of views that are gone: a process died between their end and that of the holds."""
     for one in lake.collections():
-        for hold in [hold for hold in one.state().critical if is_owner(hold) and hold not in owners]:
+        state = one.state()
+        # A copy has the holds of its source, and is no copy any more once it is changed.
+        gone = [hold for hold in state.critical if is_owner(hold) and hold not in owners]
+        for hold in gone if CopyRecord.of(state) is None else ():
             one.critical_hold(hold).drop()
 
 

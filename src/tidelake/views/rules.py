@@ -4,9 +4,9 @@ Owns the four rules (map, join, count, redo) and the tables that they read and m
 come from, nor who runs the texts.
 
 The tables of a stage: `d3` has its updates of the span, with their times and multiplicities; `a3` its
-contents just before the span, at the time `BEFORE`, which is before all times of the span; `f3` is both. All
-are netted: no row is there twice, or with multiplicity 0. Keys of groups are equal if they are NOT DISTINCT;
-joins compare as their conditions say.
+contents just before the span, at the time `BEFORE`, which is before all times of the span; `f3` is both.
+Updates are netted: no row is there twice, or with multiplicity 0; of contents only the sums matter. Keys of
+groups are equal if they are NOT DISTINCT; joins compare as their conditions say.
 
 The contents of a stage just before the span follow by the same rules: they are what the stage emits, at
 `BEFORE`, if the contents of its inputs come at that time (`contents`). So there is one text for each rule.
@@ -79,11 +79,11 @@ class Rules:
 
         Needs `d` of all inputs and, with `span.base`, `a` and `f` of those that `reads_before` names.
         """
-        return self._netted(self.plan.stages[number], self._emitted(number, span))
+        return self._shown(number, span, net=True)
 
     def contents(self, number: int) -> str:
         """The query for `a{number}`, over tables `a` of its inputs."""
-        return self.updates(number, Emission(base=False, birth=BEFORE, changes="a"))
+        return self._shown(number, Emission(base=False, birth=BEFORE, changes="a"), net=False)
 
     def pairs(self, number: int, span: Emission) -> str:
         """A query for the number of rows that a redo looks at: of each group, once for each of its times."""
@@ -115,14 +115,17 @@ class Rules:
             case Redo() as stage:
                 return self._redone(stage, span)
 
-    def _netted(self, stage: Stage, emitted: str) -> str:
-        """The sums of equal rows. -0.0 is 0.0, as it would be if the row were stored."""
+    def _shown(self, number: int, span: Emission, *, net: bool) -> str:
+        """What a stage emits, or the sums of equal rows. -0.0 is 0.0, as if the row were stored."""
+        stage, emitted = self.plan.stages[number], self._emitted(number, span)
         names = [quoted(column.name) for column in stage.columns]
         same = ", ".join(canonical(column) for column in stage.columns)
         all_of = ", ".join([*names, self._t, self._m])
+        shown = f"SELECT {same}, {self._t}, {self._m} FROM ({emitted}) AS e({all_of})"
+        if not net:
+            return shown
         return (
-            f"SELECT {', '.join([*names, self._t])}, sum({self._m}) AS {self._m} FROM "
-            f"(SELECT {same}, {self._t}, {self._m} FROM ({emitted}) AS e({all_of})) "
+            f"SELECT {', '.join([*names, self._t])}, sum({self._m}) AS {self._m} FROM ({shown}) "
             f"GROUP BY ALL HAVING sum({self._m}) <> 0"
         )
 

@@ -209,11 +209,10 @@ class SpanRun:
         given = [quoted(name) for name in scan.schema.names[: len(names)]]
         same = ", ".join(f"{old} AS {new}" for old, new in zip(given, names, strict=True))
         at = f"{BEFORE}::BIGINT" if table.startswith("a") else _TIME
-        query = (
-            f"SELECT {', '.join(names)}, {time}, sum({count}) AS {count} FROM "
-            f"(SELECT {same}, {at} AS {time}, {DIFF}::HUGEINT AS {count} FROM {source}) "
-            f"GROUP BY ALL HAVING sum({count}) <> 0"
-        )
+        query = f"SELECT {same}, {at} AS {time}, {DIFF}::HUGEINT AS {count} FROM {source}"
+        if table.startswith("d"):
+            sums = f"SELECT {', '.join(names)}, {time}, sum({count}) AS {count}"
+            query = f"{sums} FROM ({query}) GROUP BY ALL HAVING sum({count}) <> 0"
         database.connection.register(source, scan)
         try:
             self._make_of(database, table, number, query)
