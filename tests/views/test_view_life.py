@@ -224,6 +224,16 @@ def test_a_query_without_an_answer_stops_the_refresh_and_leaves_nothing(lake):
     assert lake["v"].state().seqno == before and contents(view) == [(7, 10)]
 
 
+def test_a_view_that_fails_keeps_no_other_one_back(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("bad", "SELECT k, CAST(x AS TINYINT) AS x FROM a")
+    lake.view("good", SUMS)
+    lake["a"].append(rows((2, 7, 1000, 1, 1)), upper=2)
+    with pytest.raises(RefreshFailed, match="view 'bad'"):
+        lake.refresh()
+    assert contents(lake["good"]) == [(7, 2, 1010)]
+
+
 def test_a_definition_of_another_engine_or_plan_is_not_gone_on_with(lake):
     lake["a"].seal(1)
     view = lake.view("v", SUMS)

@@ -16,6 +16,8 @@ from tidelake.errors import (
     CollectionExists,
     CollectionNotFound,
     RebuildNeeded,
+    RefreshFailed,
+    TidelakeError,
     UsageError,
 )
 from tidelake.lake.api.collection import Collection
@@ -137,8 +139,17 @@ def refresh(lake: Naming, name: str | None) -> list[Refreshed]:
     wanted = [*views] if name is None else [_named(lake, name)[0].id]
     if name is None:
         _release(lake, {owner_of(id_) for id_ in views})
+    done, failed = list[Refreshed](), list[TidelakeError]()
     with Database() as database:
-        return [refreshed(lake, *views[id_], database) for id_ in _in_order(views, wanted)]
+        for id_ in _in_order(views, wanted):
+            try:
+                done.append(refreshed(lake, *views[id_], database))
+            except (RefreshFailed, RebuildNeeded) as error:
+                # The others go on; those that stand on it have nothing to do.
+                failed.append(error)
+    if failed:
+        raise failed[0]
+    return done
 
 
 def _in_order(views: dict[str, tuple[Collection, Definition]], wanted: list[str]) -> list[str]:

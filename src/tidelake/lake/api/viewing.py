@@ -59,8 +59,8 @@ class Viewing(Naming):
             What was done for each view, each behind those that it stands on.
 
         Raises:
-            RefreshFailed: a query has no answer at one of the next times; names the view and the stage. The
-                views before it are refreshed.
+            RefreshFailed: a query has no answer at one of the next times; names the view and the stage. All
+                others are refreshed; the first error is raised.
             RebuildNeeded: a view can no longer be refreshed: see `rebuild`.
         """
         self._guard.check()
