@@ -192,7 +192,7 @@ def wait_for_runs(place, name, runs):
         time.sleep(0.02)
 
 
-def test_it_ends_when_nobody_reads_what_it_says(place):
+def test_it_ends_when_its_output_is_not_read(place):
     with started(place) as process:
         process.stdout.readline()
         process.stdout.close()

@@ -181,7 +181,7 @@ def test_a_drop_and_an_erasure_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_checkpoint_is_saved_or_not_and_restored_by_whoever_comes_next(tmp_path: Path) -> None:
+def test_a_checkpoint_is_saved_or_not_and_restored_by_the_next_process(tmp_path: Path) -> None:
     prepared = tmp_path / "all"
     with opened(prepared / "lake") as lake:
         c = lake.create("c", SCHEMA, key=["id"])

@@ -126,7 +126,7 @@ def test_a_process_alone_never_waits():
     assert won[0] > 2_000 and not slept
 
 
-def test_in_a_store_that_is_near_nobody_waits():
+def test_in_a_store_that_is_near_no_read_waits():
     won, slept = commits(8, 10, 0.0005, 1)
     assert sum(won) > 1_000 and not slept
 

@@ -155,7 +155,7 @@ def test_a_read_that_was_forgotten_gives_its_hold_up():
     assert not holds_of(c) and not lake._renewer._kept
 
 
-def test_a_read_that_nobody_keeps_ends_with_an_error_and_no_wrong_row():
+def test_a_read_that_is_not_kept_ends_with_an_error_and_no_wrong_row():
     place = Kept()
     _, writer = place.made()
     c = place.process().collection("c")
@@ -306,7 +306,7 @@ def test_a_reader_that_shows_signs_of_life_does_not_expire_and_one_that_does_not
         assert len(ids(again)) == 482
 
 
-def test_a_lease_that_is_over_lives_on_if_nobody_has_committed():
+def test_a_lease_that_is_over_lives_on_without_a_commit():
     place = Kept()
     place.made()
     lake = place.process()
@@ -772,7 +772,7 @@ def test_since_follows_upper_at_the_distance_that_is_retained():
     assert str(c.since) == "[6]"
 
 
-def test_since_follows_by_maintenance_where_nobody_writes():
+def test_since_follows_by_maintenance_without_writes():
     place = Kept()
     _, c = place.made()
     c.retain(1)
@@ -845,7 +845,7 @@ def test_retention_of_clocks_is_a_span_and_of_tuples_there_is_none():
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_reads_while_others_merge_collect_and_sleep_gets_exact_rows_or_is_told(seed):
+def test_a_reader_gets_exact_rows_or_an_error_while_others_merge_collect_and_sleep(seed):
     """Three processes; time jumps; only LeaseExpired may stop a read, and no reader that lives meets it."""
     choose, place = Random(seed), Kept()
     _, writer = place.made(appends=2)

@@ -463,7 +463,7 @@ def test_what_workers_upload_is_made_canonical():
     assert c.distributed.uploader().upload([batch]) == b""
 
 
-def test_following_a_collection_costs_nobody_an_earlier_read():
+def test_following_a_collection_costs_no_earlier_read():
     place = place_with_collection()
     lake = place.lake()
     c = lake.collection("c")

@@ -204,7 +204,7 @@ def test_one_that_fails_does_its_neighbours_no_harm(bay):
     bay.check()
 
 
-def test_nobody_commits_after_a_drop_in_the_same_round(bay):
+def test_no_request_commits_after_a_drop_in_the_same_round(bay):
     bay.start("first", offer(bay, 1))
     bay.start("second", offer(bay, 2))
     bay.start("drop", partial(bay.shard.run, dropping.drop_shard))
@@ -359,7 +359,7 @@ def exactly(lower):
 
 
 @pytest.mark.parametrize("is_in", [False, True])
-def test_a_leader_that_is_interrupted_at_the_store_leaves_nobody_without_an_answer(bay, is_in):
+def test_a_leader_that_is_interrupted_at_the_store_leaves_no_request_without_an_answer(bay, is_in):
     def interrupted(write):
         if is_in:
             assert write()
@@ -460,7 +460,7 @@ def test_a_thread_that_leaves_when_it_is_to_lead_hands_that_on():
 
 @given(st.data())
 @settings(max_examples=examples(200))
-def test_whoever_comes_and_goes_somebody_leads_while_somebody_waits(data):
+def test_one_thread_leads_while_any_waits(data):
     """All interleavings of calls of a line; of each thread the next call is one that it may make."""
     line, alive, leading = RequestQueue()._lines.get(), [], {}
     for _ in range(data.draw(st.integers(1, 40))):

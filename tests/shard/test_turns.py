@@ -81,7 +81,7 @@ def test_who_has_met_another_process_is_not_overtaken_by_it_again(place):
     assert sorted(ids(place.ours)) == [1, 2, 3, 5, 6, 7, 21, 22, 23]
 
 
-def test_who_has_met_nobody_takes_no_turn_and_loses_once(place):
+def test_a_process_that_has_met_no_other_takes_no_turn_and_loses_once(place):
     place.ours.append(rows(1))
     place.intrude(21)
     place.ours.append(rows(2))
@@ -90,7 +90,7 @@ def test_who_has_met_nobody_takes_no_turn_and_loses_once(place):
     assert sorted(ids(place.ours)) == [1, 2, 21]
 
 
-def test_a_process_that_keeps_its_turn_for_too_long_stops_nobody(place, monkeypatch):
+def test_a_process_that_keeps_its_turn_for_too_long_stops_no_other(place, monkeypatch):
     monkeypatch.setattr(history, "_TURN_S_MAX", 0.01)
     place.theirs.append(rows(1))
     place.ours.append(rows(2))

@@ -100,7 +100,7 @@ def test_a_version_that_has_lost_a_part_is_not_forked():
     assert isinstance(shard.do(note_fork, fork_id="f", seqno=shard.state.seqno), NoOp)
 
 
-def test_a_fork_that_nobody_noted_is_forgotten_without_a_write():
+def test_a_fork_that_was_not_noted_is_forgotten_without_a_write():
     assert isinstance(filled().do(forget_fork, fork_id="f"), NoOp)
 
 

@@ -20,7 +20,7 @@ def shard():
     return Shard()
 
 
-def test_a_hold_ends_by_the_clock_of_whoever_commits_and_since_follows(shard):
+def test_a_hold_ends_by_the_clock_of_the_committer_and_since_follows(shard):
     appended(shard, now_ms=10)
     appended(shard, now_ms=10)
     shard.do(holds.open_hold, "a", "test", lease_ms=20, now_ms=10)

@@ -121,7 +121,7 @@ def test_turns_are_kept_on_a_simulated_disk_and_end_with_their_process() -> None
         own.__exit__(None, None, None)
 
 
-def test_where_no_turn_can_be_kept_everybody_has_it(tmp_path: Path) -> None:
+def test_where_no_turn_can_be_kept_every_process_has_it(tmp_path: Path) -> None:
     locks = FileAdvisoryLocks(str(tmp_path / "missing"))
     with locks.take("a", "merge") as one, locks.take("a", "merge") as two:
         assert one

@@ -175,7 +175,7 @@ def test_a_link_in_the_place_of_a_log_or_lock_is_not_followed(tmp_path: Path, ou
     store.close()
 
 
-def test_a_pipe_in_the_place_of_an_object_keeps_nobody(tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_an_object_blocks_no_reader(tmp_path: Path) -> None:
     store: BlobStore = LocalBlobStore(str(tmp_path))
     os.mkfifo(tmp_path / "a")
     with pytest.raises(BlobNotFound):

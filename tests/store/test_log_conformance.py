@@ -57,14 +57,14 @@ class TestLog:
         assert log.newer("a", 4, 4) == log.newer("a", 5) == []
         assert log.newer("a", 2, 5) == entries[3:]
 
-    def test_nobody_goes_on_from_what_was_truncated(self, log: VersionLog) -> None:
+    def test_no_reader_goes_on_from_what_was_truncated(self, log: VersionLog) -> None:
         entries = fill(log, "a", 6)
         log.truncate("a", 3)
         assert log.newer("a", 1) in (None, entries[2:])  # the store may remove them later
         assert log.newer("a", 2) == entries[3:]
         assert log.newer("a", 5) == []
 
-    def test_nobody_goes_on_from_a_deleted_key(self, log: VersionLog) -> None:
+    def test_no_reader_goes_on_from_a_deleted_key(self, log: VersionLog) -> None:
         fill(log, "a", 6)
         log.delete("a")
         assert log.newer("a", 2) is None

@@ -104,7 +104,7 @@ def test_what_was_saved_is_restored(live):
     assert live.restored() == ("one", files_of("a", "b"))
 
 
-def test_files_are_shared_with_whoever_saves_and_restores(live, tmp_path):
+def test_files_are_shared_by_saves_and_restores(live, tmp_path):
     live.save("one", "a")
     (tmp_path / "again").mkdir()
     _, paths = live.directory.restore(str(tmp_path / "again"))

@@ -104,7 +104,7 @@ def test_strangers_are_left_alone(tmp_path):
     assert sorted(os.listdir(tmp_path)) == names
 
 
-def test_whatever_has_the_name_of_a_folder_blocks_nobody_and_is_left_alone(tmp_path):
+def test_whatever_has_the_name_of_a_folder_blocks_nothing_and_is_left_alone(tmp_path):
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "lock").touch()
@@ -141,7 +141,7 @@ def as_nobody(call):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_blocks_nobody_and_loses_nothing(shared_folder):
+def test_another_user_blocks_no_one_and_loses_nothing(shared_folder):
     def squats():
         os.makedirs(shared_folder / "tidelake-arrangement-x" / "lock")
         # As what a process of theirs that was killed left, which is theirs to remove.

@@ -200,7 +200,7 @@ def test_the_time_that_appends_waited_is_reported(tmp_path):
     rig.spine.close()
 
 
-def test_nobody_waits_for_merging_that_is_paused(tmp_path):
+def test_no_call_waits_for_merging_that_is_paused(tmp_path):
     rig = Rig(tmp_path, tiny(batches_max=10))
     rig.spine.pause()
     for key in range(30):

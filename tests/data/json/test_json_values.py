@@ -111,7 +111,7 @@ def test_values_that_an_encoding_or_a_type_does_not_hold_are_refused(
     assert caught.value.index == 1
 
 
-def test_a_field_given_twice_does_no_harm_where_nobody_asks() -> None:
+def test_a_field_given_twice_does_no_harm_where_it_is_not_read() -> None:
     row = loads('{"a":1,"b":1,"b":2,"c":{"d":1,"d":1}}')
     assert column([row], pa.struct([("a", pa.int64())])).to_pylist() == [{"a": 1}]
 

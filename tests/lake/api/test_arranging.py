@@ -650,7 +650,7 @@ def test_a_checkpoint_of_other_columns_than_today_is_loaded_anew(lake, arrange, 
     assert counted(again.range(), ("id", "n")) == {(1, 1): 1, (2, 2**40): 1}
 
 
-def test_history_that_goes_while_nobody_follows_ends_an_arrangement(collection, arrange):
+def test_history_that_goes_without_a_follower_ends_an_arrangement(collection, arrange):
     collection.append(at(0, 1), upper=1)
     arrangement = arrange(collection)
     for hold in list(collection.state().holds):

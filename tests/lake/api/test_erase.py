@@ -211,7 +211,7 @@ def test_the_rows_leave_forks_that_share_nothing_any_more(dropped):
     assert lake.fsck().left == ()
 
 
-def test_a_dropped_fork_is_removed_once_nobody_can_erase_through_it():
+def test_a_dropped_fork_is_removed_once_no_erasure_can_go_through_it():
     site = Site(Config(inline_part_bytes=0))
     lake = site.lake()
     site.filled(6)

@@ -180,7 +180,7 @@ def commands_of(c):
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["tombstone", "deleted"])
 @pytest.mark.parametrize("refreshed", [False, True])
-def test_everybody_with_an_old_handle_is_told_and_nothing_comes_back(site, is_gone, refreshed):
+def test_each_old_handle_is_told_and_nothing_comes_back(site, is_gone, refreshed):
     told, neutral = commands_of(site.lake().collection("c"))
     writer = site.c.writer("old")
     builder = site.c.builder()
@@ -377,7 +377,7 @@ def test_a_shard_that_never_got_a_name_goes_when_it_is_old_enough(site):
     assert lake.list() == ["c", "other"]
 
 
-def test_a_shard_without_a_name_that_somebody_has_written_to_stays(site):
+def test_a_shard_without_a_name_that_was_written_to_stays(site):
     orphan = shard_without_name(site)
     orphan.run(partial(commands.open_writer, name="w"))
     site.later(CONFIG.upload_age_s)
@@ -385,7 +385,7 @@ def test_a_shard_without_a_name_that_somebody_has_written_to_stays(site):
     assert orphan.spec.shard_id in set(site.stores.log.keys())
 
 
-def test_a_collection_that_nobody_has_written_to_stays_however_old_it_is(site):
+def test_a_collection_without_writes_stays_however_old_it_is(site):
     site.lake().create("empty", SCHEMA, key=["id"])
     site.later(2 * CONFIG.upload_age_s)
     assert site.lake().collect() == Removed()
@@ -466,7 +466,7 @@ def test_the_catalog_is_collected_as_well(site):
     assert len(site.lake().list()) == 62
 
 
-def test_a_copy_that_nobody_has_written_to_loses_no_row_when_the_catalog_is_lost(site):
+def test_a_copy_without_writes_loses_no_row_when_the_catalog_is_lost(site):
     site.lake().copy(site.lake(), ["c"], as_name="copy")
     copy = site.lake().collection("copy")
     stored = site.objects()

@@ -380,7 +380,7 @@ def test_a_fork_that_is_merged_lets_go_but_not_while_a_reader_needs_what_it_borr
     assert lender(fork.state()) is None and not fork_pins(delta.c.state())
 
 
-def test_a_large_run_is_shared_for_as_long_as_nobody_merges_it(delta):
+def test_a_large_run_is_shared_until_it_is_merged(delta):
     delta.c.merge()
     fork = delta.lake().fork("c", "fix")
     (shared,) = borrowed(fork)

@@ -412,7 +412,7 @@ def test_opening_by_name_costs_as_much_among_10000_names_as_among_few(harbour, c
     assert calls(again, lambda: again.create("n000050x", SCHEMA, key=["id"])) <= 8
 
 
-def test_names_that_others_change_are_found_and_a_catalog_that_nobody_changed_is_not_read(harbour):
+def test_names_that_others_change_are_found_and_an_unchanged_catalog_is_not_read(harbour):
     here, there = harbour.made(a=1, b=2), harbour.lake()
     assert there.collection("a").snapshot().read_all()["id"].to_pylist() == [1]
     with pytest.raises(CollectionNotFound):

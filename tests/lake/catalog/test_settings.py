@@ -71,7 +71,7 @@ def maintain(site, times=3):
         site.later(60)
 
 
-def test_an_upload_may_take_as_long_as_the_lake_says_whoever_maintains(site, c):
+def test_an_upload_may_take_as_long_as_the_lake_says_in_every_process(site, c):
     """The usual day is over; the process that maintains has never heard of the other one's settings."""
     assert site.lake().settings(upload_age_s=timedelta(days=30)).upload_age_s == 30 * DAY_S
     data = upload(c, 5)
@@ -185,7 +185,7 @@ def test_a_backup_goes_by_the_settings_of_the_lake_that_it_is_in(site, c):
     assert other.lake().collection("again").state().agreed.upload_age_ms == 6_000
 
 
-def test_a_change_that_a_crash_left_half_told_is_finished_by_whoever_comes_next():
+def test_a_change_that_a_crash_left_half_told_is_finished_by_the_next_process():
     """A crash at every call: the change is made or not. If made, maintenance or opening tells each one."""
     made = set()
     for n in range(60):
@@ -268,7 +268,7 @@ def test_a_time_a_year_ahead_is_refused_by_every_write_and_allowed_for_the_whole
     assert contents(e) == {(1, "x"): 1, (2, "x"): 1}
 
 
-def test_who_may_only_read_reads_what_was_not_told_and_tells_nobody(tmp_path):
+def test_a_reader_without_rights_to_write_reads_what_was_not_told_and_tells_nothing(tmp_path):
     with tidelake.open(tmp_path / "lake") as lake:
         c = lake.create("c", SCHEMA, key=["id"])
         c.append(rows(1))
@@ -303,7 +303,7 @@ def test_a_job_that_is_run_again_within_a_month_writes_once_and_its_token_is_the
     assert site.lake().collection("c").stage(rows(5, _time=[7]), token="january")
 
 
-def test_tokens_are_forgotten_beside_writes_where_nobody_maintains(site, c, monkeypatch):
+def test_tokens_are_forgotten_beside_writes_without_maintenance(site, c, monkeypatch):
     monkeypatch.setattr(collector, "_TOKENS_BESIDE", 5)
     busy = site.lake(Config(inline_part_bytes=0)).collection("c")
     for n in range(18):

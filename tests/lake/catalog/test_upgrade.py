@@ -78,7 +78,7 @@ def test_a_read_only_lake_is_not_upgraded(tmp_path):
         lake.upgrade()
 
 
-def test_an_upgrade_that_a_crash_left_half_done_is_finished_by_whoever_comes_next(monkeypatch):
+def test_an_upgrade_that_a_crash_left_half_done_is_finished_by_the_next_process(monkeypatch):
     """A crash at every call: the catalog tells the old format or the new one, and then so do the others."""
     made = set()
     for n in range(60):

@@ -143,7 +143,7 @@ OTHERS = {
     ("before", "table"), some([("decide", MORE), ("decide", SAME), ("prepare", MORE)], 3, full=2)
 )
 @pytest.mark.parametrize("time", [6, None])
-def test_whoever_comes_between_it_is_what_it_says_at_the_end(places, lake, other, kind, before, table, time):
+def test_it_is_what_it_says_at_the_end_if_others_come_between(places, lake, other, kind, before, table, time):
     """The oracle: at its time the keys of an upsert have its rows, and a replacement's are all there are."""
     txn = changed(lake, (kind, "a", table), ("write", "b", rows(8, v=1)), time=time)
     done = interrupted(txn, lambda: OTHERS[other](places.process()), before=before).commit()

@@ -252,7 +252,7 @@ RACES = {
 
 @pytest.mark.parametrize("name", RACES)
 @pytest.mark.parametrize("other", ["transaction", "append", "leave", "leave and come back", "expire", "tidy"])
-def test_whoever_comes_between_what_is_written_comes_in_once(places, lake, monkeypatch, name, other):
+def test_what_is_written_comes_in_once_if_others_come_between(places, lake, monkeypatch, name, other):
     second = places.process()
 
     def between():

@@ -327,9 +327,7 @@ def given_up(places):
 @pytest.mark.parametrize("then", ["commit", "abort"])
 @pytest.mark.parametrize("meanwhile", [gone, left_by_both, given_up])
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
-def test_after_an_unknown_outcome_that_the_group_forgot_nobody_is_told_what_may_be_untrue(
-    fault, meanwhile, then
-):
+def test_after_an_unknown_outcome_that_the_group_forgot_no_answer_may_be_untrue(fault, meanwhile, then):
     unknown = 0
     for call in range(100):
         places = Places(config=QUIET)
@@ -597,7 +595,7 @@ def test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back(lake)
     assert totals(lake, 8, "ab") == [3, -3]
 
 
-def test_a_leave_that_ended_half_way_is_finished_by_whoever_writes(lake):
+def test_a_leave_that_ended_half_way_is_finished_by_the_next_writer(lake):
     lake.write({"a": rows(1, v=1), "b": rows(1, v=-1)})
     a = lake.collection("a")._shard
     group = a.group(a.state().group)

@@ -178,7 +178,7 @@ def test_a_slow_reader_keeps_what_it_reads_and_other_garbage_goes():
     assert not read & world.stored()
 
 
-def test_a_state_that_has_lost_a_part_is_pinned_by_nobody():
+def test_a_state_that_has_lost_a_part_is_never_pinned():
     world = World(5)
     past = world.c.state().seqno
     world.c.merge()
@@ -193,7 +193,7 @@ def test_a_state_that_has_lost_a_part_is_pinned_by_nobody():
 # Leaked uploads
 
 
-def test_uploads_that_nobody_appended_go_when_they_are_old_enough():
+def test_uploads_that_were_not_appended_go_when_they_are_old_enough():
     world = World(3)
     lost = leak(world.c)
     c = world.process()
@@ -522,7 +522,7 @@ def test_a_collector_whose_shard_is_dropped_meanwhile_ends_quietly(operation, nu
 # Beside appends
 
 
-def test_appends_collect_a_little_if_nobody_else_does():
+def test_appends_collect_a_little_if_no_other_process_does():
     world = World()
     config = world.c._shard.spec.config
     busy = world.process(

@@ -228,7 +228,7 @@ def test_a_merge_goes_on_with_the_cuts_and_the_since_with_which_it_began():
     assert ids(heir) == held
 
 
-def test_thorough_maintenance_ends_claims_that_nobody_will_go_on_with():
+def test_thorough_maintenance_ends_claims_of_dead_processes():
     place = Place()
     c, held = collection_of(place)
     assert c.merge().applied
@@ -885,7 +885,7 @@ def test_upkeep_collects_an_idle_collection_when_its_garbage_has_grown_old():
     assert (c.state().seqno, upkeep.failures) == (at_rest, 0)
 
 
-def test_upkeep_looks_seldom_at_what_nobody_writes_to_and_sees_what_its_own_process_writes():
+def test_upkeep_looks_seldom_at_idle_collections_and_sees_what_its_own_process_writes():
     place = Place()
     c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
     c.append(rows(1))

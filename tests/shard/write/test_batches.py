@@ -462,7 +462,7 @@ def test_a_copy_is_refused_if_the_other_one_comes_in_while_it_looks():
     copy.take("left alone")
 
 
-def test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_whoever_stalls():
+def test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_a_stalled_process():
     """Between the commit and the deletion: what it left out may be in by another copy."""
     world = World(config=replace(CONFIG, part_target_bytes=1024))
     data = built(world.c, many(1, time=1), many(1000, time=5), is_sorted=True).to_bytes()

@@ -123,7 +123,7 @@ def test_without_rows_nothing_is_stored(c):
     assert spill.put([], keys) == () and list(spill.rows([], c.state())) == []
 
 
-def test_runs_are_uploads_that_nobody_names(c):
+def test_runs_are_uploads_without_a_name(c):
     spill = spill_of(c)
     stored = spill.put(list(batches(Random(1), 3)), keys)
     assert [names.uploaded_at(name) for name in stored] == [spill.spec.seqno]

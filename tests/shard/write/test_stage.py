@@ -333,7 +333,7 @@ def test_two_threads_stage_while_a_third_seals_and_a_fourth_drains():
     assert c.state().drained == Frontier.of(1_000) and not len(c.state().staged)
 
 
-def test_sums_that_do_not_fit_keep_nobody_from_staging_what_puts_them_right():
+def test_sums_that_do_not_fit_do_not_stop_a_stage_that_puts_them_right():
     c = made(Place(), Config(runs_max=4, inline_part_bytes=0, merge_budget_s=0))
     for diff in (INT64_MAX, -INT64_MAX):
         for _ in range(20):

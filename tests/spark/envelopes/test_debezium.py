@@ -309,7 +309,7 @@ def test_the_time_of_an_event_is_by_default_what_the_unit_asks_for(unit: str, ti
     ids=["event", "heartbeat"],
 )
 @pytest.mark.parametrize("rejects", [None, "folder"])
-def test_seconds_in_a_field_that_nobody_named_are_refused_and_taken_where_it_is_named(
+def test_seconds_in_a_field_that_was_not_named_are_refused_and_taken_where_it_is_named(
     event: dict[str, Any], rejects: str | None
 ) -> None:
     """Also where unreadable lines go aside: the field holds something else in all of them."""

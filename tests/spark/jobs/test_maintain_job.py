@@ -136,7 +136,7 @@ def test_a_task_that_cannot_be_done_is_an_answer_and_no_failure_of_the_job(
     assert isinstance(answer, CorruptionError)
 
 
-def test_rounds_begin_when_everybody_waits_and_end_for_all() -> None:
+def test_rounds_begin_when_all_wait_and_end_for_all() -> None:
     rounds = Rounds(2)
     got: dict[str, Any] = {}
 

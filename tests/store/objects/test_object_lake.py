@@ -252,7 +252,7 @@ def test_a_probe_passes_a_store_that_is_right_and_leaves_nothing() -> None:
     assert bucket._objects == {}
 
 
-def test_what_an_earlier_probe_has_left_is_in_nobodys_way() -> None:
+def test_what_an_earlier_probe_has_left_is_in_no_way() -> None:
     bucket = MemoryBucket(SystemClock())
     bucket.put(f"{PROBES}old", b"")
     made = make_lake(
