@@ -53,6 +53,7 @@ QUERIES = [
     "SELECT k, count(*) FILTER (WHERE x > 1) AS n FROM a GROUP BY k",
     "WITH t AS (SELECT k, count(*) AS n FROM a GROUP BY k) SELECT t.n, count(*) AS m FROM t GROUP BY t.n",
     "WITH t AS (SELECT k, count(*) AS n FROM a GROUP BY k) SELECT b.k, y, n FROM b LEFT JOIN t ON b.k = t.k",
+    "SELECT k FROM a UNION ALL SELECT 7 AS k",
     "SELECT DISTINCT m.hi FROM (SELECT k, max(x) AS hi FROM a GROUP BY k) m JOIN c ON c.k = m.k",
 ]
 # In each run; the others take time to compile.
