@@ -19,9 +19,7 @@ R = TypeVar("R")
 # PySpark reads it when it writes an error down. After that the process ends: nothing else is left out.
 _HIDE = "SPARK_HIDE_TRACEBACK"
 # Not in quotes: there it is a name of the user's.
-_ARGUMENT = re.compile(
-    r"(?<!['.\w])(as_of|delete_column|hold_for|old_rows|order_by|take_over|time_unit)(?!['.\w])"
-)
+_ARGUMENT = re.compile(r"(?<!['.\w])(as_of|delete_column|hold_for|old_rows|order_by|time_unit)(?!['.\w])")
 
 
 def told(entry: Callable[P, R]) -> Callable[P, R]:
