@@ -33,8 +33,8 @@ BREAKS = {
     "shard": [
         ("shard/violation.py", ""),
         ("shard/runs/violation.py", "import tidelake.shard.upkeep.maintain"),
-        ("shard/read/violation.py", "import tidelake.shard.write.append"),
-        ("shard/upkeep/violation.py", "import tidelake.shard.read.query"),
+        ("shard/reading/violation.py", "import tidelake.shard.writing.append"),
+        ("shard/upkeep/violation.py", "import tidelake.shard.reading.query"),
     ],
     "engine": [("shard/engine/violation.py", "")],
     "arrangement": [

@@ -19,8 +19,8 @@ from tidelake.data.ingest import events
 from tidelake.model import batch, bounds, schema, time
 from tidelake.shard.engine import spec
 from tidelake.shard.runs import plan
-from tidelake.shard.write import replacement, uploader, upserter
-from tidelake.shard.write.batch import SentBatch
+from tidelake.shard.writing import replacement, uploader, upserter
+from tidelake.shard.writing.batch import SentBatch
 from tidelake.state.core import codec, edits, garbage, state
 from tidelake.state.core.fields import Move
 from tidelake.state.spine import bases, spine

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from tidelake.lake.api.lake import open_lake as open
     from tidelake.lake.api.reference import arrangement_reference
     from tidelake.model.frontier import Frontier
-    from tidelake.shard.write.batch import Batch
-    from tidelake.shard.write.builder import BatchBuilder
+    from tidelake.shard.writing.batch import Batch
+    from tidelake.shard.writing.builder import BatchBuilder
 
 _WHERE = {
     "Arrangement": ("tidelake.arrangement.arrangement", "Arrangement"),
     "ArrangementConfig": ("tidelake.arrangement.merge.settings", "ArrangementConfig"),
-    "Batch": ("tidelake.shard.write.batch", "Batch"),
-    "BatchBuilder": ("tidelake.shard.write.builder", "BatchBuilder"),
+    "Batch": ("tidelake.shard.writing.batch", "Batch"),
+    "BatchBuilder": ("tidelake.shard.writing.builder", "BatchBuilder"),
     "Collection": ("tidelake.lake.api.collection", "Collection"),
     "Config": ("tidelake.config", "Config"),
     "Frontier": ("tidelake.model.frontier", "Frontier"),

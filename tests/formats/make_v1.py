@@ -28,11 +28,11 @@ from tidelake.env import Env
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.plan import SelectedTask, Task
-from tidelake.shard.write.batch import SentBatch
-from tidelake.shard.write.replacement import Replacement
-from tidelake.shard.write.shufflespill import ShuffleSpill
-from tidelake.shard.write.uploader import Uploader
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing.batch import SentBatch
+from tidelake.shard.writing.replacement import Replacement
+from tidelake.shard.writing.shufflespill import ShuffleSpill
+from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.core import codec
 from tidelake.state.core.edits import Delta
 from tidelake.state.core.state import ShardState

@@ -32,7 +32,7 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
-from tidelake.shard.read.planholds import extend_plan_hold
+from tidelake.shard.reading.planholds import extend_plan_hold
 from tidelake.shard.runs.plan import run_task
 from tidelake.state.life.dropping import drop_shard
 

@@ -11,10 +11,10 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
 from tidelake.shard.engine.lease import Lease
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.read.versionread import VersionRead
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.runs.plan import TaskOptions
-from tidelake.shard.write.replacement import plan_replacement
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing.replacement import plan_replacement
+from tidelake.shard.writing.upserter import Upserter
 
 WIDE = SCHEMA.append(pa.field("w", pa.int32()))
 ASKED = {"as of": AsOf(4), "changes": Changes(0, 4), "updates": Updates(Frontier.of(0), Frontier.of(5))}

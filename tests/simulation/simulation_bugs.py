@@ -11,8 +11,8 @@ from tidelake.lake.groups.groups import Groups
 from tidelake.shard.engine.history import History, advanced
 from tidelake.shard.engine.machine import Machine
 from tidelake.shard.upkeep.parting import forget
-from tidelake.shard.write import stage as staging
-from tidelake.shard.write import uploads
+from tidelake.shard.writing import stage as staging
+from tidelake.shard.writing import uploads
 from tidelake.state.core import edits, invariants, partnames
 from tidelake.state.core.commands import NoOp, Refused
 from tidelake.state.core.state import UNSTAGED

@@ -15,11 +15,11 @@ from tidelake.errors import CorruptionError, InternalError
 from tidelake.model.names import PlainName, is_object, is_plain
 from tidelake.shard.engine.history import History
 from tidelake.shard.runs.plan import SelectedTask, Task, decode_run
-from tidelake.shard.write.batch import SentBatch
-from tidelake.shard.write.replacement import Replacement
-from tidelake.shard.write.shufflespill import ShuffleSpill
-from tidelake.shard.write.uploader import Uploader
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing.batch import SentBatch
+from tidelake.shard.writing.replacement import Replacement
+from tidelake.shard.writing.shufflespill import ShuffleSpill
+from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.core import codec
 from tidelake.state.core.namechecks import check_names, name_check
 from tidelake.store.marker import Marker, decode_marker

@@ -15,7 +15,7 @@ import tidelake
 from tidelake.config import Config
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.part import scan
-from tidelake.shard.read.pages import PageStart
+from tidelake.shard.reading.pages import PageStart
 from tidelake.web import api, describe
 from tidelake.web.api import SUMMARIES_MAX, Api
 from tidelake.web.app import application

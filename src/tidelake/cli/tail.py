@@ -12,8 +12,8 @@ from tidelake.cli.group import COLUMNS, LAKE, NAME, TIMES, WHERE, cli
 
 if TYPE_CHECKING:
     from tidelake.model.selection import TimesAs
-    from tidelake.shard.read.reader import Step
-    from tidelake.shard.read.unsealed import StagedStep
+    from tidelake.shard.reading.reader import Step
+    from tidelake.shard.reading.unsealed import StagedStep
 
 
 @cli.command()
@@ -97,7 +97,7 @@ def tail(
 
 def _print(steps: "Iterator[Step | StagedStep]") -> None:
     from tidelake.cli import jsonlines
-    from tidelake.shard.read.unsealed import Records, Sealed
+    from tidelake.shard.reading.unsealed import Records, Sealed
 
     # Close the steps before the lake, so that the hold is released at once.
     with contextlib.closing(steps):  # type: ignore[type-var] # a generator

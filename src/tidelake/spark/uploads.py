@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.data.ingest.upsert import Resolved
 from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates, UsageError
-from tidelake.shard.write.uploader import Uploader
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.spark.reports import Counts
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import spark_schema, to_arrow

@@ -27,7 +27,7 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
-from tidelake.shard.read.pages import FIRST, PageStart, page
+from tidelake.shard.reading.pages import FIRST, PageStart, page
 from tidelake.tabletext import printable
 from tidelake.web import describe
 from tidelake.web.describe import Json

@@ -14,7 +14,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import shard_of
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.read.commits import CommitEntry
+from tidelake.shard.reading.commits import CommitEntry
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.shard.upkeep.measure import measured
 from tidelake.state.core.state import ShardState

@@ -40,7 +40,7 @@ from tidelake.lake.api.upkeep import Upkeep
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.lake.groups.transactions import Transaction
-from tidelake.shard.write.builder import BatchBuilder
+from tidelake.shard.writing.builder import BatchBuilder
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")

@@ -31,8 +31,8 @@ from tidelake.errors import (
 from tidelake.lake.api.lake import Lake
 from tidelake.model import names
 from tidelake.shard.upkeep.eraser import ask
-from tidelake.shard.write.shufflespill import ShuffleSpill
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing.shufflespill import ShuffleSpill
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.core.erasures import Erasure
 from tidelake.state.core.forks import borrowed_parts, fork_pins, lender
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog

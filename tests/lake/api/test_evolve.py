@@ -18,7 +18,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.shard.runs import plan
 from tidelake.shard.upkeep.compactor import Compactor, Workers
-from tidelake.shard.write.uploader import Uploader
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.state.core.codec import decode_record
 from tidelake.state.life.dropping import drop_shard
 from tidelake.state.spine.merging import Policy, everything

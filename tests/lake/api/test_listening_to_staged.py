@@ -15,7 +15,7 @@ from tidelake.config import Config
 from tidelake.errors import HistoryCompacted
 from tidelake.lake.api.handle import shard_of
 from tidelake.model.frontier import Frontier
-from tidelake.shard.read.unsealed import Records, Sealed
+from tidelake.shard.reading.unsealed import Records, Sealed
 from tidelake.shard.upkeep.drainer import Drainer
 
 # Many batches are combined, few runs are left unread, and nothing is inline.

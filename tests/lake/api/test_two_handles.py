@@ -21,8 +21,8 @@ from tidelake.config import Config
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.shard.runs.plan import run_task
-from tidelake.shard.write.uploader import Uploader
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.upserter import Upserter
 
 pytest.importorskip("polars")
 VALUES = ["v", "w", "x", "y"]

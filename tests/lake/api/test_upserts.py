@@ -25,7 +25,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.testing.oracle import canonical
 from tiers import some
 from upsert_reference import Event, Model

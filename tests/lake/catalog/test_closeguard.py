@@ -24,8 +24,8 @@ from tidelake.lake.api.lake import Lake
 from tidelake.lake.api.readers import CollectionCriticalHold, CollectionReader
 from tidelake.lake.api.writer import Writer
 from tidelake.model.query import AsOf
-from tidelake.shard.read.tail import Tail
-from tidelake.shard.write.builder import BatchBuilder
+from tidelake.shard.reading.tail import Tail
+from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.core.backlog import Limits
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores

@@ -19,7 +19,7 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.write import committing
+from tidelake.shard.writing import committing
 from tidelake.state.core.codec import encode_state
 from tidelake.store import url
 from tiers import calls, some

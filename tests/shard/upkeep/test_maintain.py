@@ -26,7 +26,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import write_table
 from tidelake.shard.upkeep.compactor import Compactor, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, idle_policy, unmerged
-from tidelake.shard.write import committing
+from tidelake.shard.writing import committing
 from tidelake.state.spine.fuel import level_of
 from tidelake.state.spine.merging import everything, request
 from tidelake.state.upkeep import claims, maintenance

@@ -37,7 +37,7 @@ from tidelake.model.time import Time
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardPlace, ShardSpec
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read.tail import Tail
+from tidelake.shard.reading.tail import Tail
 from tidelake.state.life.holds import close_hold
 from tidelake.state.spine.bases import needed
 

@@ -22,7 +22,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Updates
 from tidelake.model.time import Time
 from tidelake.shard.engine.renewer import LeaseRenewer
-from tidelake.shard.read.tail import Tail
+from tidelake.shard.reading.tail import Tail
 from tidelake.state.core.backlog import Limits, end_of
 
 R = TypeVar("R")

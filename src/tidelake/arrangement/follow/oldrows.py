@@ -12,7 +12,7 @@ from tidelake.arrangement.follow.following import last_before
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.spec import ShardPlace, ShardSpec
-from tidelake.shard.write.upserter import OldRows
+from tidelake.shard.writing.upserter import OldRows
 
 
 def old_rows_in(state: FollowedArrangement, place: ShardPlace, name: str) -> OldRows:

@@ -25,15 +25,15 @@ from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read import planholds, query
+from tidelake.shard.reading import planholds, query
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
-from tidelake.shard.write import batches, stage
-from tidelake.shard.write.append import commit_floor
-from tidelake.shard.write.batch import Batch
-from tidelake.shard.write.replacement import Replacement, plan_replacement
-from tidelake.shard.write.uploader import Uploader
-from tidelake.shard.write.uploads import discard_uploaded
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing import batches, stage
+from tidelake.shard.writing.append import commit_floor
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.replacement import Replacement, plan_replacement
+from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.uploads import discard_uploaded
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.write.staging import Seen
 from tidelake.state.write.write import Appended

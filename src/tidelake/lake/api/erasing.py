@@ -15,7 +15,7 @@ from tidelake.lake.arguments.keys import one_key
 from tidelake.model.schema import Schema
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
-from tidelake.shard.read.lookup import keys_of
+from tidelake.shard.reading.lookup import keys_of
 from tidelake.shard.upkeep.eraser import Eraser, ask
 from tidelake.state.core.erasures import Erasure
 from tidelake.state.core.state import ShardState

@@ -1,7 +1,7 @@
 """Following a collection: its contents, then every update, one step for each interval of closed times.
 
-Owns the arguments, and where a subscription begins. `tidelake.shard.read.reader` makes the steps,
-`tidelake.shard.read.tail` makes steps that can be repeated, and `tidelake.arrangement` indexes them.
+Owns the arguments, and where a subscription begins. `tidelake.shard.reading.reader` makes the steps,
+`tidelake.shard.reading.tail` makes steps that can be repeated, and `tidelake.arrangement` indexes them.
 
 INVARIANT: a step holds all updates of its interval of times, and the intervals follow each other without gap
 or overlap.
@@ -23,10 +23,10 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.selection import ReadOptions, TimesAs
-from tidelake.shard.read import query
-from tidelake.shard.read.reader import ListenOptions, Reader, Step
-from tidelake.shard.read.tail import Tail
-from tidelake.shard.read.unsealed import StagedStep
+from tidelake.shard.reading import query
+from tidelake.shard.reading.reader import ListenOptions, Reader, Step
+from tidelake.shard.reading.tail import Tail
+from tidelake.shard.reading.unsealed import StagedStep
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow.follow import FollowedArrangement
@@ -221,7 +221,7 @@ class Following(CollectionHandle):
     ) -> Tail:
         """Follow the collection in steps that can be repeated, across processes; for stream processors.
 
-        No store call. See `tidelake.shard.read.tail`.
+        No store call. See `tidelake.shard.reading.tail`.
 
         Args:
             hold: the id of its hold, to resume an earlier tail; default: a fresh one.

@@ -12,8 +12,8 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read import query
-from tidelake.shard.read.versionread import VersionRead
+from tidelake.shard.reading import query
+from tidelake.shard.reading.versionread import VersionRead
 
 
 class Framing(Reading):

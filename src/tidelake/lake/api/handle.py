@@ -11,7 +11,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.read.commits import CommitEntry, commits
+from tidelake.shard.reading.commits import CommitEntry, commits
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.life.copying import WRITER as COPY_WRITER
 from tidelake.state.life.schemas import schema_id_at

@@ -20,7 +20,7 @@ from tidelake.lake.arguments.spans import DurationLike, WindowLike, duration_s
 from tidelake.lake.arguments.spans import window as window_of
 from tidelake.lake.groups.groups import Groups
 from tidelake.model.frontier import Frontier
-from tidelake.shard.read.critical import CriticalHold
+from tidelake.shard.reading.critical import CriticalHold
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import MergeReport, MergeShape, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch

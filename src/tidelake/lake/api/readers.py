@@ -17,8 +17,8 @@ from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read.critical import CriticalHold, Moved
-from tidelake.shard.read.reader import Reader, Step
+from tidelake.shard.reading.critical import CriticalHold, Moved
+from tidelake.shard.reading.reader import Reader, Step
 from tidelake.state.core.state import ShardState
 
 
@@ -142,7 +142,7 @@ class CollectionReader(IntervalReads, SplitReads):
 
 
 class CollectionCriticalHold(Handle):
-    """A named hold that lasts until it is dropped; see `tidelake.shard.read.critical.CriticalHold`."""
+    """A named hold that lasts until it is dropped; see `tidelake.shard.reading.critical.CriticalHold`."""
 
     def __init__(self, hold: CriticalHold, times: Times) -> None:
         self._hold = hold

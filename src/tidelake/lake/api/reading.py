@@ -1,6 +1,6 @@
 """Reads of a collection: contents, look-ups, changes, and plans of reads for other processes.
 
-Owns the arguments; `tidelake.shard.read` finds the rows.
+Owns the arguments; `tidelake.shard.reading` finds the rows.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read import query
-from tidelake.shard.read.lookup import history, lookup
-from tidelake.shard.read.negatives import may_be_negative, negatives
-from tidelake.shard.read.reader import Reader
+from tidelake.shard.reading import query
+from tidelake.shard.reading.lookup import history, lookup
+from tidelake.shard.reading.negatives import may_be_negative, negatives
+from tidelake.shard.reading.reader import Reader
 
 
 class Reading(CollectionHandle, IntervalReads):

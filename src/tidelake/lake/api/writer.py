@@ -17,8 +17,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import Time
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.write import append, batches, stage, upsert
-from tidelake.shard.write.batch import Batch
+from tidelake.shard.writing import append, batches, stage, upsert
+from tidelake.shard.writing.batch import Batch
 from tidelake.state.write.staging import Seen
 from tidelake.state.write.write import Appended
 

@@ -1,6 +1,6 @@
 """Writes of a collection: appends, batches made elsewhere, upserts, full dumps and named writers.
 
-Owns the arguments; `tidelake.shard.write` makes the commits.
+Owns the arguments; `tidelake.shard.writing` makes the commits.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.tokens import under_token
 from tidelake.model.instants import TimeLike
-from tidelake.shard.write import append, batches, stage, upsert
-from tidelake.shard.write.batch import Batch
-from tidelake.shard.write.builder import BatchBuilder
-from tidelake.shard.write.upserter import OldRows
+from tidelake.shard.writing import append, batches, stage, upsert
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.upserter import OldRows
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Appended
 

@@ -15,8 +15,8 @@ from tidelake.handle import Handle
 from tidelake.lake.arguments.names import check_name
 from tidelake.process import PerProcess
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.write.committing import open_writer
-from tidelake.shard.write.uploads import NOT_IN
+from tidelake.shard.writing.committing import open_writer
+from tidelake.shard.writing.uploads import NOT_IN
 from tidelake.state.write.idempotency import IdempotencyKey
 
 R = TypeVar("R")

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tidelake.lake.arguments.names import check_name
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.write.committing import open_writer, writer_record
+from tidelake.shard.writing.committing import open_writer, writer_record
 from tidelake.state.core.state import WriterRecord
 from tidelake.state.core.tokens import PREFIX
 from tidelake.state.write.idempotency import IdempotencyKey

@@ -42,12 +42,12 @@ from tidelake.shard.engine.machine import GroupCommit
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read import query
-from tidelake.shard.read.versionread import VersionRead
+from tidelake.shard.reading import query
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import Maintainer
-from tidelake.shard.write.append import compare_and_append
+from tidelake.shard.writing.append import compare_and_append
 from tidelake.state.core.agreed import Agreed
 from tidelake.state.life import agreeing
 from tidelake.state.spine.space import has_tail, must_merge_all

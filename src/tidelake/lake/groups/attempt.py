@@ -25,17 +25,17 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.write.append import commit_floor
-from tidelake.shard.write.committing import expire_earlier
-from tidelake.shard.write.memberwrite import ContentChange, MemberWrite, Offered
-from tidelake.shard.write.parking import (
+from tidelake.shard.writing.append import commit_floor
+from tidelake.shard.writing.committing import expire_earlier
+from tidelake.shard.writing.memberwrite import ContentChange, MemberWrite, Offered
+from tidelake.shard.writing.parking import (
     Changed,
     Stay,
     prepare,
     prepare_changes,
     prepare_offered,
 )
-from tidelake.shard.write.uploads import NOT_IN
+from tidelake.shard.writing.uploads import NOT_IN
 from tidelake.state.group import awaiting, deciding
 from tidelake.state.group.deciding import Decided, Intent, Share
 from tidelake.state.group.memberwriters import GroupNumber
@@ -136,7 +136,7 @@ class Attempt:
     def prepare(self, entries: Sequence[MemberWrite], time: int | None) -> None:
         """Stage the rows that are not staged yet, in their order. One log write for each entry.
 
-        Errors as `tidelake.shard.write.parking.prepare`. Rows staged before an error stay staged.
+        Errors as `tidelake.shard.writing.parking.prepare`. Rows staged before an error stay staged.
         """
         for number, entry in enumerate(entries):
             if number in self._staged:

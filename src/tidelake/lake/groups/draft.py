@@ -21,8 +21,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain, parts
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.write.batches import check_once
-from tidelake.shard.write.memberwrite import (
+from tidelake.shard.writing.batches import check_once
+from tidelake.shard.writing.memberwrite import (
     ContentChange,
     MemberWrite,
     Offered,

@@ -15,8 +15,8 @@ from tidelake.lake.arguments.numbers import NumberedHandle
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.write.memberwrite import MemberWrite, offered_of
-from tidelake.shard.write.uploads import NOT_IN
+from tidelake.shard.writing.memberwrite import MemberWrite, offered_of
+from tidelake.shard.writing.uploads import NOT_IN
 from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.write.idempotency import IdempotencyKey
 

@@ -35,9 +35,9 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.write.append import past_last
-from tidelake.shard.write.batch import Batch
-from tidelake.shard.write.memberwrite import (
+from tidelake.shard.writing.append import past_last
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.memberwrite import (
     Deletion,
     Offered,
 )

@@ -43,7 +43,7 @@ from tidelake.shard.engine.history import History, LoadedVersion
 from tidelake.shard.engine.machine import Machine
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
-from tidelake.shard.read.negatives import may_be_negative, negatives
+from tidelake.shard.reading.negatives import may_be_negative, negatives
 from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.eraser import Eraser

@@ -18,7 +18,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
-from tidelake.shard.write.replacement import Replacement
+from tidelake.shard.writing.replacement import Replacement
 from tidelake.spark.columns import check_frame
 from tidelake.spark.envelopes.times import one_time
 from tidelake.spark.envelopes.updates import StoreRows, commit_time

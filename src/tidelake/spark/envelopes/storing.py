@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidelake.data.ingest.events import LEFT_OUT, REMOVED
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.changes import TIME, ChangeParser
 from tidelake.spark.envelopes.messages import late_reason, place, unreadable

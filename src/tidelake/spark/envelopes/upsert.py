@@ -20,7 +20,7 @@ from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
-from tidelake.shard.write.upserter import Upserter
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
 from tidelake.spark.envelopes.envelope import OneTime
 from tidelake.spark.envelopes.times import TakeTime, check_time, one_time

@@ -41,7 +41,7 @@ from tidelake.lake.arguments.spans import DurationLike, duration_s
 from tidelake.process import PerProcess
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import env_here
-from tidelake.shard.read.planholds import (
+from tidelake.shard.reading.planholds import (
     extend_plan_hold,
     release_owned,
     release_plan_hold,

@@ -1,6 +1,6 @@
 """The streaming read of the format: a snapshot and all updates after it, or updates only, in micro-batches.
 
-Implements Spark's interface of a streaming source by `tidelake.shard.read.tail`: offsets, limits on a
+Implements Spark's interface of a streaming source by `tidelake.shard.reading.tail`: offsets, limits on a
 batch, and partitions. The reader lives in a Python process of Spark's driver for as long as the query;
 copies of it go to the workers, and read only the task in a partition.
 
@@ -32,7 +32,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.time import TIME_MAX, TimeDomain
-from tidelake.shard.read.tail import Tail
+from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import run_task
 from tidelake.spark.columns import convert
 from tidelake.spark.source.interface import (

@@ -20,7 +20,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.notes import noted
 from tidelake.model.frontier import Frontier
-from tidelake.shard.write.shufflespill import ShuffleSpill
+from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.reading.holds import application

@@ -23,7 +23,7 @@ from tidelake.lake.api.writer import Writer
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
-from tidelake.shard.write.append import past_last
+from tidelake.shard.writing.append import past_last
 from tidelake.spark.columns import check_case
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope, OneTime

@@ -21,7 +21,7 @@ from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, Store
 from tidelake.lake.api.collection import Collection
 from tidelake.model import names
 from tidelake.shard.engine.spec import ShardSpec, env_here, stores_of
-from tidelake.shard.write.uploader import Uploader
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.spark.columns import convert, frame_arrow
 from tidelake.spark.envelopes import held
 from tidelake.spark.envelopes.held import Held

@@ -13,7 +13,7 @@ from tidelake.errors import InternalError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.shard.write.shufflespill import ShuffleSpill
+from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.envelopes.envelope import Compared, Envelope
 from tidelake.spark.reports import WriteReport
 from tidelake.spark.uploads import Answer, answers_from_bytes, answers_to_bytes, total

@@ -1,6 +1,6 @@
 """Asking a shard: wait until the answer is final, and check that history still has it.
 
-Owns which version answers; `tidelake.shard.read.versionread` gives the answer.
+Owns which version answers; `tidelake.shard.reading.versionread` gives the answer.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.lease import Lease
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read.versionread import VersionRead
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.state.core.state import ShardState
 
 _ALL = ReadOptions()

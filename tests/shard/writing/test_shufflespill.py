@@ -15,8 +15,8 @@ from tidelake.env import SystemClock
 from tidelake.errors import CorruptionError, UploadExpired
 from tidelake.model import names
 from tidelake.shard.engine.spec import stores_of
-from tidelake.shard.write import shufflespill as spill_module
-from tidelake.shard.write.shufflespill import ShuffleSpill
+from tidelake.shard.writing import shufflespill as spill_module
+from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.store.url import Stores
 
 SCHEMA = pa.schema([pa.field("x", pa.float64()), pa.field("k", pa.string()), ("v", pa.int64())])

@@ -18,10 +18,10 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import tend_if_due
-from tidelake.shard.write import committing
-from tidelake.shard.write.append import rechecks, with_fingerprint, write_of
-from tidelake.shard.write.batches import uploaded
-from tidelake.shard.write.uploads import Uploads, is_in_already, remade
+from tidelake.shard.writing import committing
+from tidelake.shard.writing.append import rechecks, with_fingerprint, write_of
+from tidelake.shard.writing.batches import uploaded
+from tidelake.shard.writing.uploads import Uploads, is_in_already, remade
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Appended, OpenTimes, Write, already_in
 

@@ -18,7 +18,7 @@ from tidelake.model.query import Query, Updates
 from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read.versionread import VersionRead
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.state.core.backlog import CLOSED, end_of, frontier_of, spans
 from tidelake.state.core.state import ShardState
 from tidelake.state.spine.bases import needed

@@ -17,8 +17,8 @@ from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import check_times, normalized, time_range
-from tidelake.shard.write import committing
-from tidelake.shard.write.uploads import Uploads, appended, remade
+from tidelake.shard.writing import committing
+from tidelake.shard.writing.uploads import Uploads, appended, remade
 from tidelake.state.core.state import ShardState
 from tidelake.state.write.clockbounds import leap
 from tidelake.state.write.idempotency import IdempotencyKey

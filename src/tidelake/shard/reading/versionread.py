@@ -2,7 +2,7 @@
 
 Everything that is read is of the `Version` and immutable, so appends, merges and changes of the schema that
 happen meanwhile do not change an answer. Must not know how the version was chosen: see
-`tidelake.shard.read.query`.
+`tidelake.shard.reading.query`.
 
 INVARIANT: the streams of a split, one after the other, are the answer: disjoint ranges of keys, ascending.
 """
@@ -129,7 +129,7 @@ class VersionRead:
     def plan(self, tasks: TaskOptions) -> ReadPlan:
         """The answer, cut into tasks for other processes; their times are int64. Errors as `stream`.
 
-        Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.read.planholds`.
+        Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.reading.planholds`.
         """
         if self.as_timestamps:
             raise UsageError("times='timestamp': the tasks of a plan give int64: convert what they return")

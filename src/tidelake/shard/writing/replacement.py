@@ -20,8 +20,8 @@ from tidelake.shard.runs.difference import differences
 from tidelake.shard.runs.plan import Task, between, cut_keys
 from tidelake.shard.runs.read import sources_of
 from tidelake.shard.runs.scope import Source
-from tidelake.shard.write.batch import decode_batch
-from tidelake.shard.write.builder import BatchBuilder
+from tidelake.shard.writing.batch import decode_batch
+from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.core.codec import encode_record
 from tidelake.state.core.partnames import too_late
 from tidelake.state.core.state import ShardState

@@ -11,7 +11,7 @@ from shards import Place, stored
 from tidelake.config import Config
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain, join
-from tidelake.shard.write.batch import Batch
+from tidelake.shard.writing.batch import Batch
 from tidelake.state.core.invariants import check_state
 from tidelake.testing import strategies, tables
 from tidelake.testing.oracle import Oracle, canonical, rank

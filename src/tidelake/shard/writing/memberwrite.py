@@ -1,6 +1,6 @@
 """What a transaction writes to a collection: tables, stored updates, and changes of the contents; as values.
 
-Owns how they are read and checked before anything is stored; `tidelake.shard.write.parking` stages them.
+Owns how they are read and checked before anything is stored; `tidelake.shard.writing.parking` stages them.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import normalized
-from tidelake.shard.write.batch import Batch
-from tidelake.shard.write.batches import check_once, check_own, uploaded
-from tidelake.shard.write.replacement import check_total
-from tidelake.shard.write.uploads import remade
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.batches import check_once, check_own, uploaded
+from tidelake.shard.writing.replacement import check_total
+from tidelake.shard.writing.uploads import remade
 
 
 @dataclass(frozen=True)

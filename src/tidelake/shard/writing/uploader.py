@@ -1,7 +1,7 @@
 """Uploads from other processes: takes updates, returns the bytes of a batch.
 
 Owns what a worker is sent so that it can store rows of a shard. The bytes that it returns are appended by
-`tidelake.shard.write.batches.append_uploaded`.
+`tidelake.shard.writing.batches.append_uploaded`.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.spec import ShardSpec, env_here, stores_of
 from tidelake.shard.engine.taskrecords import decoded
-from tidelake.shard.write.builder import BatchBuilder
+from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.core.codec import encode_record
 
 

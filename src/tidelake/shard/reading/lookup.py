@@ -23,7 +23,7 @@ from tidelake.model.time import TimeDomain
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read.query import read, wait
+from tidelake.shard.reading.query import read, wait
 
 Keys: TypeAlias = Callable[[Schema], pa.Table]
 """Makes a table of keys for the schema of the version that is read."""
@@ -38,7 +38,7 @@ def lookup(
         shard: to read.
         keys: with the key columns, in any order, each key as often as it comes.
         query: the time.
-        options: as for `tidelake.shard.read.query.read`, whose errors it has as well.
+        options: as for `tidelake.shard.reading.query.read`, whose errors it has as well.
         seen: likewise.
 
     Raises:
@@ -57,7 +57,7 @@ def history(
         key: makes, for the schema of the version that is read, one row with the key columns.
         lower: the first times; None: what is known, which begins with the contents at `since`.
         upper: updates before it; None: all closed ones or, with `staged`, all.
-        options: as for `tidelake.shard.read.query.read`, whose errors it has as well.
+        options: as for `tidelake.shard.reading.query.read`, whose errors it has as well.
     """
     version, plain = shard.version(), replace(options, times="int64")
     domain = version.spec.domain

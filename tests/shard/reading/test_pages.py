@@ -11,7 +11,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.handle import shard_of
 from tidelake.model.query import AsOf, Changes
 from tidelake.model.selection import ReadOptions
-from tidelake.shard.read.pages import FIRST, PageStart, page
+from tidelake.shard.reading.pages import FIRST, PageStart, page
 
 ROW = pa.schema([("a", pa.string()), ("b", pa.int64()), ("v", pa.int64())])
 # Small parts: a page that looks for rows passes several of them.

@@ -23,9 +23,9 @@ from tidelake.model.time import Time
 from tidelake.shard.engine.lease import Lease
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read import query
-from tidelake.shard.read.unsealed import StagedStep, staged_steps
-from tidelake.shard.read.versionread import VersionRead
+from tidelake.shard.reading import query
+from tidelake.shard.reading.unsealed import StagedStep, staged_steps
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.state.core.backlog import end_of
 from tidelake.state.core.state import ShardState
 
@@ -127,7 +127,7 @@ class Reader:
 
         The first read with `staged` pins the newest version, and later ones read what was staged in it. One
         log scan, and one log write if another version is pinned. Errors as
-        `tidelake.shard.read.query.read`.
+        `tidelake.shard.reading.query.read`.
 
         Raises:
             LeaseExpired: the hold is gone.

@@ -33,17 +33,17 @@ from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.difference import differences, negated
 from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.runs.upload import normalized
-from tidelake.shard.write import committing
-from tidelake.shard.write.append import (
+from tidelake.shard.writing import committing
+from tidelake.shard.writing.append import (
     commit_floor,
     past_last,
     with_fingerprint,
     write_of,
 )
-from tidelake.shard.write.builder import BatchBuilder
-from tidelake.shard.write.replacement import check_open, check_total
-from tidelake.shard.write.uploads import Uploads, appended, remade
-from tidelake.shard.write.upserter import OldRows, Upserter
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.replacement import check_open, check_total
+from tidelake.shard.writing.uploads import Uploads, appended, remade
+from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.staging import Seen
 from tidelake.state.write.write import Appended, Exactly, already_in

@@ -26,8 +26,8 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.write.builder import BatchBuilder
-from tidelake.shard.write.mergetree import (
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.mergetree import (
     next_merge,
     runs_waiting_max,
     similar_neighbours,

@@ -22,10 +22,10 @@ from tidelake.model.time import TIME_MAX
 from tidelake.shard.engine.lease import Lease, young
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.version import Version
-from tidelake.shard.read import query
-from tidelake.shard.read.durable import DurableLease
-from tidelake.shard.read.readahead import ReadAhead
-from tidelake.shard.read.versionread import VersionRead, outgrown
+from tidelake.shard.reading import query
+from tidelake.shard.reading.durable import DurableLease
+from tidelake.shard.reading.readahead import ReadAhead
+from tidelake.shard.reading.versionread import VersionRead, outgrown
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.state.core.backlog import Limits, Span, end_of, fitting, frontier_of, spans
 from tidelake.state.core.state import ShardState

@@ -12,10 +12,10 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.write import committing
-from tidelake.shard.write.append import write_of
-from tidelake.shard.write.batch import Batch, decode_batch
-from tidelake.shard.write.uploads import Handles, Uploads, appended
+from tidelake.shard.writing import committing
+from tidelake.shard.writing.append import write_of
+from tidelake.shard.writing.batch import Batch, decode_batch
+from tidelake.shard.writing.uploads import Handles, Uploads, appended
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.narrowing import narrowed
 from tidelake.state.write.staging import Seen

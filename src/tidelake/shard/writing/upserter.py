@@ -1,7 +1,7 @@
 """Upserts from any process: takes events, returns the bytes of a batch.
 
 Owns what a worker is sent so that it can look up the old rows of its keys and store the resulting updates.
-The bytes that it returns are appended by `tidelake.shard.write.batches.append_uploaded`, at exactly the
+The bytes that it returns are appended by `tidelake.shard.writing.batches.append_uploaded`, at exactly the
 upper that they were made for: at a later upper the old rows may differ.
 """
 
@@ -35,7 +35,7 @@ from tidelake.shard.runs.gather import catch_up
 from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
-from tidelake.shard.write.builder import BatchBuilder
+from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.core.codec import encode_record
 from tidelake.state.core.state import ShardState
 from tidelake.state.spine.staged import begins_before

@@ -36,7 +36,7 @@ from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.spec import ShardPlace
-from tidelake.shard.write.batch import Batch, SentBatch
+from tidelake.shard.writing.batch import Batch, SentBatch
 from tidelake.state.core.codec import encode_record
 
 
@@ -132,7 +132,7 @@ def test_batches_of_several_writers_are_one_append():
 
 CHILD = """
 import sys, pyarrow as pa, tidelake
-from tidelake.shard.write.uploader import Uploader
+from tidelake.shard.writing.uploader import Uploader
 with tidelake.open(sys.argv[1]) as lake:
     c = lake.collection("c")
     with c.builder(0) as builder:

@@ -21,8 +21,8 @@ from tidelake.model.query import Updates
 from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.lease import Lease
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.read import query
-from tidelake.shard.read.versionread import VersionRead
+from tidelake.shard.reading import query
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.runs.read import sources_of
 from tidelake.shard.runs.scope import Source
 from tidelake.state.core.state import ShardState

@@ -18,7 +18,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.requests import Done
 from tidelake.shard.runs.upload import normalized, write_table
-from tidelake.shard.write.uploads import NOT_IN, UPLOADS_MAX, Uploads, remade
+from tidelake.shard.writing.uploads import NOT_IN, UPLOADS_MAX, Uploads, remade
 
 REFUSED = UpperMismatch(Frontier.of(0), Frontier.of(1))
 DONE = Done("in", rollup_due=False)

@@ -34,9 +34,9 @@ from tidelake.shard.engine.overlap import Background, Job
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.read import Source, rows
 from tidelake.shard.runs.upload import check_times, discard, normalized, write_rows, write_run
-from tidelake.shard.write.batch import Batch, check_frontier, warn_forgotten
-from tidelake.shard.write.ledger import Ledger
-from tidelake.shard.write.mergetree import next_merge, runs_waiting_max
+from tidelake.shard.writing.batch import Batch, check_frontier, warn_forgotten
+from tidelake.shard.writing.ledger import Ledger
+from tidelake.shard.writing.mergetree import next_merge, runs_waiting_max
 from tidelake.store.protocols import BlobStore
 
 

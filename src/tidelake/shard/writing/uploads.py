@@ -34,7 +34,7 @@ from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import discard, stored, write_table
 from tidelake.shard.upkeep.tending import admit, make_room, tend_if_due
-from tidelake.shard.write.batch import Batch, decode_batch
+from tidelake.shard.writing.batch import Batch, decode_batch
 from tidelake.state.write.write import Appended
 
 NOT_IN = (

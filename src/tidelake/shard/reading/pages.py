@@ -18,8 +18,8 @@ from tidelake.errors import UsageError
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.read import query
-from tidelake.shard.read.versionread import VersionRead
+from tidelake.shard.reading import query
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.runs.scope import KeyRange, Source
 
 _CURSOR_BYTES_MAX = 1 << 20
@@ -86,7 +86,7 @@ def page(
     seconds: float = 1.0,
     size_bytes: int = _PAGE_BYTES,
 ) -> Page:
-    """One page of the answer to a query. Errors as `tidelake.shard.read.query.read`.
+    """One page of the answer to a query. Errors as `tidelake.shard.reading.query.read`.
 
     Without a condition it costs a log scan and, for each run, the row groups that have the rows. With one, it
     reads the parts from the key on until it has enough rows, or the time is over and one more part was read.

@@ -11,7 +11,7 @@ from tables import SCHEMA
 from tidelake.config import Config
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
-from tidelake.shard.read import readahead
+from tidelake.shard.reading import readahead
 from tidelake.shard.runs import plan
 from tidelake.shard.runs.plan import run_task
 from tidelake.state.core.backlog import Limits

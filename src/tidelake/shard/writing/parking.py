@@ -27,13 +27,13 @@ from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import admit, tend_if_due
-from tidelake.shard.write.append import commit_floor, past_last
-from tidelake.shard.write.batches import check_stored
-from tidelake.shard.write.builder import BatchBuilder
-from tidelake.shard.write.committing import park
-from tidelake.shard.write.memberwrite import ContentChange, Deletion, Offered, has_times
-from tidelake.shard.write.uploads import Attempt, Uploads, remade
-from tidelake.shard.write.upsert import Difference, deleting, replacing, upserting
+from tidelake.shard.writing.append import commit_floor, past_last
+from tidelake.shard.writing.batches import check_stored
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.committing import park
+from tidelake.shard.writing.memberwrite import ContentChange, Deletion, Offered, has_times
+from tidelake.shard.writing.uploads import Attempt, Uploads, remade
+from tidelake.shard.writing.upsert import Difference, deleting, replacing, upserting
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState
 from tidelake.state.group import applying, awaiting
