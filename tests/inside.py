@@ -6,11 +6,23 @@ from typing import Any, TypeVar, cast
 
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
+from tidelake.lake.catalog.catalog import Catalog
+from tidelake.shard.engine.shard import Shard
 from tidelake.state.core.commands import Outcome
 from tidelake.state.core.state import ShardState
 from tidelake.store.url import Stores
 
 S = TypeVar("S")
+
+
+def shard(collection: Collection | Catalog) -> Shard:
+    """The shard of a collection, or that of the names of a lake."""
+    return collection._shard
+
+
+def catalog(lake: Lake) -> Catalog:
+    """The names of a lake, and the handles of its shards."""
+    return lake._catalog
 
 
 def run(collection: Collection, command: Callable[[ShardState, int], Outcome[Any]]) -> Any:

@@ -290,3 +290,16 @@ def test_a_module_with_one_importer_beside_it_says_why_it_stands_alone() -> None
     # A `*` stands for one name, so a pattern of a folder is none of the folders below.
     told = {m for m in alone for p in listed if Path(m).match(p) and m.count("/") == p.count("/")}
     assert not {*alone} - told, "put each into its importer, or tell the reason in ARCHITECTURE.md"
+
+
+def test_tests_reach_a_shard_or_the_names_of_a_lake_by_one_door() -> None:
+    door = SOURCE.parent / "tests" / "inside.py"
+    found = [
+        f"{path.relative_to(door.parent)}:{node.lineno}"
+        for path in sorted(door.parent.rglob("*.py"))
+        if path != door
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Attribute) and node.attr in {"_shard", "_catalog"}
+        if not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    ]
+    assert not found, "take inside.shard and inside.catalog"

@@ -12,6 +12,7 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from tidelake.arrangement.merge.report import SpineReport
 from tidelake.arrangement.overview import counters
@@ -116,7 +117,7 @@ def test_a_commit_that_another_process_was_before_is_a_conflict(tmp_path: Path) 
         appends = one.recorder.counts["append"]
         theirs.append(rows(2))
         # As it was known here; the methods of a collection look at the newest state first.
-        mine._shard.run(partial(advance_since, since=Frontier.of(1)))
+        inside.shard(mine).run(partial(advance_since, since=Frontier.of(1)))
         assert one.recorder.counts["commit.conflict"] == 1
         assert one.recorder.counts["append"] == appends
 

@@ -268,7 +268,10 @@ def bring_to_rest(lake):
 
 
 def _states(lake):
-    return [lake._catalog._shard.state(), *(lake.collection(name).state() for name in lake.list())]
+    return [
+        inside.shard(inside.catalog(lake)).state(),
+        *(lake.collection(name).state() for name in lake.list()),
+    ]
 
 
 def _beside(lake):

@@ -121,8 +121,8 @@ def test_a_check_takes_no_run_that_is_folded_further_than_its_batch_for_damage(t
         c.seal(4)
         c.append(at(9), upper=16)
         c.advance_since(6)
-        due = next(one for one in requests(c.state().spine, idle_policy(c._shard)) if one.positions)
-        assert Compactor(c._shard).merge(due).applied
+        due = next(one for one in requests(c.state().spine, idle_policy(inside.shard(c))) if one.positions)
+        assert Compactor(inside.shard(c)).merge(due).applied
         (batch,) = [one.batch for one in c.state().spine if len(one.batch.runs) > 1]
         assert max(part.time_upper for part in batch.parts()) == 6 and batch.bounds.since != c.since
         assert lake.fsck(["c"]).left == ()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from shards import Place
 
+import inside
 from clocks import MovedClock
 from tables import SCHEMA, rows
 from tidelake.config import Config
@@ -66,7 +67,7 @@ class Kept(Place):
 
     def collect(self, c, age_s=AGE_S):
         """Delete what is not read and old enough, as a collector does; the names."""
-        shard = c._shard
+        shard = inside.shard(c)
         doomed = shard.run(lambda s, now: collecting.doom(_aged(s, age_s), now, names_max=10**6))
         for name in doomed:
             self.stores.blobs.delete(name)

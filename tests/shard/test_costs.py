@@ -36,7 +36,7 @@ def filled(appends):
 def opened(place):
     """The counts of opening the collection in another process."""
     lake = place.lake()
-    shard_id = lake._catalog.read().shards["c"]
+    shard_id = inside.catalog(lake).read().shards["c"]
     base = dict(lake.counts)
     lake._shards.open(shard_id)
     return {name: lake.counts[name] - base.get(name, 0) for name in lake.counts}

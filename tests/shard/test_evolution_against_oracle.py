@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+import inside
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import IncompatibleSchema, InvalidUpdates
@@ -209,7 +210,7 @@ class Evolving(RuleBasedStateMachine):
         """A batch for later, under the schema of now."""
         c = self.handle(data)
         with c.builder(self.upper) as builder:
-            columns = self.versions[c._shard.known().schema_id]
+            columns = self.versions[inside.shard(c).known().schema_id]
             updates = self.drawn(data, columns)
             builder.add(table(columns, updates))
             sent = builder.finish(Frontier.of(self.upper + 2)).to_bytes()

@@ -644,12 +644,12 @@ def test_a_hold_is_extended_when_it_is_old_and_only_while_it_is_there(tmp_path):
     held = c.distributed.hold([c.distributed.plan(None, 1)], 3_600, "a job")
     opened, before = c.state().holds[held].opened_ms, commits(lake)
     place.pass_s(300)
-    assert extend_plan_hold(c._shard, held, 600) and commits(lake) == before
+    assert extend_plan_hold(inside.shard(c), held, 600) and commits(lake) == before
     place.pass_s(301)
-    assert extend_plan_hold(c._shard, held, 600) and commits(lake) == before + 1
+    assert extend_plan_hold(inside.shard(c), held, 600) and commits(lake) == before + 1
     assert c.state().holds[held].expires_ms - opened == 4_201_000
     c.distributed.release(held)
-    assert not extend_plan_hold(c._shard, held, 0) and not holds_of(c)
+    assert not extend_plan_hold(inside.shard(c), held, 0) and not holds_of(c)
 
 
 def test_a_task_whose_parts_are_gone_says_why(tmp_path):

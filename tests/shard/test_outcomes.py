@@ -254,7 +254,7 @@ def test_a_fork_in_the_middle_of_a_commit_of_another_thread_leaves_the_handle_us
     """As the worker that keeps holds commits at any time: its turn is not the child's."""
     with tidelake.open(tmp_path) as lake:
         c = lake.create("c", SCHEMA, key=["id"])
-        machine = c._shard._machine
+        machine = inside.shard(c)._machine
         entered, leave = threading.Event(), threading.Event()
 
         def slow(state, now_ms):
@@ -369,7 +369,7 @@ def test_a_merge_that_lost_its_inputs_changes_nothing_and_leaves_no_part():
     slow = place.lake().collection("c")
 
     def overtaken(tasks):
-        outputs = Workers.here(slow._shard).run(tasks)
+        outputs = Workers.here(inside.shard(slow)).run(tasks)
         if len(c.state().spine) > 1:
             assert c.merge().applied
         return outputs
@@ -407,8 +407,8 @@ def test_a_store_that_fails_right_after_a_lost_reply_leaves_the_outcome_unknown_
     c = place.lake(plan, Config(retry_deadline_s=0)).collection("c")
     c.append(rows(1))
     plan.rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}, "log.newer": {then: 1.0}}
-    known = c._shard._machine.known().state
-    c._shard.state = lambda: known  # no look at the log before the commit
+    known = inside.shard(c)._machine.known().state
+    inside.shard(c).state = lambda: known  # no look at the log before the commit
     with pytest.raises(OutcomeUnknown):
         c.append(rows(2))
     assert ids(place.lake().collection("c")) == {1: 1, 2: 1}
@@ -443,10 +443,10 @@ def test_a_merge_result_is_not_refused_on_a_stale_state():
         fresh.append(rows(n))
     inside.run(fresh, maintenance.collapse_levels)
     state = fresh.state()
-    found = everything(state.spine, idle_policy(fresh._shard))
+    found = everything(state.spine, idle_policy(inside.shard(fresh)))
     runs = [run for member in state.spine for run in member.batch.runs]
     needed = [Source.of(run, member.batch) for member in state.spine for run in member.batch.runs]
-    (task,) = between(fresh._shard.version().spec, needed, Fold(state.since), ())
+    (task,) = between(inside.shard(fresh).version().spec, needed, Fold(state.since), ())
     output = decode_run(run_merge_task(encode_record("task", task), place.stores.blobs))
     assert digest(runs) == found.inputs
     result = MergeResult(found.id, (), found.inputs, state.since, output)
@@ -492,7 +492,7 @@ def test_any_error_after_the_commit_keeps_the_parts(monkeypatch):
         def failing(*_, error=error):
             raise error
 
-        monkeypatch.setattr(c._shard._history, "_is_ours", failing)
+        monkeypatch.setattr(inside.shard(c)._history, "_is_ours", failing)
         with pytest.raises(OutcomeUnknown):
             c.append(rows(2))
         assert ids(place.lake().collection("c")) == {1: 1, 2: 1}
@@ -504,15 +504,15 @@ def test_a_writer_that_does_not_know_its_last_outcome_gives_the_number_to_no_oth
     c = place.lake(plan, Config(retry_deadline_s=0)).collection("c")
     writer = c.writer("w")
     writer.append(rows(1))
-    known = c._shard._machine.known().state
-    look, c._shard.state = c._shard.state, lambda: known
+    known = inside.shard(c)._machine.known().state
+    look, inside.shard(c).state = inside.shard(c).state, lambda: known
     plan.rates_by_operation = {
         "log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0},
         "log.newer": {Fault.UNAVAILABLE: 1.0},
     }
     with pytest.raises(OutcomeUnknown):
         writer.append(rows(2))
-    plan.rates_by_operation, c._shard.state = {}, look
+    plan.rates_by_operation, inside.shard(c).state = {}, look
     assert writer.append(rows(1), sequence=0).already  # says nothing about number 1
     with pytest.raises(UsageError, match=r"append 1 of writer 'w' is unknown: .* sequence=1"):
         writer.append(rows(3))
@@ -544,13 +544,13 @@ def test_a_writer_that_was_interrupted_does_not_know_its_last_outcome_either(mon
     place = place_with_collection()
     c = place.lake().collection("c")
     writer = c.writer("w")
-    whole = c._shard.carry_out
+    whole = inside.shard(c).carry_out
 
     def interrupted(command):
         whole(command)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(c._shard, "carry_out", interrupted)
+    monkeypatch.setattr(inside.shard(c), "carry_out", interrupted)
     with pytest.raises(KeyboardInterrupt):
         writer.append(rows(1))
     monkeypatch.undo()
@@ -586,7 +586,7 @@ def test_a_tidying_that_fails_does_not_take_the_place_of_the_answer():
     place.lake().collection("c").append(rows(1))
     timed = rows(2).append_column("_time", pa.array([0], pa.int64()))
     plan.rates_by_operation = {"blob.delete": {Fault.UNAVAILABLE: 1.0}}
-    c._shard.preview = lambda command: None  # so that the conflict is met after the upload
+    inside.shard(c).preview = lambda command: None  # so that the conflict is met after the upload
     with pytest.raises(UpperMismatch):
         c.compare_and_append(timed, 0, 1)
 
@@ -600,7 +600,7 @@ def test_heartbeats_do_not_make_a_merge_fail_nor_worth_while():
     c.append(nothing, upper=10)
 
     def beside_a_heartbeat(tasks):
-        outputs = Workers.here(c._shard).run(tasks)
+        outputs = Workers.here(inside.shard(c)).run(tasks)
         c.append(nothing, upper=20)
         return outputs
 
@@ -678,9 +678,9 @@ def test_an_append_at_commit_that_meets_a_conflict_gets_its_time_without_another
     stale = c.state()
     for n in range(3):
         other.append(rows(n))
-    look, c._shard.state = c._shard.state, lambda: stale
+    look, inside.shard(c).state = inside.shard(c).state, lambda: stale
     answer = c.append(rows(7, 8))
-    c._shard.state = look
+    inside.shard(c).state = look
     assert (answer.lower.elements, answer.upper.elements) == ((3,), (4,))
     assert [r["_time"] for r in c.updates(3, 4).read_all().to_pylist()] == [3, 3]
     assert ids(c, 2) == {0: 1, 1: 1, 2: 1} and ids(c, 3) == {0: 1, 1: 1, 2: 1, 7: 1, 8: 1}

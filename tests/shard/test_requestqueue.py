@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shards import Place
 
+import inside
 import tidelake
 from clocks import MovedClock
 from tables import SCHEMA, ids, rows
@@ -52,7 +53,7 @@ class Bay:
         self.lake = self.place.lake(config=PLAIN)
         self.c = self.lake.create("c", SCHEMA, key=["id"])
         self.c.append(rows(0))
-        self.shard = self.c._shard
+        self.shard = inside.shard(self.c)
         self.armed, self.stopped, self.go_on = False, threading.Event(), threading.Event()
         self.then = []
         self._whole = self.place.stores.log.compare_and_set
@@ -155,9 +156,9 @@ def test_handles_of_one_lake_commit_together_and_those_of_two_lakes_do_not(bay):
     bay.finish()
     assert [len(delta.steps) for delta in bay.entries()[1:]] == [1, 1, 3]
     # Each knows what was committed for it.
-    assert {handle._shard.known().seqno for handle in handles} == {4}
+    assert {inside.shard(handle).known().seqno for handle in handles} == {4}
     other = bay.place.lake().collection("c")
-    assert other._shard.group_commit is not bay.shard.group_commit
+    assert inside.shard(other).group_commit is not bay.shard.group_commit
     bay.check()
 
 
@@ -592,7 +593,7 @@ def test_threads_that_look_at_once_share_a_store_call():
     lake = place.lake()
     lake.create("c", SCHEMA, key=["id"]).append(rows(0))
     handles = [lake.collection("c") for _ in range(9)]
-    looks = handles[0]._shard.group_commit.looks
+    looks = inside.shard(handles[0]).group_commit.looks
     whole, stopped, go_on = place.stores.log.newer, threading.Event(), threading.Event()
 
     def newer(*args):
@@ -637,10 +638,10 @@ def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
     def commands(place, c, round_):
         """Appends at a commit or exactly at some time, by writers or without one."""
         for n, at, idempotency in round_:
-            spec = c._shard.version_of(c._shard.known()).spec
+            spec = inside.shard(c).version_of(inside.shard(c).known()).spec
             when = AtCommit(0) if at is None else Exactly(Frontier.of(at), Frontier.of(at + 1))
             table = normalized(spec, rows(*range(n)), 0 if at is None else at)
-            runs = write_table(spec, place.stores.blobs, c._shard.env, table)
+            runs = write_table(spec, place.stores.blobs, inside.shard(c).env, table)
             yield partial(committed, write=Write(runs, when, idempotency and IdempotencyKey(*idempotency)))
 
     answers, left = [], []
@@ -649,7 +650,7 @@ def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
         c = place.lake(config=PLAIN).create("c", SCHEMA, key=["id"])
         for name in "ab":
             c.writer(name)
-        machine, told = c._shard._machine, []
+        machine, told = inside.shard(c)._machine, []
         for round_ in rounds:
             asked = [CommitRequest(machine, command, alone=False) for command in commands(place, c, round_)]
             for part in [asked] if group_commit else [[one] for one in asked]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import inside
 import tidelake
 from inside import stores
 from tables import SCHEMA, ids, rows
@@ -95,7 +96,7 @@ def test_a_process_that_keeps_its_turn_for_too_long_stops_no_other(place, monkey
     place.theirs.append(rows(1))
     place.ours.append(rows(2))
     place.theirs.append(rows(3))
-    with stores(place.lake).locks.take(place.ours._shard.spec.shard_id, "commit") as is_ours:
+    with stores(place.lake).locks.take(inside.shard(place.ours).spec.shard_id, "commit") as is_ours:
         assert is_ours
         place.ours.append(rows(4))
     assert sorted(ids(place.ours)) == [1, 2, 3, 4]

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from shards import Place
 
+import inside
 from tables import SCHEMA, rows
 from tidelake.config import Config
 from tidelake.data.ingest.events import EventColumns
@@ -56,7 +57,7 @@ def planned(shard, version, asked):
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 @pytest.mark.parametrize("read", [streamed, split, planned])
 def test_a_read_of_a_version_has_the_schema_and_the_rows_of_that_version(collection, read, asked):
-    shard = collection._shard
+    shard = inside.shard(collection)
     version = shard.version()
     before = read(shard, version, asked)
     goes_on(collection)
@@ -64,7 +65,7 @@ def test_a_read_of_a_version_has_the_schema_and_the_rows_of_that_version(collect
 
 
 def test_what_is_written_from_a_version_has_its_schema_and_its_runs(collection):
-    shard = collection._shard
+    shard = inside.shard(collection)
 
     def made(version):
         replacements = plan_replacement(version, shard.stores.blobs, [], at=9, parallelism=1)
@@ -101,22 +102,22 @@ def test_what_happens_once_a_read_has_its_version_does_not_change_it(collection,
 
     monkeypatch.setattr(Shard, "version", version)
     assert read(collection) == before
-    assert taken[0].spec.schema_id == 0 and collection._shard.known().schema_id == 1
+    assert taken[0].spec.schema_id == 0 and inside.shard(collection).known().schema_id == 1
 
 
 def test_a_version_has_the_schemas_of_all_of_its_parts(collection):
     """The other way round: no state is newer than the schemas that it is read with."""
-    first = collection._shard.version()
+    first = inside.shard(collection).version()
     goes_on(collection)
-    later = collection._shard.version()
+    later = inside.shard(collection).version()
     assert set(first.spec.schemas) == {0} and set(later.spec.schemas) == {0, 1}
-    for version in (first, later, collection._shard.last_version()):
+    for version in (first, later, inside.shard(collection).last_version()):
         assert version.spec.seqno == version.state.seqno
         assert {part.schema_id for part in version.state.parts()} <= set(version.spec.schemas)
 
 
 def test_a_version_that_is_released_is_held_no_longer(collection):
-    lease = Lease(collection._shard, "a test", reader=True)
+    lease = Lease(inside.shard(collection), "a test", reader=True)
     version = lease.pin()
     assert collection.state().holds[lease.id].pins == (version.state.seqno,)
     version.release()

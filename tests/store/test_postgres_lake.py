@@ -401,7 +401,7 @@ class TestSecrets:
         collection = lake.create("c", SCHEMA, key=["id"])
         collection.append(at(0, 1), upper=1)
         plan = collection.distributed.plan(None, 1)
-        for thing in (plan, collection.state(), collection._shard.spec):
+        for thing in (plan, collection.state(), inside.shard(collection).spec):
             assert SECRET.encode() not in pickle.dumps(thing)
             assert SECRET not in repr(thing)
         assert SECRET not in f"{lake!r} {collection!r} {inside.stores(lake)!r} {lake.env!r}"
@@ -436,7 +436,7 @@ class TestSecrets:
 
 def test_workers_read_and_write_parts_without_the_address_of_the_log(place: Path, url: str) -> None:
     with tidelake.open(place, log=url) as lake:
-        spec = lake.collection("c")._shard.spec
+        spec = inside.shard(lake.collection("c")).spec
     code = (
         "import pickle, sys\n"
         "from tidelake.shard.engine.spec import stores_of\n"

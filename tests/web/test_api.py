@@ -6,6 +6,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+import inside
+
 pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 
@@ -272,7 +274,7 @@ def test_no_request_decodes_more_of_a_larger_collection(tmp_path, monkeypatch):
             c = lake.create("c", ROW, key=["k"])
             c.append(pa.table({"k": range(rows), "v": [f"v{k}" for k in range(rows)]}))
             c.append(pa.table({"k": [5, rows - 5], "v": ["more"] * 2}))
-            shown, schema = Api(lake, "1"), c._shard.known().schema
+            shown, schema = Api(lake, "1"), inside.shard(c).known().schema
             middle = PageStart(encode_key(pa.table({"k": [rows // 2]}), schema)[0].as_py())
             for what, given in (
                 ("lake", {}),

@@ -389,7 +389,7 @@ def test_a_crash_before_the_name_is_given_is_gone_on_from(world, other, c, monke
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(target._catalog, "set", crashed)
+        patch.setattr(inside.catalog(target), "set", crashed)
         with pytest.raises(Crash):
             world.lake().copy(target, ["c"])
     assert other.lake().list() == []
@@ -407,7 +407,7 @@ def test_a_crash_before_the_name_is_given_leaves_a_shard_that_fsck_tells(world, 
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(target._catalog, "set", crashed)
+        patch.setattr(inside.catalog(target), "set", crashed)
         with pytest.raises(Crash):
             world.lake().copy(target, ["c"])
     other.clock.ms += DAY_MS + 1
@@ -425,7 +425,7 @@ def test_a_copy_without_a_name_is_collected_also_with_the_critical_holds_of_its_
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(target._catalog, "set", crashed)
+        patch.setattr(inside.catalog(target), "set", crashed)
         with pytest.raises(Crash):
             world.lake().copy(target, ["c"])
     other.clock.ms += DAY_MS + 1

@@ -387,7 +387,7 @@ def rows_in(world, c, change):
     old = part_of(c)
     stats = StatsSettings.of(SMALL)
     writer = PartWriter(
-        c._shard.known().schema, c.domain, 0, row_group_rows=SMALL.row_group_rows, stats=stats
+        inside.shard(c).known().schema, c.domain, 0, row_group_rows=SMALL.row_group_rows, stats=stats
     )
     writer.write(change(found))
     part, data = writer.finish(old.name)
@@ -811,7 +811,7 @@ def test_a_damaged_log_of_the_catalog_is_found(world, c):
 @pytest.mark.parametrize("names", [None, ["c"]], ids=["all", "one"])
 def test_a_damaged_rollup_of_the_catalog_is_made_again(world, c, names):
     lake = world.lake()
-    lake._catalog._shard.write_rollup()
+    inside.shard(inside.catalog(lake)).write_rollup()
     [name] = world.blobs.list("catalog/rollups/")
     world.overwrite(name.name, flip)
     assert {f.kind for f in world.fsck(names).left} == {"rollup-damaged", "catalog-unreadable"}
@@ -820,7 +820,7 @@ def test_a_damaged_rollup_of_the_catalog_is_made_again(world, c, names):
 
 
 def test_an_unnamed_empty_shard_is_told_once_it_is_old_and_removed(world, c):
-    schema = c._shard.known().schema
+    schema = inside.shard(c).known().schema
     state = commands.initial("ef" * 16, TimeDomain("counter"), schema, world.clock.ms)
     assert world.log.compare_and_set("ef" * 16, None, codec.encode_state(state))
     assert world.fsck().findings == ()
@@ -842,8 +842,8 @@ def test_a_drop_that_stopped_half_way_is_told_and_finished(world, c, named):
     lake = world.lake()
     inside.run(c, drop_shard)
     if not named:
-        listing = lake._catalog.read()
-        assert lake._catalog.set(listing, "c", None)
+        listing = inside.catalog(lake).read()
+        assert inside.catalog(lake).set(listing, "c", None)
     assert "half-dropped" not in world.kinds()
     leak(world, c)
     world.clock.ms += DAY_MS + 1
@@ -857,8 +857,8 @@ def test_a_drop_that_stopped_half_way_is_told_and_finished(world, c, named):
 
 def test_a_tombstone_whose_rollup_went_before_its_log_is_told_and_finished(world, rolled):
     inside.run(rolled, drop_shard)
-    listing = world.lake()._catalog.read()
-    assert world.lake()._catalog.set(listing, "c", None)
+    listing = inside.catalog(world.lake()).read()
+    assert inside.catalog(world.lake()).set(listing, "c", None)
     world.blobs.delete(rollup_name(rolled))
     assert world.fsck().findings == ()
     world.clock.ms += DAY_MS + 1
@@ -948,7 +948,7 @@ def test_a_row_of_the_catalog_that_leads_nowhere_is_told_and_the_others_go_on(sh
     with tidelake.open(f"memory://{uuid.uuid4().hex}") as lake:
         good = lake.create("good", {"id": "int64"}, key=["id"])
         good.append(pa.table({"id": [1]}))
-        lake._catalog.set(lake._catalog.look(["bad"]), "bad", shard)
+        inside.catalog(lake).set(inside.catalog(lake).look(["bad"]), "bad", shard)
         told = {}
         assert [one.name for one in lake.collections(told.__setitem__)] == ["good"]
         assert set(told) == {"bad"}

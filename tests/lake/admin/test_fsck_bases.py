@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from upserted import check, contents, expected, tiny_world, upserted
 
+import inside
 from clocks import SetClock
 from tidelake.env import Env
 from tidelake.errors import InternalError
@@ -25,13 +26,13 @@ def c(world):
 
 def replaced(world, c, number, rows):
     """Put rows whose hash is not told in the place of those of a base."""
-    run = write_rows(c._shard.version().spec, world.blobs, Env(clock=SetClock()), rows)
+    run = write_rows(inside.shard(c).version().spec, world.blobs, Env(clock=SetClock()), rows)
     run = replace(
         run, parts=tuple(replace(part, checksum=part.checksum.partition("+")[0]) for part in run.parts)
     )
     base = [*c.state().bases][number]
     for held in (None, replace(base, runs=(run,), added=c.state().seqno + 2)):
-        c._shard.run(lambda _state, _ms, held=held: Commit(Edits(bases={base.hi: held}), None))
+        inside.shard(c).run(lambda _state, _ms, held=held: Commit(Edits(bases={base.hi: held}), None))
 
 
 def at_base(c, number):
@@ -59,14 +60,14 @@ def swapped(rows):
 def test_a_base_with_swapped_rows_is_refused_at_its_commit(world, c, number):
     base, rows = at_base(c, number)
     sound, wrong = (
-        write_rows(c._shard.version().spec, world.blobs, Env(clock=SetClock()), one)
+        write_rows(inside.shard(c).version().spec, world.blobs, Env(clock=SetClock()), one)
         for one in (rows, swapped(rows))
     )
-    c._shard.run(lambda _state, _ms: Commit(Edits(bases={base.hi: None}), None))
+    inside.shard(c).run(lambda _state, _ms: Commit(Edits(bases={base.hi: None}), None))
 
     def put_in(run):
         again = replace(base, runs=(run,), added=c.state().seqno + 1)
-        c._shard.run(lambda _state, _ms: Commit(Edits(bases={base.hi: again}), None))
+        inside.shard(c).run(lambda _state, _ms: Commit(Edits(bases={base.hi: again}), None))
 
     with pytest.raises(InternalError, match="base-keeps-rows"):
         put_in(wrong)

@@ -7,6 +7,7 @@ import uuid
 import pyarrow as pa
 import pytest
 
+import inside
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
 from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
@@ -56,7 +57,7 @@ class Yard:
 
     def left(self):
         """Intents that are not done."""
-        return self.lake()._catalog.look([], intents=True).intents
+        return inside.catalog(self.lake()).look([], intents=True).intents
 
 
 @pytest.fixture
@@ -269,19 +270,19 @@ def test_threads_that_advance_at_once_all_come_to_the_end(yard):
 def test_an_intent_that_cannot_be_read_is_damage(yard):
     lake = yard.lake()
     for what in ("{", json.dumps([1]), json.dumps({"a": 1})):
-        listing = lake._catalog.look([])
-        assert lake._catalog.intend(listing, "bad", what)
+        listing = inside.catalog(lake).look([])
+        assert inside.catalog(lake).intend(listing, "bad", what)
         with pytest.raises(CorruptionError, match="an intent of it cannot be read"):
             yard.lake().collect()
         (key,) = yard.left()
-        lake._catalog.done(key)
+        inside.catalog(lake).done(key)
 
 
 def test_upkeep_finishes_what_was_decided(yard):
     lake = yard.lake()
-    listing = lake._catalog.look(["a"])
+    listing = inside.catalog(lake).look(["a"])
     what = json.dumps({listing.shards["a"]: [3]})
-    assert lake._catalog.intend(listing, "left", what)
+    assert inside.catalog(lake).intend(listing, "left", what)
     with lake.upkeep(interval_s=0.001) as upkeep:
         upkeep._tidied_s -= 1e9
         for _ in range(10_000):

@@ -635,7 +635,7 @@ def test_an_erasure_that_waits_is_carried_out_in_a_group():
     c = site.filled(6)
     lake = site.lake()
     lake.create("d", SCHEMA, key=["id"])
-    ask(c._shard, "e", Erasure("x", 1, 5, (b"\x01\x80" + b"\0" * 6 + b"\x03",)))
+    ask(inside.shard(c), "e", Erasure("x", 1, 5, (b"\x01\x80" + b"\0" * 6 + b"\x03",)))
     lake.write({"c": rows(4, v="g"), "d": rows(3)})
     with pytest.raises(UsageError, match="are being erased"):
         lake.fork("c", "f")
@@ -854,7 +854,7 @@ def snapshots(c):
 def test_the_check_tells_what_is_pending_and_what_is_still_stored():
     site = Site()
     c = site.filled(6)
-    ask(c._shard, "e", Erasure("ticket", 1, 5, (b"\x01\x80" + b"\0" * 6 + b"\x03",)))
+    ask(inside.shard(c), "e", Erasure("ticket", 1, 5, (b"\x01\x80" + b"\0" * 6 + b"\x03",)))
     (found,) = site.lake().fsck().findings
     assert (found.kind, found.note) == ("erasure-pending", False) and "1 keys (ticket)" in found.message
     c.maintain()

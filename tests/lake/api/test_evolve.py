@@ -351,7 +351,7 @@ def test_a_merge_that_was_begun_under_an_older_schema_goes_on_under_the_newest(t
             table = pa.concat_tables(at(time, *range(60), v=v * 30) for v in "abc")
             c.append(table)
         before = sorted(row[0] for row in rows(c))
-        shard = c._shard
+        shard = inside.shard(c)
         shard.run(collapse_levels)
         asked = everything(shard.known().spine, Policy(16, 1), shard.known().spine.next_id)
 

@@ -547,7 +547,7 @@ def test_hundreds_of_collections_cost_no_more_each_than_a_few():
     costs = [calls(lambda n=n: lake.create(f"c{n:03}", SCHEMA, key=["id"])) for n in range(600)]
     # The catalog's runs are merged, and folded now and then: a create reads a few, however many names.
     assert max(costs) <= 2 * max(costs[:100]) + 8
-    runs = sum(len(item.batch.runs) for item in lake._catalog._shard.state().spine)
+    runs = sum(len(item.batch.runs) for item in inside.shard(inside.catalog(lake)).state().spine)
     assert runs <= 17
     assert lake.list() == [f"c{n:03}" for n in range(600)]
     assert calls(lake.list) <= 3 * runs + 2
@@ -617,10 +617,10 @@ def test_the_catalog_is_read_again_when_others_delete_what_they_have_folded():
 
     def meanwhile(name):
         if name.startswith("catalog/parts/") and not collected:
-            catalog = world.lake()._catalog
+            catalog = inside.catalog(world.lake())
             collected.append(name)
-            catalog._shard.advance_since(catalog._shard.state().upper.just_before())
-            Maintainer(catalog._shard).merge_all()
+            inside.shard(catalog).advance_since(inside.shard(catalog).state().upper.just_before())
+            Maintainer(inside.shard(catalog)).merge_all()
             world.clock.ms += 1
             assert catalog.collect().blobs
         return reading(name)

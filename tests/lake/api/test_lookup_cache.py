@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from shards import Place
 
+import inside
 import tidelake
 from tidelake.config import MIB, Config
 from tidelake.data.kernel.types import schema_from_arrow, update_schema
@@ -305,7 +306,7 @@ def test_a_merged_part_takes_the_room_of_its_own_collection(tmp_path):
 
 def is_kept(c):
     """Whether all parts of a collection are in the cache."""
-    spec = c._shard.version().spec
+    spec = inside.shard(c).version().spec
     parts = [part for member in c.state().spine for part in member.batch.parts()]
     return all(part_caches().unpacked.has(cache.identity(spec, part)) for part in parts)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from lakes import place_of
 
+import inside
 import tidelake
 from tables import SCHEMA, contents, rows
 from tidelake.cli.main import cli
@@ -98,7 +99,7 @@ def test_a_long_read_writes_nothing_also_if_a_rollup_is_due(tmp_path):
         for number, batch in enumerate(c.snapshot()):
             if not number % 50:
                 # As the renewer does when the read has taken long.
-                c._shard.renewer.look()
+                inside.shard(c).renewer.look()
             found += batch.num_rows
         assert found == 4800
         # What would change nothing meets the rollup, too.

@@ -90,6 +90,7 @@ CALLS = {
     "Lake.stage": lambda lake: lake.stage({"c": rows(3, _time=pa.array([9]))}),
     "Lake.write": lambda lake: lake.write({"c": rows(3)}),
     "Lake.sql": lambda lake: lake.sql("SELECT * FROM c").read_all(),
+    "Lake.view": lambda lake: lake.view("v", "SELECT id FROM c"),
     "Lake.group_writer": lambda lake: lake.group_writer("c", "w"),
     "Lake.same_collection": lambda lake: lake.same_collection(MADE["id"], "c"),
     "Tail.begin": lambda t: t.begin(),
@@ -259,7 +260,7 @@ def test_a_command_that_was_begun_is_finished_and_answered_before_the_lake_is_cl
     assert slow.reached.wait(60)
     # One that waits in the line of the same shard was let in, too.
     waiting, waited = thread(lambda: c.append(rows(2)))
-    while c._shard.group_commit.commits._lines.get().count() < 2:
+    while inside.shard(c).group_commit.commits._lines.get().count() < 2:
         pass
     closing, closed = thread(lake.close)
     while not lake._guard._shut:

@@ -172,7 +172,7 @@ def commands_of(c):
         "maintain now": lambda: c.maintain(thorough=False),
         "collect": lambda: c.collect(thorough=True),
         "merge": c.merge,
-        "rollup": c._shard.write_rollup,
+        "rollup": inside.shard(c).write_rollup,
         "state": c.state,
     }
     return told, neutral
@@ -244,7 +244,7 @@ def test_opening_a_tombstone_whose_objects_are_going_is_no_damage(site):
 
 
 def test_nothing_is_committed_on_a_tombstone(site):
-    shard = site.c._shard
+    shard = inside.shard(site.c)
     shard.known()
     site.lake()._leftovers.ending(site.id).drop()
     head = site.stores.log.head(site.id).seqno
@@ -361,7 +361,7 @@ def test_two_droppers_at_once_both_come_to_an_end(site):
 def shard_without_name(site):
     """The leftovers of a process that dies after it has made a shard, before the shard has a name."""
     spec = ShardSpec(
-        "memory://x", uuid.uuid4().hex, site.c.domain, 0, {0: site.c._shard.known().schema}, CONFIG
+        "memory://x", uuid.uuid4().hex, site.c.domain, 0, {0: inside.shard(site.c).known().schema}, CONFIG
     )
     return Shard.create(site.stores, Env(clock=site.clock), spec)
 
@@ -395,15 +395,15 @@ def test_a_collection_without_writes_stays_however_old_it_is(site):
 def test_a_creator_that_wakes_up_late_loses_no_row(site):
     """Its shard was taken for a lost one while it slept: it may not acknowledge anything."""
     lake = site.lake()
-    whole = lake._catalog.set
+    whole = inside.catalog(lake).set
 
     def slept(*args):
-        lake._catalog.set = whole
+        inside.catalog(lake).set = whole
         site.later(CONFIG.upload_age_s)
         assert site.lake().collect() == Removed(1)
         return whole(*args)
 
-    lake._catalog.set = slept
+    inside.catalog(lake).set = slept
     with pytest.raises(CollectionDropped, match="'late'"):
         lake.create("late", SCHEMA, key=["id"])
     assert site.lake().list() == ["c", "other"]
@@ -414,23 +414,23 @@ def test_a_creator_that_wakes_up_late_loses_no_row(site):
 def test_a_name_that_is_given_after_a_tidier_has_looked_is_not_acknowledged(site):
     """The tidier takes the shard of a creator that slept for a lost one, by names that are old by then."""
     lake, tidier = site.lake(), site.lake()
-    name, read, named = lake._catalog.set, tidier._catalog.read, []
+    name, read, named = inside.catalog(lake).set, inside.catalog(tidier).read, []
 
     def slept(*args):
-        lake._catalog.set = name
+        inside.catalog(lake).set = name
         site.later(CONFIG.upload_age_s)
 
         def looked():
-            tidier._catalog.read = read
+            inside.catalog(tidier).read = read
             listing = read()
             named.append(name(*args))
             return listing
 
-        tidier._catalog.read = looked
+        inside.catalog(tidier).read = looked
         assert tidier._leftovers.tombstones() == Removed(1)
         return named[0]
 
-    lake._catalog.set = slept
+    inside.catalog(lake).set = slept
     with pytest.raises(CollectionDropped, match="'late'"):
         lake.create("late", SCHEMA, key=["id"])
     assert named == [True] and site.lake().list() == ["c", "other"]
@@ -457,11 +457,11 @@ def test_the_catalog_is_collected_as_well(site):
     lake = site.lake()
     for n in range(60):
         lake.create(f"x{n}", pa.schema([pa.field("id", pa.int64())]), key=["id"])
-    state = lake._catalog._shard.state()
+    state = inside.shard(inside.catalog(lake)).state()
     assert state.garbage
     site.later(CONFIG.garbage_age_s)
     lake.collect()
-    left = lake._catalog._shard.state().garbage
+    left = inside.shard(inside.catalog(lake)).state().garbage
     assert not left.keys() & state.garbage.keys()
     assert len(site.lake().list()) == 62
 
@@ -489,15 +489,15 @@ def test_a_copy_without_writes_loses_no_row_when_the_catalog_is_lost(site):
 
 def test_a_copy_whose_name_is_given_too_late_is_not_acknowledged_and_leaves_nothing(site):
     before, lake = site.objects(), site.lake()
-    whole = lake._catalog.set
+    whole = inside.catalog(lake).set
 
     def slept(*args):
-        lake._catalog.set = whole
+        inside.catalog(lake).set = whole
         site.later(2 * CONFIG.upload_age_s)
         assert site.lake().collect().shards == 1
         return whole(*args)
 
-    lake._catalog.set = slept
+    inside.catalog(lake).set = slept
     with pytest.raises(CollectionDropped, match="'copy' was dropped"):
         site.lake().copy(lake, ["c"], as_name="copy")
     assert "copy" not in site.lake().list()
@@ -535,12 +535,12 @@ def test_a_list_that_slept_while_others_tidied_the_catalog_is_read_again(site):
         lake.create(f"x{n}", SCHEMA, key=["id"])
 
     def slept():
-        shard = lake._catalog._shard
+        shard = inside.shard(inside.catalog(lake))
         Maintainer(shard).merge_all()
         site.later(CONFIG.garbage_age_s)
         assert Collector(shard).run().blobs
 
-    late._catalog._shard.state()
+    inside.shard(inside.catalog(late)).state()
     whole = site.stores.blobs.open
 
     def opened(name):
@@ -579,7 +579,7 @@ def test_a_copy_that_slept_before_its_log_was_made_is_given_up(site, monkeypatch
 
 def test_a_claim_on_the_catalog_ends_with_the_process_that_had_it(site):
     """Only this maintains the catalog of an idle lake, and what a claim has recorded stays with it."""
-    shard = site.lake()._catalog._shard
+    shard = inside.shard(inside.catalog(site.lake()))
     request = request_of(list(shard.state().spine)[:1])
     claim = partial(maintenance.claim_merge, request=request, runner="gone", lease_ms=1_000, cuts=())
     assert shard.run(claim).claim is not None

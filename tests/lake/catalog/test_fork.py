@@ -519,14 +519,14 @@ def test_a_forker_that_wakes_up_late_harms_nothing_and_is_told(delta, number, me
 
 def test_a_name_that_is_taken_meanwhile_leaves_nothing_of_the_fork(delta):
     lake = delta.lake()
-    whole = lake._catalog.set
+    whole = inside.catalog(lake).set
 
     def taken(*args):
-        lake._catalog.set = whole
+        inside.catalog(lake).set = whole
         delta.lake().create("fix", SCHEMA, key=["id"]).append(rows(1))
         return whole(*args)
 
-    lake._catalog.set = taken
+    inside.catalog(lake).set = taken
     with pytest.raises(CollectionExists, match="'fix' exists"):
         lake.fork("c", "fix")
     assert not delta.c.state().forks

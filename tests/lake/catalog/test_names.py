@@ -9,6 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+import inside
 from clocks import SetClock
 from inside import replaceable
 from tables import SCHEMA, contents, rows
@@ -178,7 +179,7 @@ def test_threads_that_swap_and_rename_at_once_lose_no_collection(harbour):
     def looks():
         lake = harbour.lake()
         while not stop.is_set():
-            shards = lake._catalog.read().shards
+            shards = inside.catalog(lake).read().shards
             seen.append(shards)
             assert len(set(shards.values())) == 4 == len(shards)
             lake.collection("a").snapshot()
@@ -249,13 +250,13 @@ def test_a_name_whose_drop_has_not_come_to_its_end_can_be_made_again(harbour):
 
 def test_a_drop_takes_no_name_from_the_collection_that_was_made_again_beside_it(harbour):
     lake = harbour.made(a=1)
-    whole = lake._catalog.unname
+    whole = inside.catalog(lake).unname
 
     def late(*args):
         harbour.lake().create("a", SCHEMA, key=["id"], allow_recreate=True).append(rows(7))
         return whole(*args)
 
-    lake._catalog.unname = late
+    inside.catalog(lake).unname = late
     assert lake.drop("a") is False
     assert harbour.names() == {"a": 7}
 
@@ -305,17 +306,17 @@ def test_collection_and_fsck_leave_alone_what_is_renamed_beside_them(harbour):
 
 def test_fsck_tells_nothing_of_a_collection_that_is_renamed_and_dropped_before_its_turn(harbour):
     lake = harbour.made(a=1, b=2)
-    listed = lake._catalog.read
+    listed = inside.catalog(lake).read
 
     def before_its_turn():
-        lake._catalog.read = listed
+        inside.catalog(lake).read = listed
         found = listed()
         other = harbour.lake()
         other.rename("b", "c")
         other.drop("c")
         return found
 
-    lake._catalog.read = before_its_turn
+    inside.catalog(lake).read = before_its_turn
     report = lake.fsck()
     assert report.clean and report.collections == 1
 
@@ -341,19 +342,19 @@ def test_a_copy_of_what_is_renamed_meanwhile_is_whole(harbour):
 def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour):
     lake, target = harbour.made(a=1), Harbour()
     into = target.lake()
-    whole = into._catalog.set
+    whole = inside.catalog(into).set
 
     def renamed_too(listing, name, shard_id):
         """A process that read the names before it had one ends the copy, and another one renames it."""
-        into._catalog.set = whole
+        inside.catalog(into).set = whole
         done = whole(listing, name, shard_id)
         target.clock.ms += int(2 * CONFIG.upload_age_s * 1000)
         assert target.lake()._leftovers.ending(shard_id).abandon(target.clock.ms)
-        found = into._catalog.look([name])
-        assert into._catalog.set_all(found, {name: None, "elsewhere": found.shards[name]})
+        found = inside.catalog(into).look([name])
+        assert inside.catalog(into).set_all(found, {name: None, "elsewhere": found.shards[name]})
         return done
 
-    into._catalog.set = renamed_too
+    inside.catalog(into).set = renamed_too
     with pytest.raises(CollectionDropped):
         lake.copy(into, ["a"], as_name="copy")
     target.lake().collect()
@@ -364,7 +365,7 @@ def test_a_name_that_is_given_while_its_shard_is_being_removed_leads_to_nothing_
     """Removing a shard without a name finds a name that it got since, and refuses one that comes."""
     lake, target = harbour.made(a=1), Harbour()
     into = target.lake()
-    catalog, whole, rule_out = into._catalog, into._catalog.set, Catalog.rule_out
+    catalog, whole, rule_out = inside.catalog(into), inside.catalog(into).set, Catalog.rule_out
 
     def stalled(listing, name, shard_id):
         catalog.set = whole
@@ -373,9 +374,11 @@ def test_a_name_that_is_given_while_its_shard_is_being_removed_leads_to_nothing_
 
         def named_before(shard):
             done.append(whole(listing, name, shard_id))
-            rule_out(remover._catalog, shard)
+            rule_out(inside.catalog(remover), shard)
 
-        remover._catalog.rule_out = named_before if is_first else partial(rule_out, remover._catalog)
+        inside.catalog(remover).rule_out = (
+            named_before if is_first else partial(rule_out, inside.catalog(remover))
+        )
         assert remover.collect().shards == 1
         return done[0] if is_first else whole(listing, name, shard_id)
 
@@ -393,7 +396,7 @@ def test_a_name_that_is_given_while_its_shard_is_being_removed_leads_to_nothing_
 
 def fill(lake, count):
     """Name so many shards that are nowhere: only the list of names is looked at."""
-    catalog = lake._catalog
+    catalog = inside.catalog(lake)
     assert catalog.set_all(catalog.read(), {f"n{n:06}": uuid.uuid4().hex for n in range(count)})
 
 
@@ -433,7 +436,7 @@ def test_names_that_others_change_are_found_and_an_unchanged_catalog_is_not_read
 
 
 def test_an_intent_that_is_done_is_kept_by_no_process(harbour):
-    here, there = harbour.made(a=1)._catalog, harbour.lake()._catalog
+    here, there = inside.catalog(harbour.made(a=1)), inside.catalog(harbour.lake())
     assert here.intend(here.look(["a"]), "x", "what")
     ((key, what),) = here.look([], intents=True).intents.items()
     assert (what, there.look([], intents=True).intents) == ("what", {key: "what"})
@@ -502,20 +505,20 @@ def test_a_hundred_thousand_names_that_were_dropped_are_a_short_row_each(harbour
     """They are remembered for ever, so that none comes back by accident. No command reads them all."""
     lake = harbour.made(kept=1)
     fill(lake, 100_000)
-    catalog = lake._catalog
+    catalog = inside.catalog(lake)
     listing = catalog.read()
     gone = {name: None for name in listing.shards if name != "kept"}
     assert len(gone) == 100_000 and catalog.set_all(listing, gone)
     for n in range(12):
         lake.create(f"x{n}", SCHEMA, key=["id"])
         lake.drop(f"x{n}")
-    state = catalog._shard.state()
+    state = inside.shard(catalog).state()
     # At most what came, went, and is there now, and a base; the shards' random ids take most of it.
     assert sum(part.rows for part in state.parts()) <= 4 * 100_000 + 200
     assert sum(part.size_bytes for part in state.parts()) <= 60 * 100_000
-    catalog._shard.advance_since(state.upper.just_before())
-    Maintainer(catalog._shard).merge_all()
-    state = catalog._shard.state()
+    inside.shard(catalog).advance_since(state.upper.just_before())
+    Maintainer(inside.shard(catalog)).merge_all()
+    state = inside.shard(catalog).state()
     assert sum(part.rows for part in state.parts()) <= 100_000 + 200
     assert sum(part.size_bytes for part in state.parts()) <= 10 * 100_000
     again = harbour.lake()

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, contents, rows
@@ -198,7 +199,7 @@ def test_a_change_that_a_crash_left_half_told_is_finished_by_the_next_process():
         if not plan.is_crashed:
             break
         (site.lake().collect if n % 2 else site.lake().collections)()
-        wanted_ms = site.lake()._catalog.agreed().upload_age_ms
+        wanted_ms = inside.catalog(site.lake()).agreed().upload_age_ms
         made.add(wanted_ms)
         for name in ("c", "d"):
             known = site.lake()._shards.open(site.lake().id_of(name)).known()
@@ -217,7 +218,7 @@ def test_what_cannot_be_told_is_said_and_told_later(site, c):
     assert c.state().agreed.upload_age_ms == AS_MADE.upload_age_ms
     site.lake().collect()
     assert c.state().agreed.upload_age_ms == 5_000
-    assert site.lake()._catalog.agreed().told
+    assert inside.catalog(site.lake()).agreed().told
 
 
 def _away():
@@ -226,13 +227,13 @@ def _away():
 
 def test_a_collection_that_was_made_while_settings_were_changed_has_them(site, c):
     maker, changer = site.lake(), site.lake()
-    whole = maker._catalog.set
+    whole = inside.catalog(maker).set
 
     def late(*args):
         changer.settings(upload_age_s=5)
         return whole(*args)
 
-    maker._catalog.set = late
+    inside.catalog(maker).set = late
     made = maker.create("late", SCHEMA, key=["id"])
     assert made.state().agreed.upload_age_ms == 5_000
     assert made.state().upper == Frontier.of(0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, rows
@@ -89,7 +90,7 @@ def test_an_upgrade_that_a_crash_left_half_done_is_finished_by_the_next_process(
         if not plan.is_crashed:
             break
         (site.lake().collect if n % 2 else site.lake().collections)()
-        wanted = site.lake()._catalog.agreed().format
+        wanted = inside.catalog(site.lake()).agreed().format
         made.add(wanted)
         for name in ("c", "d"):
             assert site.lake()._shards.open(site.lake().id_of(name)).known().agreed.format == wanted

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from together import AGE_S, QUIET, Places, at, rows, totals
 
+import inside
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.errors import (
     InvalidUpdates,
@@ -38,7 +39,9 @@ def lake(places):
 
 def awaiting(lake, *names):
     return [
-        one for name in names for one, _ in lake.collection(name)._shard.version().state.staged.awaiting()
+        one
+        for name in names
+        for one, _ in inside.shard(lake.collection(name)).version().state.staged.awaiting()
     ]
 
 

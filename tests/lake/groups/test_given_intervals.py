@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from together import QUIET, Places, at, rows, totals
 
+import inside
 from tests.doubles.faults import Fault, FaultPlan
 from tidelake.errors import (
     OutcomeUnknown,
@@ -37,7 +38,7 @@ def uppers(lake):
 
 
 def awaiting(lake):
-    shards = [lake.collection(name)._shard for name in NAMES]
+    shards = [inside.shard(lake.collection(name)) for name in NAMES]
     return [one for shard in shards for one, _ in shard.version().state.staged.awaiting()]
 
 

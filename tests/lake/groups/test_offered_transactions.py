@@ -40,7 +40,9 @@ def lake(places):
 
 def awaiting(lake, *names):
     return [
-        one for name in names for one, _ in lake.collection(name)._shard.version().state.staged.awaiting()
+        one
+        for name in names
+        for one, _ in inside.shard(lake.collection(name)).version().state.staged.awaiting()
     ]
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from together import ACCOUNTS, AGE_S, QUIET, Places, at, rows, totals
 
+import inside
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.errors import (
     AlreadyTaken,
@@ -52,7 +53,9 @@ def grouped(places, **env):
 
 def awaiting(lake, *names):
     return [
-        one for name in names for one, _ in lake.collection(name)._shard.version().state.staged.awaiting()
+        one
+        for name in names
+        for one, _ in inside.shard(lake.collection(name)).version().state.staged.awaiting()
     ]
 
 
@@ -162,7 +165,7 @@ def test_what_works_alone_works_in_a_group_with_the_same_answers(lake, name):
     alone, member = lake.collection("c"), lake.collection("a")
     write, found = WRITES[name], []
     for collection in (alone, member):
-        collection._shard.title = "it"
+        inside.shard(collection).title = "it"
         found.append((told(write, collection), collection.upper, collection.writers()))
     assert found[0] == found[1]
     assert isinstance(found[0][0], tuple) is False

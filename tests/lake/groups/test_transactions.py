@@ -50,7 +50,9 @@ def lake(places):
 def awaiting(lake, *names):
     """What is staged and undecided."""
     return [
-        one for name in names for one, _ in lake.collection(name)._shard.version().state.staged.awaiting()
+        one
+        for name in names
+        for one, _ in inside.shard(lake.collection(name)).version().state.staged.awaiting()
     ]
 
 
@@ -584,7 +586,7 @@ def test_what_was_begun_before_a_collection_left_and_came_back_is_begun_anew(lak
 
 def test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back(lake):
     lake.write({"a": rows(1, v=1), "b": rows(1, v=-1)})
-    a = lake.collection("a")._shard
+    a = inside.shard(lake.collection("a"))
     group = a.group(a.state().group)
     view = deciding.view(group.state(), a.spec.shard_id)
     group.run(lambda s, n: joining.retire(s, n, a.spec.shard_id, view.admitted))
@@ -597,7 +599,7 @@ def test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back(lake)
 
 def test_a_leave_that_ended_half_way_is_finished_by_the_next_writer(lake):
     lake.write({"a": rows(1, v=1), "b": rows(1, v=-1)})
-    a = lake.collection("a")._shard
+    a = inside.shard(lake.collection("a"))
     group = a.group(a.state().group)
     admitted = group.state().memberships[a.spec.shard_id].admitted
     group.run(lambda s, n: joining.retire(s, n, a.spec.shard_id, admitted))
@@ -610,7 +612,7 @@ def test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written(place
     group = lake.collection("a").state().group
     lake.leave("a")
     assert group not in set(inside.stores(lake).log.keys())
-    b = lake.collection("b")._shard
+    b = inside.shard(lake.collection("b"))
     b.run(lambda s, n: joining.join(s, n, group, 1, s.seqno))
     assert lake.collection("b").upper == F(0)
     other = places.process()
@@ -627,7 +629,7 @@ def test_a_group_whose_log_is_lost_is_told_of_when_something_awaits_it(lake):
 
 def test_a_collection_of_a_group_that_does_not_know_it_is_read_and_taken_in(lake):
     lake.write({"a": rows(1)})
-    b = lake.collection("b")._shard
+    b = inside.shard(lake.collection("b"))
     b.run(lambda s, n: joining.join(s, n, lake.collection("a").state().group, 1, s.seqno))
     assert lake.collection("b").upper == F(0)
     assert lake.leave("b")
@@ -639,7 +641,7 @@ def test_a_collection_of_a_group_that_does_not_know_it_is_read_and_taken_in(lake
 def test_maintenance_never_forgets_a_collection_that_joins_beside_it(lake):
     """Tidying looks at a collection that is not in yet; that joins, and is written to, at the next calls."""
     lake.write({"a": rows(1, v=0), "c": rows(1, v=0)})
-    a, b = (lake.collection(name)._shard for name in "ab")
+    a, b = (inside.shard(lake.collection(name)) for name in "ab")
     group = lake._groups._open(a.state().group)
     admitted = group.run(lambda s, n: joining.admit(s, n, (b.spec.shard_id,)))
     lake._groups.tidy(group)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from tidelake.config import Config
 from tidelake.data.part import scan
@@ -96,7 +97,7 @@ def test_a_reader_that_pauses_has_few_rows_ahead_and_leaves_no_thread(
 def test_damage_of_any_row_group_ends_the_read(cpus_: int, tmp_path: Path) -> None:
     c = made(tmp_path)
     pa.set_cpu_count(cpus_)
-    (part,) = c._shard.version().state.parts()
+    (part,) = inside.shard(c).version().state.parts()
     (path,) = tmp_path.rglob(f"*{part.name}*")
     data = path.read_bytes()
     with path.open("rb") as file:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from tidelake.config import Config
 from tidelake.model.frontier import Frontier
@@ -68,29 +69,29 @@ def test_updates_keep_their_own_times(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_rows_outside_the_bounds_of_their_batch_are_dropped_by_their_times(tmp_path: Path) -> None:
     c = made(tmp_path)
-    version = c._shard.version()
+    version = inside.shard(c).version()
     (source,) = read.sources_of(version.state, AsOf(5))[0]
     for upper, count in ((5, 0), (6, 20)):
         cut = replace(source, run=replace(source.run, truncated=True), upper=Frontier.of(upper))
-        found = read.rows(version.spec, c._shard.stores.blobs, [cut], AsOf(7))
+        found = read.rows(version.spec, inside.shard(c).stores.blobs, [cut], AsOf(7))
         assert sum(batch.num_rows for batch in found) == count
 
 
 def test_rows_that_are_taken_away_are_judged_by_their_times(tmp_path: Path) -> None:
     c = made(tmp_path)
-    version = c._shard.version()
+    version = inside.shard(c).version()
     (source,) = read.sources_of(version.state, AsOf(5))[0]
     for upto, diffs in ((4, []), (5, [-1] * 20)):
         taken = [replace(source, less=upto)]
-        found = list(read.rows(version.spec, c._shard.stores.blobs, taken, AsOf(5)))
+        found = list(read.rows(version.spec, inside.shard(c).stores.blobs, taken, AsOf(5)))
         assert [diff for batch in found for diff in batch.column("_diff").to_pylist()] == diffs
 
 
 def test_a_run_that_the_query_does_not_ask_for_is_not_taken_for_the_answer(tmp_path: Path) -> None:
     c = made(tmp_path)
-    version = c._shard.version()
+    version = inside.shard(c).version()
     (source,) = read.sources_of(version.state, AsOf(5))[0]
     everything = Updates(Frontier.of(0), Frontier())
     for query, count in ((AsOf(4), 0), (Changes(5, 6), 0), (Changes(4, 5), 20), (everything, 20)):
-        found = read.rows(version.spec, c._shard.stores.blobs, [source], query)
+        found = read.rows(version.spec, inside.shard(c).stores.blobs, [source], query)
         assert sum(batch.num_rows for batch in found) == count

@@ -34,7 +34,7 @@ WRITES = ("log.compare_and_set", "log.truncate", "log.delete", "blob.put", "blob
 
 
 def calls(c, *operations):
-    return sum(c._shard.env.recorder.counts[name] for name in operations)
+    return sum(inside.shard(c).env.recorder.counts[name] for name in operations)
 
 
 def open_hold(c, hold_id="slow", **more):
@@ -43,7 +43,7 @@ def open_hold(c, hold_id="slow", **more):
 
 def leak(c, value=-1):
     """What a process uploads that dies before it appends: the names of the parts."""
-    shard = c._shard
+    shard = inside.shard(c)
     table = rows(value).append_column("_time", [[0]]).append_column("_diff", [[1]])
     runs = write_table(
         shard.version_of(shard.known()).spec, shard.stores.blobs, shard.env, table.cast(c.update_schema)
@@ -84,10 +84,10 @@ def test_maintenance_of_an_idle_shard_comes_to_rest_and_writes_nothing_more():
     world.check_clean()
     c = world.process()
     c.maintain()
-    costs = dict(c._shard.env.recorder.counts)
+    costs = dict(inside.shard(c).env.recorder.counts)
     for _ in range(5):
         assert not c.maintain().collected.total
-    counts = c._shard.env.recorder.counts
+    counts = inside.shard(c).env.recorder.counts
     assert {name for name in counts if counts[name] != costs.get(name, 0)} <= {
         "log.newer",
         "log.newer.entries",
@@ -101,7 +101,7 @@ def test_maintenance_of_an_idle_shard_comes_to_rest_and_writes_nothing_more():
 
 def test_the_log_is_truncated_to_the_oldest_rollup_that_is_left():
     world = World(config=replace(CONFIG, rollup_bytes_min=10**6))
-    shard = world.c._shard
+    shard = inside.shard(world.c)
     for _ in range(3):
         world.append()
         shard.write_rollup()
@@ -308,7 +308,7 @@ def test_what_a_merge_that_is_under_way_has_recorded_stays():
         if len(done) == 2:
             raise SimulatedCrash("in a merge")
         done.append(tasks)
-        return Workers.here(c._shard).run(tasks)
+        return Workers.here(inside.shard(c)).run(tasks)
 
     with pytest.raises(SimulatedCrash):
         c.merge(Workers(dies))
@@ -325,7 +325,7 @@ def test_what_a_merge_that_is_under_way_has_recorded_stays():
 def test_a_stalled_writer_of_rollups_adds_nothing_old():
     world = World(3)
     slow = world.process()
-    rollup = slow._shard._history.write_rollup(slow.state())
+    rollup = inside.shard(slow)._history.write_rollup(slow.state())
     name = names.rollup(world.id, rollup.seqno, rollup.id)
     world.append()
     inside.write_rollup(world.c)
@@ -339,7 +339,7 @@ def test_a_stalled_writer_of_rollups_adds_nothing_old():
 def test_a_rollup_that_is_about_to_be_added_stays():
     world = World(3)
     slow = world.process()
-    rollup = slow._shard._history.write_rollup(slow.state())
+    rollup = inside.shard(slow)._history.write_rollup(slow.state())
     world.process().collect(thorough=True)
     assert inside.run(slow, partial(commands.add_rollup, rollup=rollup)) is True
     world.check_readable()
@@ -348,7 +348,7 @@ def test_a_rollup_that_is_about_to_be_added_stays():
 def test_a_rollup_whose_writer_died_goes_also_if_no_newer_one_is_due():
     world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
     slow = world.process()
-    rollup = slow._shard._history.write_rollup(slow.state())
+    rollup = inside.shard(slow)._history.write_rollup(slow.state())
     world.later(UPLOAD_S + 1)
     world.process().collect(thorough=True)
     assert names.rollup(world.id, rollup.seqno, rollup.id) not in world.stored()
@@ -375,7 +375,7 @@ def messy():
     world.process().collect(thorough=True)
     world.append()
     inside.write_rollup(world.c)
-    rollup = world.c._shard._history.write_rollup(world.c.state())
+    rollup = inside.shard(world.c)._history.write_rollup(world.c.state())
     world.append()
     inside.write_rollup(world.c)
     assert rollup.seqno < world.c.state().rollup.seqno
@@ -524,7 +524,7 @@ def test_a_collector_whose_shard_is_dropped_meanwhile_ends_quietly(operation, nu
 
 def test_appends_collect_a_little_if_no_other_process_does():
     world = World()
-    config = world.c._shard.spec.config
+    config = inside.shard(world.c).spec.config
     busy = world.process(
         config=type(CONFIG)(garbage_age_s=GARBAGE_S, inline_part_bytes=0, merge_inputs_min=2)
     )
@@ -547,7 +547,7 @@ def test_an_append_looks_for_garbage_now_and_then_only():
     c, asked = world.process(), []
     garbage = c.state().garbage
     assert len(garbage) > 100
-    collector = Collector(c._shard)
+    collector = Collector(inside.shard(c))
     plain = collecting.doom
 
     def watched(*args, **more):
@@ -588,7 +588,7 @@ def test_opening_while_others_collect_starts_over(operation, number, rollups):
     for _ in range(rollups):
         inside.write_rollup(world.c)
     lake = world.place.lake(config=CONFIG, clock=world.clock)
-    shard_id = lake._catalog.read().shards["c"]
+    shard_id = inside.catalog(lake).read().shards["c"]
     store = world.place.stores.blobs if operation == "get" else world.place.stores.log
     with before(store, operation, partial(replaced, world), number):
         opened = lake._shards.open(shard_id)
@@ -692,7 +692,7 @@ class Histories(World):
             case "leak":
                 leak(c)
             case "late_rollup":
-                c._shard._history.write_rollup(c._shard.known())
+                inside.shard(c)._history.write_rollup(inside.shard(c).known())
             case "pin":
                 self.pin(c, None)
             case "pin_past":
@@ -757,7 +757,7 @@ def test_whatever_happens_pinned_states_stay_readable_and_at_last_everything_els
 def test_a_past_state_that_lost_nothing_but_a_rollup_or_a_chunk_can_be_pinned():
     """Readers of a state need neither, so a plan that is held late must not be refused for them."""
     world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
-    shard = world.c._shard
+    shard = inside.shard(world.c)
     shard.write_rollup()
     past = world.c.state().seqno
     world.append()
@@ -779,7 +779,7 @@ def test_a_handle_that_was_idle_for_days_uploads_as_of_now(how):
     world.later(UPLOAD_S)
     world.c.collect(thorough=True)
     state = world.c.state()
-    assert state.sweep.floor > idle._shard.known().seqno
+    assert state.sweep.floor > inside.shard(idle).known().seqno
     (lower,) = state.upper
     table = rows(77).append_column("_time", [[lower]]).append_column("_diff", [[1]])
     if how == "builder":

@@ -96,7 +96,7 @@ def counting(c, tasks, before=None):
             tasks.append(1)
             if before is not None:
                 before(len(tasks))
-        return Workers.here(c._shard).run(asked)
+        return Workers.here(inside.shard(c)).run(asked)
 
     return Workers(run)
 
@@ -139,7 +139,7 @@ def test_a_merge_that_was_killed_goes_on_where_it_stood(done):
     recorded = {part.name for parts in c.state().chunks.values() for part in parts}
     assert len(c.state().chunks) == done
     heir, tasks = another(place, later_ms=CLAIM_MS), []
-    counts = heir._shard.env.recorder.counts
+    counts = inside.shard(heir).env.recorder.counts
     puts = counts["blob.put"]
     assert heir.merge(counting(heir, tasks)).applied
     assert len(tasks) == CHUNKS - done
@@ -176,7 +176,7 @@ def test_what_stands_beside_a_claim_is_merged_by_itself(relieving):
         c.append(rows(n))
     inside.run(c, maintenance.collapse_levels)
     beside = another(place, SIMPLE)
-    report = Maintainer(beside._shard).relieve(4) if relieving else beside.maintain()
+    report = Maintainer(inside.shard(beside)).relieve(4) if relieving else beside.maintain()
     assert (report.merges, report.refused, report.complete) == (1, 0, False)
     assert [len(member.batch.runs) for member in c.state().spine] == [1] * 5
     assert len(c.state().claims) == 1 and len(c.state().chunks) == 2
@@ -184,7 +184,7 @@ def test_what_stands_beside_a_claim_is_merged_by_itself(relieving):
     heir, tasks = another(place, later_ms=CLAIM_MS), []
     (claim,) = heir.state().claims.values()
     members = list(heir.state().spine.range(claim.id))
-    assert Compactor(heir._shard, counting(heir, tasks)).merge(request(members)).resumed == 2
+    assert Compactor(inside.shard(heir), counting(heir, tasks)).merge(request(members)).resumed == 2
     assert len(tasks) == CHUNKS - 2 and ids(heir) == {**held, **dict.fromkeys(range(1000, 1004), 1)}
 
 
@@ -193,8 +193,8 @@ def test_progress_renews_a_claim():
     c, _ = collection_of(place)
 
     def slowly(count):
-        c._shard.env.clock.ms += CLAIM_MS - 1
-        elsewhere = another(place, later_ms=c._shard.env.clock.ms - MovedClock().ms)
+        inside.shard(c).env.clock.ms += CLAIM_MS - 1
+        elsewhere = another(place, later_ms=inside.shard(c).env.clock.ms - MovedClock().ms)
         assert elsewhere.maintain().merges == 0 and count <= CHUNKS
 
     assert c.merge(counting(c, [], slowly)).applied
@@ -219,7 +219,7 @@ def test_a_merge_goes_on_with_the_cuts_and_the_since_with_which_it_began():
         looks(asked)
         if len(tasks) < CHUNKS - 3:
             tasks.append(1)
-            return Workers.here(heir._shard).run(asked)
+            return Workers.here(inside.shard(heir)).run(asked)
         raise SimulatedCrash("all chunks that were left are done")
 
     heir.maintain(workers=Workers(first_merge), thorough=True)
@@ -269,7 +269,7 @@ def test_a_runner_whose_claim_was_taken_over_deletes_what_it_made(width, at):
     before, asked_for = stored(place, c), []
 
     def overtaken(asked):
-        outputs = Workers.here(c._shard).run(asked)
+        outputs = Workers.here(inside.shard(c)).run(asked)
         asked_for.append(len(asked))
         if len(asked_for) == at:
             assert another(place, later_ms=CLAIM_MS).merge().applied
@@ -355,7 +355,7 @@ def test_a_widened_run_inside_a_claim_takes_nothing_from_it():
         spine = other.state().spine
         last = [member for member in spine if member.batch.runs][-1]
         empty = [member for member in spine if member.id.lo >= last.id.hi]
-        assert empty and Compactor(other._shard).merge(request([last, *empty])).applied
+        assert empty and Compactor(inside.shard(other)).merge(request([last, *empty])).applied
         assert not other.state().chunks
         ready.set()
 
@@ -388,7 +388,7 @@ def test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind(confi
     def faster(count):
         if count == 1:
             other = another(place, SIMPLE)
-            found = other._shard
+            found = inside.shard(other)
             other.append(rows(1000))
             found.run(maintenance.collapse_levels)
             # Claims only save work: a merge without one wins.
@@ -425,7 +425,7 @@ def test_a_lost_reply_of_the_applying_commit_never_costs_a_part_that_is_in(confi
 
     if config is CHUNKED:
         after_commits(place, commits - 1, go_silent)
-        merging = Workers.here(runner._shard)
+        merging = Workers.here(inside.shard(runner))
     else:
         merging = counting(runner, [], lambda _: go_silent())
     known_in = fault is Fault.UNKNOWN_AFTER and not silent
@@ -491,8 +491,10 @@ def test_a_batch_of_many_runs_is_merged_in_several_passes():
     runs = []
     for n in range(200):
         table = timed(0, n, n + 1).cast(c.update_schema)
-        runs += write_table(c._shard.version().spec, c._shard.stores.blobs, c._shard.env, table)
-    committing.carry_out(c._shard, Write(tuple(runs), Exactly(Frontier.of(0), Frontier.of(1))))
+        runs += write_table(
+            inside.shard(c).version().spec, inside.shard(c).stores.blobs, inside.shard(c).env, table
+        )
+    committing.carry_out(inside.shard(c), Write(tuple(runs), Exactly(Frontier.of(0), Frontier.of(1))))
     assert c.state().spine.totals.runs == 200
     held = ids(c)
     seen = []
@@ -511,7 +513,7 @@ def test_a_run_with_empty_neighbours_is_widened_without_reading_or_writing():
     heartbeat(c, 10)
     inside.run(c, maintenance.collapse_levels)
     assert len(c.state().spine) == 2
-    counts = c._shard.env.recorder.counts
+    counts = inside.shard(c).env.recorder.counts
     moved = ("blob.get", "blob.open", "blob.put", "blob.delete")
     before = {name: counts[name] for name in moved}
     report = c.maintain()
@@ -569,10 +571,10 @@ def test_a_widening_that_comes_too_late_deletes_nothing():
         other = another(place, config)
         heartbeat(other, 20)
         inside.run(other, maintenance.collapse_levels)
-        assert Compactor(other._shard).merge(request(list(other.state().spine))).applied
+        assert Compactor(inside.shard(other)).merge(request(list(other.state().spine))).applied
 
     after_commits(place, 1, widen_further)
-    assert not Compactor(c._shard).merge(first).applied
+    assert not Compactor(inside.shard(c)).merge(first).applied
     assert named(c) <= stored(place, c)
     assert ids(c, 19) == dict.fromkeys(range(50), 1)
 
@@ -631,7 +633,7 @@ def test_a_partial_sum_that_overflows_is_no_failure_if_the_whole_fits():
         c.append(timed(time, 7, diff=diff), upper=time + 1)
     c.advance_since(3)
     for member in list(c.state().spine):
-        assert Compactor(c._shard).merge(request([member]), rewrite=True).applied
+        assert Compactor(inside.shard(c)).merge(request([member]), rewrite=True).applied
     assert unmerged(c.state()) == 1
     report = c.maintain()
     assert (report.merges, report.refused) == (1, 1)
@@ -650,7 +652,7 @@ def test_an_overflow_keeps_neither_appends_nor_other_merges_from_going_on():
     for time in (0, 1):
         # Each alone can be folded.
         member = [m for m in c.state().spine if m.batch.runs][time]
-        assert Compactor(c._shard).merge(request([member]), rewrite=True).applied
+        assert Compactor(inside.shard(c)).merge(request([member]), rewrite=True).applied
     most = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TidelakeWarning)
@@ -661,7 +663,7 @@ def test_an_overflow_keeps_neither_appends_nor_other_merges_from_going_on():
     assert most <= 24
     with pytest.raises(InvalidUpdates, match="id=7"):
         c.maintain()
-    assert c._shard.state().upper == Frontier.of(83)
+    assert inside.shard(c).state().upper == Frontier.of(83)
     stored_sums = sum(part.diff_sum for member in c.state().spine for part in member.batch.parts())
     assert stored_sums == INT64_MAX + 80
 
@@ -692,10 +694,10 @@ def test_merges_that_writers_wait_for_are_one_commit():
     for n in range(45):
         c.append(rows(n))
     waiting = another(place, inline)
-    counts = waiting._shard.env.recorder.counts
+    counts = inside.shard(waiting).env.recorder.counts
     assert unmerged(waiting.state()) > 36
     before = counts["log.compare_and_set"]
-    report = Maintainer(waiting._shard).relieve(8)
+    report = Maintainer(inside.shard(waiting)).relieve(8)
     # Batches of 32, 8 and 4 runs: what makes the most room comes first, and the last one can stay.
     assert report.merges == 2 and unmerged(waiting.state()) <= 4
     assert counts["log.compare_and_set"] == before + 1

@@ -7,6 +7,7 @@ import test_against_oracle
 from hypothesis import settings
 from hypothesis.stateful import initialize, invariant, rule
 
+import inside
 from clocks import MovedClock
 from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.config import Config
@@ -87,7 +88,7 @@ class Maintained:
     def later_by(self, seconds):
         self.ahead_ms += int(seconds * 1000)
         for collection in (self.c, self.runner):
-            collection._shard.env.clock.ms += int(seconds * 1000)
+            inside.shard(collection).env.clock.ms += int(seconds * 1000)
 
     @rule()
     def reopen(self):
@@ -99,7 +100,7 @@ class Maintained:
 
     @rule()
     def merge(self):
-        left = {claim.runner for claim in self.c.state().claims.values()} - {self.c._shard.runner}
+        left = {claim.runner for claim in self.c.state().claims.values()} - {inside.shard(self.c).runner}
         self.c.merge()
         if not left:
             spine = self.c.state().spine
@@ -159,7 +160,7 @@ class Maintained:
             parts = [part for member in state.spine for part in member.batch.parts()]
             parts += [part for base in state.bases for part in base.parts()]
             parts += [part for recorded in state.chunks.values() for part in recorded]
-            stored = {blob.name for blob in self.c._shard.stores.blobs.list(f"{self.c.id}/parts/")}
+            stored = {blob.name for blob in inside.shard(self.c).stores.blobs.list(f"{self.c.id}/parts/")}
             assert {part.name for part in parts if part.inline is None} <= stored
 
     def comes_to_rest(self):
@@ -216,7 +217,7 @@ class Maintained:
         state = self.c.state()
         assert runs_of(state.spine.levels()) <= 2 * (1 + state.written.appended_rows.bit_length())
         assert not state.claims or all(
-            claim.expires_ms > self.c._shard.env.clock.now_ms() for claim in state.claims.values()
+            claim.expires_ms > inside.shard(self.c).env.clock.now_ms() for claim in state.claims.values()
         )
         since = self.oracle.since
         for members, live in self.within(state):
@@ -226,7 +227,7 @@ class Maintained:
                     assert live.get((row, since.advance(time))) == diff
 
     def stored_updates(self, members, state):
-        shard = self.c._shard
+        shard = inside.shard(self.c)
         for member in members:
             for run in member.batch.runs:
                 needed = [Source.of(run, member.batch)]

@@ -111,9 +111,9 @@ def test_a_batch_of_inline_parts_that_is_forgotten_says_what_is_lost():
 def test_deleting_a_batch_of_inline_parts_asks_nothing_of_the_store():
     _, c = made(Config())
     batch = built(c, at(0, 1, 2))
-    deletes = c._shard.env.recorder.counts["blob.delete"]
+    deletes = inside.shard(c).env.recorder.counts["blob.delete"]
     batch.delete()
-    assert c._shard.env.recorder.counts["blob.delete"] == deletes
+    assert inside.shard(c).env.recorder.counts["blob.delete"] == deletes
 
 
 # Several at once, and on the way
@@ -121,11 +121,11 @@ def test_deleting_a_batch_of_inline_parts_asks_nothing_of_the_store():
 
 def test_batches_of_several_writers_are_one_append():
     _, c = made()
-    before = c._shard.env.recorder.counts["log.compare_and_set"]
+    before = inside.shard(c).env.recorder.counts["log.compare_and_set"]
     batches = [built(c, many(n * 1000)) for n in range(3)]
     answer = c.distributed.append_batches(batches, lower=0, upper=10)
     assert (str(answer.lower), str(answer.upper), answer.already) == ("[0]", "[10]", False)
-    assert c._shard.env.recorder.counts["log.compare_and_set"] == before + 1
+    assert inside.shard(c).env.recorder.counts["log.compare_and_set"] == before + 1
     assert len(c.state().spine) == 1 and len(ids(c)) == 1500
     assert c.merge().applied and len(ids(c)) == 1500
 
@@ -176,7 +176,7 @@ def test_bytes_are_a_checked_record_of_one_shard():
     for no_bytes in (None, "text", 5, batch):
         with pytest.raises(UsageError, match="a batch comes as bytes"):
             c.distributed.batch_from_bytes(no_bytes)
-    assert isinstance(c._shard.spec, ShardPlace)
+    assert isinstance(inside.shard(c).spec, ShardPlace)
     c.distributed.batch_from_bytes(data).delete()
     # There may be other copies.
     assert stored(place, c) == {part.name for part in hollow.parts()}
@@ -194,7 +194,7 @@ def test_a_batch_that_names_a_part_of_another_shard_is_refused():
 def test_a_spec_is_enough_to_take_a_batch():
     lake = tidelake.open("memory://spec-is-enough")
     c = lake.create("c", SCHEMA, key=["id"])
-    batch = Batch.from_bytes(c._shard.spec, built(c, many(0)).to_bytes())
+    batch = Batch.from_bytes(inside.shard(c).spec, built(c, many(0)).to_bytes())
     assert batch.rows == 500
     c.distributed.append_batches([batch], lower=0, upper=10)
     assert len(ids(c)) == 500
@@ -206,13 +206,13 @@ def test_a_spec_is_enough_to_take_a_batch():
 def test_rewriting_moves_early_times_and_stores_nothing():
     _, c = made()
     batch = built(c, spread())
-    puts = c._shard.env.recorder.counts["blob.put"]
+    puts = inside.shard(c).env.recorder.counts["blob.put"]
     batch.rewrite_times(Frontier.of(4), Frontier.of(12))
     batch.rewrite_times(Frontier.of(6), Frontier.of(12))
     assert (str(batch.bounds.lower), str(batch.bounds.upper)) == ("[0]", "[12]")
     c.distributed.append_batches([batch], lower=0, upper=12)
     assert times(c, 12) == [(n, max(n, 6)) for n in range(10)]
-    assert c._shard.env.recorder.counts["blob.put"] == puts
+    assert inside.shard(c).env.recorder.counts["blob.put"] == puts
     c.append(at(12, 12))
     assert c.merge().applied and times(c, 13) == [*((n, max(n, 6)) for n in range(10)), (12, 12)]
 
@@ -385,7 +385,7 @@ def test_after_a_refusal_the_batches_are_the_callers_as_before():
 def test_a_conflict_that_is_met_only_at_the_commit_gives_the_batches_back(monkeypatch):
     place, c = made()
     batch = built(c, many(0))
-    monkeypatch.setattr(c._shard, "preview", lambda command: None)
+    monkeypatch.setattr(inside.shard(c), "preview", lambda command: None)
     place.lake(config=SMALL).collection("c").append(at(0, 9_999))
     with pytest.raises(UpperMismatch):
         c.distributed.append_batches([batch], lower=0, upper=10)
@@ -493,7 +493,7 @@ def test_after_an_unknown_outcome_a_batch_counts_as_used():
         "log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0},
         "log.newer": {Fault.UNAVAILABLE: 1.0},
     }
-    c._shard.preview = lambda command: None
+    inside.shard(c).preview = lambda command: None
     with pytest.raises(OutcomeUnknown):
         c.distributed.append_batches([batch], lower=0, upper=10)
     faults.rates_by_operation = {}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from shards import Place, stored
 
+import inside
 from tidelake.config import Config
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain, join
@@ -86,7 +87,7 @@ def built(data, collection, domain, lower, upper):
             added = builder.add(tables.table(updates[start : start + size], domain))
             assert added.rows == len(updates[start : start + size])
         batch = builder.finish(upper)
-    assert batch.runs <= collection._shard.spec.config.builder_runs_max
+    assert batch.runs <= inside.shard(collection).spec.config.builder_runs_max
     assert (batch.bounds.lower, batch.bounds.upper) == (lower, upper)
     return batch, [(tuple(canonical(v) for v in row), time, diff) for row, time, diff in updates]
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from shards import Place, stored
 
+import inside
 from tables import SCHEMA, ids, rows
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
 from tidelake.config import MIB, Config
@@ -408,7 +409,7 @@ def test_what_cannot_be_deleted_is_counted_and_does_not_hide_the_error():
     faults.rates_by_operation = {"blob.delete": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(UpdateBeforeLower):
         builder.add(at(0, 1))
-    counts = c._shard.env.recorder.counts
+    counts = inside.shard(c).env.recorder.counts
     assert counts["discard.failed"] == len(stored(place, c)) > 0
 
 
@@ -438,7 +439,7 @@ def test_adding_waits_while_as_many_parts_are_under_way_as_may_be():
         put(name, data)
 
     place.stores.blobs.put = slow
-    recorder = c._shard.env.recorder
+    recorder = inside.shard(c).env.recorder
     with c.builder(0) as builder:
         while not builder.add(many(0, 60)).cut:
             pass
@@ -491,8 +492,10 @@ def test_a_builder_that_is_forgotten_says_what_it_leaves():
 
 def test_a_slice_of_a_large_table_does_not_keep_it_alive():
     _, c = made(Config(part_target_bytes=64 * 1024))
-    builder = BatchBuilder(c._shard.version().spec, c._shard.stores.blobs, c._shard.env, Frontier.of(0))
-    large = normalize(many(0, 200_000), c._shard.known().schema, c.domain)
+    builder = BatchBuilder(
+        inside.shard(c).version().spec, inside.shard(c).stores.blobs, inside.shard(c).env, Frontier.of(0)
+    )
+    large = normalize(many(0, 200_000), inside.shard(c).known().schema, c.domain)
     before = pa.total_allocated_bytes()
     builder.add(large)
     builder._background.close()

@@ -166,7 +166,7 @@ def test_an_opening_outlasts_any_number_of_collectors():
 
     def overtake():
         """Make another rollup the newest one, and delete the one before."""
-        before_, shard = world.c.state().rollup, world.c._shard
+        before_, shard = world.c.state().rollup, inside.shard(world.c)
         shard.run(lambda state, now_ms: commands.Commit(commands.Edits(), None))
         assert shard.write_rollup()
         world.later(1_000)
@@ -185,5 +185,5 @@ def test_an_opening_outlasts_any_number_of_collectors():
         return found
 
     world.place.stores.log.head = racing
-    opened = History(world.id, world.place.stores, world.c._shard.env).open()
+    opened = History(world.id, world.place.stores, inside.shard(world.c).env).open()
     assert len(lost) == races and opened.state.seqno == world.c.state().seqno

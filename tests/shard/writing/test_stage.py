@@ -9,6 +9,7 @@ from collecting import before
 from keeping import AGE_S, STORED, Kept
 from shards import Place, stored
 
+import inside
 import tidelake
 from tables import SCHEMA, ids, rows
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
@@ -274,8 +275,8 @@ def test_two_drainers_at_once_leave_one_result():
     place = Place()
     c = waiting(place)
     other = another(place)
-    with before(place.stores.log, "compare_and_set", lambda: Drainer(other._shard).run()):
-        Drainer(c._shard).run()
+    with before(place.stores.log, "compare_and_set", lambda: Drainer(inside.shard(other)).run()):
+        Drainer(inside.shard(c)).run()
     assert contents(c, 4) == FOUR
     assert c.state().drained == c.state().upper
     garbage = {*c.state().garbage}
@@ -287,7 +288,7 @@ def test_a_seal_while_a_drainer_reads_is_drained_with_it():
     c = waiting(place)
     other = another(place)
     with before(place.stores.log, "compare_and_set", lambda: other.seal(6)):
-        Drainer(c._shard).run()
+        Drainer(inside.shard(c)).run()
     state = c.state()
     assert state.drained == state.upper == Frontier.of(6)
 

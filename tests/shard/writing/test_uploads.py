@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from shards import Place
 
+import inside
 from tables import SCHEMA, rows
 from tidelake.config import Config
 from tidelake.errors import (
@@ -30,7 +31,7 @@ class Bench:
     def __init__(self, *, inline=False):
         self.place = Place()
         config = Config() if inline else Config(inline_part_bytes=0)
-        self.shard = self.place.lake(config=config).create("c", SCHEMA, key=["id"])._shard
+        self.shard = inside.shard(self.place.lake(config=config).create("c", SCHEMA, key=["id"]))
         self.spec = self.shard.version().spec
         self.table = normalized(self.spec, rows(1, 2), 0)
         self.runs = write_table(self.spec, self.shard.stores.blobs, self.shard.env, self.table)

@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import inside
+
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
@@ -55,7 +57,7 @@ def made(tmp_path: Path, env: Env | None = None) -> tidelake.Collection:
 
 
 def load(spark: Any, c: tidelake.Collection, **options: Any) -> Any:
-    return spark.read.format("tidelake").options(**options).load(f"{c._shard.spec.url}/{c.name}")
+    return spark.read.format("tidelake").options(**options).load(f"{inside.shard(c).spec.url}/{c.name}")
 
 
 def holds_of(c: tidelake.Collection) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def test_a_lake_that_is_gone_keeps_no_other_hold(tmp_path: Path) -> None:
 def lasting(c: tidelake.Collection, seconds: float, age_s: float) -> Lasting:
     hold = c.distributed.hold([c.distributed.plan(None, 1)], seconds, "a DataFrame")
     assert hold is not None
-    return Lasting(c._shard.spec.url, c.id, hold, seconds, int((time.time() - age_s) * 1000))
+    return Lasting(inside.shard(c).spec.url, c.id, hold, seconds, int((time.time() - age_s) * 1000))
 
 
 def batches(n: int = 3) -> Any:
@@ -224,7 +226,7 @@ def test_a_task_reads_on_while_the_lake_is_away(tmp_path: Path) -> None:
 
 def test_tasks_are_small_and_workers_need_no_pandas(tmp_path: Path) -> None:
     c = made(tmp_path)
-    options = {"path": f"{c._shard.spec.url}/c", "lower": "0", "changeFeed": "true", "holdFor": "none"}
+    options = {"path": f"{inside.shard(c).spec.url}/c", "lower": "0", "changeFeed": "true", "holdFor": "none"}
     from tidelake.spark.source.options import shape
     from tidelake.spark.source.planning import shown
 
@@ -281,7 +283,7 @@ def test_holds_end_with_the_driver(tmp_path: Path, end: str) -> None:
     c = made(tmp_path)
     before = c.state().seqno
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(DRIVER), f"{c._shard.spec.url}/c", end],
+        [sys.executable, "-c", textwrap.dedent(DRIVER), f"{inside.shard(c).spec.url}/c", end],
         capture_output=True,
         text=True,
         timeout=200,

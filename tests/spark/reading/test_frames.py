@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import inside
+
 pytest.importorskip("pyspark")
 
 import tidelake
@@ -270,7 +272,7 @@ def test_a_merge_reports_and_has_nothing_to_do_twice(spark: Any, tmp_path: Path)
 def test_a_merge_that_comes_too_late_changes_nothing(spark: Any, tmp_path: Path) -> None:
     # Claims that expire at once: any process may take a merge over.
     c = make(tmp_path, config=replace(SMALL, merge_budget_s=0.0, merge_claim_s=0.0, merge_claim_rows=0))
-    faster = tidelake.open(c._shard.spec.url, config=c._shard.spec.config).collection("c")
+    faster = tidelake.open(inside.shard(c).spec.url, config=inside.shard(c).spec.config).collection("c")
     for time in range(3):
         append(c, frame_of(spark, random_updates(Random(time), time, time + 1, 30)))
     before = counts_of(snapshot(spark, c))

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import inside
+
 pytest.importorskip("pyspark")
 
 import tidelake
@@ -110,7 +112,7 @@ def lines(frame: Any) -> list[str]:
 
 
 def stored_files(c: tidelake.Collection) -> list[Path]:
-    root = Path(c._shard.spec.url.removeprefix("file://")) / "blobs"
+    root = Path(inside.shard(c).spec.url.removeprefix("file://")) / "blobs"
     return [root / part.name for member in c.state().spine for part in member.batch.parts()]
 
 

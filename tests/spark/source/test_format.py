@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pytest
 
+import inside
+
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
@@ -49,7 +51,7 @@ def make(
 
 
 def path_of(c: tidelake.Collection) -> str:
-    return f"{c._shard.spec.url}/{c.name}"
+    return f"{inside.shard(c).spec.url}/{c.name}"
 
 
 def load(spark: Any, c: tidelake.Collection, **options: Any) -> Any:

@@ -7,6 +7,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from stream_source import SCHEMA, lines, put
 
+import inside
+
 pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException
@@ -22,7 +24,7 @@ def c(tmp_path: Path) -> tidelake.Collection:
 
 
 def path_of(c: tidelake.Collection) -> str:
-    return f"{c._shard.spec.url}/{c.name}"
+    return f"{inside.shard(c).spec.url}/{c.name}"
 
 
 def written(c: tidelake.Collection) -> dict[Any, int]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import inside
+
 pytest.importorskip("pyspark")
 
 import stream_source
@@ -198,7 +200,7 @@ def test_a_driver_that_dies_between_the_two_stages_of_a_batch_does_the_second_wh
     whole = Writer.stage_uploaded
 
     def dies(writer: Writer, *given: Any, **more: Any) -> bool:
-        if writer._shard.spec.shard_id == side.id:
+        if inside.shard(writer).spec.shard_id == side.id:
             raise RuntimeError("killed")
         return whole(writer, *given, **more)
 
