@@ -262,7 +262,7 @@ class CollectionInUse(UsageError):
     def __str__(self) -> str:
         return (
             f"collection {self.collection!r} is held by {', '.join(self.holders)}: close these readers and "
-            "drop these holds, or drop with force=True, which ends them"
+            "drop these holds and views, or drop with force=True, which ends them"
         )
 
 

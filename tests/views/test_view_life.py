@@ -308,3 +308,15 @@ def test_a_view_is_closed_for_good_with_its_inputs(lake):
     view = lake.view("v", SUMS)
     assert view.upper.closed and contents(view, 9) == [(7, 1, 10)]
     assert lake.verify("v", at=9).equal and lake.refresh()[0].already
+
+
+def test_errors_name_views_and_collections_as_the_user_does(lake):
+    lake.view("v", SUMS)
+    with pytest.raises(CollectionInUse, match="'a' is held by view 'v': "):
+        lake.drop("a")
+    lake.rename("a", "b")
+    for ask in (lambda: lake.rebuild("v"), lambda: lake.view("w", SUMS), lambda: lake.view("v", SUMS)):
+        with pytest.raises(UsageError, match="reads 'a', and there is no collection of this name now"):
+            ask()
+    with pytest.raises(UsageError, match="other statements: keep one SELECT"):
+        lake.view("w", "SELECT k FROM b; DROP TABLE b")

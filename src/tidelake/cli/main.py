@@ -20,6 +20,7 @@ COMMANDS = (rows, stage, tail, upkeep, watch, export, ingest, tables, views, ser
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UsageError, 2),
+    (errors.RefreshFailed, 2),
     (errors.UpperMismatch, 3),
     (errors.WriterFenced, 3),
     (errors.LeaseExpired, 3),
@@ -31,6 +32,7 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.RowsErased, 3),
     (errors.HistoryCompacted, 4),
     (errors.NotYetClosed, 4),
+    (errors.RebuildNeeded, 4),
     (errors.StoreUnavailable, 5),
     (errors.OutcomeUnknown, 5),
     (errors.OutOfThreads, 5),

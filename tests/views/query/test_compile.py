@@ -58,7 +58,7 @@ def test_a_plan_answers_as_the_engine_does(query, databases):
             "joins",
         ),
         ("SELECT k FROM a UNION ALL BY NAME SELECT x FROM e", "BY_NAME", "order"),
-        ("SELECT * FROM nowhere", "nowhere", "does not exist"),
+        ("SELECT * FROM nowhere", "nowhere", "there is no collection of this name"),
         ("SELECT k, k FROM a", "two columns 'k'", "AS"),
         ("SELECT INTERVAL 1 DAY AS i FROM a", "INTERVAL", "CAST(... AS VARCHAR)"),
         ("SELECT s COLLATE NOCASE AS s FROM a", "COLLATE", "lower(x)"),

@@ -344,12 +344,18 @@ class Naming(LakeHandle):
                 self._catalog.unname(shard_id, name)
                 return True
         except CollectionInUse as error:
-            raise CollectionInUse(name, error.holders) from error
+            raise CollectionInUse(name, self._told(error.holders)) from error
         is_done = self._catalog.unname(shard_id, name)
         ending.remove()
         if ending.owner:
             self._release(ending.owner)
         return is_done
+
+    def _told(self, holders: Sequence[str]) -> tuple[str, ...]:
+        """The holders of a collection; views that stand on it by their names."""
+        owned = ((one.name, one.state().owned) for one in self.collections())
+        views = {f"critical hold {by.by!r}": f"view {name!r}" for name, by in owned if by is not None}
+        return tuple(views.get(holder, holder) for holder in holders)
 
     def _release(self, owner: str) -> None:
         """Drop the critical holds by which an owner that is gone kept the history of other collections."""

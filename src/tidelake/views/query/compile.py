@@ -72,10 +72,13 @@ def _compiled(text: str, schema_of: Callable[[str], Mapping[str, str] | None], e
         raise UsageError("a view is a query: write SELECT ...")
     for parameter in node.find_all(exp.Placeholder, exp.Parameter):
         raise refuse(f"the parameter {parameter.sql('duckdb')}", "write the value in its place")
-    for table in node.find_all(exp.Table):
-        columns = None if isinstance(table.this, exp.Func) else schema_of(str(table.name))
+    ctes = {cte.alias.lower() for cte in node.find_all(exp.CTE)}
+    for name in (str(t.name) for t in node.find_all(exp.Table) if not isinstance(t.this, exp.Func)):
+        columns = schema_of(name)
         if columns is not None:
-            engine.define(str(table.name), columns)
+            engine.define(name, columns)
+        elif name.lower() not in ctes:
+            raise UsageError(f"the query reads {name!r}, and there is no collection of this name now")
     _check_recursion(node)
     told = engine.described(text)
     if apart is not None:

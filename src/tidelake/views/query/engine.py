@@ -117,7 +117,10 @@ class Engine:
         """
         found = json.loads(self._run("SELECT json_serialize_sql(?::VARCHAR)", [sql])[0][0])
         if found["error"]:
-            raise UsageError(f"DuckDB cannot read the query: {found['error_message']}")
+            told = str(found["error_message"])
+            if told.startswith("Only SELECT"):
+                raise UsageError("a view is one query, and this text has other statements: keep one SELECT")
+            raise UsageError(f"DuckDB cannot read the query: {told}")
         if len(found["statements"]) != 1:
             raise UsageError("a view is one query, and this text has several: keep one")
         return found["statements"][0]["node"]

@@ -148,7 +148,7 @@ def _table(compiler: Compiler, env: Surroundings, node: Expr) -> Relation:
         return _named(compiler, _with(compiler, name, cte), node)
     columns = compiler.schema_of(name)
     if columns is None:
-        raise UsageError(f"the query reads {name!r}, and there is no such collection")
+        raise UsageError(f"the query reads {name!r}, and there is no collection of this name now")
     told = tuple(PlanColumn(one, type_) for one, type_ in columns.items())
     stage = compiler.stages.source(name, told)
     return _named(compiler, QueryStage(stage, tuple(columns), tuple(columns), {}), node)
