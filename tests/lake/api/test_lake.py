@@ -571,6 +571,8 @@ EXAMPLES = {
     "CollectionInUse": ("c", ("'backup' (1f)", "critical hold 'sink'")),
     "ErasureWaits": ("c", "its fork f is being made"),
     "RowsErased": ("c",),
+    "RefreshFailed": ("v", "2 (join)", "out of range"),
+    "RebuildNeeded": ("v", "its input was dropped"),
     "UploadExpired": ("s/parts/1-a.parquet", 1, 2),
     "WriterFenced": ("w", 1, 2),
     "LeaseExpired": ("r",),
