@@ -225,7 +225,7 @@ class ModelWalk:
             env=self.env,
             machine=machine,
         )
-        arrangement = Arrangement(spine, home, self.env, found.content, found.owner)
+        arrangement = Arrangement(spine, home, self.env, found.content, found.arrangement)
         self.pairs[0] = again = Pair(arrangement, self.saved[0].copy(), machine)
         # Filters are not saved. Those of now are not weaker than those that held when it was saved.
         again.retained_keys, again.retained_values, again.levels = filters

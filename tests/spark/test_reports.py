@@ -11,7 +11,7 @@ def full(number: int) -> Counts:
     made = Counts()
     for n, one in enumerate(fields(Counts), number):
         usual = getattr(made, one.name)
-        value = {f"t{n}": n, "both": n} if usual == {} else (f"c{n}",) if usual == () else n
+        value = {f"t{n}": n, "both": n} if usual == {} else [f"c{n}"] if usual == [] else n
         made = replace(made, **{one.name: value})
     return made
 

@@ -9,8 +9,6 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.reading.newest import marked
-from tidelake.spark.source.options import read_options
-from tidelake.spark.source.place import located
 from tidelake.spark.tasks import remote
 
 
@@ -31,6 +29,10 @@ def uppers_shown(frame: DataFrame, collection: Collection) -> frozenset[Frontier
 
 
 def _check(options: dict[str, str], collection: Collection) -> None:
+    # PySpark 3.5 has no data sources, so no plan has one.
+    from tidelake.spark.source.options import read_options
+    from tidelake.spark.source.place import located
+
     if not read_options(options).ends and located(options).id == collection.id:
         raise UsageError(
             f"a view of the format reads {collection.name!r}, which the statement writes: name the "
