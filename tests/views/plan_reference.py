@@ -68,8 +68,8 @@ def _plain(value: Any) -> Any:
 
 def _sql(stage: Stage) -> str:
     match stage:
-        case FromCollection(collection, columns):
-            return f"SELECT {', '.join(quoted(c.name) for c in columns)}, __m FROM {quoted(collection)}"
+        case FromCollection(collection, _, names):
+            return f"SELECT {', '.join(map(quoted, names))}, __m FROM {quoted(collection)}"
         case Constant(sql):
             return f"SELECT *, 1 FROM ({sql})"
         case Map(number, select, where, _, sign):

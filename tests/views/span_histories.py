@@ -72,7 +72,7 @@ def scan(name, rows):
 
 
 def read(stage, rows):
-    batch = scan(stage.collection, rows).select([*(c.name for c in stage.columns), "_time", "_diff"])
+    batch = scan(stage.collection, rows).select([*stage.names, "_time", "_diff"])
     return Scan(batch.schema, lambda: iter([batch]))
 
 

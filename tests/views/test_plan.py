@@ -24,7 +24,7 @@ from tidelake.views.plan import (
 duckdb = pytest.importorskip("duckdb")
 K, X, N = PlanColumn("k", "INTEGER"), PlanColumn("x", "INTEGER"), PlanColumn("n", "HUGEINT")
 ROWS = [(1, 10, 2), (1, None, 1), (None, 5, 1), (2, 7, -1)]
-A = FromCollection("a", (K, X))
+A = FromCollection("a", (K, X), ("k", "x"))
 PASS = ('i0."k"', 'i0."x"')
 
 

@@ -320,3 +320,58 @@ def test_errors_name_views_and_collections_as_the_user_does(lake):
             ask()
     with pytest.raises(UsageError, match="other statements: keep one SELECT"):
         lake.view("w", "SELECT k FROM b; DROP TABLE b")
+
+
+NAMES = ("n", "a0", "r0", "w0", "w", "c0", "_t", "_m", "l", "d")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(f"SELECT {name}, count(*) AS found FROM t GROUP BY {name}" for name in NAMES),
+        *(f"SELECT {name}, max(id) AS most FROM t GROUP BY {name}" for name in NAMES),
+        *(f"SELECT id, {name}, rank() OVER (ORDER BY id) AS place FROM t" for name in NAMES),
+        *(f"SELECT DISTINCT ON ({name}) {name}, id FROM t ORDER BY {name}, id" for name in NAMES),
+        "SELECT id, sum(id) OVER (ORDER BY n GROUPS CURRENT ROW) AS s FROM t",
+        "SELECT id, sum(id) OVER (ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING "
+        "EXCLUDE GROUP) AS s FROM t",
+        "SELECT id, sum(id) OVER (ORDER BY n RANGE BETWEEN 1 PRECEDING AND CURRENT ROW EXCLUDE TIES) AS s "
+        "FROM t",
+        "SELECT -id AS id, id AS z FROM t ORDER BY abs(id - 1) LIMIT 1",
+        "SELECT n AS id, id AS z FROM t ORDER BY (id), z LIMIT 2",
+        "SELECT count_if(id > 5) AS c FROM t WHERE id > 9",
+        "SELECT n, count_if(w > 5) AS c, count_if(id > 5) AS e FROM t GROUP BY n",
+        "SELECT 5 AS five FROM t GROUP BY ()",
+    ],
+)
+def test_what_an_attack_found_is_the_query_over_the_contents(lake, query):
+    t = lake.create("t", {"id": "int64"} | dict.fromkeys(NAMES, "int64"), key=["id"])
+    table = {"id": [1, 2, 3], **{name: [5, 5, 6] for name in NAMES}, "w": [None, None, None]}
+    t.append(pa.table({name: pa.array(values, pa.int64()) for name, values in table.items()}), time=0)
+    lake.view("v", query)
+    assert lake.verify("v").equal
+    t.upsert(pa.table({"id": [2, 9], **{name: [6, 5] for name in NAMES}}), time=1)
+    lake.refresh()
+    assert lake.verify("v").equal and lake.verify("v", at=0).equal
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT sum(id) OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND CURRENT ROW EXCLUDE TIES) AS s FROM a",
+        "SELECT id, first_value(id) OVER (ORDER BY k RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) AS s FROM a",
+        'SELECT id AS "#1" FROM a',
+    ],
+)
+def test_what_would_mean_something_else_is_refused(lake, query):
+    with pytest.raises(UsageError, match="a view cannot have"):
+        lake.view("v", query)
+
+
+def test_a_view_that_cannot_be_computed_at_first_is_not_there(lake):
+    lake["a"].append(rows((1, 7, 0, 0, 1)), upper=1)
+    with pytest.raises(RefreshFailed):
+        lake.view("v", "SELECT id, CAST('x' || x AS INTEGER) AS i FROM a")
+    assert "v" not in lake and not lake["a"].state().critical
+    assert lake.refresh() == []
+    lake.view("v", "SELECT id, TRY_CAST('x' || x AS INTEGER) AS i FROM a", allow_recreate=True)

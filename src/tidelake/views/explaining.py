@@ -65,8 +65,8 @@ def explained(view: str, definition: Definition, plan: ViewPlan, upper: Frontier
 
 def _what(stage: Stage) -> str:
     match stage:
-        case FromCollection(collection, columns):
-            return f"{collection} ({', '.join(column.name for column in columns)})"
+        case FromCollection(collection, _, names):
+            return f"{collection} ({', '.join(names)})"
         case Constant(sql):
             return sql
         case Map(_, select, where):

@@ -132,7 +132,7 @@ def linear(name: str, argument: str | None, type_: str, present: str) -> Linear 
         yes = _counted(f"({present}) AND {argument}")
         if name == "sum":
             return Linear((_counted(there), yes), "CASE WHEN {0} > 0 THEN {1} END")
-        return Linear((yes,), "CAST({0} AS HUGEINT)")
+        return Linear((_counted(there), yes), "CASE WHEN {0} > 0 THEN CAST({1} AS HUGEINT) END")
     if type_ == "BOOLEAN" and name in ("bool_and", "bool_or"):
         wanted, test = (f"NOT {argument}", "{1} = 0") if name == "bool_and" else (argument, "{1} > 0")
         return Linear(

@@ -82,7 +82,11 @@ def make(
         allow_recreate=allow_recreate,
     )
     with Database() as database:
-        refreshed(lake, made, definition, database)
+        try:
+            refreshed(lake, made, definition, database)
+        except RefreshFailed:
+            lake.drop(name, force=True)
+            raise
     return made
 
 

@@ -42,11 +42,13 @@ class FromCollection:
 
     Attributes:
         collection: how the query calls it.
-        columns: by their names in the collection.
+        columns: of the stage; their names differ from all that a stage may call a sum or a result.
+        names: how the collection calls them, in order.
     """
 
     collection: str
     columns: Columns
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)

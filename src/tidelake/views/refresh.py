@@ -164,11 +164,11 @@ class _Reads:
 
     def columns(self, stage: FromCollection) -> list[str]:
         one = self.inputs[stage.collection]
-        missing = [column.name for column in stage.columns if column.name not in one.names]
+        missing = [name for name in stage.names if name not in one.names]
         if missing:
             reason = f"column {missing[0]!r} of {stage.collection!r} was dropped, or has another type now"
             raise RebuildNeeded(self.view, reason)
-        return [one.names[column.name] for column in stage.columns]
+        return [one.names[name] for name in stage.names]
 
     def contents(self, stage: FromCollection) -> Scan:
         names, of = self.columns(stage), self.inputs[stage.collection].collection

@@ -38,7 +38,8 @@ class Viewing(Naming):
         Raises:
             UsageError: a view cannot have a part of the query; names it, and what to write instead.
             CollectionExists: the name is taken by something else, or was taken once.
-            RefreshFailed: the query has no answer at some time. The view is made, and has no contents.
+            RefreshFailed: the query has no answer at some time. The view is dropped: to take its name
+                again needs `allow_recreate`.
         """
         self._guard.check()
         check_name(name, "name of a view")

@@ -79,6 +79,9 @@ def _compiled(text: str, schema_of: Callable[[str], Mapping[str, str] | None], e
             engine.define(name, columns)
         elif name.lower() not in ctes:
             raise UsageError(f"the query reads {name!r}, and there is no collection of this name now")
+    for one in node.find_all(exp.Identifier):
+        if one.name.startswith("#"):
+            raise refuse(f"the name {one.name!r}", "give the column or table a name that begins otherwise")
     _check_recursion(node)
     told = engine.described(text)
     if apart is not None:
@@ -324,13 +327,14 @@ class _Block:
         Args:
             frame: whose columns come first.
             node: the expression.
-            first: whether the selected columns come first, as in ORDER BY.
+            first: whether the selected columns come first, as in ORDER BY; not within an expression.
         """
         if is_query(node):
             return node
         value = self._aliases.get(node.name.lower()) if _is_bare(node) else None
         if value is not None and (first or frame.find("", node.name) is None):
             return node if value == node else exp.Paren(this=self._expanded(frame, value.copy()))
+        first = first and isinstance(node, exp.Paren)
         return rebuilt(node, lambda child: self._expanded(frame, child, first=first))
 
     def _chained(self, frame: Relation, items: Sequence[tuple[str, Expr]]) -> list[Expr]:

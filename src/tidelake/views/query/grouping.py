@@ -180,7 +180,7 @@ class Grouping:
         results = [id_ for id_, _ in self.calls.values()]
         kept = [*domain, *self.keys.values(), *results, *self.bits.values()]
         # Two keys may be one column.
-        for id_, one in zip(kept, stages.columns(whole), strict=True):
+        for id_, one in zip(kept, stages.columns(whole)[: len(kept)], strict=True):
             after.place[id_] = (0, one.name)
         grouped = set(self.keys.values())
         after.names = [one for one in frame.names if one.id in grouped]

@@ -218,7 +218,9 @@ def _kept(stage: Stage, wanted: set[str]) -> Stage:
     match stage:
         case Constant():
             return stage
-        case FromCollection() | Union():
+        case FromCollection():
+            return replace(stage, columns=columns, names=tuple(stage.names[i] for i in at))
+        case Union():
             return replace(stage, columns=columns)
         case Map() | Join():
             return replace(stage, select=tuple(stage.select[i] for i in at), columns=columns)

@@ -61,7 +61,8 @@ class Stages:
 
     def source(self, collection: str, columns: Columns) -> int:
         """The contents of a collection."""
-        return self._add(FromCollection(collection, columns))
+        names = tuple(column.name for column in columns)
+        return self._add(FromCollection(collection, _numbered([c.type for c in columns]), names))
 
     def constant(self, sql: str) -> int:
         """Rows that depend on no collection."""

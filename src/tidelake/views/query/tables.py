@@ -149,9 +149,12 @@ def _table(compiler: Compiler, env: Surroundings, node: Expr) -> Relation:
     columns = compiler.schema_of(name)
     if columns is None:
         raise UsageError(f"the query reads {name!r}, and there is no collection of this name now")
+    if odd := [one for one in columns if one.startswith("#")]:
+        raise refuse(f"the column {odd[0]!r} of {name!r}", "rename it, so that it begins otherwise")
     told = tuple(PlanColumn(one, type_) for one, type_ in columns.items())
     stage = compiler.stages.source(name, told)
-    return _named(compiler, QueryStage(stage, tuple(columns), tuple(columns), {}), node)
+    own = tuple(column.name for column in compiler.stages.columns(stage))
+    return _named(compiler, QueryStage(stage, tuple(columns), own, {}), node)
 
 
 def _with(compiler: Compiler, name: str, cte: Cte) -> QueryStage:

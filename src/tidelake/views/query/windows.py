@@ -90,13 +90,20 @@ class WindowCalls:
         name = function_name(inner)
         order, spec = node.args.get("order"), node.args.get("spec")
         over = frame.text(order) if order else ""
-        rows = spec is not None and str(spec.args.get("kind")).upper() != "RANGE"
+        kind = "RANGE" if spec is None else str(spec.args.get("kind")).upper()
+        peers = spec is not None and str(spec.args.get("exclude")).upper() in ("GROUP", "TIES")
+        # Ties are no peers any more once they are broken.
+        rows = kind == "ROWS" and not (peers and _is_whole(spec))
+        if (peers and (rows or name in POSITIONAL)) or (
+            name in POSITIONAL and (kind == "GROUPS" or (spec is not None and kind == "RANGE"))
+        ):
+            raise refuse(f"{name}() with this frame of {kind}", "write ROWS BETWEEN ... without EXCLUDE")
         if name in POSITIONAL or (rows and name not in RANKING):
             if not order:
                 raise UsageError(
                     f"{name}() OVER needs an order, as rows have none: write ORDER BY in OVER (...)"
                 )
-            if name in ("last_value", "last", "nth_value") and not rows and not _is_whole(spec):
+            if name in ("last_value", "last", "nth_value") and spec is None:
                 raise refuse(f"{name}() with a RANGE", "write ROWS BETWEEN ... in its OVER (...)")
             over += f", {TIES}"
         if spec is not None:
