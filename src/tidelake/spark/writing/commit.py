@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.errors import UpdateBeforeLower, UploadExpired, UpperMismatch
 from tidelake.lake.api.collection import Collection as LakeCollection
+from tidelake.lake.api.handle import shard_of
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model import time as times
@@ -116,12 +117,12 @@ def committed(attempt: TriedWrite[R]) -> R:
 
 
 def newest_of(collection: LakeCollection, *, to_read: bool) -> CommitPoint:
-    """The newest of a collection; if it is to be read, after applying what its group has decided for it.
+    """The newest of a collection, as readers see it; if it is to be read, what its group decided is applied.
 
     Raises:
         UpperMismatch: all times are closed for good.
     """
-    state = collection.distributed.newest_state() if to_read else collection.state()
+    state = collection.distributed.newest_state() if to_read else shard_of(collection).version().state
     if state.upper.closed:
         raise UpperMismatch("any frontier", state.upper)
     return CommitPoint(state.upper, state.seqno, state)
