@@ -126,9 +126,11 @@ def _refresh(client: Client, lake: Lake) -> None:
                 raise
         except TidelakeError as error:
             client.world.note(f"< refresh {op.number}: {error!r}")
-            if not isinstance(error, (*FAILED, TransactionExpired, UpperMismatch)):
+            # Another writer closed the times of the rows, before or after the uppers were compared.
+            behind = isinstance(error, TransactionExpired | UpperMismatch | UpdateBeforeLower)
+            if not (behind or isinstance(error, FAILED)):
                 client.judge.wrong(f"refresh {op.number} failed with {error!r}")
-            if isinstance(error, TransactionExpired | UpperMismatch) or draw.random() < 0.3:
+            if behind or draw.random() < 0.3:
                 _gives_up(op, transaction, unsure=unsure)
                 return
         else:
