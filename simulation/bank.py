@@ -126,8 +126,7 @@ def _refresh(client: Client, lake: Lake) -> None:
                 raise
         except TidelakeError as error:
             client.world.note(f"< refresh {op.number}: {error!r}")
-            # Another writer closed the times of the rows, before or after the uppers were compared.
-            behind = isinstance(error, TransactionExpired | UpperMismatch | UpdateBeforeLower)
+            behind = isinstance(error, TransactionExpired | UpperMismatch)
             if not (behind or isinstance(error, FAILED)):
                 client.judge.wrong(f"refresh {op.number} failed with {error!r}")
             if behind or draw.random() < 0.3:

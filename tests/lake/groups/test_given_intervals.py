@@ -141,6 +141,16 @@ def test_a_token_is_known_after_its_interval_is_closed(lake):
     assert totals(lake, 3, "ab") == [1, 0]
 
 
+def test_one_that_is_behind_its_lower_says_so_whenever_it_finds_out(lake):
+    """With a token the uppers are looked at only as rows are staged, where their times are closed."""
+    lake.seal({"a": 3})
+    transaction = lake.transaction(token="t")
+    transaction.write("a", rows(1), time=0, lower=0, upper=1)
+    with pytest.raises(UpperMismatch, match="'a'"):
+        transaction.commit()
+    assert not awaiting(lake) and uppers(lake)[0] == F(3)
+
+
 def test_empty_tables_and_none_close_the_interval(lake):
     with lake.transaction() as txn:
         txn.write("a", at([], []), lower=0, upper=5)

@@ -304,9 +304,12 @@ class Transaction(Handle):
                 raise
             return None
         except (UpperMismatch, UpdateBeforeLower) as error:
-            if self._is_refused(attempt, error):
+            conflict = self._conflict(attempt, error)
+            if not self._is_refused(attempt, conflict):
+                return None
+            if conflict is error:
                 raise
-            return None
+            raise conflict from error
         except AlreadyTaken as error:
             if self._token is not None and self._number(attempt.group) is None:
                 # Another process with the same token was faster, and committed the upload.
@@ -324,6 +327,16 @@ class Transaction(Handle):
         if len(attempt.group.known().decisions) >= _DECISIONS_MAX:
             self._groups.tidy_beside(attempt.group)
         return done
+
+    def _conflict(
+        self, attempt: Attempt, error: UpperMismatch | UpdateBeforeLower
+    ) -> UpperMismatch | UpdateBeforeLower:
+        """The error to raise: that a collection is past its lower, if that is why a time is closed."""
+        uppers = attempt.uppers()
+        for name, lower in self._draft.all_lowers(self._lower).items():
+            if isinstance(error, UpdateBeforeLower) and uppers[name] != lower:
+                return UpperMismatch(lower, uppers[name], name).of(self._draft.shards[name].spec.domain.unit)
+        return error
 
     def _is_refused(self, attempt: Attempt, error: UpperMismatch | UpdateBeforeLower) -> bool:
         """Whether the transaction is refused; False: another attempt may succeed."""

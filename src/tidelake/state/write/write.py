@@ -105,7 +105,7 @@ class Write:
             taken at most once, and may be tried again after a refusal.
         as_now: refuse rows with a column that was dropped or renamed since they were written.
         inline_bytes_max: inline parts of the state must take less; None: no limit.
-        owner: who writes; a shard that has an owner takes no other writes.
+        owner: the program that writes. If a shard has an owner, only that one may.
     """
 
     runs: tuple[Run, ...]
