@@ -1,4 +1,4 @@
-"""Views in a lake: who writes to them, what they hold, what becomes of them when their inputs change."""
+"""Views in a lake: only a refresh writes to them, they keep the history they need, and inputs may change."""
 
 from dataclasses import replace
 

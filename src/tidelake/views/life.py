@@ -5,6 +5,7 @@ collection (`Lake.drop`), and its holds on its inputs with it.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tidelake.data.answer.tablerows import expanded
 from tidelake.data.kernel.types import row_schema
 from tidelake.errors import (
     CollectionExists,
+    CollectionInUse,
     CollectionNotFound,
     RebuildNeeded,
     RefreshFailed,
@@ -30,10 +32,10 @@ from tidelake.model.time import parts
 from tidelake.state.life.copying import CopyRecord
 from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity, is_owner, owner_of
 from tidelake.views.explaining import Explained, explained
-from tidelake.views.plan import ViewPlan
+from tidelake.views.plan import FromCollection, ViewPlan
 from tidelake.views.query.compile import compiled
 from tidelake.views.refresh import Refreshed, opened, plan_of, refreshed
-from tidelake.views.spans import Database, answer_schema, asked, engine_version, types_of
+from tidelake.views.spans import Database, answer_schema, differing, engine_version, types_of
 from tidelake.views.verifying import Verified, compared
 
 
@@ -85,7 +87,9 @@ def make(
         try:
             refreshed(lake, made, definition, database)
         except RefreshFailed:
-            lake.drop(name, force=True)
+            # If others stand on it already, it stays, and says so at their next refresh.
+            with suppress(CollectionInUse):
+                lake._dropped(made.id, name, force=False)
             raise
     return made
 
@@ -139,15 +143,14 @@ def views_of(lake: Naming) -> dict[str, tuple[Collection, Definition]]:
 
 def refresh(lake: Naming, name: str | None) -> list[Refreshed]:
     """Refresh a view with the views that it stands on, or all; see `Lake.refresh`."""
-    views = views_of(lake)
-    wanted = [*views] if name is None else [_named(lake, name)[0].id]
+    wanted = [_named(lake, name)] if name is not None else [*views_of(lake).values()]
     if name is None:
-        _release(lake, {owner_of(id_) for id_ in views})
+        _release(lake, {owner_of(view.id) for view, _ in wanted})
     done, failed = list[Refreshed](), list[TidelakeError]()
     with Database() as database:
-        for id_ in _in_order(views, wanted):
+        for view, definition in _in_order(lake, wanted):
             try:
-                done.append(refreshed(lake, *views[id_], database))
+                done.append(refreshed(lake, view, definition, database))
             except (RefreshFailed, RebuildNeeded) as error:
                 # The others go on; those that stand on it have nothing to do.
                 failed.append(error)
@@ -156,19 +159,33 @@ def refresh(lake: Naming, name: str | None) -> list[Refreshed]:
     return done
 
 
-def _in_order(views: dict[str, tuple[Collection, Definition]], wanted: list[str]) -> list[str]:
-    """The views, each behind those that it stands on."""
-    done = dict[str, None]()
+def _in_order(
+    lake: Naming, wanted: Sequence[tuple[Collection, Definition]]
+) -> list[tuple[Collection, Definition]]:
+    """The views with those that they stand on, each behind these. One log scan for each input."""
+    known, done = {view.id: (view, definition) for view, definition in wanted}, dict[str, None]()
 
-    def visit(id_: str) -> None:
-        if id_ in views and id_ not in done:
-            for source in views[id_][1].sources:
-                visit(source.id)
-            done[id_] = None
+    def visit(view: Collection, definition: Definition) -> None:
+        for source in definition.sources:
+            if source.id not in known:
+                _look(lake, source, known)
+            if source.id in known and source.id not in done:
+                visit(*known[source.id])
+        done[view.id] = None
 
-    for one in wanted:
-        visit(one)
-    return [*done]
+    for view, definition in wanted:
+        if view.id not in done:
+            visit(view, definition)
+    return [known[id_] for id_ in done]
+
+
+def _look(lake: Naming, source: ViewSource, known: dict[str, tuple[Collection, Definition]]) -> None:
+    """Note an input that is a view; what stands on one that is gone says so at its refresh."""
+    with suppress(CollectionNotFound):
+        found = lake.same_collection(source.id, source.name)
+        definition = Definition.of(source.name, found.state())
+        if definition is not None:
+            known[source.id] = (found, definition)
 
 
 def _release(lake: Naming, owners: set[str]) -> None:
@@ -198,16 +215,20 @@ def verify(lake: Naming, name: str, at: TimeLike | None) -> Verified:
     """Compare a view with its query over the contents of its inputs; see `Lake.verify`."""
     view, definition = _named(lake, name)
     time = view.last_time() if at is None else times_of(view).read(at, "at")
-    tables = {}
+    plan, tables = compiled(definition.sql, definition.schema_of), {}
+    used = {
+        (one.collection, of) for one in plan.stages if isinstance(one, FromCollection) for of in one.names
+    }
     for source in definition.sources:
         one = opened(lake, name, source)
         missing = [column.name for column in source.columns if column.name not in one.names]
         kept = [column.name for column in source.columns if column.name in one.names]
         tables[source.name] = _whole(one.collection, [one.names[c] for c in kept], kept, time)
-        if missing and missing[0] in definition.sql:
-            raise RebuildNeeded(name, f"column {missing[0]!r} of {source.name!r} was dropped or changed")
+        for column in missing:
+            if (source.name, column) in used:
+                raise RebuildNeeded(name, f"column {column!r} of {source.name!r} was dropped or changed")
     stored = Scan(view.schema, lambda: _repeated(view.snapshot(time), view.schema))
-    return compared(name, time, asked(definition.sql, tables), asked("SELECT * FROM v", {"v": stored}))
+    return compared(name, time, *differing(definition.sql, tables, stored))
 
 
 def _whole(of: Collection, columns: list[str], called: list[str], time: object) -> Scan:

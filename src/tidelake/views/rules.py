@@ -77,7 +77,8 @@ class Rules:
     def updates(self, number: int, span: Emission) -> str:
         """The query for `d{number}`, over the tables of the inputs of the stage.
 
-        Needs `d` of all inputs and, with `span.base`, `a` and `f` of those that `reads_before` names.
+        The query reads the tables `d` of all inputs. With `span.base` it also reads `a` and `f` of the
+        inputs that `reads_before` names.
         """
         return self._shown(number, span, net=True)
 

@@ -36,6 +36,7 @@ from tidelake.views.rules import BEFORE, Emission, Rules, reads_before
 
 _SETTINGS = (*DUCKDB_SETTINGS, "SET default_null_order = 'nulls_last'", "SET preserve_insertion_order = true")
 _ANSWER = "tidelake_answer"
+_STORED, _HAVE, _WANT = "tidelake_stored", "tidelake_have", "tidelake_want"
 _TIME = "_time"
 Reads = Callable[[FromCollection], Scan]
 """Reads rows of a collection: the columns of the stage, in its order, then times and multiplicities."""
@@ -251,19 +252,30 @@ class SpanRun:
             raise RefreshFailed(self._view, f"{last} (answer)", _reason(error)) from error
 
 
-def asked(text: str, tables: Mapping[str, Scan]) -> pa.Table:
-    """The answer of a query over whole tables, by the engine alone.
+def differing(text: str, tables: Mapping[str, Scan], stored: Scan) -> tuple[int, pa.Table, pa.Table]:
+    """A query over whole tables, by the engine alone, beside what is stored of its answer.
+
+    Returns:
+        The number of its rows, the rows that are not stored, and the stored rows that it has not. NaN is one
+        value, and -0.0 is 0.0. Only these rows are in memory; the others may be spilled.
 
     Raises:
         UsageError: DuckDB refuses it; has its reason.
     """
+    scans = {**tables, _STORED: stored}
     with Database() as database:
-        for name, scan in tables.items():
+        for name, scan in scans.items():
             database.connection.register(name, scan)
+        run = database.connection.execute
         try:
-            return database.connection.sql(text).to_arrow_table()
+            run(f"CREATE TEMP TABLE {_HAVE} AS FROM {_STORED}")
+            run(f"CREATE TEMP TABLE {_WANT} AS FROM {_HAVE} LIMIT 0")
+            run(f"INSERT INTO {_WANT} {text}")
+            missing = database.connection.sql(f"FROM {_WANT} EXCEPT ALL FROM {_HAVE}").to_arrow_table()
+            more = database.connection.sql(f"FROM {_HAVE} EXCEPT ALL FROM {_WANT}").to_arrow_table()
+            return database.rows(_WANT), missing, more
         except (database.error, pa.ArrowException, RuntimeError) as error:
-            failures = [one.failure for one in tables.values() if isinstance(one.failure, TidelakeError)]
+            failures = [one.failure for one in scans.values() if isinstance(one.failure, TidelakeError)]
             raise (failures[0] if failures else UsageError(f"DuckDB: {_reason(error)}")) from error
 
 

@@ -1,11 +1,10 @@
-"""Whether a view is what its query says: two multisets of rows compared.
+"""Whether a view is what its query says: the rows in which they differ, judged.
 
 Sums of floats may differ in their last digits: a view has the exact sum, rounded once, an engine the sum in
 some order. Must not know where rows come from.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -39,14 +38,12 @@ class Verified(FieldsAsHtml):
     unexpected: tuple[Row, ...] = ()
 
 
-def compared(view: str, time: object, wanted: pa.Table, found: pa.Table) -> Verified:
-    """Compare the answer of a query with the contents of its view."""
-    want, have = Counter(_rows(wanted)), Counter(_rows(found))
-    missing, more = _sorted((want - have).elements()), _sorted((have - want).elements())
-    close = len(missing) == len(more) and all(map(_near, missing, more))
-    if close:
-        return Verified(view, time, equal=True, rows=wanted.num_rows)
-    return Verified(view, time, False, wanted.num_rows, tuple(missing[:_SHOWN]), tuple(more[:_SHOWN]))
+def compared(view: str, time: object, rows: int, lacked: pa.Table, owed: pa.Table) -> Verified:
+    """Judge the rows of a query that its view lacks, and those that it has too many."""
+    missing, more = _sorted(_rows(lacked)), _sorted(_rows(owed))
+    if len(missing) == len(more) and all(map(_near, missing, more)):
+        return Verified(view, time, equal=True, rows=rows)
+    return Verified(view, time, False, rows, tuple(missing[:_SHOWN]), tuple(more[:_SHOWN]))
 
 
 def _rows(table: pa.Table) -> Iterable[Row]:

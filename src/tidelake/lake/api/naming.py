@@ -338,6 +338,10 @@ class Naming(LakeHandle):
             # An earlier drop may have been interrupted: finish it.
             self._leftovers.tombstones()
             return False
+        return self._dropped(shard_id, name, force=force)
+
+    def _dropped(self, shard_id: str, name: str, *, force: bool) -> bool:
+        """Drop the collection of an id, and take its name away if it has it. Answer and errors as `drop`."""
         ending = self._leftovers.ending(shard_id)
         try:
             if not self._ended(ending, force=force):
