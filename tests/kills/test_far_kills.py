@@ -12,7 +12,6 @@ import pytest
 from crew import Crew, check_whole, consistent
 from kills_child import FAR, SCHEMA, again, contents_of, table_of
 from places import Place
-from tellers_child import config_at
 from test_bank_kills import check_at_rest, opened, transfer_under_kills
 
 from tests.store.proxy import QUICK, Fault, Faults, Proxy
@@ -124,7 +123,7 @@ def test_transfers_behind_faults_keep_the_total_at_every_time(far, rng, record_p
     told, looks, kills = transfer_under_kills(far.place, far.through, turns, rng)
     far.arrive()
     with opened(far.place) as lake:
-        check_at_rest(lake, told, config_at(far.place))
+        check_at_rest(lake, told)
     done = f"{kills} processes killed, {len(told):,} transfers acknowledged, {looks} looks at all accounts"
     record_property("figures", f"{done}; {far.figures()}")
 
