@@ -39,3 +39,15 @@ def test_what_is_wrong_is_told(run, place):
     (place.parent / "wrong.sql").write_text("SELECT now() AS t FROM orders")
     code, _, err = run("view", place, "v", place.parent / "wrong.sql")
     assert code == 2 and "now" in err
+
+
+def test_maintain_refreshes_views_and_one_that_fails_stops_no_other(run, place):
+    with tidelake.open(place) as lake:
+        lake.view("bad", "SELECT CAST(price AS TINYINT) AS price FROM orders")
+        lake.view("good", "SELECT count(*) AS n FROM orders")
+        lake["orders"].append(pa.table({"id": [3], "price": [1_000]}))
+    code, out, err = run("maintain", place, "--once", "--json")
+    assert code != 0 and "view 'bad'" in err
+    assert {line["collection"] for line in json.loads(out)} == {"bad", "good", "orders"}
+    with tidelake.open(place) as lake:
+        assert lake["good"].snapshot().read_all()["n"].to_pylist() == [3]

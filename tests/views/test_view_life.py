@@ -1,5 +1,6 @@
 """Views in a lake: only a refresh writes to them, they keep the history they need, and inputs may change."""
 
+import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -375,3 +376,39 @@ def test_a_view_that_cannot_be_computed_at_first_is_not_there(lake):
     assert "v" not in lake and not lake["a"].state().critical
     assert lake.refresh() == []
     lake.view("v", "SELECT id, TRY_CAST('x' || x AS INTEGER) AS i FROM a", allow_recreate=True)
+
+
+def test_upkeep_keeps_views_up_to_their_inputs_and_tells_of_each_that_fails(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("bad", "SELECT k, CAST(x AS TINYINT) AS x FROM a")
+    good = lake.view("good", SUMS)
+    lake.view("over", "SELECT count(*) AS groups FROM good")
+    a.append(rows((2, 7, 1000, 1, 1)), upper=2)
+    with lake.upkeep(interval_s=0.01) as upkeep:
+        until(lambda: contents(lake["over"], 1) == [(1,)] and upkeep.errors)
+        assert [*upkeep.errors] == ["bad"] and isinstance(upkeep.last_error, RefreshFailed)
+        a.append(rows((2, 7, 1000, 2, -1), (3, 8, 1, 2, 1)), upper=3)
+        until(lambda: contents(lake["over"], 2) == [(2,)])
+    assert contents(good) == [(7, 1, 10), (8, 1, 1)]
+
+
+def test_upkeep_of_some_collections_refreshes_the_views_among_them(lake):
+    for name in ("v", "w"):
+        lake.view(name, SUMS)
+    with lake.upkeep(["w"], interval_s=0.01):
+        lake["a"].seal(3)
+        until(lambda: str(lake["w"].upper) == "[3]")
+    assert str(lake["v"].upper) == "[0]"
+
+
+def until(condition):
+    """Wait until something holds; a read of what is not closed yet is no answer."""
+    for _ in range(1_000):
+        try:
+            if condition():
+                return
+        except NotYetClosed:
+            pass
+        time.sleep(0.02)
+    raise AssertionError("it does not come")

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from tidelake.cli import jsonlines, output, show
-from tidelake.errors import TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.shard.upkeep.compactor import MergeReport
@@ -44,13 +43,15 @@ def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json:
     """Maintain until interrupted; print a line whenever something was merged or deleted."""
     # This thread prints, not the worker, so that a closed pipe ends the command.
     reports = queue.SimpleQueue[tuple[str, MaintenanceReport]]()
-    told: TidelakeError | None = None
+    told = set[str]()
     with lake.upkeep(names, interval_s=interval_s, progress=lambda *seen: reports.put(seen)) as upkeep:
         # Ends when an interrupt or a signal ends the process.
         while True:
-            if upkeep.last_error is not told:
-                told = upkeep.last_error
-                click.echo(f"tidelake: {told}", err=True)
+            found = {str(error) for error in (*list(upkeep.errors.values()), upkeep.last_error) if error}
+            # Each once, however often upkeep meets it.
+            for message in sorted(found - told):
+                click.echo(f"tidelake: {message}", err=True)
+            told = found
             try:
                 name, report = reports.get(timeout=0.2)
             except queue.Empty:

@@ -166,10 +166,11 @@ def maintain(
     metrics: str | None,
     as_json: bool,
 ) -> None:
-    """Carry out the merges that all collections, or the named ones, need. Runs until interrupted.
+    """Carry out the merges that all collections, or the named ones, need, and refresh the views among them.
 
-    Afterwards a read merges few runs, and updates before since that cancel each other are gone. Objects that
-    are no longer needed are deleted. Several processes may run this at once; each merge is done by one.
+    Runs until interrupted. Afterwards a read merges few runs, and updates before since that cancel each
+    other are gone. Objects that are no longer needed are deleted. Several processes may run this at once;
+    each merge is done by one. An error of one collection or view stops no other.
     """
     import tidelake
     from tidelake.cli import maintenance, output
@@ -192,6 +193,9 @@ def maintain(
         failed = output.CommandFailed()
         # Open all first, so that an unknown name is reported before the work begins.
         named = [opened.collection(name) for name in collections] or [*opened.collections(failed.add)]
+        for name, done in opened._fresh(named):
+            if isinstance(done, errors.TidelakeError):
+                failed.add(name, done)
         if spark and named:
             from tidelake.cli.spark import maintained
 

@@ -4,7 +4,7 @@ Owns what a user may ask of views, and in which order several are refreshed. A v
 collection (`Lake.drop`), and its holds on its inputs with it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from tidelake.data.answer.rows import Rows
 from tidelake.data.answer.tablerows import expanded
 from tidelake.data.kernel.types import row_schema
 from tidelake.errors import (
+    Closed,
     CollectionExists,
     CollectionInUse,
     CollectionNotFound,
@@ -30,7 +31,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
 from tidelake.state.life.copying import CopyRecord
-from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity, is_owner, owner_of
+from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity, is_owner
 from tidelake.views.explaining import Explained, explained
 from tidelake.views.plan import FromCollection, ViewPlan
 from tidelake.views.query.compile import compiled
@@ -131,32 +132,60 @@ def _same(lake: Naming, name: str, sql: str, sources: tuple[ViewSource, ...]) ->
     return view
 
 
-def views_of(lake: Naming) -> dict[str, tuple[Collection, Definition]]:
-    """All views, by id."""
-    found = {}
-    for one in lake.collections():
-        definition = Definition.of(one.name, one.state())
-        if definition is not None:
-            found[one.id] = (one, definition)
-    return found
-
-
 def refresh(lake: Naming, name: str | None) -> list[Refreshed]:
     """Refresh a view with the views that it stands on, or all; see `Lake.refresh`."""
-    wanted = [_named(lake, name)] if name is not None else [*views_of(lake).values()]
-    if name is None:
-        _release(lake, {owner_of(view.id) for view, _ in wanted})
+    wanted = [lake.collection(name)] if name is not None else [*lake.collections()]
+    if name is not None:
+        _named(lake, name)
+    else:
+        release(lake)
     done, failed = list[Refreshed](), list[TidelakeError]()
-    with Database() as database:
-        for view, definition in _in_order(lake, wanted):
-            try:
-                done.append(refreshed(lake, view, definition, database))
-            except (RefreshFailed, RebuildNeeded) as error:
-                # The others go on; those that stand on it have nothing to do.
-                failed.append(error)
+    for _, one in fresh(lake, wanted):
+        done.append(one) if isinstance(one, Refreshed) else failed.append(one)
     if failed:
         raise failed[0]
     return done
+
+
+def fresh(
+    lake: Naming, wanted: Iterable[Collection], due: Callable[[str], bool] = lambda _: True
+) -> Iterator[tuple[str, Refreshed | TidelakeError]]:
+    """Refresh the views among some collections, with those that they stand on, each behind these.
+
+    A view that fails stops no other one.
+
+    Args:
+        lake: that has them.
+        wanted: collections; those that are no views are left out.
+        due: whether a view of this name is to be refreshed now.
+
+    Yields:
+        The name of each view, and what was done or why it could not be.
+    """
+    views = list[tuple[Collection, Definition]]()
+    for one in wanted:
+        try:
+            definition = Definition.of(one.name, one.state())
+        except CollectionNotFound:
+            continue
+        except RebuildNeeded as error:
+            yield one.name, error
+            continue
+        if definition is not None:
+            views.append((one, definition))
+    if not views:
+        return
+    with Database() as database:
+        for view, definition in _in_order(lake, views):
+            if not due(view.name):
+                continue
+            try:
+                done: Refreshed | TidelakeError = refreshed(lake, view, definition, database)
+            except Closed:
+                raise
+            except TidelakeError as error:
+                done = error
+            yield view.name, done
 
 
 def _in_order(
@@ -181,17 +210,18 @@ def _in_order(
 
 def _look(lake: Naming, source: ViewSource, known: dict[str, tuple[Collection, Definition]]) -> None:
     """Note an input that is a view; what stands on one that is gone says so at its refresh."""
-    with suppress(CollectionNotFound):
+    with suppress(CollectionNotFound, RebuildNeeded):
         found = lake.same_collection(source.id, source.name)
         definition = Definition.of(source.name, found.state())
         if definition is not None:
             known[source.id] = (found, definition)
 
 
-def _release(lake: Naming, owners: set[str]) -> None:
+def release(lake: Naming) -> None:
     """Drop the holds of views that are gone: a process died between their end and that of the holds."""
-    for one in lake.collections():
-        state = one.state()
+    states = [(one, one.state()) for one in lake.collections()]
+    owners = {state.owned.by for _, state in states if state.owned is not None}
+    for one, state in states:
         # A copy has the holds of its source, and is no copy any more once it is changed.
         gone = [hold for hold in state.critical if is_owner(hold) and hold not in owners]
         for hold in gone if CopyRecord.of(state) is None else ():

@@ -193,7 +193,7 @@ class Lake(Querying, Viewing, Transacting, Administering):
 
         A collection that is being written to gets the merges that pay off. One that has been idle for ten
         times its rewrite time is merged thoroughly: few runs, no retraction that `since` has passed. Objects
-        that are no longer needed are deleted when they are old enough.
+        that are no longer needed are deleted when they are old enough. Views are brought up to their inputs.
 
         Args:
             names: the collections; default: all, also those that are created later.
@@ -218,6 +218,10 @@ class Lake(Querying, Viewing, Transacting, Administering):
             known = self._catalog.names(known)
             return [*zip(known.names, known.shards, strict=True)]
 
+        def tidy() -> None:
+            self.collect()
+            self._release_gone()
+
         def tidy_pause_s() -> float:
             return max(pause_s, self._catalog.known_agreed().upload_age_ms / 1000 / _LOOKS)
 
@@ -229,7 +233,8 @@ class Lake(Querying, Viewing, Transacting, Administering):
             self.collection,
             pause_s,
             seen=progress,
-            tidy=Tidy(self.collect, tidy_pause_s) if names is None else None,
+            tidy=Tidy(tidy, tidy_pause_s) if names is None else None,
+            fresh=self._fresh,
         )
         self._upkeep.append(started)
         return started

@@ -1,13 +1,13 @@
 """Upkeep: a background thread that maintains the collections of a lake.
 
 Started explicitly and stopped with the lake. It takes over merges from appends, and maintains collections
-that get no more appends. Must not know how a merge is done.
+that get no more appends. It keeps views up to their inputs. Must not know how a merge or a refresh is done.
 
-INVARIANT: a failure ends only one look at one collection; it is counted and kept in `last_error`, and the
-next look tries again.
+INVARIANT: a failure ends only one look at one collection, or one refresh of one view; it is counted and kept
+in `last_error` and `errors`, and the next look tries again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -32,6 +32,8 @@ _IDLE_SHARE, _ROWS_PER_S = 10, 1_000_000
 _LOOK_SHARE, _LOOK_S = 10, 60.0
 # Ages of an unchanged collection are told again after so long.
 _AGES_S = 30.0
+# A view that failed is tried again after ten times as long as that took, at most after `_LOOK_S`.
+_RETRY_SHARE = 10
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,10 @@ Seen = Callable[[str, MaintenanceReport], None]
 Listed = Sequence[tuple[str, str | None]]
 
 
+# Refreshes the views among these collections that are due: the name of each, and its error if it failed.
+Fresh = Callable[[Sequence[Collection], Callable[[str], bool]], Iterable[tuple[str, object]]]
+
+
 @dataclass(frozen=True)
 class Tidy:
     """Work for the lake as a whole, done from time to time, and the pause between two calls in seconds."""
@@ -77,6 +83,7 @@ class Upkeep(Handle):
     Attributes:
         failures: number of looks that ended with an error.
         last_error: the newest of these errors; None if there was none.
+        errors: the newest error of each collection whose last look or refresh failed, by name.
         merges: number of merges applied.
         collected: totals of what was deleted.
     """
@@ -91,14 +98,17 @@ class Upkeep(Handle):
         *,
         seen: Seen | None = None,
         tidy: Tidy | None = None,
+        fresh: Fresh | None = None,
     ) -> None:
         self.failures = 0
         self.last_error: TidelakeError | None = None
+        self.errors: dict[str, TidelakeError] = {}
         self.merges = 0
         self.collected = CollectReport()
         self._env, self._config, self._names, self._opened = env, config, names, opened
         self._interval_s, self._seen = interval_s, seen
         self._tidy, self._tidied_s = tidy, env.clock.monotonic_s()
+        self._fresh, self._retry_s = fresh, dict[str, float]()
         self._collections: dict[str, Collection] = {}
         self._left: dict[str, _Left] = {}
         # Seqno and moment of what the gauges tell.
@@ -125,6 +135,7 @@ class Upkeep(Handle):
                     if stop.wait(0):
                         return
                     self._look(name, id_, stop)
+                self._refresh([name for name, _ in listed or ()], stop)
                 for name in () if listed is None else self._collections.keys() - {name for name, _ in listed}:
                     self._forget(name)
                 self._tidy_up()
@@ -151,10 +162,38 @@ class Upkeep(Handle):
             self._forget(name)
         try:
             self._maintain(name, stop)
+            if name not in self._retry_s:
+                self.errors.pop(name, None)
         except Closed:
             raise
         except CollectionNotFound:
             self._forget(name)
+        except TidelakeError as error:
+            self._failed(error, name)
+
+    def _refresh(self, names: Sequence[str], stop: Stop) -> None:
+        """Bring the views among some collections up to their inputs."""
+        known = [self._collections[name] for name in names if name in self._collections]
+        views = [one for one in known if one._shard.latest().owned is not None]
+        if not views or self._fresh is None:
+            return
+        began_s = self._env.clock.monotonic_s()
+
+        def due(name: str) -> bool:
+            nonlocal began_s
+            _check(stop)
+            began_s = self._env.clock.monotonic_s()
+            return began_s >= self._retry_s.get(name, began_s)
+
+        try:
+            for name, done in self._fresh(views, due):
+                self._retry_s.pop(name, None)
+                if isinstance(done, TidelakeError):
+                    now_s = self._env.clock.monotonic_s()
+                    self._retry_s[name] = now_s + min((now_s - began_s) * _RETRY_SHARE, _LOOK_S)
+                    self._failed(done, name)
+        except Closed:
+            raise
         except TidelakeError as error:
             self._failed(error)
 
@@ -215,12 +254,16 @@ class Upkeep(Handle):
     def _forget(self, name: str) -> None:
         self._collections.pop(name, None)
         self._left.pop(name, None)
+        self._retry_s.pop(name, None)
+        self.errors.pop(name, None)
         if self._measured.pop(name, None) is not None:
             forget(self._env.recorder, name)
 
-    def _failed(self, error: TidelakeError) -> None:
+    def _failed(self, error: TidelakeError, name: str | None = None) -> None:
         self.failures += 1
         self.last_error = error
+        if name is not None:
+            self.errors[name] = error
         self._env.failed("upkeep.failed")
 
 

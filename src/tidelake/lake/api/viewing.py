@@ -1,8 +1,9 @@
 """Views: queries whose answers are collections. Owns the methods; `tidelake.views` does the work."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tidelake.errors import TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.naming import Naming
 from tidelake.lake.arguments.names import check_list, check_name
@@ -68,6 +69,20 @@ class Viewing(Naming):
         from tidelake.views.life import refresh
 
         return refresh(self, name)
+
+    def _fresh(
+        self, among: Sequence[Collection], due: Callable[[str], bool] = lambda _: True
+    ) -> "Iterator[tuple[str, Refreshed | TidelakeError]]":
+        """Refresh the views among collections that are due, with what they stand on; tell each error."""
+        from tidelake.views.life import fresh
+
+        return fresh(self, among, due)
+
+    def _release_gone(self) -> None:
+        """Drop the holds that views have left whose drop did not come to its end."""
+        from tidelake.views.life import release
+
+        release(self)
 
     def verify(self, name: str, at: TimeLike | None = None) -> "Verified":
         """Compute the query of a view over the contents of its inputs, and compare.
