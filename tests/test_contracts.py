@@ -37,6 +37,10 @@ BREAKS = {
         ("shard/upkeep/violation.py", "import tidelake.shard.reading.query"),
     ],
     "engine": [("shard/engine/violation.py", "")],
+    "cdc": [
+        ("cdc/violation.py", ""),
+        ("cdc/core/violation.py", "import tidelake.cdc.parse.parser"),
+    ],
     "arrangement": [
         ("arrangement/violation.py", ""),
         ("arrangement/batch/violation.py", "import tidelake.arrangement.read.view"),
@@ -69,6 +73,7 @@ BREAKS = {
     "spark-door": [
         ("lake/violation.py", "from pyspark.sql import DataFrame"),
         ("testing/violation.py", "import pandas as pd"),
+        ("cdc/parse/violation.py", "import pyspark"),
     ],
 }
 

@@ -218,7 +218,7 @@ def texts():
         import pyspark  # noqa: F401
     except ImportError:
         return made
-    from tidelake.spark.envelopes.held import with_held
+    from tidelake.cdc.times.heldevents import with_held
     from tidelake.spark.source.offsets import to_json
     from tidelake.spark.uploads import encoded_answer
 
@@ -238,9 +238,9 @@ def offsets():
 
 def held():
     """What streams of transactions keep: rows in the record, and in objects."""
-    from tidelake.spark.envelopes.held import Held
-    from tidelake.spark.envelopes.places import Reached, TopicPartition
-    from tidelake.spark.envelopes.timeline import Progress
+    from tidelake.cdc.core.topicpartition import Reached, TopicPartition
+    from tidelake.cdc.times.heldevents import Held
+    from tidelake.cdc.times.timeline import Progress
 
     partitions = {TopicPartition("t", 0): Reached(1, 2, 3), TopicPartition("t", 1): Reached()}
     progress = Progress("postgresql", 1, 2, 3, 4, True, partitions, 5)

@@ -126,7 +126,7 @@ def test_markers_are_read_as_what_they_were():
 
 def test_texts_of_spark_are_read_as_what_they_were():
     pytest.importorskip("pyspark")
-    from tidelake.spark.envelopes.held import split
+    from tidelake.cdc.times.heldevents import split
     from tidelake.spark.source.offsets import from_json
     from tidelake.spark.uploads import decoded_answer
 

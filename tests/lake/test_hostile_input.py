@@ -15,9 +15,9 @@ from lakes import refused
 
 import tidelake
 from tables import SCHEMA, rows
+from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.cli import files
 from tidelake.errors import IncompatibleSchema, InvalidUpdates, UpdateBeforeLower, UsageError
-from tidelake.spark.envelopes.changes import ChangeParser
 from tiers import examples
 from tiers import rounds as timed_rounds
 

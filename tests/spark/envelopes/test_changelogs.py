@@ -15,9 +15,9 @@ pytest.importorskip("pyspark")
 from small_frames import rows
 
 import tidelake
+from tidelake.cdc.core.outcome import Parsed
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark import ingest, write
-from tidelake.spark.envelopes.changes import Parsed
 from tidelake.spark.envelopes.hudi import _COLUMNS, Hudi, _texts
 from tidelake.testing import tables
 

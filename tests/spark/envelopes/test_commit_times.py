@@ -22,16 +22,16 @@ from tiers import examples
 pytest.importorskip("pyspark")
 
 import tidelake
+from tidelake.cdc.core.lineerrors import as_bytes
+from tidelake.cdc.parse.parser import ChangeParser, OldRows
+from tidelake.cdc.times import heldevents as held_back
+from tidelake.cdc.times.heldevents import Held, grouped, merged, packed, split, unpacked, with_held
+from tidelake.cdc.times.positions import COPY, COPY_END, MARK, NONE, NOTHING, ROWS, positions
+from tidelake.cdc.times.surveys import SURVEY, fingerprints, merged_surveys, survey, twice
+from tidelake.cdc.times.timeline import Progress, copies_again, timeline
 from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates, UsageError
 from tidelake.spark import ingest, write
-from tidelake.spark.envelopes import held as held_back
-from tidelake.spark.envelopes.changes import ChangeParser, OldRows
-from tidelake.spark.envelopes.held import Held, grouped, merged, packed, split, unpacked, with_held
-from tidelake.spark.envelopes.messages import as_bytes
-from tidelake.spark.envelopes.positions import COPY, COPY_END, MARK, NONE, NOTHING, ROWS, positions
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
-from tidelake.spark.envelopes.surveys import SURVEY, fingerprints, merged_surveys, survey, twice
-from tidelake.spark.envelopes.timeline import Progress, copies_again, timeline
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.running import BYTES_MAX as driver_bytes
 

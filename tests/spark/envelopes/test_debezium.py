@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 import tidelake
+from tidelake.cdc.core.lineerrors import place
+from tidelake.cdc.core.outcome import Parsed
+from tidelake.cdc.parse import structcolumns as as_columns
+from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.envelopes import columns as as_columns
-from tidelake.spark.envelopes.changes import ChangeParser, Parsed
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.messages import place
 
 SCHEMA = pa.schema(
     [

@@ -16,10 +16,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 import tidelake
+from tidelake.cdc.parse.parser import ChangeParser
+from tidelake.cdc.parse.rows import TIME
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.spark import ingest_change_files, write
-from tidelake.spark.envelopes.changes import TIME, ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.read import BEST, GONE, NOTE
 from tidelake.spark.envelopes.storing import event_schema
@@ -27,7 +28,7 @@ from tidelake.spark.uploads import total
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
-SAMPLES = Path(__file__).parent.parent / "debezium"
+SAMPLES = Path(__file__).parent.parent.parent / "cdc" / "samples"
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

@@ -10,16 +10,19 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+from tidelake.cdc.core.outcome import Parsed
+from tidelake.cdc.core.tablename import Table, name_parts, quoted_name
+from tidelake.cdc.debezium.messagekeys import key_names
+from tidelake.cdc.dialects.canal import CanalDialect
+from tidelake.cdc.dialects.dialect import Dialect
+from tidelake.cdc.dialects.maxwell import MaxwellDialect
+from tidelake.cdc.dialects.messageparser import DialectParser
+from tidelake.cdc.parse.parser import ChangeParser
+from tidelake.cdc.parse.routes import seen_in, tables_of
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.envelopes.canal import CanalDialect
-from tidelake.spark.envelopes.changes import ChangeParser, Parsed
-from tidelake.spark.envelopes.dialect import Dialect, DialectParser
 from tidelake.spark.envelopes.dms import DmsDialect
-from tidelake.spark.envelopes.maxwell import Maxwell, MaxwellDialect
-from tidelake.spark.envelopes.messagekeys import key_names
+from tidelake.spark.envelopes.maxwell import Maxwell
 from tidelake.spark.envelopes.read import EventReader
-from tidelake.spark.envelopes.routes import seen_in, tables_of
-from tidelake.spark.envelopes.tablename import Table, name_parts, quoted_name
 from tidelake.spark.uploads import Answer
 from tiers import examples
 

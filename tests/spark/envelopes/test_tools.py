@@ -15,15 +15,15 @@ import pytest
 pytest.importorskip("pyspark")
 
 import tidelake
+from tidelake.cdc.core.lineerrors import place
+from tidelake.cdc.core.outcome import Parsed
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.envelopes.canal import Canal
-from tidelake.spark.envelopes.changes import Parsed
 from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.dialectmessages import ToolMessages
 from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.maxwell import Maxwell
-from tidelake.spark.envelopes.messages import place
 from tidelake.spark.envelopes.named import named
-from tidelake.spark.envelopes.tool import ToolMessages
 
 SCHEMA = pa.schema(
     [

@@ -16,12 +16,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions
 
 import tidelake
+from tidelake.cdc.times.heldevents import Held
+from tidelake.cdc.times.timeline import Progress
 from tidelake.errors import InvalidUpdates, OutcomeUnknown, UsageError, WriterFenced
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink
-from tidelake.spark.envelopes.held import Held
-from tidelake.spark.envelopes.timeline import Progress
 from tidelake.spark.writing.microbatch import is_in, planned_in
 from tidelake.spark.writing.note import BatchNote
 from tidelake.testing import tables

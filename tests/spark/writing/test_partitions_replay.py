@@ -18,10 +18,10 @@ pytest.importorskip("pyspark")
 from feed import Feed, connect, contents, told
 
 import tidelake
+from tidelake.cdc.core.topicpartition import TopicPartition
+from tidelake.cdc.times.partitions import PARTITIONS_MAX
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark import tables_sink
-from tidelake.spark.envelopes.partitions import PARTITIONS_MAX
-from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, PLACES
 from tidelake.spark.writing.heldrows import HeldRows
 from tidelake.spark.writing.tablelines import FewLines

@@ -15,10 +15,10 @@ import pyspark.sql.functions as F
 from feed import Feed, connect, contents, told
 
 import tidelake
+from tidelake.cdc.times import heldevents as held_back
+from tidelake.cdc.times.heldevents import packed, split
 from tidelake.errors import CorruptionError, StoreUnavailable, UsageError, WriterFenced
 from tidelake.spark import tables_sink
-from tidelake.spark.envelopes import held as held_back
-from tidelake.spark.envelopes.held import packed, split
 from tidelake.spark.envelopes.read import AS_TEXT
 from tidelake.spark.writing.heldrows import HeldRows
 from tidelake.spark.writing.tablelines import FewLines, lines_of

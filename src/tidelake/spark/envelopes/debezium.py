@@ -1,7 +1,7 @@
 """Debezium change events on DataFrames.
 
 Owns which columns such a DataFrame has, and how its rows get to the tasks;
-`tidelake.spark.envelopes.changes` owns the meaning of events.
+`tidelake.cdc.parse.parser` owns the meaning of events.
 
 Events come as text or as columns:
 
@@ -26,19 +26,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from tidelake.cdc.core.lineerrors import place
+from tidelake.cdc.core.ops import INCREMENTAL, REPEATED
+from tidelake.cdc.core.unmade import Unmade
+from tidelake.cdc.parse.parser import ChangeParser, Late, OldRows
+from tidelake.cdc.times.timeline import Timeline
 from tidelake.data.json.encoding import Encoding, encoding
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.spans import DurationLike, duration_s
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
-from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows
-from tidelake.spark.envelopes.event import INCREMENTAL, REPEATED
-from tidelake.spark.envelopes.messages import place
 from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, NOTE, PLACES, ReadEvents, StoreChanges, is_text
 from tidelake.spark.envelopes.storing import StoreEvents, event_schema
-from tidelake.spark.envelopes.timeline import Timeline
-from tidelake.spark.envelopes.unmade import Target, Unmade
+from tidelake.spark.envelopes.target import Target
 from tidelake.spark.envelopes.upsert import Upsert, by_key
 from tidelake.spark.tasks import ArrowMap, one_thread
 
@@ -56,7 +57,7 @@ class Debezium:
     Attributes:
         time: path of the time in an event: names, separated by dots, such as `source.txId` or `ts_ms`; the
             values are whole numbers. Default: the commit of the event's transaction, if events are texts and
-            `source.connector` is known (`tidelake.spark.envelopes.positions`); otherwise `source.ts_ms` for
+            `source.connector` is known (`tidelake.cdc.times.positions`); otherwise `source.ts_ms` for
             times of unit `ms`, `source.ts_us` for `us`, and `source.lsn` for counters.
         late: what to do with events whose time is closed: `"refuse"` is an error that names the line,
             `"advance"` gives them the least open time.

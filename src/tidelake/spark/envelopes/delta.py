@@ -12,7 +12,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import RowByRow
-from tidelake.spark.envelopes.kinds import KindUpdates, Words
+from tidelake.spark.envelopes.opcolumn import KindUpdates, Words
 from tidelake.spark.envelopes.updates import Late, check_late
 from tidelake.spark.tasks import ArrowMap
 

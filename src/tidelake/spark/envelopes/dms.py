@@ -1,124 +1,30 @@
 """Changes of AWS DMS: messages of its targets Kinesis and Kafka, and the files of its target S3.
 
-Owns the meaning of a message's fields:
-
-    {"metadata": {"operation": "load", ...}, "data": {...}}                        a row of the full load
-    {"metadata": {"operation": "insert", ...}, "data": {...}}                      the new row of its key
-    {"metadata": {"operation": "update", ...}, "data": {...}, "before-image": {...}}   the same
-    {"metadata": {"operation": "delete", ...}, "data": {...}}                      removes the key
-    {"metadata": {"record-type": "control", "operation": "create-table"}}          no rows
-
-and of a file's columns: `Op` (I, U, D) and those of the row. A before image has the columns that changed, of
-those that the task was told to keep: so old rows are looked up, unless it is complete.
+Owns the options, and the meaning of a file's columns: `Op` (I, U, D) and those of the row.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from tidelake.cdc.dialects.dialect import Dialect
+from tidelake.cdc.dialects.dms import COMMIT, DmsDialect
+from tidelake.cdc.parse.parser import OldRows
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.changes import OldRows
-from tidelake.spark.envelopes.dialect import Change, Dialect, Repair, as_boolean, member
-from tidelake.spark.envelopes.event import Terms, Unfit
-from tidelake.spark.envelopes.kinds import KindUpsert, Words
-from tidelake.spark.envelopes.maxwell import BOOTSTRAP, removes
-from tidelake.spark.envelopes.tool import ToolMessages
+from tidelake.spark.envelopes.dialectmessages import ToolMessages
+from tidelake.spark.envelopes.opcolumn import KindUpsert, Words
 from tidelake.spark.tasks import ArrowMap
 
 Missing: TypeAlias = Literal["refuse", "null"]
-_COMMIT, _WRITTEN = "metadata.commit-timestamp", "metadata.timestamp"
-_ROWS = ("insert", "update", "delete")
 _OP = "Op"
 _FILES = Words(_OP, added=("I", "U"), removed=("D",))
-
-
-@dataclass(frozen=True)
-class DmsDialect(Dialect):
-    """How DMS writes messages.
-
-    Attributes:
-        image: the field with the before image.
-    """
-
-    image: str = "before-image"
-
-    tool: ClassVar[str] = "AWS DMS"
-    terms: ClassVar[Terms] = Terms(
-        event="message of AWS DMS",
-        op="operation",
-        ops={"c": "insert", "u": "update", "d": "delete", "r": "load"},
-        known="load, insert, update and delete",
-        sides={"before": "the old row", "after": "'data'", "key": "the key"},
-        whole="let BeforeImageSettings keep all columns (column-filter 'all'), or set old_rows='stored'",
-    )
-    members: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"metadata": dict[str, Any] | None, "data": msgspec.Raw, "control": dict[str, Any] | None}
-    )
-    clocks: ClassVar[Mapping[str, str]] = MappingProxyType({_COMMIT: "iso", _WRITTEN: "iso"})
-
-    def extra(self) -> Mapping[str, Any]:
-        """As `Dialect`."""
-        return {self.image: msgspec.Raw}
-
-    def table_of(self, message: Any) -> tuple[str, ...]:
-        """As `Dialect`."""
-        told = member(message, "metadata") or {}
-        names = (told.get("schema-name"), told.get("table-name"))
-        return tuple(name for name in names if isinstance(name, str) and name)
-
-    def key_of(self, message: Any) -> Sequence[str] | None:
-        """As `Dialect`: the control record of a table has it."""
-        control = member(message, "control") or {}
-        told = control.get("table-def")
-        return told.get("primary-key") if isinstance(told, dict) else None
-
-    def first_copy(self, message: Any) -> bool:
-        """As `Dialect`."""
-        return bool((member(message, "metadata") or {}).get("operation") == "load")
-
-    def on_rows(self, message: Any) -> bool:
-        """As `Dialect`."""
-        return (member(message, "metadata") or {}).get("operation") in _ROWS
-
-    def changes(self, message: Any) -> Iterator[Change] | None:
-        """As `Dialect`."""
-        told, data = member(message, "metadata"), member(message, "data")
-        if told is None:
-            raise Unfit("no 'metadata': not a message of AWS DMS")
-        kind = told.get("operation")
-        if told.get("record-type") == "control":
-            if isinstance(kind, str) and "truncate" in kind:
-                raise Unfit(removes(kind))
-            return None
-        if kind == "load":
-            if not self.stored:
-                raise Unfit(BOOTSTRAP)
-            return iter([(b"r", None, self.row(data))])
-        if kind == "insert":
-            return iter([(b"c", None, self.row(data))])
-        if kind == "delete":
-            return iter([(b"d", self.row(data), None)])
-        if kind == "update":
-            return iter([(b"u", self._before(message, data), self.row(data))])
-        raise Unfit(f"operation {kind!r} is unknown: known are {self.terms.known}")
-
-    def _before(self, message: Any, data: Any) -> bytes | None:
-        image = member(message, self.image)
-        if image is None:
-            return None
-        return self.merged(data, image) if self.stored else self.row(image)
-
-    def repairs(self) -> Mapping[str, Repair]:
-        """Booleans of MySQL are numbers."""
-        return {one.name: as_boolean for one in self.schema if pa.types.is_boolean(one.type)}
 
 
 @dataclass(frozen=True)
@@ -143,7 +49,7 @@ class Dms(ToolMessages):
     before_image: str = "before-image"
 
     dialect: ClassVar[type[Dialect]] = DmsDialect
-    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("us", "ms"), _COMMIT))
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("us", "ms"), COMMIT))
     positions: ClassVar[frozenset[str]] = frozenset(
         {"metadata.transaction-id", "metadata.transaction-record-id", "metadata.stream-position"}
     )

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from tidelake.cdc.core.ops import UNKNOWN, Terms
+from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.event import UNKNOWN, Terms
-from tidelake.spark.envelopes.unmade import Target
+from tidelake.spark.envelopes.target import Target
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 _COLUMNS = ("op", "ts_ms", "before", "after")

@@ -10,11 +10,11 @@ from typing import get_args
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from tidelake.cdc.parse.parser import OldRows
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.changes import OldRows
-from tidelake.spark.envelopes.kinds import KindUpdates, KindUpsert, Words
+from tidelake.spark.envelopes.opcolumn import KindUpdates, KindUpsert, Words
 from tidelake.spark.envelopes.updates import Late, check_late
 from tidelake.spark.tasks import ArrowMap
 

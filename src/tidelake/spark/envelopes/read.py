@@ -13,25 +13,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.events import Events
+from tidelake.cdc.core.lineerrors import as_bytes, place
+from tidelake.cdc.core.ops import INCREMENTAL, REPEATED
+from tidelake.cdc.core.outcome import Parsed, Truncates
+from tidelake.cdc.parse import structcolumns as as_columns
+from tidelake.cdc.parse.linenumbers import LineNumbers
+from tidelake.cdc.parse.parser import ChangeParser
+from tidelake.cdc.parse.rows import LEFT_OUT, LINE, ORDER, REMOVED, TIME
+from tidelake.cdc.times.heldevents import ROWS_MAX, packed
+from tidelake.cdc.times.positions import MARK, positions
+from tidelake.cdc.times.timeline import Timeline
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.columns import convert
-from tidelake.spark.envelopes import columns as as_columns
-from tidelake.spark.envelopes.blocks import Events
-from tidelake.spark.envelopes.changes import (
-    LEFT_OUT,
-    LINE,
-    ORDER,
-    REMOVED,
-    TIME,
-    ChangeParser,
-    Parsed,
-    Truncates,
-)
-from tidelake.spark.envelopes.event import INCREMENTAL, REPEATED
-from tidelake.spark.envelopes.held import ROWS_MAX, packed
-from tidelake.spark.envelopes.messages import as_bytes, place
-from tidelake.spark.envelopes.positions import MARK, positions
-from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.uploads import Answer, encoded_answer, upload
 
@@ -48,25 +42,6 @@ BEST = "_debezium_order"
 UNTOLD = "_debezium_left_out"
 # The note of a truncation.
 EMPTIED = "truncate"
-
-
-@dataclass
-class LineNumbers:
-    """Numbers the lines of the batches of one task, in their order."""
-
-    _last: tuple[object, int] = field(default=(None, 0))
-
-    def of(self, files: pa.Array, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The number of each line, from 1 at the begin of its file or block: Spark reads lines in order."""
-        codes = files.dictionary_encode().indices.fill_null(-1).to_numpy()
-        begins = np.append(True, (codes[1:] != codes[:-1]) | (blocks[1:] != blocks[:-1]))
-        at = np.flatnonzero(begins)
-        lengths = np.diff(np.append(at, len(codes)))
-        numbers: npt.NDArray[np.int64] = np.arange(1, len(codes) + 1) - np.repeat(at, lengths)
-        if self._last[0] == (files[0].as_py(), int(blocks[0])):
-            numbers[: at[1] if len(at) > 1 else len(codes)] += self._last[1]
-        self._last = ((files[-1].as_py(), int(blocks[-1])), int(numbers[-1]))
-        return numbers
 
 
 @dataclass

@@ -12,13 +12,14 @@ from itertools import chain, islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.lineerrors import late_reason, place, unreadable
+from tidelake.cdc.parse.parser import ChangeParser
+from tidelake.cdc.parse.rows import TIME
 from tidelake.data.ingest.events import LEFT_OUT, REMOVED
 from tidelake.errors import InvalidUpdates
 from tidelake.lake.api.collection import Collection
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import convert
-from tidelake.spark.envelopes.changes import TIME, ChangeParser
-from tidelake.spark.envelopes.messages import late_reason, place, unreadable
 from tidelake.spark.envelopes.read import BEST, EMPTIED, GONE, NOTE, UNTOLD
 from tidelake.spark.uploads import Answer, answered, decoded_answer
 

@@ -20,13 +20,13 @@ from pyspark.sql import types as t
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tidelake import errors
+from tidelake.cdc.core.lineerrors import as_bytes, place, shown
 from tidelake.data.json.rows import BadLine, RowReader
 from tidelake.data.json.values import loads
 from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import InvalidUpdates, TidelakeError, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
-from tidelake.spark.envelopes.messages import as_bytes, place, shown
 from tidelake.spark.reports import IngestReport
 from tidelake.spark.tasks import ArrowMap, one_thread
 from tidelake.spark.versions import condition

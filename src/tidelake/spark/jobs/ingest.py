@@ -25,11 +25,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidelake.cdc.parse.parser import Late, OldRows
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.changes import Late, OldRows
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.envelope import Envelope
@@ -139,7 +139,7 @@ def ingest_change_files(
     rejects: str | os.PathLike[str] | None = None,
     **how: Any,
 ) -> IngestReport:
-    """Follow a directory of Debezium change files; see `tidelake.spark.envelopes.changes` for the lines.
+    """Follow a directory of Debezium change files; see `tidelake.cdc.parse.parser` for the lines.
 
     Rows have their own times, and the collection's upper moves just past the last time seen. So a later file
     must not have events of an earlier or the same time, unless `late="advance"`.

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tidelake.cdc.core.topicpartition import TopicPartition
 from tidelake.errors import UpdateBeforeLower, UploadExpired, UpperMismatch
 from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.lake.api.handle import shard_of
@@ -28,7 +29,6 @@ from tidelake.shard.writing.append import past_last
 from tidelake.spark.columns import check_case
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import AtOneTime, Compared, Envelope, OneTime
-from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.updates import commit_time
 from tidelake.spark.reports import WriteReport
 from tidelake.spark.tasks import described, signed

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame
 
+from tidelake.cdc.core.topicpartition import TopicPartition
 from tidelake.config import Config
 from tidelake.errors import TidelakeError, UsageError
 from tidelake.lake.api.collection import Collection as LakeCollection
@@ -32,7 +33,6 @@ from tidelake.lake.arguments.spans import WindowLike, window
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
-from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.reports import IngestReport, WriteReport, WrittenBatch
 from tidelake.spark.tasks import described, signed
 from tidelake.spark.writing.commit import Numbered, W, write

@@ -1,7 +1,7 @@
 """The rows that a stream of transactions holds back, in objects of the store if they are many.
 
 Owns these objects: who names, writes, reads and deletes them. The record of the stream's writer names those
-that are needed (`tidelake.spark.envelopes.held`). They are no parts: a row may be held back for longer than
+that are needed (`tidelake.cdc.times.heldevents`). They are no parts: a row may be held back for longer than
 an upload may take, so garbage collection leaves them alone; a drop of the collection deletes them.
 
 INVARIANT: an object that a record names, or will name, is never deleted. Only what was there before a commit
@@ -17,17 +17,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tidelake.cdc.core.lineerrors import as_bytes
+from tidelake.cdc.times import heldevents as held
+from tidelake.cdc.times.heldevents import Held
+from tidelake.cdc.times.surveys import fingerprints
+from tidelake.cdc.times.timeline import Progress
 from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.api.collection import Collection
 from tidelake.model import names
 from tidelake.shard.engine.spec import ShardSpec, env_here, stores_of
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.spark.columns import convert, frame_arrow
-from tidelake.spark.envelopes import held
-from tidelake.spark.envelopes.held import Held
-from tidelake.spark.envelopes.messages import as_bytes
-from tidelake.spark.envelopes.surveys import fingerprints
-from tidelake.spark.envelopes.timeline import Progress
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema, from_arrow
 from tidelake.state.write.heldback import digest_of

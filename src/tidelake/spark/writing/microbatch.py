@@ -19,11 +19,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from tidelake.cdc.core.topicpartition import TopicPartition
 from tidelake.errors import UsageError
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.spark.envelopes.debezium import of_kafka
-from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.note import BatchNote
 from tidelake.state.write.idempotency import other_content

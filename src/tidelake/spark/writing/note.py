@@ -1,14 +1,14 @@
 """What the record of a stream's writer says of its last micro-batch, as a value.
 
 Owns the one text of it, the content of the record: the compare-and-set of the micro-batch writes it, the next
-driver reads it. `tidelake.spark.envelopes.held` owns the piece about what is held back.
+driver reads it. `tidelake.cdc.times.heldevents` owns the piece about what is held back.
 """
 
 import re
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tidelake.spark.envelopes.held import Held, split, with_held
+from tidelake.cdc.times.heldevents import Held, split, with_held
 
 _RUN = " by run "
 _PARTED = re.compile(r" parted at (\d+), (\d+) late$")
@@ -35,7 +35,7 @@ class BatchNote:
 
     @classmethod
     def of(cls, content: str | None) -> Self:
-        """Read `text`. Errors as for `tidelake.spark.envelopes.held.split`."""
+        """Read `text`. Errors as for `tidelake.cdc.times.heldevents.split`."""
         told, held = split(content)
         parted = _PARTED.search(told)
         what, _, run = (told if parted is None else told[: parted.start()]).partition(_RUN)

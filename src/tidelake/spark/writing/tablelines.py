@@ -17,25 +17,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
+from tidelake.cdc.core.tablename import Table
+from tidelake.cdc.core.topicpartition import TopicPartition
+from tidelake.cdc.core.unmade import Unmade
+from tidelake.cdc.parse.parser import ChangeParser
+from tidelake.cdc.parse.routes import TableColumns, seen_in
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.overlap import mapped
 from tidelake.spark.columns import frame_arrow, frame_schema
-from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium, lines_arrow, of_kafka, texts
-from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, NOTE, PLACES, ReadEvents
-from tidelake.spark.envelopes.routes import (
-    TABLE,
-    NumberedLines,
-    RouteLines,
-    SurveyLines,
-    TableColumns,
-    seen_in,
-)
 from tidelake.spark.envelopes.storing import check_parsed, event_schema
-from tidelake.spark.envelopes.tablename import Table
-from tidelake.spark.envelopes.unmade import Target, Unmade
+from tidelake.spark.envelopes.surveylines import TABLE, NumberedLines, RouteLines, SurveyLines
+from tidelake.spark.envelopes.target import Target
 from tidelake.spark.uploads import Answer, total
 from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.heldrows import HeldRows

@@ -16,21 +16,22 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tidelake.cdc.core.lineerrors import unreadable
+from tidelake.cdc.core.topicpartition import TopicPartition
+from tidelake.cdc.parse.parser import Late
+from tidelake.cdc.parse.rows import LINE
+from tidelake.cdc.times.heldevents import Held
+from tidelake.cdc.times.partitions import seen_again
+from tidelake.cdc.times.timeline import Progress as HowFar
+from tidelake.cdc.times.timeline import Timeline
 from tidelake.errors import UsageError
 from tidelake.lake.api.lake import Lake
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
-from tidelake.spark.envelopes.changes import LINE, Late
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.held import Held
-from tidelake.spark.envelopes.messages import unreadable
-from tidelake.spark.envelopes.partitions import seen_again
-from tidelake.spark.envelopes.places import TopicPartition
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
-from tidelake.spark.envelopes.timeline import Progress as HowFar
-from tidelake.spark.envelopes.timeline import Timeline
 from tidelake.spark.reports import WrittenBatch
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.commit import CommitPoint, Numbered, TriedWrite, committed, open_upper

@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from tidelake.cdc.core.tablename import Table
+from tidelake.cdc.core.unmade import Unmade
+from tidelake.cdc.debezium.connectschema import columns_of, row_fields
+from tidelake.cdc.debezium.messagekeys import Names, changed, fits, from_text
+from tidelake.cdc.parse.routes import TableColumns
+from tidelake.cdc.times.timeline import Timeline
 from tidelake.data.kernel.types import data_type
 from tidelake.errors import CollectionNotFound, IncompatibleSchema, TidelakeWarning, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.model.evolution import widens
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.connect import columns_of, row_fields
-from tidelake.spark.envelopes.messagekeys import Names, changed, fits, from_text
-from tidelake.spark.envelopes.routes import TableColumns
-from tidelake.spark.envelopes.tablename import Table
-from tidelake.spark.envelopes.timeline import Timeline
-from tidelake.spark.envelopes.unmade import Unmade
 from tidelake.spark.writing.tablelines import Lines, TableEvents, TablePlan, TableTarget
 
 R = TypeVar("R")

@@ -13,21 +13,21 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tidelake.cdc.core.lineerrors import as_bytes
+from tidelake.cdc.core.topicpartition import TopicPartition
+from tidelake.cdc.debezium.exact import REPEATS
+from tidelake.cdc.times.heldevents import Held
+from tidelake.cdc.times.partitions import PLACED, partitions, placed_survey, seen_again
+from tidelake.cdc.times.positions import positions
+from tidelake.cdc.times.surveys import SURVEY, Twice, fingerprints, merged_surveys, survey, twice
+from tidelake.cdc.times.timeline import Progress, Timeline, copies_again, timeline
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.debezium import Debezium, holds_texts, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.envelopes.event import REPEATS
-from tidelake.spark.envelopes.held import Held
-from tidelake.spark.envelopes.messages import as_bytes
-from tidelake.spark.envelopes.partitions import PLACED, partitions, placed_survey, seen_again
-from tidelake.spark.envelopes.places import TopicPartition
-from tidelake.spark.envelopes.positions import positions
 from tidelake.spark.envelopes.read import AS_TEXT
-from tidelake.spark.envelopes.routes import NumberedLines
-from tidelake.spark.envelopes.surveys import SURVEY, Twice, fingerprints, merged_surveys, survey, twice
-from tidelake.spark.envelopes.timeline import Progress, Timeline, copies_again, timeline
+from tidelake.spark.envelopes.surveylines import NumberedLines
 from tidelake.spark.tasks import described, one_thread
 from tidelake.spark.versions import to_arrow
 from tidelake.spark.writing.heldrows import HeldRows, held_rows

@@ -1,7 +1,7 @@
 """The objects in which streams hold rows back, as the records of their writers name them.
 
 Owns where such names stand in a record, so that checks and copies of a shard find these objects. It must not
-know what else stands there (`tidelake.spark.envelopes.held`).
+know what else stands there (`tidelake.cdc.times.heldevents`).
 """
 
 import base64

@@ -1,34 +1,23 @@
 """The exact parser of one Debezium event: its fields, or the reason why the line cannot be read.
 
 Owns the parsed JSON of one event and the meaning of its fields. It is the reference: the fast parser
-(`tidelake.spark.envelopes.blocks`) must agree with it.
+(`tidelake.cdc.debezium.blocks`) must agree with it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
+from tidelake.cdc.core.ops import DEBEZIUM, INCREMENTAL, MARKS, OPS, TRUNCATE, Terms, Unfit
+from tidelake.cdc.debezium.connectschema import row_encoding
+from tidelake.cdc.debezium.extendedjson import document
+from tidelake.cdc.debezium.statements import empties, is_statement, unfit
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import loads, not_json
 from tidelake.model.time import TIME_MAX
-from tidelake.spark.envelopes.connect import row_encoding
-from tidelake.spark.envelopes.mongodb import document
-from tidelake.spark.envelopes.statements import empties, is_statement, unfit
 
-# op: (has an old row, has a new row)
-OPS = {"c": (False, True), "r": (False, True), "u": (True, True), "d": (True, False)}
-# Events on no row, which only move time: heartbeats, and messages of the source's log.
-MARKS = ("h", "m")
-# An event on all rows: the table is empty from its time on.
-TRUNCATE = "t"
 NEEDS_STORED = (
     "op 't' (truncate) names no rows: take old_rows='stored', which looks up the rows that it removes"
 )
-# What `source.snapshot` is in rows that are copied while events go on.
-INCREMENTAL = "incremental"
-# The op of such a row where events are columns, and old rows are not looked up.
-REPEATED = "r of an incremental snapshot"
 REPEATS = (
     "a row of an incremental snapshot, or of a later one, may repeat one that is there already: use "
     "old_rows='stored', which replaces it"
@@ -39,43 +28,6 @@ _NO_DOCUMENT = (
     "let the connector send whole documents (capture.mode=change_streams_update_full); it leaves one out "
     "that was removed meanwhile, which a later event tells: set such lines aside with rejects=FOLDER"
 )
-# Begins an op that the source does not know, in texts that are made of the source's rows.
-UNKNOWN = "unknown op "
-_SIDES = MappingProxyType({"before": "'before'", "after": "'after'", "key": "'key'"})
-
-
-class Unfit(Exception):
-    """The line at hand cannot be read."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How errors call what an event has, where the events are made of rows or messages of another tool.
-
-    Attributes:
-        event: what one of them is.
-        op: the field with the operation.
-        ops: the tool's word for an op.
-        known: the words that the tool has.
-        sides: what `before`, `after` and the key are.
-        whole: what to do so that old rows are whole.
-        no_time: why an event has no time, or what to do then; None: the caller names the field.
-    """
-
-    event: str = "Debezium change event"
-    op: str = "op"
-    ops: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    known: str = "c, r, u, d, t, h and m"
-    sides: Mapping[str, str] = field(default_factory=lambda: _SIDES)
-    whole: str = "set REPLICA IDENTITY FULL (or its like) at the source, or old_rows='stored'"
-    no_time: str | None = None
-
-    def of(self, op: str) -> str:
-        """The field and the tool's word for an op."""
-        return f"{self.op} {self.ops.get(op, op.removeprefix(UNKNOWN))!r}"
-
-
-DEBEZIUM = Terms()
 
 
 @dataclass(frozen=True)

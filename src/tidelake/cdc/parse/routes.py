@@ -5,10 +5,9 @@ Owns where Debezium's events name their table: `source.db`, `source.schema` and 
 parser finds the reason. Nor has an event on a statement that changes no rows.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,21 +15,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.events import Mask
+from tidelake.cdc.core.lineerrors import as_bytes
+from tidelake.cdc.core.ops import TRUNCATE
+from tidelake.cdc.core.tablename import ESCAPE, SEPARATOR, Table
+from tidelake.cdc.debezium.messagekeys import as_text, key_names
+from tidelake.cdc.debezium.schemaprefix import SCHEMA, by_schema
+from tidelake.cdc.debezium.statements import empties, is_statement, unfit
 from tidelake.data.json.block import JsonMember, Unsure, objects, struct_shape, trimmed
 from tidelake.data.json.values import loads
-from tidelake.spark.envelopes.event import TRUNCATE
-from tidelake.spark.envelopes.messagekeys import as_text, key_names
-from tidelake.spark.envelopes.messages import as_bytes
-from tidelake.spark.envelopes.read import LineNumbers
-from tidelake.spark.envelopes.statements import empties, is_statement, unfit
-from tidelake.spark.envelopes.tablename import ESCAPE, SEPARATOR, Table
-from tidelake.spark.envelopes.wrapped import SCHEMA, by_schema
-from tidelake.spark.tasks import one_thread
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
-TABLE = "_tidelake_table"
 _PARTS = ("db", "schema", "table", "collection")
+
+
 _LINES_MIN = 32
+
+
 _NOWHERE = ("", False)
 
 
@@ -164,54 +164,3 @@ def _one(line: bytes | None) -> tuple[str, bool]:
             return _NOWHERE
         empty = True
     return Table(db, schema, name).joined, empty
-
-
-@dataclass
-class NumberedLines:
-    """Gives the lines of the batches of one task their numbers, which a split by table would lose."""
-
-    _lines: LineNumbers = field(default_factory=LineNumbers)
-
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch with columns `AS_TEXT`, with the number of each line as its `offset`, if it has none."""
-        files, offsets = batch.column("file"), batch.column("offset")
-        if not batch.num_rows or offsets.null_count < len(offsets) or files.null_count == len(files):
-            return batch
-        blocks = pc.fill_null(batch.column("block"), 0).to_numpy()
-        at = batch.schema.get_field_index("offset")
-        return batch.set_column(at, "offset", pa.array(self._lines.of(files, blocks)))
-
-
-@dataclass(frozen=True)
-class RouteLines:
-    """In a worker: lines with columns `AS_TEXT`, and the table of each."""
-
-    columns: tuple[str, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As `ArrowMap`."""
-        one_thread()
-        numbers = NumberedLines()
-        for batch in batches:
-            numbered = numbers.of(batch.rename_columns(list(self.columns)))
-            yield numbered.append_column(TABLE, tables_of(numbered.column("value")))
-
-
-@dataclass(frozen=True)
-class SurveyLines:
-    """In a worker: what the lines say of their tables, as rows with the fields of `TableColumns`."""
-
-    columns: tuple[str, ...]
-    kinds: ClassVar[str] = "table string, schema string, key string, empties boolean"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As `ArrowMap`."""
-        one_thread()
-        known: set[TableColumns] = set()
-        for batch in batches:
-            named = batch.rename_columns(list(self.columns))
-            _, found = seen_in(named.column("value"), named.column("key"))
-            new = [one for one in found if one not in known]
-            known.update(new)
-            kinds = [*[(name, pa.string()) for name in ("table", "schema", "key")], ("empties", pa.bool_())]
-            yield pa.RecordBatch.from_pylist([asdict(one) for one in new], schema=pa.schema(kinds))

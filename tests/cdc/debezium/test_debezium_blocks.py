@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from tiers import examples
 
-pytest.importorskip("pyspark")
-
+from tidelake.cdc.core.events import Events
+from tidelake.cdc.core.outcome import Reject
+from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.data.json.block import Unsure
 from tidelake.data.json.encoding import Encoding
-from tidelake.spark.envelopes.blocks import Events
-from tidelake.spark.envelopes.changes import ChangeParser, Reject
 
 INNER = pa.struct([pa.field("code", pa.int8(), nullable=False), ("tags", pa.list_(pa.string()))])
 SCHEMA = pa.schema(

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelake.cdc.core.events import Events, EventSide
+from tidelake.cdc.core.ops import DEBEZIUM, Terms, Unfit
+from tidelake.cdc.debezium.connectschema import struct_encoding
+from tidelake.cdc.debezium.extendedjson import document
+from tidelake.cdc.debezium.messagekeys import of_document
+from tidelake.cdc.debezium.unavailable import is_unavailable
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import UnfitValue, column, loads
-from tidelake.spark.envelopes.blocks import Events, EventSide
-from tidelake.spark.envelopes.connect import struct_encoding
-from tidelake.spark.envelopes.event import DEBEZIUM, Terms, Unfit
-from tidelake.spark.envelopes.messagekeys import of_document
-from tidelake.spark.envelopes.mongodb import document
-from tidelake.spark.envelopes.unavailable import is_unavailable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

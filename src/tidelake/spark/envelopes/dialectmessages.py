@@ -1,6 +1,6 @@
 """What the envelopes of other tools' messages have in common.
 
-Owns the options that they take; `tidelake.spark.envelopes.dialect` owns how messages are read.
+Owns the options that they take; `tidelake.cdc.dialects.dialect` owns how messages are read.
 """
 
 from abc import abstractmethod
@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from tidelake.cdc.core.tablename import name_parts
+from tidelake.cdc.dialects.dialect import Dialect
+from tidelake.cdc.dialects.messageparser import DialectParser
+from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.spark.envelopes.changes import ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.dialect import Dialect, DialectParser
-from tidelake.spark.envelopes.tablename import name_parts
-from tidelake.spark.envelopes.unmade import Target
+from tidelake.spark.envelopes.target import Target
 
 # Fields with rows, or with descriptions of tables.
 _ROWS = ("data", "old", "def")

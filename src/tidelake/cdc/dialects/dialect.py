@@ -1,6 +1,6 @@
 """Change events of other tools, rewritten to Debezium's form.
 
-Owns how messages of a tool become texts that `tidelake.spark.envelopes.changes` reads, and that bad messages
+Owns how messages of a tool become texts that `tidelake.cdc.parse.parser` reads, and that bad messages
 and rejects keep the number of their line. What the fields of a tool's messages mean is owned by the tool's
 module. Must not know Spark.
 
@@ -14,13 +14,12 @@ there. Any other message becomes nothing.
 INVARIANT: a message is rejected as a whole: none of its rows is kept if one of them cannot be read.
 """
 
-import base64
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
@@ -29,15 +28,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelake.cdc.core.lineerrors import cut, shown
+from tidelake.cdc.core.ops import Terms, Unfit
+from tidelake.cdc.core.outcome import Reject
+from tidelake.cdc.debezium.messagekeys import changed
 from tidelake.data.json.values import not_json
-from tidelake.errors import UsageError
 from tidelake.model.time import TIME_MAX
-from tidelake.spark.envelopes.blocks import Events
-from tidelake.spark.envelopes.changes import LINE, TIME, ChangeParser, Parsed, Reject
-from tidelake.spark.envelopes.event import Terms, Unfit
-from tidelake.spark.envelopes.messagekeys import changed
-from tidelake.spark.envelopes.messages import as_bytes, cut, shown, unreadable
-from tidelake.spark.envelopes.tablename import quoted_name
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 # A row, or a value, as JSON.
@@ -49,12 +45,10 @@ Repair: TypeAlias = Callable[[Json], Json]
 # The paths in texts.
 TIME_PATH, ORDER_PATH = "time", "order"
 _US: Mapping[str, int] = MappingProxyType({"us": 1, "ms": 1_000, "s": 1_000_000})
-_NUMBER = re.compile(rb'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A file of MySQL's log with its number, and a position in it.
 _POSITION = re.compile(r".*\.([0-9]{1,9}):([0-9]{1,10})")
 _Rows = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_Text = msgspec.json.Decoder(str)
 
 
 @dataclass(frozen=True)
@@ -323,135 +317,3 @@ def _instant(value: Any, path: str) -> int:
     if at.tzinfo is None:
         raise Unfit(f"the time at {path!r} is {value!r}, which says no zone")
     return (at - _EPOCH) // timedelta(microseconds=1)
-
-
-def as_number(value: Json) -> Json:
-    """A number that is written as a text."""
-    found = _NUMBER.fullmatch(value)
-    return value if found is None else found[1]
-
-
-def as_boolean(value: Json) -> Json:
-    """A boolean that is written as 0 or 1, perhaps in a text."""
-    return {b"0": b"false", b"1": b"true", b'"0"': b"false", b'"1"': b"true"}.get(value, value)
-
-
-def as_base64(value: Json) -> Json:
-    """Bytes that are written as a text, one character each.
-
-    Raises:
-        Unfit: the text holds a character that is no byte.
-    """
-    if not value.startswith(b'"'):
-        return value
-    try:
-        return b'"%b"' % base64.b64encode(_Text.decode(value).encode("latin-1"))
-    except (UnicodeEncodeError, msgspec.DecodeError) as error:
-        raise Unfit(f"a value of a binary column is no text of bytes: {error}") from None
-
-
-def _place(where: Callable[[int], str], numbers: Ints, text: int) -> str:
-    return where(int(numbers[text]))
-
-
-def _origin(lines: pa.Array, numbers: Ints, text: int) -> bytes | None:
-    line: bytes | None = lines[int(numbers[text])].as_py()
-    return line
-
-
-@dataclass(frozen=True)
-class DialectParser(ChangeParser):
-    """Reads the messages of a tool.
-
-    Attributes:
-        dialect: how they are written.
-    """
-
-    dialect: Dialect | None = field(default=None)
-
-    @property
-    def terms(self) -> Terms:
-        """Those of the tool."""
-        return super().terms if self.dialect is None else self.dialect.terms
-
-    @staticmethod
-    def of(parser: ChangeParser, dialect: Dialect, **changed: Any) -> "DialectParser":
-        """A parser for messages, with the settings of another one."""
-        given = {one.name: getattr(parser, one.name) for one in fields(ChangeParser)}
-        order = None if dialect.order is None else ORDER_PATH
-        return DialectParser(
-            **(given | {"time": TIME_PATH, "order_by": order, "earliest": 0} | changed), dialect=dialect
-        )
-
-    def parse(
-        self,
-        lines: pa.Array,
-        where: Callable[[int], str],
-        keys: pa.Array | None = None,  # noqa: ARG002 - other tools' keys have other forms
-        times: Ints | None = None,  # noqa: ARG002 - messages have times of their own
-        found: Events | None = None,  # noqa: ARG002 - which only a timeline reads before
-        *,
-        origin: Callable[[int], bytes | None] | None = None,  # noqa: ARG002 - the lines are as they came
-    ) -> Parsed:
-        """As `ChangeParser.parse`. Neither keys of messages nor other times are read.
-
-        Raises:
-            InvalidUpdates: as there; or the messages are of several tables.
-        """
-        if self.dialect is None:
-            raise UsageError("a DialectParser needs a dialect")
-        lines = as_bytes(lines)
-        made = self.dialect.rewritten(lines)
-        if len(made.tables) > 1:
-            first = quoted_name(made.tables[0])
-            reason = f"the messages are of several tables: choose one, such as table={first!r}"
-            raise unreadable(reason, where(int(made.lines[0])))
-        worst = made.another_key or (made.bad[0] if made.bad and not self.rejects else None)
-        if worst is not None:
-            raise unreadable(worst.reason, f"{where(worst.line)} line={shown(lines[worst.line].as_py())}")
-        parsed, numbers, bad = self._whole(made, lines, where)
-        return replace(
-            parsed,
-            rows=self._numbered(parsed.rows, numbers),
-            heartbeats=parsed.heartbeats + made.skipped,
-            rejects=tuple(sorted((*made.bad, *bad), key=lambda reject: reject.line)),
-        )
-
-    def _whole(
-        self, made: Rewritten, lines: pa.Array, where: Callable[[int], str]
-    ) -> tuple[Parsed, Ints, list[Reject]]:
-        """Parse the texts of the messages of which all rows can be read."""
-        texts, numbers = made.texts, made.lines
-        bad: dict[int, Reject] = {}
-        while True:
-            parsed = super().parse(
-                texts, partial(_place, where, numbers), origin=partial(_origin, lines, numbers)
-            )
-            for reject in parsed.rejects:
-                line = int(numbers[reject.line])
-                bad.setdefault(line, Reject(line, reject.reason))
-            rejected = np.isin(numbers, list(bad))
-            if rejected.sum() == len(parsed.rejects):
-                return parsed, numbers, list(bad.values())
-            # Some rows of a rejected message were read.
-            texts, numbers = texts.filter(pa.array(~rejected)), numbers[~rejected]
-
-    def _numbered(self, rows: pa.RecordBatch, numbers: Ints) -> pa.RecordBatch:
-        """With the numbers of lines instead of texts; of a key's events in one line, only the last."""
-        if LINE not in rows.schema.names:
-            return rows
-        at = rows.schema.get_field_index(LINE)
-        texts = rows.column(LINE)
-        rows = rows.set_column(at, rows.schema.field(LINE), pa.array(numbers[texts.to_numpy()]))
-        if len(np.unique(numbers)) == len(numbers):
-            return rows
-        table = pa.table(
-            {
-                **{f"k{i}": rows.column(name) for i, name in enumerate(self.key)},
-                **{"line": rows.column(LINE), "time": rows.column(TIME)},
-                **{"text": texts, "row": pa.array(np.arange(rows.num_rows))},
-            }
-        ).sort_by([("text", "ascending"), ("row", "ascending")])
-        by = [name for name in table.column_names if name not in ("text", "row")]
-        last = table.group_by(by, use_threads=False).aggregate([("row", "last")]).column("row_last")
-        return rows.take(last.combine_chunks().sort())

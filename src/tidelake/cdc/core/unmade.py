@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import pyarrow as pa
 
 from tidelake.data.kernel.types import row_schema, schema_from_arrow
-from tidelake.lake.api.collection import Collection
 from tidelake.model.time import TimeDomain
 
 
@@ -31,6 +29,3 @@ class Unmade:
     def of(cls, name: str, columns: pa.Schema, key: Sequence[str], domain: TimeDomain) -> "Unmade":
         """As `Lake.create` makes it. Errors as there."""
         return cls(name, row_schema(schema_from_arrow(columns, key)), tuple(key), domain)
-
-
-Target: TypeAlias = Collection | Unmade

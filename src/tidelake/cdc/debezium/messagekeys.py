@@ -1,7 +1,7 @@
 """The columns that the keys of messages have, of many messages at once.
 
 Owns how the names of these columns are found, and when they are those of a collection's key. What a key's
-values are is read by `tidelake.spark.envelopes.sides`.
+values are is read by `tidelake.cdc.debezium.rowcolumns`.
 """
 
 import json
@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.lineerrors import as_bytes
+from tidelake.cdc.debezium.schemaprefix import by_schema
 from tidelake.data.json.block import trimmed
 from tidelake.data.json.values import loads
-from tidelake.spark.envelopes.messages import as_bytes
-from tidelake.spark.envelopes.wrapped import by_schema
 
 Names: TypeAlias = tuple[str, ...]
 # A member's value, after its name: what is left of an object without these are its names.

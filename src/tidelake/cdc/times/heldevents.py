@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 
 import pyarrow as pa
 
+from tidelake.cdc.core.topicpartition import Reached, TopicPartition
+from tidelake.cdc.times.timeline import Progress
 from tidelake.errors import CorruptionError, FormatTooNew
-from tidelake.spark.envelopes.places import Reached, TopicPartition
-from tidelake.spark.envelopes.timeline import Progress
 from tidelake.state.write.heldback import MARK, STORED, stored_in
 
 # The record is read with each state of the collection: more goes into objects of their own.

@@ -1,7 +1,7 @@
 """Where change events stand in the log of their source: the positions of their transactions.
 
 Owns which fields each connector of Debezium has for that. Must not know how positions become times
-(`tidelake.spark.envelopes.timeline`), nor the rows of events.
+(`tidelake.cdc.times.timeline`), nor the rows of events.
 
 | connector | position | what tells transactions apart |
 |---|---|---|
@@ -25,11 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.ops import INCREMENTAL, MARKS, TRUNCATE
+from tidelake.cdc.debezium.blocks import spread
 from tidelake.data.json.block import JsonMember, Unsure, joined, objects, trimmed
 from tidelake.data.json.values import loads
 from tidelake.errors import InvalidUpdates
-from tidelake.spark.envelopes.blocks import spread
-from tidelake.spark.envelopes.event import INCREMENTAL, MARKS, TRUNCATE
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

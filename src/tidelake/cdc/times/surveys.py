@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.spark.envelopes.positions import NONE, ROWS, Positions
+from tidelake.cdc.times.positions import NONE, ROWS, Positions
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -79,7 +79,7 @@ def survey(found: Positions) -> pa.RecordBatch:
 def merged_surveys(table: pa.Table) -> pa.Table:
     """Each position of each role once; of transactions with names only the first position.
 
-    Those of messages, in `tidelake.spark.envelopes.partitions`, once in each partition.
+    Those of messages, in `tidelake.cdc.times.partitions`, once in each partition.
     """
     by_position = table.column("group").null_count == table.num_rows
     apart = ["connector", "roles", "start" if by_position else "group", "topic", "partition", "number"]

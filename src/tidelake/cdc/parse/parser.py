@@ -28,7 +28,6 @@ INVARIANT: a line is either counted as tombstone, heartbeat or event, or it is a
 file, the line and the reason. There is no other case.
 """
 
-import json
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,19 +37,23 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidelake.data.json.block import Unsure
-from tidelake.data.json.encoding import PLAIN, Encoding
-from tidelake.data.json.values import check_readable
-from tidelake.data.kernel.order import differ
-from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.model.schema import DIFF
-from tidelake.spark.envelopes.blocks import BlockReader, EventLayout, Events, EventSide
-from tidelake.spark.envelopes.event import DEBEZIUM, MARKS, TRUNCATE, Event, Terms, Unfit, old_row, parse
-from tidelake.spark.envelopes.messagekeys import changed, fits, key_names
-from tidelake.spark.envelopes.messages import as_bytes, cut, late_reason, shown, unreadable
-from tidelake.spark.envelopes.positions import (
+from tidelake.cdc.core.events import EventLayout, Events, EventSide
+from tidelake.cdc.core.lineerrors import as_bytes, cut, late_reason, shown, unreadable
+from tidelake.cdc.core.ops import DEBEZIUM, MARKS, TRUNCATE, Terms, Unfit
+from tidelake.cdc.core.outcome import Parsed, Reject
+from tidelake.cdc.debezium.blocks import BlockReader
+from tidelake.cdc.debezium.exact import Event, parse
+from tidelake.cdc.debezium.rowcolumns import (
+    BadRow,
+    chosen,
+    concat,
+    joined_sides,
+    moved,
+    rows_of,
+)
+from tidelake.cdc.parse.rows import LEFT_OUT, LINE, ORDER, REMOVED, TIME, EventRows, truncates
+from tidelake.cdc.times.positions import (
     NONE,
     REMEDY,
     ROWS,
@@ -60,81 +63,19 @@ from tidelake.spark.envelopes.positions import (
     positions,
     read_positions,
 )
-from tidelake.spark.envelopes.sides import (
-    BadRow,
-    chosen,
-    concat,
-    joined_sides,
-    message_key,
-    moved,
-    one_batch,
-    rows_of,
-)
-from tidelake.spark.envelopes.timeline import Timeline
+from tidelake.cdc.times.timeline import Timeline
+from tidelake.data.json.block import Unsure
+from tidelake.data.json.encoding import PLAIN, Encoding
+from tidelake.data.json.values import check_readable
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.model.schema import DIFF
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Late: TypeAlias = Literal["refuse", "advance"]
 OldRows: TypeAlias = Literal["events", "stored"]
-# Columns of events for an upsert, beside the collection's own.
-TIME, REMOVED, ORDER, LINE = "_time", "_removed", "_order", "_line"
-LEFT_OUT = "_left_out"
 # Fewer lines than this are read one by one.
 _LINES_MIN = 32
-
-
-@dataclass(frozen=True)
-class Reject:
-    """A line that cannot be read.
-
-    Attributes:
-        line: its number among the given lines, from 0.
-        reason: why it cannot be read.
-    """
-
-    line: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Truncates:
-    """Lines that remove all rows before them.
-
-    Attributes:
-        lines: their numbers, ascending.
-        times: their times.
-        orders: by `order_by`, 0 without.
-    """
-
-    lines: npt.NDArray[np.int64]
-    times: npt.NDArray[np.int64]
-    orders: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """The result of parsing a batch of lines.
-
-    Attributes:
-        rows: updates (key and value columns, `_time`, `_diff`) in the order of the lines, old row first;
-            with `old_rows="stored"` events, see `ChangeParser.schema_of_rows`.
-        events: number of change events; an update has two rows.
-        heartbeats: number of lines that only move time.
-        tombstones: number of tombstones.
-        late: number of events before `lower`.
-        time_upper: the greatest time of any event or heartbeat; None if there is none.
-        rejects: lines that could not be read, ascending; empty unless the parser collects them.
-        truncates: truncations, which `events` counts, too; None: there are none.
-    """
-
-    rows: pa.RecordBatch
-    events: int
-    heartbeats: int
-    tombstones: int
-    late: int
-    time_upper: int | None
-    rejects: tuple[Reject, ...] = ()
-    truncates: Truncates | None = None
 
 
 def _required(name: str) -> pa.Field:
@@ -224,6 +165,11 @@ class ChangeParser:
         return EventLayout(
             before, self.schema, time, order, stored, Encoding(inner=self.encodings), self.optional
         )
+
+    @cached_property
+    def rows(self) -> EventRows:
+        """Makes rows of events."""
+        return EventRows(self.schema_of_rows, self.schema.names, self.key, self.layout, self.terms)
 
     @cached_property
     def _timed_blocks(self) -> BlockReader | None:
@@ -347,8 +293,8 @@ class ChangeParser:
             fail(Reject(int(late[0]), late_reason(time, self.lower)))
         stored = self.old_rows == "stored"
         if stored and keys is not None and not self.routed:
-            self._check_keys(found, keys, fail)
-        rows = self._events(found, keys, bad, lines) if stored else self._updates(found)
+            self.rows.check_keys(found, keys, fail)
+        rows = self.rows.events(found, keys, bad, lines) if stored else self.rows.updates(found)
         bad.sort(key=operator.attrgetter("line"))
         if bad and not self.rejects:
             fail(bad[0])
@@ -363,24 +309,8 @@ class ChangeParser:
             int((found.times[events] < self.lower).sum()),
             max(ends, default=None),
             tuple(bad),
-            _truncates(found),
+            truncates(found),
         )
-
-    def _check_keys(self, found: Events, keys: pa.Array, fail: Callable[[Reject], None]) -> None:
-        """Refuse events whose messages have another key than the collection: rows would get lost.
-
-        It is no fault of one line, so it is no reject either.
-        """
-        # A delete without key and old row is a line that cannot be read, and a truncation has neither.
-        keyed = found.lines[keys.is_valid().to_numpy(zero_copy_only=False)[found.lines]]
-        lines = np.unique(np.concatenate([found.before.lines, found.after.lines, keyed]))
-        codes, told = key_names(keys.take(pa.array(lines)))
-        names = [told[code] for code in np.unique(codes).tolist()]
-        for one in names:
-            lost = one is None and len(names) > 1
-            if lost or (one and not fits(one, self.key)):
-                at = next(i for i, code in enumerate(codes.tolist()) if told[code] == one)
-                fail(Reject(int(lines[at]), changed(one, self.key)))
 
     def _implausible(self, time: int) -> str:
         return (
@@ -473,133 +403,3 @@ class ChangeParser:
             sum(part.tombstones for part in parts),
             concat([part.truncates for part in parts]),
         )
-
-    def _updates(self, found: Events) -> pa.RecordBatch:
-        old, new = found.before, found.after
-        lines = np.concatenate([old.lines, new.lines])
-        diffs = np.concatenate([np.full(len(old.lines), -1), np.full(len(new.lines), 1)]).astype(np.int64)
-        rows = pa.Table.from_batches([old.rows, new.rows])
-        times = found.times[np.searchsorted(found.lines, lines)]
-        # The old row of an update comes before the new one.
-        order = np.lexsort((diffs, lines))
-        columns = [
-            *one_batch(rows.take(pa.array(order))).columns,
-            pa.array(times[order]),
-            pa.array(diffs[order]),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema_of_rows)
-
-    def _events(
-        self, found: Events, keys: pa.Array | None, bad: list[Reject], texts: pa.Array | None
-    ) -> pa.RecordBatch:
-        removed = self._removed(found, keys, bad)
-        if texts is not None and self.terms is DEBEZIUM:
-            removed = replace(removed, left_out=self._without_key(removed, found.after.lines, texts))
-        schema = self.schema_of_rows
-        whole = pa.schema([schema.field(name) for name in self.schema.names])
-        gone = [
-            removed.rows.column(f.name) if f.name in self.key else pa.nulls(len(removed.lines), f.type)
-            for f in whole
-        ]
-        new = pa.RecordBatch.from_arrays(found.after.rows.columns, schema=whole)
-        rows = pa.Table.from_batches([pa.RecordBatch.from_arrays(gone, schema=whole), new])
-        lines = np.concatenate([removed.lines, found.after.lines])
-        is_removal = np.arange(len(lines)) < len(removed.lines)
-        order = np.lexsort((~is_removal, lines))
-        lines, is_removal = lines[order], is_removal[order]
-        at = np.searchsorted(found.lines, lines)
-        orders = np.zeros(len(lines), np.int64) if found.orders is None else found.orders[at]
-        columns = [
-            *one_batch(rows.take(pa.array(order))).columns,
-            pa.array(found.times[at]),
-            pa.array(is_removal),
-            pa.array(orders),
-            pa.array(lines),
-            pa.concat_arrays([_left_out_names(removed), _left_out_names(found.after)]).take(pa.array(order)),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _removed(self, found: Events, keys: pa.Array | None, bad: list[Reject]) -> EventSide:
-        """The removed keys: those of deletes, and the old keys of updates that change the key."""
-        old, new = found.before, found.after
-        kept = ~np.isin(old.lines, new.lines)
-        both = np.flatnonzero(~kept)
-        before = old.rows.take(pa.array(both))
-        after = new.rows.select(self.layout.before.names)
-        after = after.take(pa.array(np.searchsorted(new.lines, old.lines[both])))
-        for name in self.layout.before.names:
-            kept[both] |= differ(before.column(name), after.column(name))
-        there = EventSide(old.lines[kept], old.rows.filter(pa.array(kept)))
-        told = np.concatenate([old.lines, new.lines, found.truncates])
-        missing = found.lines[~np.isin(found.lines, told)]
-        if not len(missing):
-            return there
-        return joined_sides([there, self._keys(missing.tolist(), keys, bad)], self.layout.before)
-
-    def _without_key(self, removed: EventSide, new: Ints, texts: pa.Array) -> dict[str, Mask]:
-        """The key columns that deletions may leave out, because of a replica identity of other columns.
-
-        They have 0 or an empty text, which Debezium writes for what the log does not have of a column that
-        may not be null; and another column has a value. Whether it is so, the stored rows tell.
-        """
-        found: dict[str, Mask] = {}
-        for name in self.layout.before.names:
-            at = np.flatnonzero(_is_zero(removed.rows.column(name)) & ~np.isin(removed.lines, new))
-            if not len(at):
-                continue
-            found[name] = np.zeros(len(removed.lines), np.bool_)
-            for one in at.tolist():
-                row = old_row(texts[int(removed.lines[one])].as_py())
-                others = [value for other, value in row.items() if other not in self.key]
-                found[name][one] = any(value not in (None, 0, "") for value in others)
-        return found
-
-    def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> EventSide:
-        """The keys of deletes without an old row, from the keys of their messages."""
-        texts = [None] * len(lines) if keys is None else as_bytes(keys.take(pa.array(lines))).to_pylist()
-        sides: list[EventSide] = []
-        for line, text in zip(lines, texts, strict=True):
-            try:
-                row, encoding = message_key(text, self.layout.before.names, self.terms)
-                given = encoding if encoding != PLAIN else self.layout.encodings
-                sides.append(rows_of({line: row}, "key", self.layout.before, given))
-            except (Unfit, BadRow) as error:
-                reason = error.reason if isinstance(error, BadRow) else str(error)
-                bad.append(Reject(line, cut(reason)))
-        return joined_sides(sides, self.layout.before)
-
-
-def _truncates(found: Events) -> Truncates | None:
-    if not len(found.truncates):
-        return None
-    at = np.searchsorted(found.lines, found.truncates)
-    orders = np.zeros(len(at), np.int64) if found.orders is None else found.orders[at]
-    return Truncates(found.truncates, found.times[at], orders)
-
-
-def _is_zero(values: pa.Array) -> Mask:
-    """Which values are 0 or empty."""
-    kind = values.type
-    if pa.types.is_temporal(kind):
-        values = values.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
-    elif not pa.types.is_integer(kind) and not pa.types.is_floating(kind) and not pa.types.is_decimal(kind):
-        if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
-            return np.zeros(len(values), np.bool_)
-        values = pc.binary_length(values)
-    found: Mask = pc.fill_null(pc.equal(values, 0), False).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _left_out_names(side: EventSide) -> pa.Array:
-    """For each row a JSON list of the columns that it leaves out, null for none."""
-    if not any(rows.any() for rows in side.left_out.values()):
-        return pa.nulls(len(side.lines), pa.string())
-    names = sorted(side.left_out)
-    # The rows of one combination of columns have one text.
-    rows = np.stack([side.left_out[name] for name in names], axis=1)
-    combinations, codes = np.unique(rows, axis=0, return_inverse=True)
-    texts = [
-        json.dumps([name for name, there in zip(names, row, strict=True) if there]) if any(row) else None
-        for row in combinations.tolist()
-    ]
-    return pa.array(texts, pa.string()).take(pa.array(codes.reshape(-1)))

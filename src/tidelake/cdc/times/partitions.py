@@ -26,10 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.topicpartition import HEARTBEATS, UNPASSED, Reached, TopicPartition
+from tidelake.cdc.times.positions import COPY_END, MARK, NONE, NOTHING, ROWS, Positions
+from tidelake.cdc.times.surveys import SURVEY, edges, merged_surveys
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.envelopes.places import HEARTBEATS, UNPASSED, Reached, TopicPartition
-from tidelake.spark.envelopes.positions import COPY_END, MARK, NONE, NOTHING, ROWS, Positions
-from tidelake.spark.envelopes.surveys import SURVEY, edges, merged_surveys
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

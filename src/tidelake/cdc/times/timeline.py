@@ -24,9 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.errors import InvalidUpdates
-from tidelake.spark.envelopes.places import Reached, TopicPartition
-from tidelake.spark.envelopes.positions import (
+from tidelake.cdc.core.topicpartition import Reached, TopicPartition
+from tidelake.cdc.times.positions import (
     BEFORE,
     COPY,
     COPY_END,
@@ -37,7 +36,8 @@ from tidelake.spark.envelopes.positions import (
     Positions,
     mixed,
 )
-from tidelake.spark.envelopes.surveys import fingerprints, goes_back, told_apart
+from tidelake.cdc.times.surveys import fingerprints, goes_back, told_apart
+from tidelake.errors import InvalidUpdates
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -1,6 +1,6 @@
 """Change events that are columns already: `op`, `before`, `after`, a time.
 
-Owns the checks of such columns; `tidelake.spark.envelopes.changes` owns the meaning of events.
+Owns the checks of such columns; `tidelake.cdc.parse.parser` owns the meaning of events.
 """
 
 from typing import TypeAlias
@@ -10,19 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.events import EventLayout, Events, EventSide
+from tidelake.cdc.core.ops import DEBEZIUM, MARKS, OPS, REPEATED, TRUNCATE
+from tidelake.cdc.core.outcome import Reject
+from tidelake.cdc.debezium.exact import NEEDS_STORED, REPEATS
+from tidelake.cdc.debezium.unavailable import unavailable
 from tidelake.data.json.raw import fields
-from tidelake.spark.envelopes.blocks import EventLayout, Events, EventSide
-from tidelake.spark.envelopes.changes import Reject
-from tidelake.spark.envelopes.event import (
-    DEBEZIUM,
-    MARKS,
-    NEEDS_STORED,
-    OPS,
-    REPEATED,
-    REPEATS,
-    TRUNCATE,
-)
-from tidelake.spark.envelopes.unavailable import unavailable
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = tuple[pa.StructArray, pa.StructArray]

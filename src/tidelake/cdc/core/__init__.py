@@ -1,0 +1,1 @@
+"""What all feeds have in common: events as values, and how they, their tables and partitions are called."""

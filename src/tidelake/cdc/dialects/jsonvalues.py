@@ -1,0 +1,42 @@
+"""Values that a tool writes in another form than Debezium, as JSON."""
+
+import base64
+import re
+from typing import TypeAlias
+
+import msgspec
+
+from tidelake.cdc.core.ops import Unfit
+
+# A value as JSON.
+Json: TypeAlias = bytes
+
+_NUMBER = re.compile(rb'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"')
+
+
+_Text = msgspec.json.Decoder(str)
+
+
+def as_number(value: Json) -> Json:
+    """A number that is written as a text."""
+    found = _NUMBER.fullmatch(value)
+    return value if found is None else found[1]
+
+
+def as_boolean(value: Json) -> Json:
+    """A boolean that is written as 0 or 1, perhaps in a text."""
+    return {b"0": b"false", b"1": b"true", b'"0"': b"false", b'"1"': b"true"}.get(value, value)
+
+
+def as_base64(value: Json) -> Json:
+    """Bytes that are written as a text, one character each.
+
+    Raises:
+        Unfit: the text holds a character that is no byte.
+    """
+    if not value.startswith(b'"'):
+        return value
+    try:
+        return b'"%b"' % base64.b64encode(_Text.decode(value).encode("latin-1"))
+    except (UnicodeEncodeError, msgspec.DecodeError) as error:
+        raise Unfit(f"a value of a binary column is no text of bytes: {error}") from None

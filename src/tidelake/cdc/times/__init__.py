@@ -1,0 +1,1 @@
+"""Positions in the logs of sources, and the times of the transactions there."""
