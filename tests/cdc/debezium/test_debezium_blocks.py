@@ -10,13 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tiers import examples
-
 from tidelake.cdc.core.events import Events
 from tidelake.cdc.core.outcome import Reject
 from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.data.json.block import Unsure
 from tidelake.data.json.encoding import Encoding
+from tiers import examples
 
 INNER = pa.struct([pa.field("code", pa.int8(), nullable=False), ("tags", pa.list_(pa.string()))])
 SCHEMA = pa.schema(
