@@ -29,8 +29,9 @@ from tidelake.state.core.invariants import check_state, check_step
 from tidelake.state.core.state import Fork, Hold, MergeClaim, Origin, Rollup, WriterRecord
 from tidelake.state.spine import fuel
 from tidelake.state.spine.bases import Base, Bases
-from tidelake.state.spine.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
+from tidelake.state.spine.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
 from tidelake.state.spine.staged import Awaited, Staged, Staging
+from tidelake.state.spine.validate import validate
 
 TUPLES = TimeDomain("tuple", 2)
 

@@ -8,7 +8,8 @@ from slow_spine import SlowSpine
 from tidelake.model.frontier import Frontier
 from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import MergeResult, placed, request
-from tidelake.state.spine.spine import Spine, SpineId, validate
+from tidelake.state.spine.spine import Spine, SpineId
+from tidelake.state.spine.validate import validate
 from tiers import examples
 
 SIZES = st.one_of(

@@ -19,7 +19,8 @@ from tidelake.state.core.state import FIRST
 from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import Policy, requests
 from tidelake.state.spine.space import must_merge_all
-from tidelake.state.spine.spine import Spine, validate
+from tidelake.state.spine.spine import Spine
+from tidelake.state.spine.validate import validate
 from tidelake.state.upkeep.maintenance import exert_fuel
 from tidelake.state.write.write import AtCommit, Exactly
 from tiers import examples

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidelake.cli import jsonlines, output
-from tidelake.lake.admin.copying import CopyReport
+from tidelake.lake.admin.copyreport import CopyReport
 from tidelake.lake.admin.fsck import FsckReport
 from tidelake.lake.api.lake import Lake
 

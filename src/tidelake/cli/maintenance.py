@@ -10,8 +10,7 @@ import click
 from tidelake.cli import jsonlines, output, show
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
-from tidelake.shard.upkeep.compactor import MergeReport
-from tidelake.shard.upkeep.maintain import MaintenanceReport
+from tidelake.shard.upkeep.reports import MaintenanceReport, MergeReport
 from tidelake.state.spine.merging import MergeRequest
 
 

@@ -15,7 +15,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import shard_of
 from tidelake.model import time as times
 from tidelake.model.query import AsOf
-from tidelake.shard.upkeep.compactor import MergeShape
+from tidelake.shard.upkeep.reports import MergeShape
 from tidelake.state.core.forks import borrowed_parts
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.spine.bases import needed

@@ -24,8 +24,9 @@ from tidelake.errors import (
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import write_table
-from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.compactor import Workers
+from tidelake.shard.upkeep.reports import CollectReport
 from tidelake.state.core import commands
 from tidelake.state.life import collecting, holds
 from tiers import examples, some

@@ -11,7 +11,7 @@ parts that are there; see `tidelake.model.names.marks`.
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -30,15 +30,12 @@ from tidelake.errors import (
     StoreUnavailable,
     TidelakeError,
     UploadExpired,
-    UsageError,
 )
-from tidelake.lake.arguments.names import check_list, check_name, check_text
+from tidelake.lake.admin.copyreport import CopiedCollection, CopyReport
 from tidelake.lake.catalog.catalog import Catalog, Listing
 from tidelake.lake.catalog.publishing import publish_name
 from tidelake.lake.catalog.shards import Shards
 from tidelake.model import names
-from tidelake.model.frontier import Frontier
-from tidelake.model.time import TimeDomain
 from tidelake.shard.care.copy import SHARE, THREADS, BytesInFlight, Copied, ShardCopy
 from tidelake.shard.care.moment import states_at_one_moment
 from tidelake.shard.engine.history import History
@@ -51,7 +48,6 @@ from tidelake.state.core.state import ShardState
 from tidelake.state.life import dropping
 from tidelake.state.life.copying import CopyRecord, contents_of
 from tidelake.store.url import Stores
-from tidelake.tabletext import FieldsAsHtml
 
 Watch = Callable[[str, int, int], None]
 """Called with the name of a collection, the bytes of its parts that are done, and of all parts to copy."""
@@ -59,60 +55,6 @@ Watch = Callable[[str, int, int], None]
 _TRIES = 16
 # How long a copy waits for a moment at which no transaction is half applied.
 _MOMENT_S = 30.0
-
-
-@dataclass(frozen=True)
-class CopiedCollection:
-    """One collection of a copy, after a run.
-
-    Attributes:
-        name: its name in the target.
-        what: `new`, `newer` (brought up to date), or `same` (nothing was new, and nothing was written).
-        since: of the copy.
-        upper: of the copy.
-        rows: updates in the copy.
-        parts: number of parts that this run has stored.
-        size_bytes: total size of these parts in bytes.
-        found: number of parts that were there.
-        domain: the unit of its times.
-    """
-
-    name: str
-    what: str
-    since: Frontier
-    upper: Frontier
-    rows: int
-    parts: int
-    size_bytes: int
-    found: int
-    domain: TimeDomain
-
-
-@dataclass(frozen=True)
-class CopyReport(FieldsAsHtml):
-    """What a run of a copy did.
-
-    Attributes:
-        collections: the collections that are in the target as they were at the source, by name.
-        renamed: new names in the target by old ones, of collections that were renamed at the source.
-        dropped: names of copies that were dropped in the target, as they are no longer at the source.
-        left: names of copies whose collections are no longer at the source, and that stay.
-    """
-
-    collections: tuple[CopiedCollection, ...]
-    renamed: dict[str, str]
-    dropped: tuple[str, ...]
-    left: tuple[str, ...]
-
-    @property
-    def parts(self) -> int:
-        """Number of parts that were stored."""
-        return sum(one.parts for one in self.collections)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of these parts in bytes."""
-        return sum(one.size_bytes for one in self.collections)
 
 
 @dataclass(frozen=True)
@@ -503,17 +445,3 @@ def _check(failed: Mapping[str, TidelakeError], wanted: int) -> None:
     for other, why in others:
         error.add_note(f"{other!r} was not copied: {why}")
     raise error
-
-
-def names_of(wanted: Sequence[str], as_name: str | None) -> dict[str, str]:
-    """Which collections are copied: names in the target by those at the source.
-
-    Raises:
-        UsageError: a name is no text or given twice, or `as_name` is given for several.
-    """
-    check_list(wanted, "names")
-    if as_name is not None and len(wanted) != 1:
-        raise UsageError(f"as_name={as_name!r} is for one collection: give its name in names=[...]")
-    if len({*wanted}) < len(wanted):
-        raise UsageError(f"names={wanted!r} has a name twice")
-    return {check_text(name): check_name(as_name or name, "collection name") for name in wanted}

@@ -13,14 +13,15 @@ from tidelake.config import Config
 from tidelake.env import Env, Recorder
 from tidelake.errors import CollectionNotFound, ReadOnlyLake, TidelakeError, TidelakeWarning, UsageError
 from tidelake.handle import door
-from tidelake.lake.admin.copying import CopyReport, LakeCopy, Side, Watch, names_of
+from tidelake.lake.admin.copying import LakeCopy, Side, Watch
+from tidelake.lake.admin.copyreport import CopyReport
 from tidelake.lake.api.administering import Administering
 from tidelake.lake.api.notebook import bar
 from tidelake.lake.api.querying import Querying
 from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Listed, Seen, Tidy, Upkeep
 from tidelake.lake.api.viewing import Viewing
-from tidelake.lake.arguments.names import check_list
+from tidelake.lake.arguments.names import check_list, copied_names
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.catalog import Names
 from tidelake.lake.catalog.leftovers import DAMAGED
@@ -282,7 +283,7 @@ class Lake(Querying, Viewing, Transacting, Administering):
             StoreUnavailable: a store failed, or transactions wrote to the collections all the time.
         """
         self._guard.check()
-        given = None if names is None else names_of(names, as_name)
+        given = None if names is None else copied_names(names, as_name)
         if given is None and as_name is not None:
             raise UsageError(f"as_name={as_name!r} is for one collection: give its name in names=[...]")
         if given is not None and delete:

@@ -21,9 +21,10 @@ from tidelake.lake.arguments.spans import window as window_of
 from tidelake.lake.groups.groups import Groups
 from tidelake.model.frontier import Frontier
 from tidelake.shard.reading.critical import CriticalHold
-from tidelake.shard.upkeep.collector import Collector, CollectReport
-from tidelake.shard.upkeep.compactor import MergeReport, MergeShape, Workers
-from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
+from tidelake.shard.upkeep.collector import Collector
+from tidelake.shard.upkeep.compactor import Workers
+from tidelake.shard.upkeep.maintain import Maintainer, Watch
+from tidelake.shard.upkeep.reports import CollectReport, MaintenanceReport, MergeReport, MergeShape
 from tidelake.state.core.state import Retention, ShardState
 from tidelake.state.life import holds
 from tidelake.state.spine.merging import MergeRequest

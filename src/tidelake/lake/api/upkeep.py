@@ -17,9 +17,9 @@ from tidelake.errors import Closed, CollectionNotFound, TidelakeError
 from tidelake.handle import Handle
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.shard.upkeep.collector import Collector, CollectReport
-from tidelake.shard.upkeep.maintain import MaintenanceReport
+from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.measure import forget, tell, tell_caches
+from tidelake.shard.upkeep.reports import CollectReport, MaintenanceReport
 from tidelake.state.core.commands import NoOp
 from tidelake.state.core.state import ShardState
 from tidelake.state.life.holds import end_expired_holds

@@ -74,3 +74,17 @@ def not_found(name: str, shards: Mapping[str, str | None]) -> str:
         return f"no collection {name!r}{gone}; the nearest names are {', '.join(map(repr, near))}"
     listed = ", ".join(map(repr, live[:5])) if live else "none yet"
     return f"no collection {name!r}{gone}; there is {listed}"
+
+
+def copied_names(wanted: Sequence[str], as_name: str | None) -> dict[str, str]:
+    """Which collections are copied: names in the target by those at the source.
+
+    Raises:
+        UsageError: a name is no text or given twice, or `as_name` is given for several.
+    """
+    check_list(wanted, "names")
+    if as_name is not None and len(wanted) != 1:
+        raise UsageError(f"as_name={as_name!r} is for one collection: give its name in names=[...]")
+    if len({*wanted}) < len(wanted):
+        raise UsageError(f"names={wanted!r} has a name twice")
+    return {check_text(name): check_name(as_name or name, "collection name") for name in wanted}

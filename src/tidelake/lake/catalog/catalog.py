@@ -44,9 +44,10 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
 from tidelake.shard.reading import query
 from tidelake.shard.reading.versionread import VersionRead
-from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import Maintainer
+from tidelake.shard.upkeep.reports import CollectReport
 from tidelake.shard.writing.append import compare_and_append
 from tidelake.state.core.agreed import Agreed
 from tidelake.state.life import agreeing

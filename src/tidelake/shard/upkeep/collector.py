@@ -12,7 +12,6 @@ overlap, stall and die without harm.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable, UsageError
@@ -20,12 +19,12 @@ from tidelake.model import names
 from tidelake.shard.engine.history import check_reaches
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.upkeep.forkpins import ForkPins
+from tidelake.shard.upkeep.reports import CollectReport
 from tidelake.state.core.commands import Command, NoOp, R
 from tidelake.state.core.forks import is_borrowed
 from tidelake.state.core.state import FIRST, ShardState
 from tidelake.state.life import collecting, erasing
 from tidelake.store.protocols import BlobInfo
-from tidelake.tabletext import FieldsAsHtml
 
 # The most names in one commit, to keep the log entry small.
 _NAMES_MAX = 1_000
@@ -36,43 +35,6 @@ _TOKENS_BESIDE = 250
 # A handle looks for garbage this many times within the age of garbage, and lists uploads likewise.
 _LOOKS = 4
 _PAUSE_S_MIN = 1.0
-
-
-@dataclass(frozen=True)
-class CollectReport(FieldsAsHtml):
-    """What a garbage collection removed.
-
-    Attributes:
-        blobs: number of objects that a state had named; in an object store also those that another process
-            deleted a moment before.
-        leaked: number of objects that no state has named: abandoned uploads, and rollups that came too late.
-        leaked_bytes: size of the leaked objects in bytes.
-        entries: number of log entries.
-    """
-
-    blobs: int = 0
-    leaked: int = 0
-    leaked_bytes: int = 0
-    entries: int = 0
-
-    @property
-    def objects(self) -> int:
-        """Number of all objects that were removed."""
-        return self.blobs + self.leaked
-
-    @property
-    def total(self) -> int:
-        """Number of objects and log entries that were removed."""
-        return self.objects + self.entries
-
-    def plus(self, other: "CollectReport") -> "CollectReport":
-        """The sum of both."""
-        return CollectReport(
-            self.blobs + other.blobs,
-            self.leaked + other.leaked,
-            self.leaked_bytes + other.leaked_bytes,
-            self.entries + other.entries,
-        )
 
 
 class Collector:

@@ -23,64 +23,16 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.plan import Task, between, cut_keys, decode_run, run_merge_task
 from tidelake.shard.runs.read import KeyRange, Source, rows
 from tidelake.shard.runs.upload import discard, write_rows
+from tidelake.shard.upkeep.reports import MergeReport, MergeShape
 from tidelake.state.core.codec import encode_record
 from tidelake.state.core.commands import Command
 from tidelake.state.core.state import MergeClaim, ShardState
 from tidelake.state.spine.merging import Fit, MergeRequest, MergeResult, chosen
 from tidelake.state.spine.spine import Member
 from tidelake.state.upkeep import basing, claims, maintenance
-from tidelake.tabletext import FieldsAsHtml
 
 # A merge that raises one of these fails at every try: a sum does not fit, or a part is lost or damaged.
 SET_ASIDE = (InvalidUpdates, BlobNotFound, CorruptionError)
-
-
-@dataclass(frozen=True)
-class MergeShape(FieldsAsHtml):
-    """The size of one or several batches."""
-
-    batches: int = 0
-    runs: int = 0
-    parts: int = 0
-    rows: int = 0
-    size_bytes: int = 0
-
-    @classmethod
-    def of(cls, batches: Sequence[HollowBatch]) -> "MergeShape":
-        """The total size of some batches."""
-        runs = [run for batch in batches for run in batch.runs]
-        return cls(
-            len(batches),
-            len(runs),
-            sum(len(run.parts) for run in runs),
-            sum(run.rows for run in runs),
-            sum(run.size_bytes for run in runs),
-        )
-
-
-@dataclass(frozen=True)
-class MergeReport(FieldsAsHtml):
-    """What a merge did.
-
-    Attributes:
-        applied: whether the result replaced its inputs.
-        before: size of the inputs.
-        after: size of the result; equal to `before` if nothing was merged.
-        chunks: number of key ranges that this process merged.
-        resumed: number of key ranges that had been recorded before.
-        reason: why the result was not applied; empty if it was.
-        unfinished: whether some chunks are recorded, and the others are left for later.
-        unpaid: whether a base was made and not kept, since reads would not have become much cheaper.
-    """
-
-    applied: bool
-    before: MergeShape
-    after: MergeShape
-    chunks: int = 0
-    resumed: int = 0
-    reason: str = ""
-    unfinished: bool = False
-    unpaid: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ without appends.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
 
@@ -18,10 +18,11 @@ from tidelake.shard.engine.shard import Shard
 from tidelake.shard.runs.gather import follow_merges
 from tidelake.shard.runs.read import sources_of
 from tidelake.shard.runs.scope import Source
-from tidelake.shard.upkeep.collector import Collector, CollectReport
-from tidelake.shard.upkeep.compactor import NOT_MERGED, SET_ASIDE, Compactor, MergeReport, Workers
+from tidelake.shard.upkeep.collector import Collector
+from tidelake.shard.upkeep.compactor import NOT_MERGED, SET_ASIDE, Compactor, Workers
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.eraser import Eraser
+from tidelake.shard.upkeep.reports import MaintenanceReport
 from tidelake.state.core.commands import Commit
 from tidelake.state.core.forks import is_borrowed
 from tidelake.state.core.state import ShardState
@@ -39,7 +40,6 @@ from tidelake.state.spine.merging import (
 from tidelake.state.spine.space import has_tail, must_merge_all
 from tidelake.state.spine.spine import Member, SpineId
 from tidelake.state.upkeep import basing, claims, maintenance, slices
-from tidelake.tabletext import FieldsAsHtml
 
 # The speed that an append assumes when it decides whether a merge fits into its budget.
 _ROWS_PER_S = 1_000_000
@@ -48,54 +48,6 @@ _CHUNKS_MAX = 32
 # At most one in this many updates may be outside the largest run, so that a read costs little more than one
 # of a single run.
 _TAIL_AT_REST, _TAIL_BUSY = 8, 5
-
-
-@dataclass(frozen=True)
-class MaintenanceReport(FieldsAsHtml):
-    """What maintenance did.
-
-    Attributes:
-        merges: number of merges whose results replaced their inputs, of slices that were cut by time, and of
-            bases that were kept.
-        bases: number of these bases.
-        rows_read: updates in the inputs of these merges.
-        rows_written: updates in their results.
-        bytes_read: stored bytes of the inputs.
-        bytes_written: stored bytes of the results.
-        refused: merges whose inputs had changed, or that other processes were doing.
-        seconds: wall clock time.
-        complete: whether nothing is left to do.
-        drained: updates that were read to move staged updates of closed times into the spine.
-        collected: the garbage that was deleted.
-    """
-
-    merges: int = 0
-    bases: int = 0
-    rows_read: int = 0
-    rows_written: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    refused: int = 0
-    seconds: float = 0.0
-    complete: bool = True
-    drained: int = 0
-    collected: CollectReport = field(default_factory=CollectReport)
-
-    def plus(self, merge: MergeReport, *, base: bool = False) -> "MaintenanceReport":
-        """This report with one more merge, or with one more base."""
-        if merge.unpaid:
-            return self
-        if not merge.applied:
-            return replace(self, refused=self.refused + 1)
-        return replace(
-            self,
-            merges=self.merges + 1,
-            bases=self.bases + base,
-            rows_read=self.rows_read + merge.before.rows,
-            rows_written=self.rows_written + merge.after.rows,
-            bytes_read=self.bytes_read + merge.before.size_bytes,
-            bytes_written=self.bytes_written + merge.after.size_bytes,
-        )
 
 
 @dataclass(frozen=True)

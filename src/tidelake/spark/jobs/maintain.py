@@ -18,7 +18,7 @@ from tidelake.errors import Closed, TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.shard.upkeep.compactor import Workers
-from tidelake.shard.upkeep.maintain import MaintenanceReport
+from tidelake.shard.upkeep.reports import MaintenanceReport
 from tidelake.spark.jobs.merge import carried_out
 from tidelake.spark.jobs.rounds import Rounds
 from tidelake.spark.tasks import described, slots

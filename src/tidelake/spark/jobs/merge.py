@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from tidelake.errors import TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.shard.runs.plan import run_merge_task
-from tidelake.shard.upkeep.compactor import SET_ASIDE, MergeReport, Workers
+from tidelake.shard.upkeep.compactor import SET_ASIDE, Workers
+from tidelake.shard.upkeep.reports import MergeReport
 from tidelake.spark.tasks import described, run_tasks, slots
 from tidelake.spark.versions import spark_schema
 

@@ -31,11 +31,9 @@ from tidelake.state.spine.spine import (
     SpineEdit,
     SpineId,
     intervals,
-    same_batches,
-    validate,
-    validate_levels,
 )
 from tidelake.state.spine.staged import Staged, begins_before
+from tidelake.state.spine.validate import same_batches, validate, validate_levels
 
 
 def _require(holds: bool, rule: str, *detail: object) -> None:

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import chain, takewhile
+from itertools import chain
 from typing import NamedTuple, Protocol, TypeVar
 
 from pyrsistent import PMap, PSet, PVector, pmap, pset, pvector
@@ -293,7 +293,7 @@ class Spine:
         gone = [self.members[id_.lo] for id_ in edit.members_gone if id_.lo in self.members]
         fresh = SpineId(self.next_id, edit.next_id)
         if [member.id for member in gone] != list(edit.members_gone):
-            raise InternalError(f"the members {_listed(edit.members_gone)} are not all there")
+            raise InternalError(f"the members {listed(edit.members_gone)} are not all there")
         _check_cover("members", edit.members_gone, fresh, [member.id for member in edit.members])
         _check_cover("batches", edit.batches_gone, fresh, [batch.id for batch in edit.batches])
         end = self.sliced if sliced is None else sliced
@@ -339,7 +339,7 @@ class Spine:
             return changed.persistent().extend(come[len(gone) :])
         kept = [held for held in self.slices if held.id not in gone]
         if len(self.slices) - len(kept) != len(ends):
-            raise InternalError(f"an edit ends slices {_listed(gone)}, which are not all there")
+            raise InternalError(f"an edit ends slices {listed(gone)}, which are not all there")
         return pvector(sorted((*kept, *come), key=lambda held: held.id))
 
     def _noted(self, slices: Iterable[SpineBatch]) -> "Spine":
@@ -378,7 +378,7 @@ def _edited(
 ) -> tuple[Item, ...]:
     kept = [item for item in present if item.id not in gone]
     if len(present) - len(kept) != len(gone):
-        raise InternalError(f"an edit ends {what} {_listed(gone)}, which are not all there")
+        raise InternalError(f"an edit ends {what} {listed(gone)}, which are not all there")
     return tuple(sorted((*kept, *come), key=lambda item: item.id))
 
 
@@ -386,9 +386,9 @@ def _check_cover(what: str, gone: Sequence[SpineId], fresh: SpineId, come: Seque
     """Check that what comes covers the same insertions as what goes, and the new one."""
     before, after = intervals([*gone, fresh]), intervals(come)
     if [id_ for id_ in come if id_.lo >= id_.hi]:
-        raise InternalError(f"an edit brings {what} {_listed(come)}, one of which covers no insertion")
+        raise InternalError(f"an edit brings {what} {listed(come)}, one of which covers no insertion")
     if before != after or sum([b - a for a, b in come]) != sum([b - a for a, b in after]):
-        raise InternalError(f"an edit replaces {what} of ids {_listed(before)} by some of {_listed(after)}")
+        raise InternalError(f"an edit replaces {what} of ids {listed(before)} by some of {listed(after)}")
 
 
 def intervals(ids: Iterable[SpineId]) -> list[SpineId]:
@@ -404,97 +404,6 @@ def intervals(ids: Iterable[SpineId]) -> list[SpineId]:
     return found
 
 
-def _listed(ids: Iterable[SpineId]) -> str:
+def listed(ids: Iterable[SpineId]) -> str:
+    """Ids as text for an error."""
     return ", ".join(map(str, ids)) or "none"
-
-
-def validate(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) -> None:
-    """Check every rule of a spine. Costs O(members).
-
-    Raises:
-        InternalError: naming what breaks the rule.
-    """
-    tiles = [(member.id, member.batch.bounds) for member in spine]
-    _check_tiling("member", tiles, SpineId(0, spine.next_id), Bounds(minimum, upper, since))
-    if sum(1 for _ in spine) != len(spine):
-        raise InternalError("the spine holds members outside the ids that it tiles")
-    for batch in spine.all_batches():
-        members = list(spine.range(batch.id))
-        rows = sum(member.batch.rows for member in members)
-        if rows != batch.rows:
-            raise InternalError(f"spine batch {batch.id} says {batch.rows} rows, its members have {rows}")
-        first, last = members[0].batch.bounds, members[-1].batch.bounds
-        if (first.lower, last.upper) != (batch.bounds.lower, batch.bounds.upper):
-            raise InternalError(f"spine batch {batch.id} says {batch.bounds}, its members differ")
-        if not all(member.batch.bounds.since <= batch.bounds.since for member in members):
-            raise InternalError(f"spine batch {batch.id} is since {batch.bounds.since}, a member is later")
-    if spine.totals != Totals().plus(spine):
-        raise InternalError(f"the totals {spine.totals} are not those of the members")
-    if spine.slices:
-        slices = [(held.id, held.bounds) for held in spine.slices]
-        ends = Bounds(minimum, spine.slices[-1].bounds.upper, since)
-        _check_tiling("slice", slices, SpineId(0, spine.sliced), ends)
-    validate_levels(spine, minimum, upper, since)
-
-
-def same_batches(before: Spine, after: Spine) -> int:
-    """How many of the oldest spine batches of the levels a step has left as they were; 0 if slices moved."""
-    if before.slices is not after.slices and before.sliced != after.sliced:
-        return 0
-    pairs = zip(before.batches, after.batches, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
-
-
-def validate_levels(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier, same: int = 0) -> None:
-    """Check the rules of spine batches and merges. Costs O(levels).
-
-    Args:
-        spine: what to check.
-        minimum: where it begins.
-        upper: where it ends.
-        since: of the shard.
-        same: so many of the oldest batches have been checked already, with an earlier `since`.
-
-    Raises:
-        InternalError: naming what breaks the rule.
-    """
-    tiles = [(batch.id, batch.bounds) for batch in spine.batches[same:]]
-    start, first = spine.slices[-1].bounds.upper if spine.slices else minimum, spine.sliced
-    if same:
-        start, first = spine.batches[same - 1].bounds.upper, spine.batches[same - 1].id.hi
-    _check_tiling("spine batch", tiles, SpineId(first, spine.next_id), Bounds(start, upper, since))
-    levels = [batch.level for batch in spine.batches]
-    if levels != sorted(levels, reverse=True):
-        raise InternalError(f"levels {levels} do not fall from old to new")
-    by_level: dict[int, list[SpineBatch]] = {}
-    for batch in spine.batches:
-        by_level.setdefault(batch.level, []).append(batch)
-    full: list[SpineId] = []
-    for level, batches in by_level.items():
-        if len(batches) > LEVEL_BATCHES_MAX:
-            raise InternalError(f"level {level} holds {len(batches)} spine batches")
-        if len(batches) == LEVEL_BATCHES_MAX:
-            full.append(SpineId(batches[0].id.lo, batches[-1].id.hi))
-    if full != [merge.id for merge in spine.merges]:
-        raise InternalError(
-            f"full levels at {_listed(full)}, merges under way at {_listed(m.id for m in spine.merges)}"
-        )
-    for merge in spine.merges:
-        if not merge.since <= since:
-            raise InternalError(f"merge {merge.id} since {merge.since} is after the shard's {since}")
-
-
-def _check_tiling(what: str, tiles: list[tuple[SpineId, Bounds]], ids: SpineId, whole: Bounds) -> None:
-    lo, at = ids.lo, whole.lower
-    for id_, bounds in tiles:
-        if id_.lo != lo or id_.hi <= lo:
-            raise InternalError(f"{what} {id_} does not start at id {lo}")
-        if bounds.lower != at:
-            raise InternalError(f"{what} {id_} starts at {bounds.lower}, expected {at}")
-        if not bounds.since <= whole.since:
-            raise InternalError(f"{what} {id_} since {bounds.since} is after the shard's {whole.since}")
-        lo, at = id_.hi, bounds.upper
-    if lo != ids.hi:
-        raise InternalError(f"the ids end at {lo}, expected {ids.hi}")
-    if at != whole.upper:
-        raise InternalError(f"the batches end at {at}, the shard at {whole.upper}")

@@ -1,0 +1,61 @@
+"""What a copy of a lake reports."""
+
+from dataclasses import dataclass
+
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
+from tidelake.tabletext import FieldsAsHtml
+
+
+@dataclass(frozen=True)
+class CopiedCollection:
+    """One collection of a copy, after a run.
+
+    Attributes:
+        name: its name in the target.
+        what: `new`, `newer` (brought up to date), or `same` (nothing was new, and nothing was written).
+        since: of the copy.
+        upper: of the copy.
+        rows: updates in the copy.
+        parts: number of parts that this run has stored.
+        size_bytes: total size of these parts in bytes.
+        found: number of parts that were there.
+        domain: the unit of its times.
+    """
+
+    name: str
+    what: str
+    since: Frontier
+    upper: Frontier
+    rows: int
+    parts: int
+    size_bytes: int
+    found: int
+    domain: TimeDomain
+
+
+@dataclass(frozen=True)
+class CopyReport(FieldsAsHtml):
+    """What a run of a copy did.
+
+    Attributes:
+        collections: the collections that are in the target as they were at the source, by name.
+        renamed: new names in the target by old ones, of collections that were renamed at the source.
+        dropped: names of copies that were dropped in the target, as they are no longer at the source.
+        left: names of copies whose collections are no longer at the source, and that stay.
+    """
+
+    collections: tuple[CopiedCollection, ...]
+    renamed: dict[str, str]
+    dropped: tuple[str, ...]
+    left: tuple[str, ...]
+
+    @property
+    def parts(self) -> int:
+        """Number of parts that were stored."""
+        return sum(one.parts for one in self.collections)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of these parts in bytes."""
+        return sum(one.size_bytes for one in self.collections)
