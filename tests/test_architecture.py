@@ -163,6 +163,7 @@ def test_an_environment_is_made_in_few_places() -> None:
     assert found == WORLDS
 
 
+@pytest.mark.promise("`import tidelake` loads nothing else and starts no thread")
 def test_importing_tidelake_loads_nothing_else_and_starts_no_thread() -> None:
     assert loaded_by("import tidelake") == ({"tidelake"}, 1)
 
@@ -188,6 +189,10 @@ def test_importing_the_command_line_does_not_load_spark() -> None:
     assert threads == 1
 
 
+@pytest.mark.promise(
+    "Clock, randomness, threads, pickles and environment are used in named places only (threads: "
+    "`shard/engine/overlap.py`, `env.py`); no `assert` checks data",
+)
 @pytest.mark.parametrize("module", MODULES, ids=_name)
 class TestEveryModule:
     def test_says_what_it_owns(self, module: Path) -> None:

@@ -101,6 +101,7 @@ def test_every_contract_is_tried() -> None:
     assert [c["id"] for c in settings["tool"]["importlinter"]["contracts"]] == list(BREAKS)
 
 
+@pytest.mark.promise("Imports go down, without cycles; every contract notices what breaks it")
 @pytest.mark.full
 @pytest.mark.parametrize("contract", BREAKS)
 def test_the_contract_notices_what_breaks_it(contract: str, copy: Path) -> None:

@@ -25,6 +25,14 @@ class Box(Handle):
         return len(os.fspath(path))
 
 
+@pytest.mark.promise(
+    "An argument that does not fit its annotation is named by the error that it causes; other "
+    "errors stay what they are",
+    rule="`handle.py`",
+    also=[
+        "test_handle.py",
+    ],
+)
 def test_the_argument_that_does_not_fit_is_named():
     for call, said in (
         (lambda: Box().fill(5), r"names=5 is a int, and must be Sequence\[str\]"),

@@ -21,6 +21,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import promises
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 TOOLS = REPOSITORY / "build" / "site-venv"
@@ -30,6 +33,9 @@ _QUIET = re.compile(r"Build started|No issues found|Build finished.*|")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STRICT = "Aborted because --strict flag is set"
 NOT_INSTALLED = 3
+# Parts of pages that are made from the code, where a page has `<!-- made for the site: NAME -->`.
+_MADE = re.compile(r"<!-- made for the site: (\w+) -->")
+MADE = {"promises": lambda: "## All promises\n\n" + promises.tables(promises.promises())}
 
 
 def pages() -> list[Path]:
@@ -64,6 +70,10 @@ def copy(place: Path) -> None:
             to = place / "pages" / file.relative_to(REPOSITORY)
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, to)
+        to = place / "pages" / page.relative_to(REPOSITORY)
+        to.write_text(
+            _MADE.sub(lambda found: MADE[found[1]](), to.read_text(encoding="utf-8")), encoding="utf-8"
+        )
     shutil.copyfile(HERE / "zensical.toml", place / "zensical.toml")
     (place / "src").symlink_to(REPOSITORY / "src", target_is_directory=True)
 

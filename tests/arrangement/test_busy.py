@@ -6,6 +6,11 @@ from tests.arrangement.busy_life import BusyLife
 from tiers import rounds
 
 
+@pytest.mark.promise(
+    "Whatever threads do at once, each snapshot has whole appends, and its reads are right for "
+    "exactly these, under its own filters and `since`",
+    rule="`arrangement/merge/merger.py`",
+)
 @pytest.mark.grows
 @pytest.mark.parametrize("ranked", [False, True], ids=["retractions", "ranks"])
 def test_answers_amid_everything_are_those_of_the_model(ranked, rng, tmp_path, record_property):

@@ -53,6 +53,14 @@ def filled(index):
     return weakref.ref(index._spine)
 
 
+@pytest.mark.promise(
+    "An arrangement that is garbage-collected without `close` warns and is closed: threads, memory, "
+    "files and hold go; forks, snapshots and checkpoints keep what they have",
+    rule="`arrangement/forgotten.py`",
+    also=[
+        "arrangement/test_forgotten.py",
+    ],
+)
 def test_an_arrangement_that_is_forgotten_says_so_and_leaves_nothing(tmp_path):
     before = threads()
     index = Arrangement.create(SCHEMA, key=["k"], directory=tmp_path, config=ON_DISK)

@@ -70,6 +70,13 @@ def refused_at_most(call):
     return False
 
 
+@pytest.mark.promise(
+    "Invalid arguments are refused by name, and nothing is done",
+    rule="`arrangement/given.py`, `arrangement/batch/keys.py` (`row_batch`)",
+    also=[
+        "arrangement/test_given.py",
+    ],
+)
 @pytest.mark.parametrize("type_", TYPES, ids=str)
 def test_a_value_that_is_none_of_a_type_is_refused_wherever_it_is_sought(type_):
     with made(pa.schema([("k", type_), ("v", type_)])) as index:

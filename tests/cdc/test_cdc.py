@@ -56,6 +56,13 @@ def test_a_truncation_waits_for_the_first_copy() -> None:
             connection.execute("TRUNCATE b")
 
 
+@pytest.mark.promise(
+    "A PostgreSQL database that is followed through Debezium, Kafka and Spark is in the "
+    "collections, row by row, at every position that was looked at, and each time is one whole "
+    "transaction, whichever of the four is killed and started again; a slot that was lost stops the "
+    "stream",
+    rule="all of these rules",
+)
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "rounds",

@@ -20,6 +20,14 @@ _KINDS = (
 )
 
 
+@pytest.mark.promise(
+    "Collections are a MariaDB at every barrier, without GTIDs, whose rows, keys and columns change "
+    "and whose tables are truncated, whatever is killed",
+    rule="`_of_connector` in `cdc/times/positions.py`, `spark/writing/tabletargets.py`",
+    also=[
+        "spark/envelopes/test_commit_times.py",
+    ],
+)
 @pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)

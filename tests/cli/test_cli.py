@@ -166,6 +166,10 @@ def test_writers_and_holds_are_shown(run, users):
     assert "retention: since follows upper at a distance of 1,000\n" in text
 
 
+@pytest.mark.promise(
+    "`tidelake holds` shows all holds, and which of them keep `since` back",
+    rule="`cli/holds.py`",
+)
 def test_who_holds_what_is_shown_with_who_keeps_since_back(run, users):
     assert run("holds", "cl").out == "no holds\n"
     with tidelake.open(users) as lake:
@@ -363,6 +367,13 @@ NESTED = {
 }
 
 
+@pytest.mark.promise(
+    "What the command line writes reads back as it was; an output file is whole or as it was",
+    rule="`cli/jsonlines.py`, `cli/output.py`",
+    also=[
+        "::test_an_out_file_is_whole_or_as_it_was",
+    ],
+)
 @pytest.mark.parametrize(
     ("suffix", "columns"), [("parquet", {**ODD, **NESTED}), ("jsonl", {**ODD, **NESTED}), ("csv", ODD)]
 )

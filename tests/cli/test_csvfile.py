@@ -16,6 +16,13 @@ def _read(texts, kind=None):
     return csvfile.read(Path("f.csv"), lambda: pa.BufferReader(data), schema).column("a")
 
 
+@pytest.mark.promise(
+    "A CSV file loses nothing that its texts say: `0012345` stays a text, or is refused as a number",
+    rule="`cli/csvfile.py`",
+    also=[
+        "cli/test_csvfile.py",
+    ],
+)
 @pytest.mark.parametrize(
     ("texts", "kind"),
     [

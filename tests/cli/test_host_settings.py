@@ -62,6 +62,10 @@ def answers(folder: Path, **host: str) -> tuple[bytes, ...]:
     return said, (out / "out.csv").read_bytes(), (out / "out.jsonl").read_bytes()
 
 
+@pytest.mark.promise(
+    "Answers, files and what commands print do not follow the time zone and the locale of the machine",
+    rule="`run` in `cli/main.py`, UTC in `lake/api/embedded.py`",
+)
 def test_answers_do_not_follow_the_time_zone_and_the_locale_of_the_machine(tmp_path):
     here = answers(tmp_path / "a", TZ="UTC", LC_ALL="C.UTF-8")
     for name, host in (

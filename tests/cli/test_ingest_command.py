@@ -35,6 +35,13 @@ def contents(landing: Path) -> list[tuple[int, Any]]:
     return [(row["id"], row["v"]) for row in rows for _ in range(row["_diff"])]
 
 
+@pytest.mark.promise(
+    "`tidelake ingest` takes each file once, and reports what it did",
+    rule="`cli/ingest.py`",
+    also=[
+        "cli/test_ingest_command.py",
+    ],
+)
 @pytest.mark.spark
 def test_change_events_are_taken_once_and_reported(spark: Any, run: Any, landing: Path) -> None:
     lake = landing.parent / "lake"

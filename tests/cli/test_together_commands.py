@@ -95,6 +95,14 @@ def test_what_makes_no_sense_is_one_line_that_says_what_does(run, place, argumen
     assert code == 2 and message in told and not out and "Traceback" not in told
 
 
+@pytest.mark.promise(
+    "`ls`, `show`, the page and a notebook count what is read, also what a group decided and its "
+    "collections have not applied; merges of processes that ended are not counted as running",
+    rule="`Shard.version`, `living`",
+    also=[
+        "cli/test_maintenance.py::test_show_tells_merges_under_way",
+    ],
+)
 def test_counts_are_those_of_what_is_read_whatever_the_collections_have_applied(run, place):
     with tidelake.open(place) as lake:
         one = pa.table({"k": [1], "v": ["x"]})

@@ -103,6 +103,17 @@ def test_few_rows_in_order_keep_nothing_of_the_table_that_they_are_cut_from():
     assert found.get_total_buffer_size() < 2_000
 
 
+@pytest.mark.promise(
+    "An append sorts its rows without a copy of all of them, and equal rows are summed wherever "
+    "batches and chunks end",
+    rule="`consolidated` in `data/kernel/consolidate.py`",
+    also=[
+        "::test_equal_rows_are_summed_wherever_batches_and_chunks_end",
+        "::test_consolidated_batches_end_between_groups_and_none_is_empty",
+        "::test_rows_of_several_chunks_are_consolidated_as_those_of_one",
+        "data/test_normalize.py::test_times_and_diffs_of_many_rows_are_not_held_for_each_row",
+    ],
+)
 def test_many_rows_are_consolidated_without_a_copy_of_all():
     count = 1_000_000
     keys = np.random.default_rng(5).permutation(count)
@@ -122,6 +133,13 @@ def test_many_rows_are_consolidated_without_a_copy_of_all():
 big = st.sampled_from([2**62, 2**63 - 1, -(2**62), -(2**63), 1, -1])
 
 
+@pytest.mark.promise(
+    "Equal updates are summed exactly, zeros dropped; an overflow is an error",
+    rule="`data/kernel/sums.py`",
+    also=[
+        "::test_a_sum_over_chunks_and_runs_that_overflows_is_refused",
+    ],
+)
 @settings(max_examples=examples(150))
 @given(updates(columns=0, max_rows=25, domain=INT, diffs=big), st.integers(1, 30))
 def test_sums_are_exact_or_refused(drawn, chunk_rows):
@@ -135,6 +153,13 @@ def test_sums_are_exact_or_refused(drawn, chunk_rows):
             consolidate(table, schema, domain, chunk_rows)
 
 
+@pytest.mark.promise(
+    "Merging agrees with a plain reference, within bounded rows, also for one hot key (tuple times excepted)",
+    rule="`data/kernel/merge.py`",
+    also=[
+        "::test_one_hot_key_stays_within_the_bound",
+    ],
+)
 @settings(max_examples=examples(300))
 @given(st.data())
 def test_merge_agrees_with_the_reference(data):

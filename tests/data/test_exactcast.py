@@ -20,6 +20,14 @@ def _kinds(draw):
     return make(precision, draw(st.integers(0, precision)))
 
 
+@pytest.mark.promise(
+    "A number becomes the same number of another type, or is refused, also where Arrow's own cast "
+    "wraps or rounds",
+    rule="`data/kernel/exactcast.py`",
+    also=[
+        "data/test_exactcast.py",
+    ],
+)
 @pytest.mark.grows
 @settings(max_examples=examples(2_000))
 @given(_kinds(), _kinds(), st.data())

@@ -15,6 +15,16 @@ def table(rows):
     return pa.table({"k": pa.array([k for k, _ in rows], pa.int64()), "v": [v for _, v in rows]})
 
 
+@pytest.mark.promise(
+    "A repeated number with the same rows, in any order, is never refused for its rows; with other "
+    "rows it is refused in most cases: if the number of rows, the columns, or the nulls or extremes "
+    "of a column differ",
+    rule="`data/ingest/fingerprint.py`",
+    also=[
+        "data/test_fingerprint.py",
+        "shard/test_outcomes.py::test_a_number_that_comes_again_with_other_rows_is_told_and_with_the_same_ones_is_in",
+    ],
+)
 @given(ROWS, st.randoms())
 def test_the_order_of_rows_is_no_matter(rows, rng):
     mixed = [*rows]

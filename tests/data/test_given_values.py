@@ -20,6 +20,14 @@ ZONED = NOON.replace(tzinfo=dt.UTC)
 FINE, SPAN = pandas.Timestamp(1, unit="ns"), pandas.Timedelta(1, "ns")
 
 
+@pytest.mark.promise(
+    "What a library would lose on the way to Arrow is refused with its column: times with and "
+    "without a zone in one column of pandas, its nanoseconds, polars' `Int128` and `Object`",
+    rule="`data/ingest/astable.py`",
+    also=[
+        "data/test_given_values.py",
+    ],
+)
 @pytest.mark.parametrize(
     ("values", "why"),
     [

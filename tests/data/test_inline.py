@@ -37,6 +37,15 @@ def read(part, schema, domain, **keys):
     return pa.Table.from_batches([decode_inline(part, schema, domain, **keys)])
 
 
+@pytest.mark.promise(
+    "Every type comes back from an inline part, whose description has the form of a stored part's; "
+    "damage is noticed",
+    rule="`data/part/inline.py`",
+    also=[
+        "::test_an_inline_part_is_described_like_a_stored_one_and_read_by_key_range",
+        "::test_a_flipped_bit_of_an_inline_part_is_noticed",
+    ],
+)
 def test_every_type_comes_back_from_an_inline_part_as_it_was():
     schema, table = sample(40)
     part = inline(table, schema, INT)
@@ -184,6 +193,7 @@ def counted(batches):
 TIMES = st.one_of(st.integers(0, 5), st.integers(0, 1000), st.sampled_from([0, 2**63 - 1, 2**63 - 2]))
 
 
+@pytest.mark.promise("Counts of times are never too small", rule="`data/part/timecounts.py`")
 @settings(max_examples=examples(300))
 @given(st.lists(st.lists(TIMES, min_size=1, max_size=60), min_size=1, max_size=8))
 def test_counts_of_times_are_never_too_small(batches):

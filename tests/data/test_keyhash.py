@@ -19,6 +19,7 @@ def test_a_key_has_the_same_hash_alone_and_among_many(size):
     assert hash_encoded(pa.array(keys, pa.binary()).slice(40, 9)).tolist() == alone[40:49]
 
 
+@pytest.mark.promise("A long key costs no Python call for each of its bytes", rule="`data/keys/keyhash.py`")
 def test_a_long_key_costs_few_calls():
     calls = 0
 

@@ -64,6 +64,10 @@ def test_a_time_for_all_rows_takes_the_place_of_the_column():
         normalize(pa.table(GOOD), SCHEMA, INT, time=9)
 
 
+@pytest.mark.promise(
+    "A column `_time` of timestamps without a zone is refused, as `time=` refuses them",
+    rule="`data/ingest/updates.py`",
+)
 def test_timestamps_are_times_in_their_unit():
     rows = pa.table({"k": [1], "v": ["a"], "_time": pa.array([5_000_000], pa.timestamp("ns", "UTC"))})
     assert normalize(rows, SCHEMA, TimeDomain("ms")).column("_time").to_pylist() == [5]
@@ -79,6 +83,7 @@ def test_timestamps_are_times_in_their_unit():
                 normalize(rows, SCHEMA, TimeDomain(clock))
 
 
+@pytest.mark.promise("Bad updates are refused, with column and row", rule="`data/ingest/updates.py`")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -120,6 +125,7 @@ def test_missing_columns_and_strange_sources_are_named():
         normalize(pa.table({"k": [1], "v": bad, "_time": [0]}), SCHEMA, INT)
 
 
+@pytest.mark.promise("Ingesting rows never changes a value", rule="`data/ingest/updates.py`")
 def test_casts_never_change_a_value():
     def taken(kind, column):
         schema = schema_from_arrow(pa.schema([("k", kind)]), ["k"])
@@ -164,6 +170,13 @@ def bits(values, code):
     return [struct.pack(code, x) for x in values]
 
 
+@pytest.mark.promise(
+    "`-0.0` and NaNs are canonical at any depth, by every way of writing",
+    rule="`data/kernel/canonical.py`, `Uploader.upload`",
+    also=[
+        "shard/test_outcomes.py::test_what_workers_upload_is_made_canonical",
+    ],
+)
 def test_minus_zero_and_nan_become_canonical_at_any_depth():
     odd = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0123))[0]
     plain = pa.array([-0.0, odd, None, 1.0])

@@ -15,6 +15,13 @@ from tiers import examples
 kinds = st.sampled_from(ALL)
 
 
+@pytest.mark.promise(
+    "The encoding orders as the values do, and its bytes do not change",
+    rule="`data/kernel/encode.py`",
+    also=[
+        "::test_encoding_is_the_stored_format",
+    ],
+)
 @pytest.mark.parametrize(("kind", "values"), ALL, ids=[str(k) for k, _ in ALL])
 def test_encoding_orders_every_pair_of_values_as_the_reference_does(kind, values):
     column = canonical(array(kind, [*values, None]))
@@ -63,6 +70,7 @@ def test_encoding_is_the_stored_format():
     assert hexes([[1], []], pa.list_(pa.uint8())) == ["0101000000000000000100", "0100"]
 
 
+@pytest.mark.promise("Truncated bounds still hold", rule="`truncate_lower`, `truncate_upper`")
 @given(st.binary(max_size=6), st.integers(1, 6), st.binary(max_size=4))
 def test_truncated_bounds_hold(encoded, n, more):
     lower, upper = truncate_lower(encoded, n), truncate_upper(encoded, n)
@@ -77,6 +85,10 @@ def test_truncated_bounds_hold(encoded, n, more):
         assert len(encoded) <= n or upper > encoded[:n] + more
 
 
+@pytest.mark.promise(
+    "One total order for all types; sorting, searching and grouping agree with it",
+    rule="`data/kernel/order.py`",
+)
 @settings(max_examples=examples(150))
 @given(updates(columns=3))
 def test_sort_search_and_group_agree_with_the_reference(drawn):

@@ -57,6 +57,10 @@ def _columns():
 COLUMNS = list(_columns())
 
 
+@pytest.mark.promise(
+    "A frame of pandas holds what the rows hold, of every type, and can be written back unchanged",
+    rule="`data/answer/pandasframe.py`",
+)
 @pytest.mark.parametrize("column", COLUMNS, ids=[f"{i}-{c.type}" for i, c in enumerate(COLUMNS)])
 def test_every_value_comes_back_from_a_frame(column):
     table = pa.table({"x": column, "key": [1, 2, 3]})

@@ -60,6 +60,10 @@ def sample(n=100, kinds=ALL):
     return schema, consolidate(normalize(table, schema, INT), schema, INT)
 
 
+@pytest.mark.promise(
+    "Every type comes back from a part as it was",
+    rule="`data/part/part.py`, `data/part/scan.py`",
+)
 def test_every_type_comes_back_as_it_was():
     schema, table = sample()
     part, data = written(table, schema, INT)
@@ -186,6 +190,13 @@ def damage_is_noticed(data, part, schema, table):
     return False
 
 
+@pytest.mark.promise(
+    "Every flipped byte and every truncation of a part is noticed",
+    rule="`data/part/container.py`",
+    also=[
+        "::test_flipped_bytes_in_a_larger_part_are_noticed",
+    ],
+)
 def test_every_flipped_byte_and_every_truncation_is_noticed():
     schema, table = sample(20, [ALL[9]])
     part, data = written(table, schema, INT, group=8)
@@ -220,6 +231,14 @@ def test_flipped_bytes_in_a_larger_part_are_noticed():
         assert damage_is_noticed(damaged, part, schema, table)
 
 
+@pytest.mark.promise(
+    "A part that replaces another one is noticed",
+    rule="a state names the digest of each part's footer",
+    also=[
+        "lake/test_file_fuzz.py",
+    ],
+)
+@pytest.mark.promise("An object that replaces a part is refused", rule="`read_footer`")
 def test_an_object_that_is_not_the_part_is_refused():
     schema, table = sample(50, ALL[:2])
     part, data = written(table, schema, INT)
@@ -252,6 +271,15 @@ def test_an_object_that_is_not_the_part_is_refused():
     assert wrong.num_rows
 
 
+@pytest.mark.promise(
+    "Newer formats are refused as newer, not as damage",
+    rule="`FormatTooNew`",
+    also=[
+        "state/test_codec.py::test_a_newer_format_is_refused_before_its_body_is_looked_at",
+        "store/framed/test_framed_damage.py::test_a_newer_file_is_too_new",
+        "store/test_url.py::test_a_newer_marker_is_too_new",
+    ],
+)
 def test_a_newer_format_is_told_apart_from_damage(monkeypatch):
     schema, table = sample(50, ALL[:2])
     monkeypatch.setattr(container, "FORMAT", 2)
@@ -282,6 +310,7 @@ def test_an_error_of_the_file_passes_through():
             list(read_part(file, part, schema, INT, batch_rows=10))
 
 
+@pytest.mark.promise("A key range reads few row groups", rule="`read_part`")
 def test_a_key_range_reads_little(tmp_path):
     schema, table = sample(5_000, ALL[:2])
     part, data = written(table, schema, INT, group=50)

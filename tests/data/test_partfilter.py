@@ -26,6 +26,16 @@ INT = TimeDomain("counter")
 STATS = StatsSettings(500, 32)
 
 
+@pytest.mark.promise(
+    "No filter denies a key that its part has, few other keys pass, and a damaged filter is noticed",
+    rule="`data/part/partfilter.py`, `data/keys/bloom.py`",
+    also=[
+        "::test_few_keys_that_are_not_there_pass",
+        "::test_a_filter_of_planned_size_denies_no_key_and_few_others_pass",
+        "::test_parts_have_the_filter_of_their_keys_wherever_they_end",
+        "data/test_part.py::test_every_flipped_byte_and_every_truncation_is_noticed",
+    ],
+)
 @settings(max_examples=examples(60))
 @given(updates(columns=2), st.integers(0, 20), st.none() | st.integers(0, 200), st.booleans())
 def test_no_key_that_is_there_is_denied(drawn, cut, planned, late):
@@ -178,6 +188,14 @@ def test_a_part_without_a_filter_is_read_as_one_with_it():
         assert read_of(*made, [0, 3, 8])[0] == [0, 8]
 
 
+@pytest.mark.promise(
+    "Few keys are looked for in their columns first; a row group without them is not decoded whole, "
+    "and none with them is left out",
+    rule="`_having` in `data/part/scan.py`",
+    also=[
+        "::test_row_groups_without_the_few_keys_that_are_asked_for_are_not_decoded_whole",
+    ],
+)
 @settings(max_examples=examples(40))
 @given(
     st.lists(st.integers(0, 400), min_size=1, max_size=300),

@@ -68,6 +68,13 @@ def test_a_name_that_came_back_has_none_of_the_old_values():
 FEW = st.one_of(st.none(), st.integers(0, 2))
 
 
+@pytest.mark.promise(
+    "After a column was dropped, rows are still in order, and one group at a time is in memory",
+    rule="`in_order`",
+    also=[
+        "::test_groups_are_given_up_as_soon_as_they_are_complete",
+    ],
+)
 @settings(max_examples=examples(200))
 @given(
     rows=st.lists(st.tuples(FEW, FEW, FEW, FEW, st.integers(0, 3), st.integers(0, 3)), max_size=40),
@@ -170,6 +177,13 @@ def values(drawn, type_):
     return pa.array(drawn, arrow_type(type_))
 
 
+@pytest.mark.promise(
+    "Widening keeps values and their order, and of keys the encoded bytes",
+    rule="`widens`, `Projection`",
+    also=[
+        "lake/api/test_evolve.py::test_key_ranges_hold_across_a_key_that_was_widened",
+    ],
+)
 @settings(max_examples=examples(300))
 @given(data=st.data())
 def test_widening_keeps_the_values_the_order_and_for_keys_the_bytes(data):

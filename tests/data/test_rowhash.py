@@ -44,6 +44,22 @@ def hash_of(table, schema):
     return sum(row_hash(batch, schema) for batch in table.to_batches()) % ROW_HASHES
 
 
+@pytest.mark.promise(
+    "The hash of rows depends on neither their order nor their times nor how they are summed, and "
+    "adds up; rows that were swapped have another one",
+    rule="`data/part/rowhash.py`",
+    also=[
+        "data/test_rowhash.py",
+        "formats/test_formats.py::test_parts_with_rows_of_every_type_are_described_as_they_were",
+    ],
+)
+@pytest.mark.promise(
+    "A writer's epoch and sequence never go back",
+    rule="`epoch-never-goes-back`, `sequence-never-goes-back`",
+    also=[
+        "data/test_rowhash.py",
+    ],
+)
 @settings(max_examples=examples(60))
 @given(updates(columns=3), st.integers(0, 20), st.randoms(use_true_random=False))
 def test_the_hash_depends_on_neither_order_nor_cuts_nor_times_nor_sums(drawn, cut, random):

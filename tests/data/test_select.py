@@ -15,6 +15,7 @@ def one(table):
     return pa.concat_batches(table.to_batches()) if table.num_rows else None
 
 
+@pytest.mark.promise("Selecting by time is the scalar algebra, row by row", rule="`data/kernel/select.py`")
 @settings(max_examples=examples(200))
 @given(st.data())
 def test_select_agrees_with_the_scalar_algebra(data):

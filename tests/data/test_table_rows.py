@@ -78,6 +78,15 @@ def expected_feed(held: Held) -> Iterator[tuple[Row, str, int]]:
                 yield row, gone if diff < 0 else came, time
 
 
+@pytest.mark.promise(
+    "A change feed applied from nothing gives the contents; rows of one key and time are pre- and "
+    "post-images iff as many go as come",
+    rule="`data/answer/changefeed.py`",
+    also=[
+        "::test_a_feed_applied_from_nothing_gives_the_contents",
+        "::test_batches_are_cut_between_keys_only",
+    ],
+)
 @given(HELD, CUTS)
 def test_a_change_feed_says_what_the_oracle_says(held: Held, cuts: list[int]) -> None:
     batches = in_batches(sorted_updates(held), cuts)
@@ -170,6 +179,14 @@ def test_what_cannot_be_a_feed_is_refused() -> None:
 # Tables
 
 
+@pytest.mark.promise(
+    "A table shows each row as often as its multiplicity; a negative multiplicity is an error that "
+    "shows the row",
+    rule="`data/answer/tablerows.py`",
+    also=[
+        "spark/source/test_format.py::test_a_row_less_than_no_times_is_an_error_that_shows_it",
+    ],
+)
 @given(
     st.lists(st.tuples(strategies.rows(), st.sampled_from([1, 1, 2, 3, 100])), max_size=20),
     st.integers(1, 40),

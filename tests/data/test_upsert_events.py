@@ -75,6 +75,22 @@ def event_lists(draw, orders=st.none()):
 OLD = st.lists(st.tuples(ROWS, st.sampled_from((1, 1, 2, -1, 5))), max_size=6)
 
 
+@pytest.mark.promise(
+    "Events and old rows become the netted differences of a dictionary: the last event of a key "
+    "wins; among events of one time, the one with the greatest order; late events change nothing",
+    rule="`resolve` in `data/ingest/upsert.py`",
+    also=[
+        "::test_the_greatest_order_wins_among_events_of_one_time",
+        "::test_events_older_than_the_stored_row_change_nothing",
+    ],
+)
+@pytest.mark.promise(
+    "Removals of absent keys are counted, and so are the rows that removals take away",
+    rule="`_counts` in `data/ingest/upsert.py`",
+    also=[
+        "lake/api/test_delete.py::test_upserts_count_what_their_removals_meet",
+    ],
+)
 @given(OLD, event_lists())
 def test_updates_are_the_differences_of_a_dictionary(old, events):
     model = model_of(old)
@@ -190,6 +206,18 @@ def decided(data, old=NOTHING, columns=EventColumns(), rules=UpsertRules(), time
     )
 
 
+@pytest.mark.promise(
+    "Only what says so removes a key: a row whose values are all null is a row, in Python, "
+    "transactions, Spark and the command line; a table of removals needs no values, and a row that "
+    "is none and lacks one is refused by its key",
+    rule="`_removed`, `read_events` in `data/ingest/events.py`",
+    also=[
+        "::test_a_table_of_removals_needs_no_values",
+        "::test_a_row_that_is_no_removal_needs_all_values_and_is_named",
+        "spark/writing/test_upsert.py::test_a_row_of_nulls_is_a_row_and_equal_rows_write_nothing",
+        "cli/test_cli.py::test_an_upsert_removes_only_what_is_marked",
+    ],
+)
 def test_a_row_whose_values_are_null_is_a_row():
     old = table([((1, "a", 1), 0, 2), ((2, "b", 2), 0, 1)], DOMAIN, SMALL)
     assert decided(small([(1, None, None)]), old) == {((1, "a", 1), 5): -2, ((1, None, None), 5): 1}

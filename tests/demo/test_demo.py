@@ -126,6 +126,13 @@ def steady(tmp_path_factory):
     return repo
 
 
+@pytest.mark.promise(
+    "The demo fails if one row differs",
+    rule="`demo/truth.py`, `demo/replay.py`",
+    also=[
+        "::test_a_lake_that_another_hand_changed_is_found",
+    ],
+)
 @pytest.mark.full
 @spark_tests
 @pytest.mark.parametrize("how", TAMPERINGS)

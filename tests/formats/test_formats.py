@@ -59,6 +59,15 @@ def test_a_record_of_each_kind_is_kept():
     )
 
 
+@pytest.mark.promise(
+    "Bytes of format 1 stay readable: records with every field, parts of every type",
+    rule="`state/core/codec.py`, `data/part/part.py`, `store/url.py`",
+    also=[
+        "::test_each_field_says_something_in_a_record_that_is_kept",
+        "::test_a_lake_is_read_as_what_it_was_and_goes_on",
+        "::test_parts_with_rows_of_every_type_are_described_as_they_were",
+    ],
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_record_is_read_as_what_it_was_and_gives_the_same_bytes(name):
     data = (V1 / "records" / name).read_bytes()

@@ -19,6 +19,14 @@ from tiers import rounds
 CHILD = Path(__file__).with_name("copying_child.py")
 
 
+@pytest.mark.promise(
+    "Killed processes, a full disk, and stores of other kinds change nothing of that",
+    also=[
+        "kills/test_copies_killed.py",
+        "lake/admin/test_copies_far.py",
+        "kills/test_kills.py",
+    ],
+)
 @pytest.mark.full
 @pytest.mark.grows
 def test_runs_that_are_killed_at_any_instant_are_gone_on_from(tmp_path, rng):

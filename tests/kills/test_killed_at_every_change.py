@@ -53,6 +53,14 @@ def damaged_log(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "damaged", c.id
 
 
+@pytest.mark.promise(
+    "A repair that is killed at any step is gone on with, and sets the same aside once; likewise "
+    "upgrades, copies, forks, leaving a group, drops, erasures, and checkpoints of arrangements",
+    rule="names of what is set aside follow from the plan (`Mending._store_aside`)",
+    also=[
+        "kills/test_killed_at_every_change.py",
+    ],
+)
 def test_a_repair_of_a_log_keeps_what_is_sound(damaged_log: tuple[Path, str]) -> None:
     prepared, id_ = damaged_log
     lost = set()

@@ -13,6 +13,15 @@ from tied_process import tied
 HOW = {"fast": ["--seconds", "3"], "full": ["--trials", "700"], "soak": ["--seconds", "1800"]}
 
 
+@pytest.mark.promise(
+    "After damage to any one file of a lake (parts, rollups, logs and their records, the marker, "
+    "checkpoints of arrangements) each answer is right, or an error that says so: no wrong row, no "
+    "older answer, no wait without an end, no other error",
+    rule="all that reads",
+    also=[
+        "::test_a_wrong_answer_is_found",
+    ],
+)
 @pytest.mark.grows
 @pytest.mark.timeout(1_000)
 def test_after_any_damage_to_a_file_each_answer_is_right_or_an_error_that_says_so(rng):

@@ -59,6 +59,15 @@ def drop_one(place, use, **options):
     assert gone() is None
 
 
+@pytest.mark.promise(
+    "A lake or log that is dropped without a close keeps no file open, and a reader that was "
+    "forgotten does not pin its lake",
+    rule="`KeyFile.__del__`, `Lease._let_go`",
+    also=[
+        "lake/test_forgotten_lakes.py",
+        "store/test_store_processes.py::test_a_log_that_is_dropped_without_a_close_keeps_no_files_open",
+    ],
+)
 @pytest.mark.parametrize("use", [read, written, grouped, reader, half_read], ids=lambda use: use.__name__)
 def test_a_lake_that_is_dropped_keeps_no_file_open(place, use):
     for _ in range(3):

@@ -57,6 +57,13 @@ def nested(kind, levels):
 # Types
 
 
+@pytest.mark.promise(
+    "A type that could not be written or read back is refused when the collection is created",
+    rule="`check_kept` in `data/kernel/types.py`",
+    also=[
+        "::test_what_is_nested_as_deep_as_is_allowed_comes_back",
+    ],
+)
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -149,6 +156,14 @@ CONDITIONS = """
 """
 
 
+@pytest.mark.promise(
+    "Evaluating a condition takes time in proportion to its length, up to the stated limits: "
+    "2,000,000 characters, 10,000 comparisons of several columns",
+    rule="`data/query/where.py`, `model/predicate.py`",
+    also=[
+        "::test_conditions_of_100_000_terms_end_in_time",
+    ],
+)
 @pytest.mark.full
 def test_long_conditions_end_in_time_or_in_a_limit():
     counts = bounded(
@@ -216,6 +231,10 @@ def test_a_line_that_is_meant_to_break_something_is_refused(tmp_path, text, said
     assert len(str(caught.value)) < 600
 
 
+@pytest.mark.promise(
+    "Decimals in JSON lines, change events and CSV are exact or refused, however many digits they have",
+    rule="`exactly` in `data/json/values.py`, `overlong_decimals`",
+)
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 @pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.decimal256(50, 2), pa.decimal32(5, 2)], ids=str)
 def test_decimals_are_exact_or_refused_however_long_they_are(tmp_path, name, kind):
@@ -242,6 +261,10 @@ def test_decimals_are_exact_or_refused_however_long_they_are(tmp_path, name, kin
 # Threads
 
 
+@pytest.mark.promise(
+    "Where the system has no thread left, the caller does the work, or gets `OutOfThreads`",
+    rule="`shard/engine/overlap.py`, `ThreadSpawner`",
+)
 def test_without_threads_the_caller_does_the_work_or_is_told(tmp_path):
     done = bounded(
         """
@@ -344,6 +367,11 @@ def test_a_name_of_a_column_that_is_no_utf8_is_refused(lake, collection, tmp_pat
         collection.append(files._read(path, None))
 
 
+@pytest.mark.promise(
+    "Any types, tables, streams, files and conditions as input give only Tidelake's own errors, "
+    "with messages of bounded length, in bounded memory",
+    rule="`data/ingest/updates.py`, `data/query/where.py`, `cli/files.py`",
+)
 @pytest.mark.grows
 def test_whatever_is_handed_in_only_our_own_errors_come_back(tmp_path, rng, record_property):
     """In a child with little memory, for a collapse of the process would be one as well."""

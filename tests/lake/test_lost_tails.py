@@ -96,6 +96,16 @@ def test_a_lake_that_crashed_is_whole(crashed: Path, tmp_path: Path) -> None:
     assert judge(tmp_path / "lake") == 0
 
 
+@pytest.mark.promise(
+    "After a flipped bit in any log of a lake (of a collection, a group, the catalog), each read "
+    "and each `create` is right or raises `CorruptionError`, in bounded time, and `fsck` finds the "
+    "same damage",
+    rule="`store/framed/keyfile.py`, `Shard.version`, `History.refresh`",
+    also=[
+        "::test_a_group_that_has_forgotten_its_collections_ends_every_wait",
+        "::test_a_log_that_has_lost_its_newest_entries_is_not_taken_for_one_that_was_dropped",
+    ],
+)
 @pytest.mark.grows
 def test_no_flipped_bit_in_a_log_gives_a_wrong_or_an_older_answer(
     crashed: Path, tmp_path: Path, rng: Random

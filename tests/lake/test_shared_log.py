@@ -147,6 +147,15 @@ def test_collections_remove_old_entries_one_truncation_later(site):
     assert site.lake().fsck().findings == ()
 
 
+@pytest.mark.promise(
+    "Where machines share a log, an object that is named after a later state than the log has "
+    "proves lost commits, and nothing without a name is removed",
+    rule="`check_reaches`",
+    also=[
+        "::test_no_object_without_a_log_is_removed_from_a_lake_whose_logs_have_lost_commits",
+        "::test_a_shard_that_seems_never_written_to_is_kept_if_it_has_objects_of_later_states",
+    ],
+)
 def test_nothing_is_swept_from_a_shard_whose_log_has_lost_commits(site):
     c = long_lived(site)
     key = c.id

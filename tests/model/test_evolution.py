@@ -94,6 +94,15 @@ def test_a_type_widens_to_those_after_it_and_to_no_other(order):
             assert widens(kind(old), kind(new)) == (i < j), (old, new)
 
 
+@pytest.mark.promise(
+    "What cannot be read under a new schema is refused, with the column, both types and the remedy; "
+    "nothing is written",
+    rule="`model/evolution.py`",
+    also=[
+        "::test_other_changes_are_refused_with_the_reason_and_the_remedy",
+        "lake/api/test_evolve.py::test_what_cannot_be_changed_is_refused_and_nothing_is_written",
+    ],
+)
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -167,6 +176,15 @@ def test_a_nested_type_does_not_change():
     assert evolved({0: old}, old) == old
 
 
+@pytest.mark.promise(
+    "A column is dropped only if the caller names it, so two callers that evolve at once never drop "
+    "what the other adds",
+    rule="`evolved` (`drop`)",
+    also=[
+        "state/test_commands.py::test_the_second_of_two_evolvers_is_checked_against_the_schema_of_the_first",
+        "lake/api/test_evolve.py::test_the_second_of_two_evolvers_is_checked_against_the_first",
+    ],
+)
 def test_a_column_is_dropped_only_if_the_caller_names_it():
     old = first("a int64")
     other = follow(old, "a int64", "b bool")
@@ -220,6 +238,13 @@ def test_an_older_schema_can_be_read_under_if_todays_rows_fit_it(new, reason):
 TYPES = st.sampled_from(["int8", "int32", "int64", "uint8", "uint32", "float32", "float64", "string"])
 
 
+@pytest.mark.promise(
+    "A column id is never used again, even when a name is",
+    rule="`evolved`",
+    also=[
+        "lake/api/test_evolve.py::test_a_name_that_comes_back_does_not_bring_old_values_back",
+    ],
+)
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), TYPES, max_size=4), max_size=6))
 def test_in_any_chain_an_id_has_one_name_and_types_only_widen(steps):
     versions = {0: first("a int8", key=("k int64!",))}

@@ -53,6 +53,11 @@ def test_a_frontier_is_an_antichain_of_the_minimal_elements(data, domain):
         assert frontier.less_than(t) == any(times.less_than(e, t) for e in elements)
 
 
+@pytest.mark.promise(
+    "Frontiers are antichains, and their order, meet and join are those of the sets of times at or "
+    "after them",
+    rule="`model/frontier.py`",
+)
 @given(st.data(), domains)
 def test_order_join_and_meet_are_those_of_the_sets_of_later_times(data, domain):
     f, g = drawn(data, domain, "f", "f")
@@ -85,6 +90,10 @@ def test_insert_puts_a_time_at_or_after_and_nothing_needless(data, domain):
     assert f.insert(t).less_equal(t)
 
 
+@pytest.mark.promise(
+    "Advancing a time by a frontier cannot be seen from any time at or after that frontier",
+    rule="`Frontier.advance`",
+)
 @given(st.data(), domains)
 def test_advancing_is_unseen_from_the_frontier_on_and_the_latest_such(data, domain):
     f, t = drawn(data, domain, "f", "t")

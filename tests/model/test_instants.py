@@ -105,6 +105,18 @@ def test_a_text_is_read_to_the_nanosecond(wall, zone, digits, unit, up):
     assert is_zoneless(text) and not is_zoneless(text + offset)
 
 
+@pytest.mark.promise(
+    "Every way to write an instant means one time, exactly; an instant without a zone is refused "
+    "with the remedy",
+    rule="`clock_time` in `model/instants.py`",
+    also=[
+        "::test_a_text_is_read_to_the_nanosecond",
+        "::test_an_instant_without_a_zone_is_refused_with_the_remedy",
+        "lake/arguments/test_times.py::test_reads_take_instants",
+        "lake/arguments/test_times.py::test_writes_take_instants",
+        "lake/arguments/test_times.py::test_no_call_guesses_a_zone",
+    ],
+)
 @settings(max_examples=examples(300))
 @given(recent, zones, moments, st.booleans())
 def test_all_ways_to_write_an_instant_mean_one_time(value, other, unit, up):
@@ -124,6 +136,14 @@ def test_all_ways_to_write_an_instant_mean_one_time(value, other, unit, up):
     assert times == {meant(seconds(value), unit, up=up)}
 
 
+@pytest.mark.promise(
+    "Where an instant is finer than the unit, a read as of it has all updates up to it, and an "
+    "interval has those inside: times are rounded down, ends of intervals up",
+    rule="`clock_time` (`up`)",
+    also=[
+        "lake/arguments/test_times.py::test_what_is_finer_than_the_unit_never_hides_or_adds_an_update",
+    ],
+)
 @settings(max_examples=examples(300))
 @given(st.integers(0, 10**15), recent, moments)
 def test_a_read_has_all_updates_up_to_its_instant_and_an_interval_those_inside(tick, value, unit):

@@ -35,6 +35,34 @@ CONFIGS = (
 )
 
 
+@pytest.mark.promise(
+    "After an erasure every read at every time, also of forks, is as if the rows had never been; "
+    "and what was under way brings none back",
+    rule="`state/life/erasing.py`, `shard/upkeep/eraser.py`",
+    also=[
+        "shard/test_against_oracle.py",
+        "lake/api/test_erase.py::test_whatever_is_under_way_brings_nothing_back",
+        "lake/api/test_erase.py::test_the_rows_leave_the_forks_and_their_forks",
+    ],
+)
+@pytest.mark.promise(
+    "Snapshot, changes, updates and listen answer as the oracle does, for int and tuple times, "
+    "before and after merges",
+    rule="`data/kernel/select.py`, `data/kernel/merge.py`",
+    also=[
+        "shard/test_against_oracle.py",
+        "spark/reading/test_frames.py::test_reads_equal_the_oracle_before_and_after_a_merge",
+    ],
+)
+@pytest.mark.promise(
+    "Reads of random histories with slices of a few rows answer as the oracle does",
+    rule="`shard/runs/read.py`",
+    also=[
+        "shard/test_against_oracle.py",
+        "shard/test_evolution_against_oracle.py",
+        "shard/writing/test_batches_against_oracle.py",
+    ],
+)
 class Machine(RuleBasedStateMachine):
     domain = TimeDomain("counter")
     ahead = 3

@@ -52,6 +52,10 @@ def ten_thousand():
     return filled(10_000)
 
 
+@pytest.mark.promise(
+    "Opening takes the same number of store calls, however long the history is",
+    rule="`shard/engine/history.py`",
+)
 @pytest.mark.full
 def test_opening_costs_as_many_calls_after_10000_appends_as_after_100(hundred, ten_thousand):
     few, many = (store_calls_of(opened(place)) for place in (hundred[0], ten_thousand[0]))
@@ -63,6 +67,7 @@ def store_calls_of(counts):
     return sum(counts.get(name, 0) for name in CALLS)
 
 
+@pytest.mark.promise("A commit writes only what it changes", rule="`Edits`")
 @pytest.mark.full
 def test_an_append_writes_what_it_changes_however_long_the_history(ten_thousand):
     _, _, sizes = ten_thousand
@@ -72,6 +77,10 @@ def test_an_append_writes_what_it_changes_however_long_the_history(ten_thousand)
     assert plain <= 3072
 
 
+@pytest.mark.promise(
+    "A delta is small compared with the rows that it carries, also with 10,000 batches",
+    rule="`Edits`",
+)
 @pytest.mark.full
 def test_the_delta_of_an_append_to_10000_batches_is_small_beside_its_inline_rows():
     # Nothing is merged or held back: each append is a batch of its own.
@@ -108,6 +117,7 @@ def test_merges_of_tiny_appends_bring_no_rollups_of_their_own():
     assert 3 < len({*seqnos}) <= 2 + written // Config().rollup_bytes_min
 
 
+@pytest.mark.promise("Rollups together cost no more than the deltas", rule="`Machine._rollup_due`")
 @pytest.mark.full
 def test_rollups_cost_no_more_than_the_deltas(ten_thousand):
     place, c, sizes = ten_thousand
@@ -116,6 +126,7 @@ def test_rollups_cost_no_more_than_the_deltas(ten_thousand):
     assert 0 < stored <= 2 * sum(sizes)
 
 
+@pytest.mark.promise("A state that has shrunk gets a new rollup", rule="`Machine._rollup_due`")
 @pytest.mark.full
 def test_after_a_full_merge_opening_reads_no_more_bytes_than_a_small_shard(hundred, ten_thousand):
     costs = []
@@ -134,6 +145,13 @@ def read_bytes_of(counts):
     return counts.get("log.newer.bytes", 0) + counts.get("blob.get.bytes", 0)
 
 
+@pytest.mark.promise(
+    "A small append costs one log write and no call of the blob store; following costs one store call a step",
+    rule="`data/part/inline.py`",
+    also=[
+        "::test_following_costs_one_store_call_a_step_and_no_other_call_of_the_log",
+    ],
+)
 @pytest.mark.parametrize("inline", [True, False])
 def test_a_small_append_is_one_log_write_and_one_upload_where_parts_are_not_inline(inline):
     lake = Place().lake(config=Config() if inline else Config(inline_part_bytes=0))
@@ -192,6 +210,7 @@ def test_following_costs_one_store_call_a_step_and_no_other_call_of_the_log():
         assert cost["log.compare_and_set"] == cost["log.head"] == cost["blob.list"] == 0
 
 
+@pytest.mark.promise("Parts that cannot hold the times asked for are not read", rule="`sources`")
 def test_a_read_skips_the_parts_that_cannot_hold_its_times():
     lake = Place().lake(config=Config(inline_part_bytes=0))
     c = lake.create("c", SCHEMA, key=["id"])
@@ -276,6 +295,14 @@ READS = {
 }
 
 
+@pytest.mark.promise(
+    "Rows decoded and store calls of each kind of read stay as history grows; all merges and bases "
+    "write about as many rows as came",
+    rule="`sources_of` in `shard/runs/read.py`",
+    also=[
+        "::test_bases_and_merges_of_a_long_history_write_about_as_many_rows_as_came",
+    ],
+)
 @pytest.mark.parametrize("kind", READS)
 def test_a_read_costs_what_it_answers_however_long_the_history(kind, short, long, monkeypatch):
     read, decoded_max = READS[kind]
@@ -309,6 +336,15 @@ def inserted(times):
     return lake, c, ids
 
 
+@pytest.mark.promise(
+    "A look-up decodes what it finds, and opens no slice that is known to lack its keys; so does a "
+    "read with a condition that fixes the key",
+    rule="`shard/runs/filters.py`, `keys_asked` in `model/predicate.py`",
+    also=[
+        "::test_the_history_of_a_key_opens_what_has_the_key_however_many_slices_have_not",
+        "data/test_where.py::test_rows_that_satisfy_a_condition_have_the_keys_that_it_fixes",
+    ],
+)
 def test_a_lookup_decodes_what_it_finds_however_many_slices_have_no_such_key(monkeypatch):
     # A slice has at least a sixteenth of the contents, so the number of slices grows slowly.
     found = []
@@ -341,6 +377,16 @@ def test_the_history_of_a_key_opens_what_has_the_key_however_many_slices_have_no
     assert calls <= 10 < slices
 
 
+@pytest.mark.promise(
+    "A listener that was away decodes at most three times the rows that it gets, also in many small "
+    "steps; what is kept for later steps gives the rows that a read gives. A step of `listen` goes "
+    "not past one slice",
+    rule="`shard/reading/readahead.py`, `_step_end` in `shard/reading/reader.py`",
+    also=[
+        "::test_a_step_of_a_listener_that_was_away_is_no_more_than_a_slice",
+        "shard/reading/test_readahead.py",
+    ],
+)
 @pytest.mark.parametrize("how", ["read", "plan"])
 def test_a_listener_that_was_away_decodes_no_slice_again_in_many_small_steps(how, long, monkeypatch):
     lake, c = long

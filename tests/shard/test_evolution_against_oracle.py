@@ -59,6 +59,26 @@ CONFIGS = (
 )
 
 
+@pytest.mark.promise(
+    "After any history of schema changes, appends by handles of any age, old batches and merges, "
+    "reads match a model that keeps rows by column ids",
+    rule="`data/kernel/project.py`, `shard/runs/read.py`",
+    also=[
+        "shard/test_evolution_against_oracle.py",
+    ],
+)
+@pytest.mark.promise(
+    "A renamed column keeps its values, at all times and in all ways of reading; a name that it "
+    "leaves shows none of them, and no table with an old name is written into another column",
+    rule="ids of columns; `schema-evolves` with the stored renames; `append` (`as_now`)",
+    also=[
+        "shard/test_evolution_against_oracle.py",
+        "lake/api/test_evolve.py::test_a_renamed_column_keeps_its_values_and_its_old_name_shows_none_of_them",
+        "lake/api/test_evolve.py::test_an_old_schema_has_the_old_names",
+        "lake/api/test_evolve.py::test_a_copy_has_the_new_names",
+        "lake/api/test_evolve.py::test_tables_with_an_old_name_are_refused_also_by_a_handle_from_before",
+    ],
+)
 @dataclass(frozen=True)
 class Col:
     """A column as the oracle knows it: `step` on the ladder of its kind."""

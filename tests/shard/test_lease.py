@@ -67,6 +67,10 @@ def commits(lake):
 # Reads without a reader
 
 
+@pytest.mark.promise(
+    "A short read writes nothing, and leaves nothing to keep",
+    rule="`shard/engine/lease.py`",
+)
 def test_a_short_read_writes_nothing_and_leaves_nothing_to_keep():
     place = Kept()
     place.made()
@@ -91,6 +95,13 @@ def test_a_read_of_what_the_state_itself_holds_needs_no_keeper():
     assert ids(c) == {1: 1, 2: 1} and not lake.env.spawner.spawned
 
 
+@pytest.mark.promise(
+    "A long read pins its version, and keeps no history",
+    rule="`shard/engine/lease.py`",
+    also=[
+        "::test_a_read_that_was_forgotten_gives_its_hold_up",
+    ],
+)
 def test_a_read_that_takes_long_pins_its_state_and_keeps_no_history_back():
     place = Kept()
     _, writer = place.made()
@@ -155,6 +166,13 @@ def test_a_read_that_was_forgotten_gives_its_hold_up():
     assert not holds_of(c) and not lake._renewer._kept
 
 
+@pytest.mark.promise(
+    "A read that meets a collected part gives no wrong rows: it ends with an error that says why",
+    rule="`explained` in `shard/engine/lease.py`",
+    also=[
+        "::test_a_reader_gets_exact_rows_or_an_error_while_others_merge_collect_and_sleep",
+    ],
+)
 def test_a_read_that_is_not_kept_ends_with_an_error_and_no_wrong_row():
     place = Kept()
     _, writer = place.made()
@@ -175,6 +193,14 @@ def last_part(c):
     return [part.name for member in c.state().spine for part in member.batch.parts()][-1]
 
 
+@pytest.mark.promise(
+    "A missing part is damage if it should be there, and not if its collection was dropped",
+    rule="`explained`",
+    also=[
+        "::test_a_part_that_only_a_living_hold_keeps_is_damage_if_it_is_missing",
+        "::test_a_read_of_a_collection_that_is_dropped_meanwhile_says_so",
+    ],
+)
 def test_a_part_that_is_missing_from_the_newest_state_is_damage():
     place = Kept()
     place.made()
@@ -224,6 +250,13 @@ def test_a_read_of_a_collection_that_is_dropped_meanwhile_says_so(collected):
 # Readers
 
 
+@pytest.mark.promise(
+    "A reader keeps the parts of the version that it reads and of running reads, and no others",
+    rule="`pins-keep-parts`, `Lease`",
+    also=[
+        "::test_a_reader_reads_one_state_until_it_is_asked_for_more_and_then_writes_once",
+    ],
+)
 def test_a_slow_reader_keeps_the_parts_of_its_state_and_no_others():
     place = Kept()
     _, writer = place.made()
@@ -354,6 +387,13 @@ def test_a_reader_whose_hold_ends_while_it_looks_is_told_so():
     reader.close()
 
 
+@pytest.mark.promise(
+    "A forgotten reader warns and expires; a reader cannot be used in a forked process",
+    rule="`shard/reading/reader.py`",
+    also=[
+        "::test_a_reader_is_of_no_use_in_a_fork_and_its_hold_stays_with_the_parent",
+    ],
+)
 def test_a_reader_that_was_forgotten_warns_and_its_hold_expires():
     place = Kept()
     _, writer = place.made()
@@ -380,6 +420,14 @@ def test_a_reader_that_was_forgotten_warns_and_its_hold_expires():
         gc.collect()
 
 
+@pytest.mark.promise(
+    "A follower writes nothing for a step that is read quickly, and keeps no part of earlier steps",
+    rule="`Reader.follow`",
+    also=[
+        "::test_what_a_follower_left_behind_is_free",
+        "shard/test_costs.py::test_following_costs_one_store_call_a_step_and_no_other_call_of_the_log",
+    ],
+)
 def test_a_follower_pins_a_step_only_if_it_is_read_for_long():
     place = Kept()
     _, writer = place.made()
@@ -426,6 +474,11 @@ def test_a_follower_whose_hold_is_gone_is_told_at_its_next_step():
         next(steps)
 
 
+@pytest.mark.promise(
+    "A read whose state can no longer be pinned ends with an error if it needs a part that is gone; "
+    "the hold that was to pin it lives on, and is ended as ever",
+    rule="`state/life/holds.py` (`intact`), `shard/engine/lease.py`",
+)
 def test_a_follower_whose_worker_came_too_late_to_pin_a_step_goes_on_and_leaves_no_hold():
     place = Kept()
     _, writer = place.made()
@@ -567,6 +620,14 @@ def test_the_hold_of_a_reader_that_was_killed_expires(tmp_path):
 # Plans
 
 
+@pytest.mark.promise(
+    "The parts of a plan are held for the requested time",
+    rule="`open_plan_hold`",
+    also=[
+        "::test_a_task_whose_parts_are_gone_says_why",
+        "spark/reading/test_frames.py::test_a_frame_holds_what_it_reads_until_it_is_released",
+    ],
+)
 def test_a_plan_is_held_for_as_long_as_was_asked_or_until_it_is_released(tmp_path):
     place = Kept()
     lake, c = place.made()
@@ -719,6 +780,13 @@ def test_a_move_of_a_critical_hold_is_done_once_however_often_it_is_repeated():
         assert not hold.compare_and_downgrade_since("t0", ("t1", 3)).done
 
 
+@pytest.mark.promise(
+    "Lost replies and an unreachable store leave at most one hold during a read, and none after it",
+    rule="`shard/engine/renewer.py`, `shard/engine/lease.py`",
+    also=[
+        "::test_a_keeper_that_cannot_reach_the_store_tries_again",
+    ],
+)
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 def test_lost_replies_leave_one_hold_for_a_long_read_and_none_after_it(fault):
     place = Kept()

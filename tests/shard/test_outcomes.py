@@ -52,6 +52,13 @@ def place_with_collection():
     return place
 
 
+@pytest.mark.promise(
+    "A lost reply of a commit is decided by reading the log back",
+    rule="`History.commit`",
+    also=[
+        "::test_a_lost_reply_while_another_writer_is_first_is_decided",
+    ],
+)
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 def test_a_lost_reply_of_a_commit_is_decided(fault):
     place = place_with_collection()
@@ -93,6 +100,7 @@ def test_a_store_that_stays_silent_is_reported_and_a_named_writer_learns_what_is
         assert place.lake().collection("c").writer(name).last_sequence == expected
 
 
+@pytest.mark.promise("A store that is unavailable did nothing, and the append says so", rule="`Retry.layer`")
 def test_an_unavailable_store_writes_nothing_and_says_so():
     place = place_with_collection()
     broken = FaultPlan(rates_by_operation={"blob.put": {Fault.UNAVAILABLE: 1.0}})
@@ -102,6 +110,7 @@ def test_an_unavailable_store_writes_nothing_and_says_so():
     assert place.lake().collection("c").upper.elements == (0,)
 
 
+@pytest.mark.promise("An upload that fails leaves no part", rule="`write_run`")
 def test_an_upload_that_fails_half_way_leaves_no_part():
     place = place_with_collection()
     small = Config(part_target_bytes=1024, row_group_rows=16, retry_deadline_s=0)
@@ -165,6 +174,10 @@ def test_random_faults_and_crashes_lose_and_double_nothing(seed):
     assert injected > 0
 
 
+@pytest.mark.promise(
+    "A shard is created once, whichever processes create it at once and whichever reply is lost",
+    rule="`History.create`",
+)
 def test_creating_a_shard_is_safe_under_lost_replies():
     for seed in range(20):
         place = Place()
@@ -203,6 +216,13 @@ def test_a_fenced_writer_that_wakes_up_late_is_refused():
     assert ids(place.lake().collection("c")) == {1: 1, 2: 1}
 
 
+@pytest.mark.promise(
+    "A refusal or a no-op is believed only on a fresh state",
+    rule="`Machine.run`",
+    also=[
+        "::test_a_merge_result_is_not_refused_on_a_stale_state",
+    ],
+)
 def test_a_refusal_on_a_stale_state_is_not_believed():
     place = place_with_collection()
     stale = place.lake().collection("c")
@@ -213,6 +233,13 @@ def test_a_refusal_on_a_stale_state_is_not_believed():
     ).already
 
 
+@pytest.mark.promise(
+    "Threads and processes that append at once all get in, once",
+    rule="`compare_and_set`",
+    also=[
+        "::test_two_processes_that_append_at_once_are_both_in_exactly_once",
+    ],
+)
 def test_threads_that_append_at_once_all_get_in_and_in_the_order_of_upper():
     place = place_with_collection()
     answers = []
@@ -337,6 +364,10 @@ def test_a_writer_killed_at_random_loses_nothing_acknowledged(tmp_path, rng):
     assert Path(tmp_path).exists()
 
 
+@pytest.mark.promise(
+    "Merges and appends at once keep everything",
+    rule="`placed` in `state/spine/merging.py`",
+)
 def test_a_merge_and_appends_at_once_keep_everything():
     place = place_with_collection()
     stop = threading.Event()
@@ -381,6 +412,7 @@ def test_a_merge_that_lost_its_inputs_changes_nothing_and_leaves_no_part():
     assert ids(c) == dict.fromkeys(range(4), 1)
 
 
+@pytest.mark.promise("A rollup that fails does not fail the command that made it due", rule="`Shard.run`")
 def test_a_rollup_that_fails_does_not_fail_the_append_that_made_it_due():
     place = place_with_collection()
     c = place.lake(config=Config(rollup_bytes_min=1024)).collection("c")
@@ -400,6 +432,15 @@ def test_a_rollup_that_fails_does_not_fail_the_append_that_made_it_due():
     assert c.state().rollup.seqno > 0
 
 
+@pytest.mark.promise(
+    "If the store fails or stays silent while that is decided, or the entry was collected before it "
+    "was read, the outcome is unknown; opening the writer's name tells it",
+    rule="`History.commit`, `open_writer`",
+    also=[
+        "::test_a_store_that_stays_silent_is_reported_and_a_named_writer_learns_what_is_in",
+        "shard/upkeep/test_collector.py::test_a_lost_reply_whose_entry_was_collected_is_unknown_to_the_nameless_and_known_to_a_writer",
+    ],
+)
 @pytest.mark.parametrize("then", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE])
 def test_a_store_that_fails_right_after_a_lost_reply_leaves_the_outcome_unknown_and_the_parts(then):
     place = place_with_collection()
@@ -498,6 +539,13 @@ def test_any_error_after_the_commit_keeps_the_parts(monkeypatch):
         assert ids(place.lake().collection("c")) == {1: 1, 2: 1}
 
 
+@pytest.mark.promise(
+    "A number of unknown outcome is not given to other rows",
+    rule="`lake/arguments/numbers.py`",
+    also=[
+        "::test_a_writer_that_was_interrupted_does_not_know_its_last_outcome_either",
+    ],
+)
 def test_a_writer_that_does_not_know_its_last_outcome_gives_the_number_to_no_other_rows():
     place = place_with_collection()
     plan = FaultPlan()
@@ -591,6 +639,10 @@ def test_a_tidying_that_fails_does_not_take_the_place_of_the_answer():
         c.compare_and_append(timed, 0, 1)
 
 
+@pytest.mark.promise(
+    "Empty batches at the end neither make a merge fail nor make one due",
+    rule="`state/spine/merging.py`",
+)
 def test_heartbeats_do_not_make_a_merge_fail_nor_worth_while():
     place = place_with_collection()
     c = place.lake().collection("c")
@@ -622,6 +674,10 @@ def test_uploads_given_twice_are_refused():
         c.distributed.uploader(lower=5).upload(full.to_batches())
 
 
+@pytest.mark.promise(
+    "A collection is closed for good only by an explicit empty frontier",
+    rule="`shard/writing/append.py`",
+)
 def test_the_last_time_closes_the_collection_only_if_it_is_said():
     c = place_with_collection().lake().collection("c")
     last = rows(1).append_column("_time", pa.array([2**63 - 1], pa.int64()))
@@ -633,6 +689,7 @@ def test_the_last_time_closes_the_collection_only_if_it_is_said():
         c.append(rows(2))
 
 
+@pytest.mark.promise("A read does not wait for a commit", rule="`Machine.refresh`")
 def test_a_read_is_not_kept_waiting_by_a_slow_commit():
     place = place_with_collection()
     c = place.lake().collection("c")
@@ -655,6 +712,7 @@ def test_a_read_is_not_kept_waiting_by_a_slow_commit():
     assert ids(c) == {1: 1, 2: 1}
 
 
+@pytest.mark.promise("Many runs are read in bounded memory", rule="`_divided` in `shard/runs/read.py`")
 @pytest.mark.full
 def test_many_small_runs_are_read_in_bounded_memory():
     """Only so many rows are folded in memory; the other runs are streams of one row group each."""
@@ -699,6 +757,10 @@ def test_wide_rows_are_streamed_rather_than_folded(monkeypatch):
     assert c.merge().applied and ids(c)[10] == 6
 
 
+@pytest.mark.promise(
+    "Sums are exact in any order; only a result outside int64 is an error",
+    rule="`data/kernel/sums.py`, `shard/runs/read.py`",
+)
 @pytest.mark.parametrize("fold_rows", [1, 2, 3, 4, 5, 262_144])
 def test_a_sum_that_fits_is_read_whatever_is_summed_first(fold_rows):
     most = 2**63 - 1

@@ -134,6 +134,15 @@ def offer(bay, *of):
 # One commit for all
 
 
+@pytest.mark.promise(
+    "Commands that arrive together from threads of one process are one log write, each with the "
+    "answer that it would have got one by one",
+    rule="`shard/engine/requestqueue.py`, `Machine`",
+    also=[
+        "::test_a_round_answers_and_leaves_what_its_commands_would_one_by_one",
+        "::test_handles_of_one_lake_commit_together_and_those_of_two_lakes_do_not",
+    ],
+)
 def test_commands_that_wait_are_committed_by_one_log_write_each_with_its_own_answer(bay):
     bay.start("first", offer(bay, 1))
     for n in range(2, 10):
@@ -162,6 +171,14 @@ def test_handles_of_one_lake_commit_together_and_those_of_two_lakes_do_not(bay):
     bay.check()
 
 
+@pytest.mark.promise(
+    "A command that is refused or raises does not affect the commands beside it; each is checked "
+    "against the rules separately",
+    rule="`Machine._attempt`",
+    also=[
+        "::test_no_request_commits_after_a_drop_in_the_same_round",
+    ],
+)
 def test_one_that_fails_does_its_neighbours_no_harm(bay):
     old = bay.c.writer("w")
     new = bay.lake.collection("c").writer("w")
@@ -219,6 +236,10 @@ def test_no_request_commits_after_a_drop_in_the_same_round(bay):
     assert History(bay.c.id, bay.place.stores, Env()).dropped_ms() == last.committed_ms
 
 
+@pytest.mark.promise(
+    "A command that uses the state that it is decided on, such as a reader that pins it, is committed alone",
+    rule="`Machine.run` (`alone`)",
+)
 def test_what_uses_the_state_that_it_sees_is_committed_alone(bay):
     """A reader reads the very state that it pins."""
     bay.start("first", offer(bay, 1))
@@ -278,6 +299,16 @@ def test_the_rollup_that_is_due_is_written_by_one(bay):
 # When the storage fails
 
 
+@pytest.mark.promise(
+    "If the store fails, all of them get the error, and memory agrees with the durable log; a lost "
+    "reply is decided for all",
+    rule="`Machine._carry_out`, `History.commit`",
+    also=[
+        "::test_a_lost_reply_of_a_round_is_decided_for_all",
+        "::test_a_store_that_stays_silent_leaves_all_unsure_and_named_writers_learn_what_is_in",
+        "::test_a_round_that_another_process_was_faster_than_is_decided_again",
+    ],
+)
 def test_if_the_store_fails_all_hear_of_it_and_nothing_is_in(bay):
     def refuses(_write):
         raise StoreUnavailable("the disk is full")
@@ -359,6 +390,16 @@ def exactly(lower):
 # Threads that end
 
 
+@pytest.mark.promise(
+    "A thread that is interrupted, even in the middle of the commit, leaves no other thread without "
+    "an answer",
+    rule="`RequestQueue`, `History.resume`",
+    also=[
+        "::test_a_leader_that_is_interrupted_while_it_decides_leaves_the_others_to_the_next",
+        "::test_one_thread_leads_while_any_waits",
+        "::test_a_thread_that_is_interrupted_while_it_leaves_stops_no_other_one",
+    ],
+)
 @pytest.mark.parametrize("is_in", [False, True])
 def test_a_leader_that_is_interrupted_at_the_store_leaves_no_request_without_an_answer(bay, is_in):
     def interrupted(write):
@@ -561,6 +602,16 @@ def test_a_lone_thread_pays_nothing_for_it():
     assert b'"more"' not in place.stores.log.head(c.id).data
 
 
+@pytest.mark.promise(
+    "32 threads make at most one log write for 8 appends, merges and rollups aside; a lone thread "
+    "pays nothing",
+    rule="`RequestQueue`",
+    also=[
+        "::test_a_lone_thread_pays_nothing_for_it",
+        "::test_threads_that_look_at_once_share_a_store_call",
+        "::test_the_rollup_that_is_due_is_written_by_one",
+    ],
+)
 @pytest.mark.full
 def test_32_threads_make_at_most_one_log_write_for_8_appends(tmp_path):
     counters = Counters()

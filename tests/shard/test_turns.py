@@ -68,6 +68,16 @@ def place(tmp_path):
     place.rival.close()
 
 
+@pytest.mark.promise(
+    "Processes of one machine that write to one collection decide and commit in turns, so work is "
+    "seldom in vain; a turn that is kept for too long stops no other process, and the "
+    "compare-and-set decides as without turns",
+    rule="`shard/engine/machine.py`, `store/advisory.py`",
+    also=[
+        "shard/test_turns.py",
+        "store/test_advisory.py::test_a_turn_is_waited_for_and_not_without_end",
+    ],
+)
 def test_who_has_met_another_process_is_not_overtaken_by_it_again(place):
     place.theirs.append(rows(1))
     for _ in range(12):  # more than it takes to forget a rival that has gone

@@ -54,6 +54,16 @@ def planned(shard, version, asked):
     return VersionRead.of(shard, version, asked).plan(TaskOptions(2))
 
 
+@pytest.mark.promise(
+    "A read, a plan, an upsert and a replacement have the schemas, runs and decisions of one "
+    "version, whatever happens after it was taken",
+    rule="`shard/engine/version.py`, `Shard.version`",
+    also=[
+        "::test_what_is_written_from_a_version_has_its_schema_and_its_runs",
+        "::test_what_happens_once_a_read_has_its_version_does_not_change_it",
+        "::test_a_version_has_the_schemas_of_all_of_its_parts",
+    ],
+)
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 @pytest.mark.parametrize("read", [streamed, split, planned])
 def test_a_read_of_a_version_has_the_schema_and_the_rows_of_that_version(collection, read, asked):

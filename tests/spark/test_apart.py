@@ -169,6 +169,15 @@ def take(there: Site, history: History, paths: tuple[str, ...], looks: int) -> R
     return run
 
 
+@pytest.mark.promise(
+    "A cluster whose machines have no disk in common gives the truth, also if an executor or a "
+    "driver is killed",
+    rule="`tidelake.store.objects`, `ShardSpec`",
+    also=[
+        "::test_a_driver_that_is_killed_goes_on_and_writes_each_event_once",
+        "::test_of_two_drivers_the_first_is_fenced",
+    ],
+)
 @pytest.mark.full
 def test_some_paths_are_the_truth_and_executors_get_lost(
     shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Any

@@ -85,6 +85,13 @@ class _Back:
             yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["text"])
 
 
+@pytest.mark.promise(
+    "Every value survives a round trip through Spark, or its type is refused by name",
+    rule="`spark/columns.py`",
+    also=[
+        "::test_types_that_spark_lacks_are_refused_by_name",
+    ],
+)
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_every_value_survives_both_ways(spark: Any, zone: str, by_value: None) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(v, k) for k, v in VALUES.values()], schema=SCHEMA)
@@ -167,6 +174,10 @@ def test_a_float_is_not_rounded() -> None:
             convert(given([1.0], bad), schema)
 
 
+@pytest.mark.promise(
+    "Columns whose names differ by case only are told apart in Spark, or an error names both and the setting",
+    rule="`check_case` in `spark/columns.py`",
+)
 @pytest.mark.full
 def test_columns_that_differ_by_case_are_told_apart_or_named(spark: Any, tmp_path: Path) -> None:
     with tidelake.open(tmp_path / "lake") as lake:

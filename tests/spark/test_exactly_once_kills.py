@@ -214,6 +214,10 @@ def test_killed_at_random_moments(
     record_property("figures", f"{kills} kills")
 
 
+@pytest.mark.promise(
+    "Retried tasks, which failed before or after their upload, count once",
+    rule="one answer of each task",
+)
 @pytest.mark.parametrize(
     ("way", "source"),
     [

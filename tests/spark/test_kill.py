@@ -136,6 +136,14 @@ def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str, killed_j
     check(tmp_path, source)
 
 
+@pytest.mark.promise(
+    "Events are held back by the compare-and-set that adds the other ones: an event is in the "
+    "collection or held back, never both or neither, also after a kill",
+    rule="`with_held` in `cdc/times/heldevents.py`",
+    also=[
+        "spark/envelopes/test_commit_times.py::test_a_record_of_a_writer_keeps_what_it_was_given",
+    ],
+)
 @pytest.mark.full
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_transactions_that_are_held_back_outlive_a_kill(tmp_path: Path, moment: str) -> None:

@@ -31,6 +31,15 @@ def test_what_becomes_longer_holds_at_once_and_what_becomes_shorter_stays_as_lon
     assert again.upload_ms(0) == AS_MADE.upload_age_ms
 
 
+@pytest.mark.promise(
+    "A changed age cuts short nothing that began before the change",
+    rule="`ages-stay-in-force`, `agreed-never-goes-back`",
+    also=[
+        "state/test_invariants.py::test_each_rule_refuses_the_step_that_breaks_it",
+        "lake/catalog/test_settings.py::test_an_upload_that_began_before_the_age_became_shorter_is_safe_for_as_long_as_it_was",
+        "lake/catalog/test_settings.py::test_a_read_that_began_before_a_change_ends_as_it_should",
+    ],
+)
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.sampled_from(AGES), st.integers(0, 60)), min_size=1, max_size=8)
 )

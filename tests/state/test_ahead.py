@@ -20,6 +20,14 @@ def clock(request):
     return Shard(domain), domain.now
 
 
+@pytest.mark.promise(
+    "Clock times are not closed further ahead of the clock than the lake allows; they may be staged",
+    rule="`too_far`",
+    also=[
+        "::test_times_to_come_may_be_staged_and_are_closed_when_they_come",
+        "lake/catalog/test_settings.py::test_a_time_a_year_ahead_is_refused_by_every_write_and_allowed_for_the_whole_lake",
+    ],
+)
 def test_times_more_than_a_day_ahead_are_not_closed_by_any_command(clock):
     shard, at = clock
     last = at(NOW + DAY)

@@ -82,6 +82,14 @@ def needs(shard, query):
     return " ".join(names(found.batches)), " ".join(names(found.less))
 
 
+@pytest.mark.promise(
+    "A read needs no more than a base and the batches since, the batches between its times, or two snapshots",
+    rule="`needed` in `state/spine/bases.py`",
+    also=[
+        "::test_changes_need_the_batches_between",
+        "::test_changes_are_the_difference_of_two_snapshots_where_that_has_fewer_updates",
+    ],
+)
 @pytest.mark.parametrize(
     ("time", "parts"),
     [(0, "p0"), (1, "b2"), (2, "b2 p2"), (3, "b4"), (4, "b4 p4"), (5, "b4 p4 p5"), (99, "b4 p4 p5")],
@@ -176,6 +184,7 @@ def test_what_is_staged_is_needed_by_all():
     assert needs(shard, Updates(F(5), F(6))) == ("p5 s", "")
 
 
+@pytest.mark.promise("Tuple times need all batches", rule="`needed`")
 def test_tuples_need_all_batches():
     shard = Shard(TimeDomain("tuple", 2))
     for n in range(2):
@@ -242,6 +251,14 @@ def upserts(count, rows=4):
     return shard
 
 
+@pytest.mark.promise(
+    "A base is due where a snapshot would read twice what it answers; one that does not pay is not "
+    "kept, and tried again only once much more is read",
+    rule="`due`, `Made.pays` in `state/upkeep/basing.py`",
+    also=[
+        "::test_a_base_that_does_not_pay_is_noted_and_tried_again_only_once_much_more_is_read",
+    ],
+)
 def test_a_base_is_due_where_a_snapshot_reads_twice_what_it_answers():
     shard = upserts(6)
     assert shard.slices[:2] == [(0, 2), (2, 3)]
@@ -252,6 +269,14 @@ def test_a_base_is_due_where_a_snapshot_reads_twice_what_it_answers():
     assert due(shard.state).id == SpineId(2, 3)
 
 
+@pytest.mark.promise(
+    "Bases together have at most as many rows as there are updates, and one more at the head",
+    rule="`add_base`",
+    also=[
+        "::test_a_base_that_did_not_pay_for_itself_goes_when_the_next_one_comes",
+        "lake/test_sliced_lakes.py::test_bases_have_at_most_as_many_rows_as_there_are_updates_beside_one_at_the_head",
+    ],
+)
 def test_all_that_is_due_leaves_no_more_rows_in_bases_than_updates():
     shard = upserts(40)
     for _ in range(99):
@@ -285,6 +310,14 @@ def loaded(*counts, **fields):
     return shard
 
 
+@pytest.mark.promise(
+    "No base is tried where the counts of times show that it would not pay, as after a bulk append",
+    rule="`rows_of_one_time` in `state/spine/space.py`",
+    also=[
+        "::test_a_base_is_tried_where_rows_of_the_load_may_be_gone_since",
+        "::test_the_rows_of_one_time_of_a_run_are_those_that_its_parts_count_exactly",
+    ],
+)
 def test_no_base_is_tried_where_most_rows_have_one_time_and_stay():
     shard = shard_of(100)
     assert due(shard.state) is None
@@ -436,6 +469,14 @@ def test_a_base_whose_boundary_went_meanwhile_is_not_kept():
     assert shard.do(add_base, made).result is Fit.NO_MATCH and not shard.bases
 
 
+@pytest.mark.promise(
+    "A base fits while its boundary stands, whatever was merged beneath it; of two at one boundary "
+    "the first stays",
+    rule="`add_base`",
+    also=[
+        "::test_the_first_of_two_bases_at_a_boundary_stays",
+    ],
+)
 def test_a_base_fits_whatever_was_merged_beneath_it():
     shard = shard_of(2, 2, 2, 2, 2)
     made = shard.made(4)
@@ -510,6 +551,13 @@ def test_a_merge_over_a_boundary_lets_the_base_fall():
 # --- `since` passes a base ---
 
 
+@pytest.mark.promise(
+    "Once `since` has passed a base, the base takes the place of all that is older",
+    rule="`begin_with_base`",
+    also=[
+        "lake/test_sliced_lakes.py::test_once_since_has_passed_bases_what_is_older_goes",
+    ],
+)
 def test_the_last_base_that_since_has_passed_takes_the_place_of_all_that_is_older():
     shard = six()
     assert isinstance(shard.do(begin_with_base), NoOp)

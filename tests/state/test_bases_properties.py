@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 from shard_states import F, run
 from sliced_shards import SlicedShard
@@ -104,6 +105,14 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.promise(
+    "A snapshot touches at most twice what it answers and one slice, and bases have no more rows "
+    "than there are updates, whatever comes and goes",
+    rule="`due`, `add_base`",
+    also=[
+        "::test_upserts_of_few_rows_are_read_in_a_few_rows_however_long_their_history",
+    ],
+)
 @settings(max_examples=examples(150))
 @given(STEPS)
 def test_a_snapshot_touches_at_most_twice_what_it_answers_and_one_slice(steps):

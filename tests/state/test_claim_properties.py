@@ -1,5 +1,6 @@
 """Claims under every interleaving: a few runners, and a clock that jumps."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_states import F, Shard, part, run
@@ -157,6 +158,16 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.promise(
+    "Claims keep runners from doing the same work; no result depends on them",
+    rule="`claims-apart`, `chunk-of-claim`, `state/upkeep/maintenance.py`",
+    also=[
+        "state/test_claim_properties.py",
+        "state/spine/claims.txt",
+        "shard/upkeep/test_maintain.py::test_a_merge_that_is_under_way_is_left_alone_until_its_claim_expires",
+        "shard/upkeep/test_maintain.py::test_a_runner_whose_claim_was_taken_over_deletes_what_it_made",
+    ],
+)
 @settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=40))
 def test_claims_are_apart_chunks_survive_and_orphans_are_told(steps):

@@ -117,6 +117,13 @@ def test_a_delta_reads_back_equal():
     assert codec.decode_delta(codec.encode_delta(a_delta()), "x") == a_delta()
 
 
+@pytest.mark.promise(
+    "A flipped byte of a record is noticed; an unknown field is refused",
+    rule="`decode_record`",
+    also=[
+        "::test_a_field_that_this_version_does_not_know_is_refused",
+    ],
+)
 @given(st.data())
 def test_a_flipped_or_missing_byte_is_corruption(data):
     good = codec.encode_delta(a_delta())
@@ -148,6 +155,15 @@ BEFORE = (
 )
 
 
+@pytest.mark.promise(
+    "What an unreleased version has stored or sent is refused as such (`FormatTooOld`), whatever "
+    "number it has, and never read",
+    rule="`state/core/codec.py`, `store/marker.py`",
+    also=[
+        "store/test_url.py::test_a_lake_of_an_unreleased_version_is_told_how_to_carry_its_data_over",
+        "formats/test_formats.py::test_a_record_of_another_format_or_a_damaged_one_is_refused",
+    ],
+)
 @pytest.mark.parametrize(("head", "edits"), BEFORE)
 def test_a_record_of_an_unreleased_version_is_refused_as_such(head, edits):
     rollup = b'{"seqno":0,"id":"00000000000000000000000000000000","size_bytes":0,"batches":0}'
@@ -190,6 +206,10 @@ def misfit(next_id, members=(), batches=None, merges_gone=()):
     return Edits(spine=SpineEdit(next_id, 999, (), members, (), batches, merges_gone))
 
 
+@pytest.mark.promise(
+    "Memory and log cannot drift apart: the next state is `apply` of the same edits everywhere",
+    rule="`state/core/edits.py` (`apply`)",
+)
 @pytest.mark.parametrize(
     "edits",
     [
@@ -221,6 +241,15 @@ def test_a_delta_that_names_another_rollup_is_corruption():
         apply(a_state(), Delta("shard", 4, 9, "n", FIRST, Edits()))
 
 
+@pytest.mark.promise(
+    "An entry of another shard, seqno or rollup, or one that does not fit, is reported as damage, "
+    "without guessing",
+    rule="`apply`",
+    also=[
+        "::test_a_delta_that_names_another_rollup_is_corruption",
+        "::test_a_delta_that_does_not_fit_is_corruption",
+    ],
+)
 def test_a_delta_of_another_shard_or_seqno_is_corruption():
     for shard, seqno in (("other", 4), ("shard", 5), ("shard", 3)):
         with pytest.raises(CorruptionError):

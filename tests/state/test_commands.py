@@ -51,6 +51,14 @@ def test_an_exact_append_moves_upper_and_adds_one_batch(shard):
     assert [item.batch.bounds for item in shard.state.spine] == [Bounds(F(0), F(4), F(0))]
 
 
+@pytest.mark.promise(
+    "`compare_and_append` writes all or nothing, iff `upper` equals `lower`; a mismatch tells the "
+    "current upper",
+    rule="`append` with `Exactly`",
+    also=[
+        "shard/test_outcomes.py::test_compare_and_append_conflicts_carry_the_current_upper",
+    ],
+)
 def test_an_exact_append_elsewhere_is_a_mismatch_with_the_current_upper(shard):
     shard.do(append, (), Exactly(F(0), F(4)))
     error = shard.refused(append, (run("p", 5, 5),), Exactly(F(5), F(6)))
@@ -69,6 +77,13 @@ def test_a_lower_after_the_upper_is_a_usage_error(shard):
         assert isinstance(shard.refused(append, (), when), UsageError)
 
 
+@pytest.mark.promise(
+    "An append without rows moves `upper` only, and stores no object",
+    rule="`append`",
+    also=[
+        "shard/test_costs.py::test_an_empty_append_uploads_nothing",
+    ],
+)
 def test_empty_appends_fuse_into_one_batch(shard):
     for t in range(5):
         assert shard.do(append, (), Exactly(F(t), F(t + 1))).due == ()
@@ -84,6 +99,14 @@ def test_an_empty_interval_writes_nothing(shard):
     assert isinstance(error, UpdateNotBeforeUpper)
 
 
+@pytest.mark.promise(
+    "Writers of the same data: an append is narrowed to the open times; it succeeds if all times "
+    "are closed; a gap is refused",
+    rule="`append` with `UpTo`",
+    also=[
+        "::test_append_up_to_a_closed_upper_is_success_and_a_gap_is_refused",
+    ],
+)
 def test_append_up_to_narrows_to_what_is_open(shard):
     shard.do(append, (), Exactly(F(0), F(4)))
     runs = (run("gone", 1, 3), run("cut", 2, 5), run("whole", 4, 5))
@@ -103,6 +126,15 @@ def test_append_up_to_a_closed_upper_is_success_and_a_gap_is_refused(shard):
     assert isinstance(shard.refused(append, (run("p", 7, 7),), UpTo(F(6), F(8))), UpperMismatch)
 
 
+@pytest.mark.promise(
+    "A commit time is the upper, or the wall clock if that is later; after a conflict it is picked "
+    "again without another upload",
+    rule="`AtCommit` in `state/write/write.py`",
+    also=[
+        "shard/test_outcomes.py::test_an_append_at_commit_that_meets_a_conflict_gets_its_time_without_another_upload",
+        "spark/reading/test_frames.py::test_clock_times_that_are_left_out_are_now",
+    ],
+)
 def test_an_append_at_commit_takes_upper_and_rewrites_what_was_written_earlier(shard):
     shard.do(append, (run("a", 0, 0),), AtCommit(0))
     answer = shard.do(append, (run("b", 0, 0),), AtCommit(0)).result
@@ -144,6 +176,14 @@ def test_tuples_have_no_commit_time():
     assert isinstance(error, UsageError)
 
 
+@pytest.mark.promise(
+    "A writer's number is in once, in the same commit as its data",
+    rule="`IdempotencyKey`, `plan`",
+    also=[
+        "shard/test_outcomes.py::test_an_append_with_times_that_is_tried_again_is_already_in",
+        "shard/test_outcomes.py::test_an_append_without_rows_is_remembered_as_well",
+    ],
+)
 def test_a_sequence_is_written_once_whatever_comes_again(shard):
     shard.do(commands.open_writer, "w")
     claim = IdempotencyKey("w", 0, 7)
@@ -197,6 +237,14 @@ def test_a_writer_that_was_never_opened_is_refused(shard):
     assert isinstance(shard.refused(append, (), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 0)), UsageError)
 
 
+@pytest.mark.promise(
+    "Another owner must take a writer's name over explicitly; a number that is repeated with other "
+    "content is refused",
+    rule="`open_writer`, `WriterRecord.content`",
+    also=[
+        "::test_a_number_that_comes_again_with_other_content_is_refused",
+    ],
+)
 def test_another_owner_must_take_over_and_starts_counting_anew(shard):
     shard.do(commands.open_writer, "w", owner="query-1")
     shard.do(append, (run("p"),), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 3))
@@ -211,6 +259,11 @@ def test_another_owner_must_take_over_and_starts_counting_anew(shard):
     ).result.already
 
 
+@pytest.mark.promise(
+    "`since` is the meet of the frontier that the owner allowed and of all holds; it moves when "
+    "holds move or close",
+    rule="`state/core/commands.py`",
+)
 def test_since_is_the_meet_of_what_the_owner_allows_and_readers_hold(shard):
     shard.do(append, (), Exactly(F(0), F(9)))
     shard.do(holds.open_hold, "a", "test", lease_ms=99)
@@ -225,6 +278,13 @@ def test_since_is_the_meet_of_what_the_owner_allows_and_readers_hold(shard):
     assert isinstance(shard.do(holds.advance_since, F(2)), NoOp) and shard.state.since == F(5)
 
 
+@pytest.mark.promise(
+    "Readers alone let no history go, wherever they move",
+    rule="`state/core/commands.py`",
+    also=[
+        "shard/test_outcomes.py::test_following_a_collection_costs_no_earlier_read",
+    ],
+)
 def test_readers_alone_let_no_history_go(shard):
     shard.do(append, (), Exactly(F(0), F(9)))
     shard.do(holds.open_hold, "a", "test", lease_ms=99)

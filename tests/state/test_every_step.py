@@ -659,6 +659,14 @@ def bent(rng, value, parts):
     return value
 
 
+@pytest.mark.promise(
+    "The rules at opening accept every state that the rules of a step accept, also after stale or "
+    "repeated commands, and after steps that no command makes",
+    rule="`check_step`, `check_state`",
+    also=[
+        "::test_every_command_is_among_the_random_ones",
+    ],
+)
 @pytest.mark.grows
 def test_whatever_the_rules_of_a_step_accept_the_rules_at_opening_accept(rng):
     counts = Counter()
@@ -754,6 +762,11 @@ def one_more(state, number):
     return outcome.edits
 
 
+@pytest.mark.promise(
+    "Checking a step costs as much as the step changes, however many batches, parts and uploads the "
+    "state has",
+    rule="`check_step`, `state/core/partnames.py`",
+)
 def test_a_step_costs_what_it_changes():
     """An append to many batches looks at as many names as one to a few, and goes through nothing."""
     small, big = large(64), large(1024)

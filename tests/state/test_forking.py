@@ -75,6 +75,17 @@ def do(fork, command, *args, **kwargs):
 # --- What is kept ---
 
 
+@pytest.mark.promise(
+    "Parts that a fork, its readers or its forks need are not deleted",
+    rule=(
+        "`doom` and `pins-keep-parts` with the pins of forks; `borrowed-from-origin`: who names a "
+        "borrowed part has an origin"
+    ),
+    also=[
+        "state/test_invariants.py::test_each_rule_refuses_the_state_that_breaks_it",
+        "lake/catalog/test_fork.py::test_a_fork_that_is_merged_lets_go_but_not_while_a_reader_needs_what_it_borrowed",
+    ],
+)
 def test_what_a_fork_needs_is_not_given_up_until_it_is_forgotten():
     shard = filled()
     shard.do(note_fork, fork_id="f", seqno=shard.state.seqno)

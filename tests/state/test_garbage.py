@@ -119,6 +119,17 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.promise(
+    "On random histories, parts that a pin needs are kept, and all others are given up",
+    rule="`free`, `_intact` in `state/life/holds.py`",
+)
+@pytest.mark.promise(
+    "A step that removes an object from the state makes it garbage in the same step",
+    rule="`leaving`",
+    also=[
+        "state/test_garbage.py",
+    ],
+)
 @settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=50))
 def test_no_part_of_a_state_that_a_hold_pins_is_given_up_and_none_is_forgotten(steps):

@@ -20,6 +20,18 @@ def shard():
     return Shard()
 
 
+@pytest.mark.promise(
+    "The next commit ends a reader whose lease is over, by the clock of the committing process, and "
+    "`since` follows; without a commit the reader lives on. The reader learns of its end at its "
+    "next call",
+    rule="`settle`, `Lease.check`",
+    also=[
+        "shard/test_lease.py::test_a_lease_that_is_over_lives_on_without_a_commit",
+        "shard/test_lease.py::test_a_reader_that_shows_signs_of_life_does_not_expire_and_one_that_does_not_is_ended_by_others",
+        "shard/test_lease.py::test_the_hold_of_a_reader_that_was_killed_expires",
+        "shard/test_lease.py::test_a_reader_that_slept_through_its_lease_gives_no_wrong_row",
+    ],
+)
 def test_a_hold_ends_by_the_clock_of_the_committer_and_since_follows(shard):
     appended(shard, now_ms=10)
     appended(shard, now_ms=10)
@@ -32,6 +44,15 @@ def test_a_hold_ends_by_the_clock_of_the_committer_and_since_follows(shard):
     assert isinstance(shard.refused(holds.renew_hold, "a", now_ms=31), LeaseExpired)
 
 
+@pytest.mark.promise(
+    "`since` follows `upper` at the retained distance, and moves when leases end, also in an idle collection",
+    rule="`settle`, `end_expired_holds`",
+    also=[
+        "shard/test_lease.py::test_upkeep_that_found_a_collection_at_rest_looks_again_when_a_lease_is_over",
+        "shard/test_lease.py::test_since_follows_upper_at_the_distance_that_is_retained",
+        "shard/test_lease.py::test_since_follows_by_maintenance_without_writes",
+    ],
+)
 def test_an_idle_shard_lets_holds_end_as_well(shard):
     shard.do(holds.open_hold, "a", "test", lease_ms=20, now_ms=10)
     shard.do(holds.end_expired_holds, now_ms=30)
@@ -48,6 +69,15 @@ def test_a_sign_of_life_in_time_keeps_the_hold(shard):
     assert shard.state.holds["a"].expires_ms == 119
 
 
+@pytest.mark.promise(
+    "The allowed frontier may be past `upper`; with tuples, several calls together may put it "
+    "there. `since` leaves one closed time to read, and follows `upper`",
+    rule="`settle`",
+    also=[
+        "::test_what_several_calls_allow_of_tuples_does_not_leave_them_without_a_time_to_read",
+        "lake/admin/test_sinces.py::test_a_frontier_may_be_past_the_upper_and_the_last_closed_time_can_still_be_read",
+    ],
+)
 def test_since_stays_where_a_closed_time_can_be_read_and_follows_upper_to_what_is_allowed(shard):
     shard.do(holds.advance_since, F(4))
     assert (shard.state.since, shard.state.retained) == (F(0), F(4))
@@ -94,6 +124,15 @@ def test_since_follows_upper_at_the_distance_of_the_retention(shard):
     assert shard.state.since == F(4)
 
 
+@pytest.mark.promise(
+    "A critical hold lasts until it is dropped. Only its owner moves it, and a repeated move is "
+    "done once; others get the present token and `since`",
+    rule="`compare_and_downgrade_since`",
+    also=[
+        "shard/test_lease.py::test_a_second_owner_fences_the_first_one_of_a_critical_hold",
+        "shard/test_lease.py::test_a_move_of_a_critical_hold_is_done_once_however_often_it_is_repeated",
+    ],
+)
 def test_a_critical_hold_is_moved_by_its_token_and_the_same_call_again_succeeds(shard):
     for _ in range(9):
         appended(shard)
@@ -114,6 +153,13 @@ def test_a_critical_hold_is_moved_by_its_token_and_the_same_call_again_succeeds(
     assert "no critical hold 'c'" in str(shard.refused(*move, "two", "two", F(4)))
 
 
+@pytest.mark.promise(
+    "A tombstone has closed `since` and `upper`, and names and holds nothing",
+    rule="`drop_shard`, `tombstone-holds-nothing`",
+    also=[
+        "::test_a_shard_can_be_dropped_whatever_it_holds",
+    ],
+)
 def test_a_dropped_shard_holds_nothing_and_takes_nothing(shard):
     two_and_a_merge(shard)
     ever = named(shard.state) | shard.garbage

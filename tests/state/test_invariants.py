@@ -494,6 +494,14 @@ def test_each_rule_refuses_the_step_of_a_group_that_breaks_it(rule, edits):
         check_step(before, after, edits)
 
 
+@pytest.mark.promise(
+    "A drain keeps the sum of diffs and the hash of rows, where they are known, and the spine never "
+    "gets shorter",
+    rule="`drain-keeps-diffs`, `drain-keeps-rows`, `drained-never-goes-back`",
+    also=[
+        "::test_a_drain_that_keeps_the_rules_is_taken",
+    ],
+)
 @pytest.mark.parametrize(("rule", "edits"), DRAINS)
 def test_each_rule_refuses_the_step_of_staged_batches_that_breaks_it(rule, edits):
     before = waiting()
@@ -520,6 +528,66 @@ def test_a_step_that_closes_times_may_bring_rows_beside_those_that_were_staged()
     check_step(before, apply(before, Delta("s", 7, 11, "n", before.rollup, edits)), edits)
 
 
+@pytest.mark.promise("`upper` only moves forward", rule="`upper-never-goes-back`")
+@pytest.mark.promise("`since` only moves forward", rule="`since-never-goes-back`")
+@pytest.mark.promise(
+    "`since` stays at or before every hold",
+    rule="`holds-keep-since`",
+    also=[
+        "::test_each_rule_refuses_the_state_that_breaks_it",
+    ],
+)
+@pytest.mark.promise(
+    "`since` stays at or before what the owner allowed, and that only moves forward",
+    rule="`owner-keeps-since`, `retained-never-goes-back`",
+    also=[
+        "::test_each_rule_refuses_the_state_that_breaks_it",
+    ],
+)
+@pytest.mark.promise(
+    "The times of an appended batch lie in its bounds (total orders; for tuples the rows are "
+    "checked before the upload)",
+    rule="`times-in-bounds`",
+)
+@pytest.mark.promise(
+    "Batches tile the time line from the first time to `upper`",
+    rule="`batches-tile`, `state/spine/spine.py` (`validate`)",
+    also=[
+        "state/test_codec.py::test_a_stored_state_that_breaks_a_rule_is_corruption",
+    ],
+)
+@pytest.mark.promise("A batch is folded at most to `since`", rule="`batch-folded-to-since`")
+@pytest.mark.promise("A merge keeps the sum of diffs, where it is known", rule="`merge-keeps-diffs`")
+@pytest.mark.promise(
+    "A state adds at most one schema, schemas are numbered, and each may follow the one before",
+    rule="`schemas-numbered`, `schema-evolves`",
+    also=[
+        "::test_each_rule_refuses_the_state_that_breaks_it",
+    ],
+)
+@pytest.mark.promise(
+    "A step that breaks a rule is not committed, and one that is read back is named",
+    rule="`Machine.run` (`check_step`), `shard/care/replay.py`",
+    also=[
+        "lake/admin/test_fsck.py::test_a_step_that_breaks_a_rule_is_found",
+    ],
+)
+@pytest.mark.promise(
+    "A merge keeps the sum of diffs and the hash of rows, where they are known",
+    rule="`merge-keeps-diffs`, `merge-keeps-rows`",
+    also=[
+        "::test_each_rule_refuses_the_step_of_another_state_that_breaks_it",
+    ],
+)
+@pytest.mark.promise(
+    "The format of a lake never goes back, and no record of a later one is written before `upgrade`",
+    rule="`format-never-goes-back`, `check_format`",
+    also=[
+        "state/test_fields.py::test_a_field_that_is_declared_is_merged_stored_and_read_back",
+        "state/test_formats_allowed.py::test_a_later_field_is_left_out_while_it_has_its_default_and_makes_the_format_later_when_not",
+        "state/test_every_step.py::test_whatever_the_rules_of_a_step_accept_the_rules_at_opening_accept",
+    ],
+)
 @pytest.mark.parametrize(("rule", "edits"), STEPS)
 def test_each_rule_refuses_the_step_that_breaks_it(rule, edits):
     before = a_state()
@@ -529,6 +597,42 @@ def test_each_rule_refuses_the_step_that_breaks_it(rule, edits):
         check_step(before, after, edits)
 
 
+@pytest.mark.promise(
+    "A merge, a drain and a base keep the hash of rows, where it is known: rows that were changed "
+    "or swapped are noticed at the commit, though the diffs add up",
+    rule="`merge-keeps-rows`, `drain-keeps-rows`, `base-keeps-rows`; `state/spine/partsums.py`",
+    also=[
+        "state/test_sums.py",
+        "lake/admin/test_fsck_bases.py::test_a_base_with_swapped_rows_is_refused_at_its_commit",
+    ],
+)
+@pytest.mark.promise(
+    "An erasure is asked for once, keeps its keys only until its rows are out, and its step takes "
+    "rows away and changes nothing else",
+    rule="`erasures-are-final`, `erased-keys-forgotten`, `erasure-only-takes`",
+    also=[
+        "::test_an_erasure_that_takes_rows_away_is_taken",
+    ],
+)
+@pytest.mark.promise("A base is one run, or none if the contents were empty", rule="`base-is-one-run`")
+@pytest.mark.promise(
+    "A base stands at a boundary between two members, or at the head, and its times say so. A step "
+    "that removes the boundary removes the base",
+    rule="`base-boundary-stands`, `fallen` in `state/spine/bases.py`",
+    also=[
+        "state/test_every_step.py::test_whatever_the_rules_of_a_step_accept_the_rules_at_opening_accept",
+    ],
+)
+@pytest.mark.promise(
+    "Boundaries and times of bases ascend together, so that the last base that a time may begin "
+    "with is found by a search",
+    rule="`bases-in-order`",
+)
+@pytest.mark.promise(
+    "The diffs of a base and its hash of rows add up to those of the base before and of the updates "
+    "between, where they are known",
+    rule="`base-keeps-diffs`, `base-keeps-rows`",
+)
 @pytest.mark.parametrize(("rule", "before", "edits"), OTHERS)
 def test_each_rule_refuses_the_step_of_another_state_that_breaks_it(rule, before, edits):
     check_state(before)
@@ -547,6 +651,13 @@ def test_an_erasure_that_takes_rows_away_is_taken():
         check_step(before, apply(before, Delta("s", 6, 11, "n", before.rollup, fewer_rows())), fewer_rows())
 
 
+@pytest.mark.promise(
+    "The commit clock never goes back",
+    rule="`clock-never-goes-back`, `Machine.run`",
+    also=[
+        "state/test_commands.py::test_the_clock_of_a_state_never_goes_back_in_a_step",
+    ],
+)
 def test_a_step_into_the_past_is_refused():
     before = a_state()
     after = apply(before, Delta("s", 6, 9, "n", before.rollup, Edits()))
@@ -619,6 +730,41 @@ STATES = [
 ]
 
 
+@pytest.mark.promise(
+    "No part is named twice in a state, and a step adds no part that is there already: an index "
+    "holds exactly the names of the parts",
+    rule="`part-named-once`, `names-indexed`",
+    also=[
+        "::test_each_rule_refuses_the_step_that_breaks_it",
+    ],
+)
+@pytest.mark.promise(
+    "Every part has a registered schema, rows, and a rewrite only in total orders; an empty "
+    "interval holds nothing",
+    rule=(
+        "`schema-registered`, `part-has-rows`, `run-has-parts`, `rewrite-total-order`, "
+        "`empty-bounds-hold-nothing`"
+    ),
+    also=[
+        "::test_a_rewrite_of_tuples_is_refused_at_the_append",
+        "::test_every_rule_that_the_source_names_is_broken_by_a_test_here",
+    ],
+)
+@pytest.mark.promise(
+    "A rollup holds a past state, and only a newer rollup replaces it",
+    rule="`rollup-is-past`, `rollup-never-goes-back`",
+    also=[
+        "::test_each_rule_refuses_the_step_that_breaks_it",
+    ],
+)
+@pytest.mark.promise(
+    "The levels of the spine say how many rows, and which bounds, their members have",
+    rule="`levels-say-members`, `state/spine/spine.py` (`validate`)",
+    also=[
+        "::test_each_rule_refuses_the_step_of_another_state_that_breaks_it",
+    ],
+)
+@pytest.mark.promise("Only a totally ordered time has bases", rule="`base-total-order`")
 @pytest.mark.parametrize(("rule", "broken"), STATES)
 def test_each_rule_refuses_the_state_that_breaks_it(rule, broken):
     with pytest.raises(InternalError, match=f"rule {rule} "):
@@ -689,6 +835,13 @@ def without_each_rule():
             yield f"line {place.lineno}: {ast.unparse(place)}", mutant
 
 
+@pytest.mark.promise(
+    "Every place that checks a rule is needed: a test fails without it",
+    rule="`state/core/invariants.py`",
+    also=[
+        "::test_every_rule_that_the_source_names_is_broken_by_a_test_here",
+    ],
+)
 def test_every_place_that_checks_a_rule_is_needed_by_a_test_here():
     """Without it some case would pass, or be refused for another reason."""
     cases = list(all_cases())
@@ -742,6 +895,13 @@ def folded(spine_, since):
     return replace(spine_, batches=(*spine_.batches[:-1], replace(last, bounds=bounds)))
 
 
+@pytest.mark.promise(
+    "Ids and bounds tile; exactly the full levels have a merge; no batch has a `since` past the shard's",
+    rule="`validate`, `validate_levels` in `state/spine/spine.py`, `batches-tile`",
+    also=[
+        "state/test_spine_properties.py::test_there_are_few_spine_batches_and_a_step_changes_few_entries",
+    ],
+)
 @pytest.mark.parametrize(
     ("message", "broken"),
     [

@@ -26,6 +26,20 @@ def picked(at, now_ms, what=append):
     return partial(what, when=AtCommit(at(now_ms)), **({"runs": ()} if what is append else {}))
 
 
+@pytest.mark.promise(
+    "A write that gives no time closes no times that a writer may still give: it is refused if the "
+    "last time had been over for more than a day when it was closed, by every call, in groups, "
+    "forks and copies",
+    rule="`state/write/clockbounds.py`",
+    also=[
+        "state/test_leaping.py",
+        "lake/api/test_given_times.py::test_a_write_without_a_time_closes_nothing_that_a_writer_may_still_give",
+        "lake/api/test_given_times.py::test_who_always_writes_now_is_never_asked_for_a_time",
+        "lake/api/test_given_times.py::test_what_a_group_closed_at_its_time_is_no_older_because_it_is_applied_later",
+        "lake/api/test_given_times.py::test_forks_and_copies_know_that_times_were_given",
+        "spark/writing/test_spark_given_times.py::test_writes_without_a_time_are_refused_after_a_time_of_long_ago",
+    ],
+)
 def test_a_time_of_long_ago_was_given_and_the_next_write_must_give_one_too(clock):
     shard, at = clock
     shard.do(seal, F(at(NOON - 3 * DAY) + 1), now_ms=NOON)

@@ -279,6 +279,15 @@ def test_a_spine_batch_is_never_folded_less_than_its_members():
     assert [batch.bounds.since for batch in shard.state.spine.batches] == [F(5)]
 
 
+@pytest.mark.promise(
+    "A result is applied to a whole spine batch or a part of it, or refused; a repeated or late "
+    "result does nothing",
+    rule="`placed`",
+    also=[
+        "state/spine/results.txt",
+        "shard/upkeep/test_maintain.py::test_a_result_whose_recorded_parts_another_runner_deleted_is_refused",
+    ],
+)
 def test_a_result_of_a_window_fits_as_long_as_its_runs_are_there():
     spine = members([9], [2], [2], [9])
     middle = list(spine.range(SpineId(1, 3)))

@@ -96,6 +96,21 @@ def with_other_names(value, name, at=()):
                     yield value | {key: other}
 
 
+@pytest.mark.promise(
+    "A name that is read from stored or sent bytes leads to no other folder: in states, log "
+    "entries, tasks, batches, checkpoints of arrangements, the marker, the catalog. A batch, and "
+    "rows that Spark's tasks hand over, name objects of their shard only",
+    rule=(
+        "`PlainName` and `ObjectName` in `model/names.py`, where records are decoded: "
+        "`state/core/namechecks.py`"
+    ),
+    also=[
+        "::test_a_path_of_plain_names_stays_below_its_folder",
+        "::test_a_forged_id_of_a_lake_or_a_shard_is_damage",
+        "shard/writing/test_batches.py::test_a_batch_that_names_a_part_of_another_shard_is_refused",
+        "shard/writing/test_shufflespill.py::test_only_runs_of_the_shard_are_read_or_deleted",
+    ],
+)
 def test_no_record_with_a_forged_name_is_read():
     hostile, forged = itertools.cycle(HOSTILE), {}
     for path in RECORDS:

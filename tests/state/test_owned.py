@@ -1,5 +1,6 @@
 """A shard that has an owner takes changes of its contents and columns from that owner only."""
 
+import pytest
 from shard_states import SCHEMA, F, Shard, run
 from writes import append, seal, stage
 
@@ -21,6 +22,14 @@ def owned_shard(since=0):
     return shard
 
 
+@pytest.mark.promise(
+    "A collection that has an owner, as a view has its refresh, takes rows, seals, new columns and "
+    "erasures from no other program, and joins no group of others",
+    rule="`not_for` in `state/core/owned.py`",
+    also=[
+        "state/test_owned.py",
+    ],
+)
 def test_only_the_owner_writes_seals_stages_and_joins():
     shard = owned_shard()
     for writes in (

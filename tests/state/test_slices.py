@@ -140,6 +140,14 @@ def test_times_that_are_not_in_one_order_are_not_cut():
     assert isinstance(shard.do(cut_slices, least=1), NoOp)
 
 
+@pytest.mark.promise(
+    "A slice is cut from the oldest members of the levels, or from a long slice by time; no row is "
+    "lost or doubled, and nothing is merged across its ends",
+    rule="`state/upkeep/slices.py`",
+    also=[
+        "::test_a_cut_makes_a_slice_of_each_piece_and_shares_out_the_ids",
+    ],
+)
 def test_what_is_in_a_slice_is_merged_within_it_at_once_and_never_with_its_neighbours():
     shard = shard_of(*[1] * 8)
     shard.cut(4)

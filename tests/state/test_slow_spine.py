@@ -1,5 +1,6 @@
 """The spine decides what a slow and plain one decides, whatever happens to it."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_states import F, hollow, run
@@ -108,6 +109,15 @@ class Both:
             self.spine = self.spine.edited(step.edit)
 
 
+@pytest.mark.promise(
+    "The levels do what the fueled spine does: same batches, same merges, same remaining work",
+    rule="`state/spine/fuel.py`",
+    also=[
+        "state/test_slow_spine.py",
+        "state/test_spine_transcripts.py",
+        "state/spine/*.txt",
+    ],
+)
 @settings(max_examples=examples(250))
 @given(st.lists(STEPS, max_size=60))
 def test_levels_merges_and_requests_are_those_of_the_slow_model(steps):

@@ -63,6 +63,10 @@ def test_there_are_few_spine_batches_and_a_step_changes_few_entries(history):
         validate(spine, F(0), F(at), F(0))
 
 
+@pytest.mark.promise(
+    "An insertion into a spine of 10,000 members changes O(log n) entries",
+    rule="`SpineEdit`",
+)
 @pytest.mark.full
 def test_an_insert_into_ten_thousand_batches_is_a_small_step():
     spine, most, largest = Spine(), 0, 0

@@ -256,6 +256,10 @@ def replayed(text: str) -> Iterator[tuple[list[str], str, str]]:
         yield lines[: cut + 1], "\n".join(lines[cut + 1 :]), script.say(said[0], said[1:at])
 
 
+@pytest.mark.promise(
+    "A spine reads back as it was, with its levels and merges under way",
+    rule="`state/core/codec.py`",
+)
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_spine_does_as_its_transcript_says(path, request):
     text = path.read_text()

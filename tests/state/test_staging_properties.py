@@ -225,6 +225,18 @@ def steps_of(times):
     )
 
 
+@pytest.mark.promise(
+    "Every update is in one place, staged or in the spine, after stages, seals, appends, gathers "
+    "and drains in any order; with tuple times too",
+    rule=(
+        "`state/write/staging.py`; `staged-is-open`, `staged-holds-rows`, `staged-numbered`, "
+        "`drained-up-to-upper`"
+    ),
+    also=[
+        "::test_every_update_is_in_one_place_with_times_that_are_tuples",
+        "state/test_invariants.py::test_each_rule_refuses_the_step_of_staged_batches_that_breaks_it",
+    ],
+)
 @settings(max_examples=examples(300))
 @given(steps_of(st.integers(0, 12)))
 def test_every_update_is_in_one_place_whatever_is_staged_sealed_and_drained(steps):

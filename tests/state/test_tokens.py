@@ -65,6 +65,24 @@ def with_tokens(count, days):
     return shard
 
 
+@pytest.mark.promise(
+    "A token is remembered for `token_age_s` after a write under it last began, and forgotten a day "
+    "later by maintenance or beside appends, in groups too; a write that slept so long is refused. "
+    "Named writers are never forgotten, whatever their names",
+    rule="`tidelake.state.core.tokens`, `forget_tokens`; `tokens-last`, `tokens-known`",
+    also=[
+        "::test_a_token_counts_from_the_last_write_that_began_under_it",
+        "::test_a_write_that_slept_while_its_token_was_forgotten_is_refused",
+        "::test_a_writer_that_has_written_another_number_is_never_forgotten_whatever_its_name",
+        "::test_a_group_forgets_tokens_of_its_members_and_of_transactions",
+        "::test_a_collection_that_leaves_its_group_takes_tokens_along_and_forgets_them_in_time",
+        "::test_a_state_whose_tokens_break_the_rules_is_mended_and_keeps_those_that_are_sound",
+        "lake/catalog/test_settings.py::test_a_job_that_is_run_again_within_a_month_writes_once_and_its_token_is_then_forgotten",
+        "lake/catalog/test_settings.py::test_tokens_are_forgotten_beside_writes_without_maintenance",
+        "lake/catalog/test_settings.py::test_tokens_of_a_group_and_of_its_members_are_forgotten",
+        "state/test_invariants.py",
+    ],
+)
 def test_a_token_is_remembered_for_its_age_and_a_day_at_most():
     shard = Shard()
     begin(shard, "a")
@@ -149,6 +167,21 @@ def test_a_collection_that_leaves_its_group_takes_tokens_along_and_forgets_them_
     assert forget(shard, 4 * DAY_MS + AGE_MS) == 1 and set(shard.state.writers) == {"w"}
 
 
+@pytest.mark.promise(
+    "What a state keeps of tokens, named writers, decisions and dropped names has a bound, tried "
+    "with 100,000 of each: tokens of one age; a record for each name of a writer; decisions that "
+    "not every collection has applied, until the next tidying; a row for each name. No step looks "
+    "at all of them",
+    rule="`days_of`, `advanced`, `forget`, `Catalog.look`",
+    also=[
+        "::test_what_a_write_stores_does_not_grow_with_the_number_of_tokens",
+        "::test_a_named_writer_has_one_record_however_often_it_writes",
+        "::test_a_group_forgets_a_hundred_thousand_decisions_and_remembers_nothing_of_them",
+        "::test_a_write_of_a_member_forgets_the_decisions_that_it_has_applied",
+        "state/test_every_step.py::test_tokens_begin_and_are_forgotten_at_the_same_cost_however_many_there_are",
+        "lake/catalog/test_names.py::test_a_hundred_thousand_names_that_were_dropped_are_a_short_row_each",
+    ],
+)
 @pytest.mark.full
 def test_of_a_hundred_thousand_tokens_those_of_the_age_stay_and_no_step_looks_at_all():
     days = 100

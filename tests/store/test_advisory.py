@@ -34,6 +34,14 @@ def either(locks: FileAdvisoryLocks, request: pytest.FixtureRequest) -> Advisory
     return locks if request.param == "files" else ThreadAdvisoryLocks()
 
 
+@pytest.mark.promise(
+    "One process of a machine at a time merges beside its appends, and no process waits for it",
+    rule="`store/advisory.py`, `tend`",
+    also=[
+        "store/test_advisory.py",
+        "shard/upkeep/test_maintain.py::test_an_append_merges_nothing_while_another_process_of_the_machine_does",
+    ],
+)
 def test_one_at_a_time_has_a_turn(either: AdvisoryLocks) -> None:
     locks = either
     with locks.take("a/b", "merge") as first:

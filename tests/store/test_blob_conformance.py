@@ -15,6 +15,16 @@ BAD_NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise(
+    "Every store keeps the contracts of blob stores and version logs",
+    rule="`store/protocols.py`",
+    also=[
+        "store/test_blob_conformance.py",
+        "store/test_log_conformance.py",
+        "store/test_store_model.py::test_a_blob_store_is_a_dictionary",
+        "store/test_store_model.py::test_a_version_log_is_a_dictionary_of_lists",
+    ],
+)
 class TestBlobs:
     def test_what_was_put_is_read_back(self, blobs: BlobStore) -> None:
         blobs.put("s0/p-1.parquet", b"0123456789")

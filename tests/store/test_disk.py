@@ -46,6 +46,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.promise(
+    "A full disk loses nothing acknowledged",
+    rule="`KeyFile.write`",
+    also=[
+        "::test_a_log_on_a_full_disk_keeps_what_it_acknowledged",
+        "::test_a_log_is_read_on_a_full_disk",
+    ],
+)
 def test_a_put_on_a_full_disk_leaves_nothing(small_disk: Path, clock: RecordingClock) -> None:
     local = LocalBlobStore(str(small_disk / "blobs"))
     store = BlobLayer(local, Retry(clock, 30.0, draw_from(RandomIds())).layer)
@@ -100,6 +108,13 @@ def test_a_log_is_read_on_a_full_disk(small_disk: Path) -> None:
     again.close()
 
 
+@pytest.mark.promise(
+    "An object is flushed before its folders, and folders before the answer",
+    rule="`store/local.py`",
+    also=[
+        "::test_an_existing_object_is_durable_before_it_is_reported",
+    ],
+)
 def test_the_file_is_flushed_before_its_folders(tmp_path: Path) -> None:
     flushes = Flushes()
     store = LocalBlobStore(str(tmp_path / "new" / "root"), SystemFiles(flushes))
@@ -217,6 +232,7 @@ def test_a_failed_flush_of_the_file_leaves_nothing(tmp_path: Path) -> None:
     assert store.get("a") == b"x"
 
 
+@pytest.mark.promise("A failed flush is never retried", rule="`Folders`")
 def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(
     tmp_path: Path, clock: RecordingClock
 ) -> None:
@@ -279,6 +295,10 @@ def test_the_first_append_flushes_the_folder_of_a_key_that_others_made(tmp_path:
     other.close()
 
 
+@pytest.mark.promise(
+    "A log that another process deleted and created again is noticed",
+    rule="`store/framed/log.py`",
+)
 def test_a_key_that_another_process_made_anew_is_seen(tmp_path: Path) -> None:
     first, second = FramedVersionLog(str(tmp_path)), FramedVersionLog(str(tmp_path))
     assert first.compare_and_set("k", None, b"old")

@@ -380,6 +380,14 @@ class TestSecrets:
         with tidelake.open(tmp_path / "lake", log=secret_url) as lake:
             yield lake
 
+    @pytest.mark.promise(
+        "No password of a log is stored, sent or shown",
+        rule="`store/postgres/address.py`, `store/access.py`",
+        also=[
+            "::test_nothing_that_is_sent_or_shown_holds_the_password",
+            "::test_no_error_shows_the_password",
+        ],
+    )
     def test_nothing_that_is_stored_holds_the_password(
         self, lake: tidelake.Lake, url: str, tmp_path: Path
     ) -> None:

@@ -142,6 +142,16 @@ def check_acknowledged(log: VersionLog, lines: list[str], count: int) -> None:
 
 
 class TestRaces:
+    @pytest.mark.promise(
+        "Of several processes that commit to one key in PostgreSQL one gets each entry; killed "
+        "servers, lost connections and lost replies to commits lose and double nothing",
+        rule="`store/postgres/log.py`, `store/postgres/failures.py`",
+        also=[
+            "::test_a_killed_server_loses_and_doubles_nothing",
+            "::test_lost_connections_and_answers_lose_and_double_nothing",
+            "kills/test_postgres_kills.py::test_processes_and_servers_that_are_killed_lose_and_double_nothing",
+        ],
+    )
     def test_of_eight_processes_one_gets_each_seqno(self, made: Made) -> None:
         children = [made.child(f"p{number}", 200) for number in range(8)]
         lines = [line for child in children for line in child.communicate(timeout=120)[0].splitlines()]
@@ -241,6 +251,13 @@ class TestFaults:
             proxy.faults = Faults()
             assert log.newer("k", 0) == [Entry(1, b"second")]
 
+    @pytest.mark.promise(
+        "A call to PostgreSQL comes back when the server says nothing, and soon after Ctrl-C",
+        rule="`store/postgres/connections.py`",
+        also=[
+            "::test_ctrl_c_ends_a_call",
+        ],
+    )
     def test_calls_come_back_when_the_server_says_nothing(
         self, made: Made, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -340,6 +357,16 @@ class TestAnotherServer:
             lambda log: log.delete("k"),
         ]
 
+    @pytest.mark.promise(
+        "Another database, one that was emptied, a copy of the objects, and a second lake in their "
+        "place are refused before anything is swept; also by a lake that is open",
+        rule="`store/postgres/schema.py`",
+        also=[
+            "::test_a_database_that_was_emptied_holds_no_dropped_keys",
+            "store/test_postgres_lake.py::test_a_copied_prefix_is_refused",
+            "store/test_postgres_lake.py::test_a_lake_whose_objects_are_gone_is_not_made_anew",
+        ],
+    )
     def test_a_fresh_server_in_the_place_of_ours_is_refused(
         self, postgres: PostgresServer, calls: list[Callable[[VersionLog], object]]
     ) -> None:
@@ -504,6 +531,10 @@ def test_a_key_is_gone_before_its_entries_and_a_killed_deletion_is_finished(
     assert count() == (0, 0)
 
 
+@pytest.mark.promise(
+    "No connection to PostgreSQL is used by a fork and its parent",
+    rule="`store/postgres/connections.py`",
+)
 def test_a_fork_opens_connections_of_its_own(made: Made) -> None:
     log = made.log()
     with ThreadPoolExecutor(4) as threads:

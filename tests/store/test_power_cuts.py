@@ -138,6 +138,18 @@ class History:
             raise LostData(f"{name} is {data!r} and must be one of {self.possible[name]}")
 
 
+@pytest.mark.promise(
+    "Acknowledged data survives kills, and power cuts that lose all that POSIX lets them lose; so "
+    "does work that a killed process left half done and another process acknowledged. The tests "
+    "notice a skipped flush of files or folders",
+    rule="`store/local.py`, `store/disk.py` over `Files`",
+    also=[
+        "store/test_power_cuts.py",
+        "doubles/files.py",
+        "doubles/test_simulated_files.py",
+        "store/test_files_conformance.py",
+    ],
+)
 @settings(max_examples=examples(1_000))
 @given(LIVES)
 def test_what_was_acknowledged_survives_kills_and_power_cuts(lives: list[Life]) -> None:

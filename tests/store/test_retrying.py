@@ -40,6 +40,13 @@ def log_over(clock: RecordingClock, *script: Fault) -> tuple[VersionLog, MemoryV
     return LogLayer(FaultyVersionLog(inner, plan), Retry(clock, 30.0, draw).layer), inner, plan
 
 
+@pytest.mark.promise(
+    "Retries end at a deadline, and do not begin where they cannot help",
+    rule="`Retry`",
+    also=[
+        "::test_a_full_disk_is_not_tried_again",
+    ],
+)
 def test_pauses_double_are_jittered_and_end_at_the_deadline(clock: RecordingClock) -> None:
     retry = Retry(clock, 30.0, draw_from(RandomIds()))
     attempts = 0
@@ -123,6 +130,16 @@ def test_a_listing_goes_on_after_an_error_half_way(clock: RecordingClock) -> Non
         assert plan.total() == 3
 
 
+@pytest.mark.promise(
+    "A put that finds its own bytes under the name succeeds, also if the store refuses what has "
+    "landed (409, 412); an object of other bytes is not taken for its own",
+    rule="`Retry.layer`, `ObjectBlobStore.put`",
+    also=[
+        "::test_a_put_of_unknown_outcome_does_not_claim_what_another_wrote",
+        "::test_an_object_of_the_same_bytes_is_that_of_a_refused_put",
+        "store/objects/test_object_blobs.py::test_a_put_that_landed_and_was_refused_has_succeeded",
+    ],
+)
 def test_a_put_of_unknown_outcome_ends_as_its_own_success(clock: RecordingClock) -> None:
     blobs, inner, _ = blobs_over(clock, Fault.UNKNOWN_AFTER, Fault.UNAVAILABLE)
     blobs.put("a", b"mine")
@@ -146,6 +163,10 @@ def test_an_object_of_the_same_bytes_is_that_of_a_refused_put(clock: RecordingCl
     assert inner.get("a") == b"same"
 
 
+@pytest.mark.promise(
+    'A call that had an attempt of unknown outcome never reports "certainly not"',
+    rule="`Retry`",
+)
 def test_a_call_with_an_unknown_attempt_never_ends_as_certain(clock: RecordingClock) -> None:
     for operation in ("put", "delete"):
         plan = FaultPlan(script=[Fault.UNKNOWN_AFTER], rates={Fault.UNAVAILABLE: 1})
@@ -156,6 +177,10 @@ def test_a_call_with_an_unknown_attempt_never_ends_as_certain(clock: RecordingCl
         assert isinstance(caught.value.__cause__, StoreUnavailable)
 
 
+@pytest.mark.promise(
+    "The retrying layer does not repeat a compare-and-set of unknown outcome",
+    rule="`Retry.layer`",
+)
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 def test_a_compare_and_set_of_unknown_outcome_is_passed_up_at_once(
     clock: RecordingClock, fault: Fault

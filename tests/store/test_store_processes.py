@@ -53,6 +53,14 @@ def in_fork(work: Callable[[], None]) -> int:
     return pid
 
 
+@pytest.mark.promise(
+    "Of several processes and threads that write one entry, one wins; each gets its turn at the log",
+    rule="`store/framed/log.py` (flock)",
+    also=[
+        "store/test_log_conformance.py::test_of_eight_threads_one_gets_each_seqno",
+        "benchmarks/test_bench_contention.py::test_processes_that_append_to_one_shard_lose_nothing_and_all_get_a_share",
+    ],
+)
 def test_of_four_processes_one_gets_each_seqno(tmp_path: Path) -> None:
     children = [start("cas", tmp_path, f"p{number}", 60) for number in range(4)]
     lines = [line for child in children for line in child.communicate(timeout=60)[0].splitlines()]
@@ -63,6 +71,14 @@ def test_of_four_processes_one_gets_each_seqno(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.promise(
+    "An object is there whole or not at all; leftovers of a crash beside objects and logs are removed",
+    rule="`store/scratch.py`, `store/framed/log.py`",
+    also=[
+        "store/test_power_cuts.py::test_a_killed_process_leaves_no_scratch_to_the_next_writer",
+        "store/test_disk.py::test_what_a_crash_left_beside_a_key_is_ignored_and_removed",
+    ],
+)
 def test_acknowledged_objects_survive_a_kill(tmp_path: Path) -> None:
     acknowledged: list[str] = []
     for round_ in range(6):
@@ -174,6 +190,13 @@ def test_a_child_goes_on_after_its_parent_closed_the_log(tmp_path: Path) -> None
     again.close()
 
 
+@pytest.mark.promise(
+    "A fork closes the files of its parent and opens its own; parent and children write together",
+    rule="`store/framed/pool.py`",
+    also=[
+        "::test_forked_children_and_their_parent_write_together",
+    ],
+)
 def test_a_fork_has_no_files_of_its_parent_open_and_opens_its_own(tmp_path: Path) -> None:
     log = FramedVersionLog(str(tmp_path))
     for number in range(5):
@@ -228,6 +251,14 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
         log.head("k")
 
 
+@pytest.mark.promise(
+    "A write waits for the lock of a log as long as `retry_deadline_s`, and then says which process "
+    "has it, such as one that is stopped",
+    rule="`FramedVersionLog._take`",
+    also=[
+        "::test_a_wait_for_another_thread_that_writes_ends",
+    ],
+)
 def test_a_wait_for_the_lock_of_a_log_ends_and_says_which_process_has_it(tmp_path: Path) -> None:
     log = FramedVersionLog(str(tmp_path), wait_s=0.05)
     assert log.compare_and_set("k", None, b"0")

@@ -121,6 +121,13 @@ def test_eight_at_once_create_one_lake(tmp_path: Path) -> None:
             assert len(set(threads.map(create, [round_] * 8))) == 1
 
 
+@pytest.mark.promise(
+    "A lake is created once, and never in a directory with other files",
+    rule="`store/url.py`",
+    also=[
+        "::test_a_lake_is_not_invented",
+    ],
+)
 def test_four_processes_at_once_create_one_lake(tmp_path: Path) -> None:
     code = (
         "import sys; from tidelake.config import Config; from tidelake.env import Env\n"
@@ -155,6 +162,14 @@ def test_a_memory_lake_is_shared_by_its_name() -> None:
     assert list(opened("memory://test-other", create=True).blobs.list()) == []
 
 
+@pytest.mark.promise(
+    "Objects that cross processes name a place and ids, and hold no live handle",
+    rule="`shard/engine/spec.py`, `normalize_url`",
+    also=[
+        "shard/writing/test_batches.py::test_a_spec_is_enough_to_take_a_batch",
+        "shard/writing/test_batches.py::test_bytes_are_a_checked_record_of_one_shard",
+    ],
+)
 def test_a_reference_is_absolute_and_stable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = normalize_url("a lake/../b ?#%41é")

@@ -93,6 +93,19 @@ _ROWS = st.tuples(
 _STEPS = st.lists(st.tuples(st.dictionaries(_ROWS, st.integers(1, 2), max_size=5), st.booleans()), max_size=5)
 
 
+@pytest.mark.promise(
+    "A mirror has the rows of its time, also with nulls, NaNs and repeated rows; a run that is "
+    "repeated, or meets another one, adds nothing twice",
+    rule=(
+        "`tables/mirroring.py`: the time is stored by the commit that brings the table there, from the "
+        "version in which the last one was read"
+    ),
+    also=[
+        "::test_a_second_run_writes_what_has_changed_and_a_third_nothing",
+        "::test_two_runs_at_once_add_nothing_twice",
+        "::test_changes_are_added_each_once",
+    ],
+)
 @pytest.mark.parametrize("format_", FORMATS)
 @settings(max_examples=4)
 @example(steps=[({(None, None, "x"): 2, (None, math.nan, ""): 1, (1, 0.0, None): 1}, True), ({}, True)])
@@ -196,6 +209,19 @@ def test_what_a_mirror_cannot_do_is_refused_with_the_remedy(tmp_path: Path, plac
             place.mirror(of, columns=["n"])
 
 
+@pytest.mark.promise(
+    "A column of a mirror is the column of the collection that has its name: two that changed "
+    "names, one that was dropped and added again, and columns that change during a run are refused; "
+    "so are names that differ by case only",
+    rule=(
+        "`tables/mirroring.py` (`_Work`): the mark has the id of the schema, whose column ids are "
+        "compared with those of now; `tables/plaintypes.py`"
+    ),
+    also=[
+        "::test_columns_that_change_while_a_mirror_reads_are_refused",
+        "::test_names_that_differ_by_case_are_refused_by_both_names",
+    ],
+)
 @pytest.mark.parametrize("holds", ["contents", "changes"])
 def test_a_name_that_now_means_another_column_is_refused(tmp_path: Path, place: Place, holds: str) -> None:
     """Two columns that changed names, and one that was dropped and added again, also if it comes back."""
@@ -252,6 +278,10 @@ def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "ms": row["ms"] and row["ms"].astimezone(datetime.UTC)}
 
 
+@pytest.mark.promise(
+    "Values in a mirror are those of the collection; a type that would change them is refused",
+    rule="`tables/plaintypes.py`",
+)
 def test_values_of_every_type_that_fits_come_back(tmp_path: Path, place: Place) -> None:
     when = datetime.datetime(2026, 11, 1, 12, 0, 0, 123000, tzinfo=datetime.UTC)
     columns = {
@@ -285,6 +315,14 @@ def test_values_of_every_type_that_fits_come_back(tmp_path: Path, place: Place) 
             place.mirror(bad, "bad")
 
 
+@pytest.mark.promise(
+    "Each version of an imported table is taken once, in order",
+    rule="numbers of a named writer, `tables/history.py`",
+    also=[
+        "::test_times_of_a_clock_are_those_of_the_commits_and_never_go_back",
+        "::test_what_cannot_be_imported_is_refused",
+    ],
+)
 def test_versions_become_times_each_once(tmp_path: Path, place: Place) -> None:
     """Also with a column that a version adds, rows that repeat, and versions that come later."""
     narrow = pa.schema([("id", pa.int64()), ("n", pa.int32())])

@@ -132,6 +132,15 @@ def formats(lake):
     return found
 
 
+@pytest.mark.promise(
+    "Processes of this version and of the one before work on one lake; after the upgrade the older "
+    "ones are refused, and nothing that they committed is lost",
+    rule="`tidelake.state.core.formats`",
+    also=[
+        "lake/catalog/test_upgrade.py::test_an_upgrade_that_a_crash_left_half_done_is_finished_by_the_next_process",
+        "versions/test_two_versions_spark.py::test_driver_and_executors_are_of_two_versions",
+    ],
+)
 def test_two_versions_at_once_and_then_the_upgrade(pair, tmp_path):
     old, new = pair
     seconds = SECONDS[settings.get_current_profile_name()]

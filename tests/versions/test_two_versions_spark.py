@@ -22,6 +22,18 @@ tidelake.open(sys.argv[1]).create("first", pyarrow.schema([("k", pyarrow.int64()
 pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(1800)]
 
 
+@pytest.mark.promise(
+    "A driver and workers of this version and the one before do each other's tasks: classes of "
+    "tasks keep their names, later fields are left out where they have nothing to say, and answers "
+    "keep their columns; what a version does not know is refused",
+    rule=(
+        "`as_stored` in `state/core/formats.py`, `_UpsertEvents` in `spark/envelopes/upsert.py`, "
+        "`encoded_answer` in `spark/uploads.py`"
+    ),
+    also=[
+        "versions/test_two_versions.py::test_an_executor_refuses_the_task_of_a_later_version",
+    ],
+)
 @pytest.mark.parametrize("newer", ["driver", "executors"])
 def test_driver_and_executors_are_of_two_versions(pair, newer, tmp_path):
     old, new = pair

@@ -72,6 +72,18 @@ def cuts(rng, birth):
     return sorted({TIMES, *(rng.randrange(birth + 1, TIMES) for _ in range(rng.randrange(1, 4)))})
 
 
+@pytest.mark.promise(
+    "At every closed time the contents of a view are its query over the contents of its inputs at "
+    "that time, with multiplicities",
+    rule="`views/rules.py`",
+)
+@pytest.mark.promise(
+    "The updates of one refresh are those of many, row for row",
+    rule="`views/rules.py`",
+    also=[
+        "::test_a_sum_of_floats_is_the_same_however_a_span_is_cut",
+    ],
+)
 @pytest.mark.grows
 @pytest.mark.parametrize("sql", EACH)
 def test_contents_are_those_of_the_query_at_every_time(sql, rng):
@@ -84,6 +96,14 @@ def test_contents_are_those_of_the_query_at_every_time(sql, rng):
             assert at(several, time) == answer(sql, tables, time), (time, tables)
 
 
+@pytest.mark.promise(
+    "While rows are there less than no times, the contents are those that the stages of the plan "
+    "say, and a group that owes rows remembers its sums",
+    rule="`views/rules.py`",
+    also=[
+        "::test_a_group_that_owes_a_row_remembers_its_sum",
+    ],
+)
 @pytest.mark.grows
 @pytest.mark.parametrize("sql", EACH)
 def test_while_rows_are_missing_the_contents_are_those_of_the_stages(sql, rng):
@@ -117,6 +137,13 @@ def test_a_sum_of_floats_is_the_same_however_a_span_is_cut(sql):
         assert refreshes(plan, tables, [1, 2, 3, 4, 5, 6], 0) == span(plan, tables, None, TIMES, 0)
 
 
+@pytest.mark.promise(
+    "A pair of a join is shown from the later of its two times on, also if both come in one refresh",
+    rule="`Rules._join`",
+    also=[
+        "::test_both_sides_of_a_join_change_in_one_refresh",
+    ],
+)
 def test_a_join_shows_a_pair_from_the_later_of_its_times_on():
     plan = compiled("SELECT a.k FROM a JOIN b ON a.k = b.k", schema_of)
     tables = {"a": [(1, 1, 0.5, 1, 1)], "b": [(1, None, 0, 1)]}
@@ -161,6 +188,15 @@ def test_a_span_in_which_a_group_is_computed_too_often_is_to_be_cut():
     assert span(plan, tables, 1, 2, 0, pairs_max=0) == span(plan, tables, 1, 2, 0)
 
 
+@pytest.mark.promise(
+    "A join reads of the time before only what changed rows may meet; a span in which groups would "
+    "be computed again too often is cut, with the same updates",
+    rule="`reads_before`, `SpanTooLarge`",
+    also=[
+        "::test_a_span_in_which_a_group_is_computed_too_often_is_to_be_cut",
+        "views/test_view_races.py::test_a_span_that_is_too_large_is_cut",
+    ],
+)
 def test_a_join_reads_before_the_span_only_what_meets_a_change():
     plan = compiled("SELECT a.k FROM a JOIN b ON a.k = b.k", schema_of)
     (stage,) = (one for one in plan.stages if isinstance(one, Join))

@@ -32,6 +32,13 @@ def _sum(connection, values, times=None):
     return connection.execute(f"EXECUTE summed([{listed}], {times})").fetchone()[0]
 
 
+@pytest.mark.promise(
+    "A sum of floats is the exact sum, rounded once; NaN and infinities can be taken back",
+    rule="`views/floats.py`",
+    also=[
+        "views/test_floats.py",
+    ],
+)
 @pytest.mark.parametrize(
     "values",
     [

@@ -57,6 +57,7 @@ def test_a_late_correction_needs_nothing(lake):
     assert lake.refresh()[0].already
 
 
+@pytest.mark.promise("Only its refresh writes to a view, by whichever call", rule="`not_for`")
 def test_only_its_refresh_writes_to_it(lake):
     lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
     view = lake.view("v", SUMS)
@@ -88,6 +89,13 @@ def test_only_its_refresh_writes_to_it(lake):
     assert not lake.verify("v").missing and fork.state().owned is None
 
 
+@pytest.mark.promise(
+    "A view begins where all inputs have history, and earlier times cannot be read",
+    rule="`with_owner`",
+    also=[
+        "state/test_owned.py::test_times_before_its_birth_are_never_read",
+    ],
+)
 def test_it_begins_where_all_inputs_have_history(lake):
     a, b = lake["a"], lake.create("b", {"k": "int32"}, key=["k"])
     a.append(rows((1, 7, 10, 0, 1)), upper=6)
@@ -102,6 +110,10 @@ def test_it_begins_where_all_inputs_have_history(lake):
         view.snapshot(4)
 
 
+@pytest.mark.promise(
+    "What depends on no input is there from the birth of the view on",
+    rule="`Emission.birth`",
+)
 def test_a_view_of_nothing_has_its_row_from_its_birth_on(lake):
     view = lake.view("v", "SELECT count(*) AS n FROM a WHERE x > 100")
     with pytest.raises(NotYetClosed):
@@ -122,6 +134,14 @@ def test_views_stand_on_views_and_are_refreshed_in_order(lake):
     assert [one.view for one in lake.refresh()] == ["z", "b"]
 
 
+@pytest.mark.promise(
+    "A view holds the history of its inputs from its last time on, and no more; a lost hold stops "
+    "it if the history is gone, and never gives an older answer",
+    rule="`keep_holds`",
+    also=[
+        "::test_a_hold_that_was_lost_is_taken_again_or_the_view_must_be_rebuilt",
+    ],
+)
 def test_it_holds_what_the_next_refresh_reads_and_no_more(lake):
     a = lake["a"]
     a.append(rows((1, 7, 10, 0, 1)), upper=5)
@@ -167,6 +187,14 @@ def test_holds_of_views_that_are_gone_are_dropped_by_the_next_refresh_of_all(lak
     assert [*a.state().critical] == ["mine"]
 
 
+@pytest.mark.promise(
+    "Inputs and columns are found by their ids; a used column that is gone or retyped, an erasure "
+    "and a drop stop the view",
+    rule="`current_names`",
+    also=[
+        "::test_an_input_that_has_become_something_else_stops_the_view",
+    ],
+)
 def test_inputs_and_columns_are_found_by_their_ids(lake):
     a = lake["a"]
     a.append(rows((1, 7, 10, 0, 1)), upper=1)
@@ -214,6 +242,13 @@ def test_a_column_that_the_query_does_not_use_may_go(lake):
     assert lake.verify("v").equal and str(lake["v"].upper) == "[4]"
 
 
+@pytest.mark.promise(
+    "A query without an answer stops the refresh, which names the view and the stage and leaves nothing",
+    rule="`RefreshFailed`",
+    also=[
+        "::test_a_view_that_fails_keeps_no_other_one_back",
+    ],
+)
 def test_a_query_without_an_answer_stops_the_refresh_and_leaves_nothing(lake):
     a = lake["a"]
     a.append(rows((1, 7, 10, 0, 1)), upper=1)
@@ -235,6 +270,7 @@ def test_a_view_that_fails_keeps_no_other_one_back(lake):
     assert contents(lake["good"]) == [(7, 2, 1010)]
 
 
+@pytest.mark.promise("A view is not gone on with by another engine, or in other stages", rule="`plan_of`")
 def test_a_definition_of_another_engine_or_plan_is_not_gone_on_with(lake):
     lake["a"].seal(1)
     view = lake.view("v", SUMS)
@@ -326,6 +362,14 @@ def test_errors_name_views_and_collections_as_the_user_does(lake):
 NAMES = ("n", "a0", "r0", "w0", "w", "c0", "_t", "_m", "l", "d")
 
 
+@pytest.mark.promise(
+    "Columns may be called as stages call their sums and results; frames, aliases in ORDER BY and "
+    "`count_if` mean what they mean to DuckDB",
+    rule="`FromCollection.names`, `WindowCalls` in `views/query/windows.py`",
+    also=[
+        "::test_what_would_mean_something_else_is_refused",
+    ],
+)
 @pytest.mark.parametrize(
     "query",
     [
@@ -369,6 +413,10 @@ def test_what_would_mean_something_else_is_refused(lake, query):
         lake.view("v", query)
 
 
+@pytest.mark.promise(
+    "A view whose first refresh has no answer is not left behind",
+    rule="`make` in `views/life.py`",
+)
 def test_a_view_that_cannot_be_computed_at_first_is_not_there(lake):
     lake["a"].append(rows((1, 7, 0, 0, 1)), upper=1)
     with pytest.raises(RefreshFailed):
@@ -378,6 +426,13 @@ def test_a_view_that_cannot_be_computed_at_first_is_not_there(lake):
     lake.view("v", "SELECT id, TRY_CAST('x' || x AS INTEGER) AS i FROM a", allow_recreate=True)
 
 
+@pytest.mark.promise(
+    "Upkeep and `maintain` bring views up to their inputs; a view that fails is named and stops no other",
+    rule="`Upkeep._refresh`, `fresh` in `views/life.py`",
+    also=[
+        "cli/test_view_commands.py::test_maintain_refreshes_views_and_one_that_fails_stops_no_other",
+    ],
+)
 def test_upkeep_keeps_views_up_to_their_inputs_and_tells_of_each_that_fails(lake):
     a = lake["a"]
     a.append(rows((1, 7, 10, 0, 1)), upper=1)

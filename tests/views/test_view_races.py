@@ -37,6 +37,13 @@ def made(place, cuts):
         return updates(lake["v"])
 
 
+@pytest.mark.promise(
+    "Refreshes of several processes at once, and of killed ones, leave what one would",
+    rule="`compare_and_append` in `views/refresh.py`",
+    also=[
+        "views/test_view_races.py",
+    ],
+)
 def test_the_stored_updates_do_not_depend_on_the_refreshes(tmp_path):
     assert made(tmp_path / "one", {5}) == made(tmp_path / "many", {0, 2, 3, 5})
 

@@ -342,6 +342,16 @@ def test_the_front_end_is_served_with_a_strict_policy(client):
     assert "http" not in page.replace("https", "").replace("http-equiv", "")
 
 
+@pytest.mark.promise(
+    "Without a token the page answers only requests of this machine that ask for it by its own name "
+    "and were not forwarded; `--metrics` at a loopback address checks the name too",
+    rule="`why_not_local` in `web/guard.py`, `exporters/loopback.py`",
+    also=[
+        "::test_a_request_that_a_proxy_forwarded_needs_a_token",
+        "::test_without_a_token_a_peer_is_this_machine",
+        "cli/test_maintenance.py::test_metrics_are_answered_while_it_goes_on",
+    ],
+)
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.nip.io"]
 )

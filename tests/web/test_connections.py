@@ -61,6 +61,15 @@ def is_closed(to):
         return True
 
 
+@pytest.mark.promise(
+    "Connections that send half a request, or none, keep no other client from an answer; streams of "
+    "events are counted when they begin",
+    rule="`web/connections.py`, `_Stream` in `web/api.py`",
+    also=[
+        "::test_a_request_that_takes_too_long_is_given_up",
+        "web/test_api.py::test_streams_are_counted_when_they_begin",
+    ],
+)
 def test_half_sent_requests_give_way_to_a_whole_one(monkeypatch):
     monkeypatch.setattr(connections, "CONNECTIONS_MAX", 8)
     monkeypatch.setattr(connections, "REQUEST_S", 3600.0)

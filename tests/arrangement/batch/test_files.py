@@ -61,6 +61,10 @@ def test_a_file_that_is_opened_again_is_the_batch_that_was_built(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.promise(
+    "A damaged byte of a file never gives wrong rows: an error names the file",
+    rule="`arrangement/batch/fileformat.py`",
+)
 def test_no_flipped_byte_goes_unnoticed(tmp_path: Path) -> None:
     path = written(tmp_path)
     whole = path.read_bytes()
@@ -102,6 +106,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         opened(tmp_path / "none.batch")
 
 
+@pytest.mark.promise(
+    "A file is visible under its name only when it is whole, and is deleted with its last user",
+    rule="`arrangement/batch/filebuilder.py`, `arrangement/batch/files.py`",
+    also=[
+        "::test_a_file_goes_with_its_last_user_and_stays_if_it_is_to_be_kept",
+    ],
+)
 def test_a_file_is_seen_under_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     builder = FileBuilder(OF, str(tmp_path), "one", FilterPlan(60), BlockCache(1 << 20))
     builder.add(ROWS)

@@ -44,6 +44,7 @@ def numbered(of: Layout, numbers: np.ndarray) -> Keys:
     return Keys.sorted_from(pa.RecordBatch.from_arrays([pa.array(numbers)], ["k0"]), of)
 
 
+@pytest.mark.promise("A filter never denies a present key", rule="`arrangement/batch/filters.py`")
 @pytest.mark.parametrize("kind", KEYS)
 @settings(max_examples=examples(30))
 @given(data=st.data())
@@ -109,6 +110,7 @@ def rows_of(size: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(np.zeros(size // 8, np.int64))], ["x"])
 
 
+@pytest.mark.promise("The cache stays within its bound", rule="`arrangement/batch/cache.py`")
 def test_the_cache_holds_the_blocks_used_last_within_its_bound() -> None:
     cache, read, owner = BlockCache(3000), [], object()
 

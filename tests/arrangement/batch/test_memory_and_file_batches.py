@@ -44,6 +44,10 @@ def both(rows: pa.RecordBatch, of: Layout, folder: Path, number: list[int] = [0]
     return [batch for batch in made if batch is not None]
 
 
+@pytest.mark.promise(
+    "A batch answers as a filter over its rows does, in memory and on disk, for keys of every type",
+    rule="`arrangement/batch/memory.py`, `arrangement/batch/files.py`",
+)
 @pytest.mark.parametrize("kind", KEYS)
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -138,6 +138,16 @@ def test_the_last_two_are_kept(live):
         live.restored(1)
 
 
+@pytest.mark.promise(
+    "Names and links in a directory of checkpoints lead to no file outside of it: names are plain, "
+    "no symbolic link is followed, a batch is a regular file, and a file of another user is copied",
+    rule="`arrangement/checkpoint/checkpoint.py`",
+    also=[
+        "::test_no_symbolic_link_in_a_directory_of_checkpoints_is_followed",
+        "::test_what_is_no_file_is_no_batch",
+        "::test_files_of_another_user_are_copied",
+    ],
+)
 @pytest.mark.parametrize("name", ["../../planted/cron", "..", "/absolute", "a/b", "lock\0", "~tmp/x", ""])
 def test_a_list_with_a_forged_name_creates_no_file(live, tmp_path, name):
     live.save("one", "a")
@@ -246,6 +256,14 @@ def test_nothing_saved_is_no_checkpoint(live, tmp_path):
         live.restored()
 
 
+@pytest.mark.promise(
+    "A directory whose lists are gone is refused, and a damaged file is named",
+    rule="`arrangement/checkpoint/checkpoint.py`, `arrangement/batch/fileformat.py`",
+    also=[
+        "::test_a_damaged_list_is_named_and_nothing_is_removed",
+        "arrangement/checkpoint/test_saving.py::test_damaged_files_are_named",
+    ],
+)
 def test_lists_that_are_gone_while_files_are_there_are_damage(live):
     live.save("one", "a")
     live.save("two", "b")
@@ -474,6 +492,15 @@ class SavedHistory:
         return newest
 
 
+@pytest.mark.promise(
+    "A checkpoint is complete or invisible, after a kill and after a power cut; the last two are kept",
+    rule="`arrangement/checkpoint/checkpoint.py`",
+    also=[
+        "::test_a_flush_that_is_left_out_is_found",
+        "::test_the_last_two_are_kept",
+        "arrangement/checkpoint/test_saving.py::test_nothing_is_lost_when_the_process_is_killed_while_it_saves",
+    ],
+)
 @settings(max_examples=examples(100))
 @given(LIVES)
 def test_a_crash_leaves_the_last_checkpoint_or_the_new_one_whole(lives):

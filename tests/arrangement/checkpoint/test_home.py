@@ -57,6 +57,16 @@ def test_what_is_in_use_stays_and_what_a_killed_process_left_goes(tmp_path):
     mine.release()
 
 
+@pytest.mark.promise(
+    "A folder of batches belongs to one user; files of others in the temporary directory block no "
+    "user and are left alone; what a killed process left of one goes with the next, at whatever "
+    "step it was",
+    rule="`arrangement/checkpoint/home.py`",
+    also=[
+        "::test_whatever_has_the_name_of_a_folder_blocks_nothing_and_is_left_alone",
+        "::test_another_user_blocks_no_one_and_loses_nothing",
+    ],
+)
 @pytest.mark.parametrize("call", ["open", "fcntl.flock", "os.rename"])
 def test_a_folder_whose_process_was_killed_before_it_had_its_name_goes(tmp_path, call):
     code = f"""

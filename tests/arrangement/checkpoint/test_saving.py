@@ -89,6 +89,13 @@ def test_what_is_restored_is_what_was_saved(made, tmp_path):
     assert contents(again) == contents(first)
 
 
+@pytest.mark.promise(
+    "Unchanged contents are not saved again; changed contents always are",
+    rule="`Arrangement.save`",
+    also=[
+        "::test_a_fork_amid_appends_is_not_taken_for_what_it_was_forked_from",
+    ],
+)
 def test_unchanged_contents_are_not_saved_again(made, tmp_path):
     recorder = Counters()
     first = made(env=Env(recorder=recorder))
@@ -116,6 +123,15 @@ def test_only_batches_that_are_not_there_yet_are_added(made, tmp_path):
     assert first.save(tmp_path / "saved").files_added == 1
 
 
+@pytest.mark.promise(
+    "No other arrangement or process removes a file of a checkpoint or a fork",
+    rule="`arrangement/checkpoint/checkpoint.py`",
+    also=[
+        "::test_a_fork_and_what_it_was_forked_from_go_their_own_ways",
+        "::test_a_restored_arrangement_needs_its_checkpoint_no_more",
+        "::test_a_child_process_takes_no_file_from_its_parent",
+    ],
+)
 def test_merges_and_closes_take_no_file_from_a_checkpoint(made, tmp_path):
     first = made()
     for i in range(30):
@@ -175,6 +191,14 @@ def test_forks_save_the_same_batches_at_once(made, tmp_path):
     fork.close()
 
 
+@pytest.mark.promise(
+    "No other arrangement removes the checkpoints of an arrangement: its `save` there is refused "
+    "and touches nothing",
+    rule="`Checkpoint.same_arrangement`",
+    also=[
+        "lake/api/test_arranging.py::test_what_follows_something_else_saves_elsewhere",
+    ],
+)
 def test_another_arrangement_leaves_the_checkpoints_of_the_first_as_they_are(made, tmp_path):
     first, other = made(), made()
     first.append(rows(1))

@@ -46,6 +46,15 @@ def summed(total, table, time):
             del total[key]
 
 
+@pytest.mark.promise(
+    "Joins and counts that are maintained from changes equal those computed from the contents, "
+    "retractions included",
+    rule="`arrangement/follow/incremental.py`",
+    also=[
+        "::test_a_count_kept_by_changes_is_the_count_of_what_is_there",
+        "::test_a_result_in_a_collection_is_right_at_every_time",
+    ],
+)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_join_kept_by_changes_is_the_join_of_what_is_there(seed, tmp_path):
     rng = random.Random(seed)

@@ -328,6 +328,17 @@ def test_pressure_is_measured_after_every_step(rig):
     assert rig.spine.room.level is Pressure.LOW
 
 
+@pytest.mark.promise(
+    "The reported pressure is that of the moment of the call; an idle arrangement spills by itself, "
+    "also if it never merged, and when another one finds that the budget of the process is nearly "
+    "used up",
+    rule="`Merger.measured`, `Schedule.may_spill`",
+    also=[
+        "::test_idle_spines_spill_when_others_of_their_process_need_memory",
+        "::test_what_never_merged_spills_by_itself_when_the_process_grows",
+        "::test_a_cache_that_may_press_what_is_in_memory_out_is_looked_after",
+    ],
+)
 def test_who_asks_an_idle_spine_is_told_the_pressure_of_this_moment(rig):
     rig.append_keys([1])
     rig.machine.share = 1.61
@@ -473,6 +484,13 @@ def meanwhile(tmp_path, prepare) -> bool:
     return begun[0]
 
 
+@pytest.mark.promise(
+    "Concurrent merges fit into the free disk space together, and leave the reserve",
+    rule="`arrangement/merge/memorybudget.py`",
+    also=[
+        "::test_merges_leave_the_reserve_of_the_disk_free",
+    ],
+)
 @pytest.mark.parametrize("missing", [0, 1])
 def test_merges_that_run_side_by_side_fit_the_disk_together(tmp_path, missing):
     def prepare(rig: Rig) -> None:
@@ -520,6 +538,16 @@ def test_an_append_that_would_wait_for_a_full_disk_is_told(tmp_path):
 # Errors
 
 
+@pytest.mark.promise(
+    "An error of a merge loses nothing, and is raised once, at the next append or read; a full "
+    "merge that cannot end says why; a thread that fails repeatedly does not spin",
+    rule="`arrangement/merge/merger.py`",
+    also=[
+        "::test_whatever_goes_wrong_in_a_thread_is_raised_at_the_next_read",
+        "arrangement/test_failures.py::test_who_asks_whether_a_full_merge_is_done_learns_why_it_is_not",
+        "arrangement/test_failures.py::test_a_thread_whose_merges_fail_pauses_longer_each_time",
+    ],
+)
 def test_an_error_of_a_merge_is_raised_at_the_next_read_and_nothing_is_lost(rig):
     mend, (victim, *_) = rig.damage(), rig.files()
     rig.merge_due()
@@ -751,6 +779,18 @@ def test_nothing_is_merged_above_a_full_merge_only_to_be_merged_again(rig):
     assert rig.spine.report().merged.merges == 1 + 2
 
 
+@pytest.mark.promise(
+    "A full merge makes one batch of all that was there when it was called, however many batches "
+    "arrive later",
+    rule="`arrangement/merge/schedule.py`",
+    also=[
+        "::test_a_merge_that_shrinks_is_part_of_a_full_merge_that_passed_its_level",
+    ],
+)
+@pytest.mark.promise(
+    "A snapshot keeps its contents, also after its arrangement is closed",
+    rule="`arrangement/read/snapshot.py`",
+)
 def test_what_comes_in_behind_a_full_merge_does_not_keep_it_from_its_end(rig):
     spread(rig)
     rig.spine.merge_nowait()

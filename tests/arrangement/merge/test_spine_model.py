@@ -177,6 +177,13 @@ def listed(rows: pa.RecordBatch) -> list[tuple[object, ...]]:
     return list(zip(*columns, strict=True))
 
 
+@pytest.mark.promise(
+    "Merges do not change the contents, under any pressure, full disks, pauses and full merges",
+    rule="`arrangement/merge/schedule.py`, `arrangement/merge/merger.py`",
+    also=[
+        "arrangement/merge/test_spine.py::test_threads_merge_while_others_append_and_read",
+    ],
+)
 @pytest.mark.grows
 @pytest.mark.parametrize("ranked", [False, True])
 def test_a_spine_holds_what_was_appended_whatever_merges(tmp_path, rng, ranked, record_property):

@@ -77,6 +77,10 @@ def compare(real: Cursor, model: ModelCursor, through: int) -> None:
     assert times == model.times(max(through, model.since))
 
 
+@pytest.mark.promise(
+    "A cursor does what a cursor over a sorted list does, with every method, in both directions",
+    rule="`arrangement/read/keycursor.py`, `arrangement/read/cursor.py`",
+)
 @pytest.mark.parametrize("kind", KEYS)
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -71,6 +71,13 @@ def answer(held: list[Update], of: Layout, as_of: int | None) -> list[tuple[obje
     return [(*row, found[row]) for row in sorted(found, key=ranked)]
 
 
+@pytest.mark.promise(
+    "Look-ups and ranges give each row once, with its exact multiplicity as of the time",
+    rule="`View.netted`",
+    also=[
+        "::test_ranges_give_the_contents_between_two_keys",
+    ],
+)
 @pytest.mark.parametrize("kind", KEYS)
 @OWN
 @given(data=st.data())
@@ -134,6 +141,10 @@ def test_samples_are_live_keys_each_once(kind: str, data: st.DataObject, tmp_pat
         assert set(bounds) <= live
 
 
+@pytest.mark.promise(
+    "Each live key is equally likely in a sample, however many rows it has",
+    rule="`arrangement/read/sampling.py`",
+)
 @pytest.mark.full
 def test_each_live_key_is_as_likely_in_a_sample_however_many_rows_it_has(tmp_path: Path) -> None:
     of = layout("int")

@@ -176,6 +176,14 @@ PARSERS = [
 ]
 
 
+@pytest.mark.promise(
+    "Change events that are parsed in blocks give the same result as parsed one by one; doubtful "
+    "lines are parsed one by one",
+    rule="`cdc/debezium/blocks.py`, `data/json/block.py`, `data/json/raw.py`",
+    also=[
+        "data/json/test_json_values.py",
+    ],
+)
 @pytest.mark.parametrize("parser", PARSERS, ids=["plain", "stored", "encoded"])
 @settings(max_examples=examples(400))
 @given(texts=st.lists(lines(), min_size=1, max_size=4))

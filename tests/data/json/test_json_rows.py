@@ -20,6 +20,14 @@ def good(i: int, d: Any = 3) -> dict[str, Any]:
     return {"d": d, "id": i, "v": "x" if i % 3 else None}
 
 
+@pytest.mark.promise(
+    "JSON lines and CSV of other envelopes are read strictly",
+    rule="`data/json/rows.py`, `spark/jobs/files.py`",
+    also=[
+        "data/json/test_json_rows.py",
+        "spark/jobs/test_ingest_files.py::test_rows_that_do_not_fit_are_refused_by_name",
+    ],
+)
 @pytest.mark.parametrize("d", [3, "1970-01-04", None])
 def test_rows_are_read_at_once_as_one_by_one(d: Any) -> None:
     reader = RowReader(SCHEMA)

@@ -165,6 +165,17 @@ def test_a_table_stays_whole_where_spark_may_mean_more_than_the_parser(text):
     assert (found.columns, found.where) == (None, None)
 
 
+@pytest.mark.promise(
+    "A statement that may choose columns otherwise than by names in its text, such as "
+    "`IDENTIFIER(:c)`, reads whole tables: no column of an outer table is taken for one that was "
+    "left unread",
+    rule="`_names_its_columns` in `data/sql/needs.py`",
+    also=[
+        "::test_a_table_stays_whole_where_spark_chooses_columns_otherwise",
+        "::test_names_are_found_whatever_their_case_and_characters",
+        "spark/statements/test_spark_sql.py::test_a_column_that_a_parameter_names_is_that_of_the_table_inside",
+    ],
+)
 @pytest.mark.parametrize(
     "text",
     [

@@ -65,6 +65,15 @@ def assert_equal(copy, source, upper=None):
     assert copy.updates(start + 1, upper).read_all() == source.updates(start + 1, upper).read_all()
 
 
+@pytest.mark.promise(
+    "A copy answers every read as its source did at one moment, whatever is appended, merged and "
+    "collected meanwhile",
+    rule="a lease; `shard/care/copy.py`",
+    also=[
+        "::test_appends_merges_and_collections_meanwhile_do_not_touch_the_copy",
+        "::test_a_slow_copy_keeps_what_it_reads",
+    ],
+)
 def test_a_copy_answers_every_read_as_its_source_does(world, other, c):
     report = world.lake().copy(other.lake(), ["c"])
     copy = other.lake().collection("c")
@@ -114,6 +123,13 @@ def test_a_copy_of_an_empty_collection_is_empty(world, other):
     assert copy.upper == c.upper == Frontier.of(0)
 
 
+@pytest.mark.promise(
+    "Writers go on exactly once in a copy, also with tokens of transactions",
+    rule="writer records are copied; `with_group`",
+    also=[
+        "lake/admin/test_copies_again.py::test_tokens_of_transactions_are_known_in_the_copy",
+    ],
+)
 def test_writers_go_on_in_the_copy_where_they_were(world, other, c):
     writer = c.writer("w", owner="me")
     writer.append(table(5), sequence=7)
@@ -350,6 +366,15 @@ class Crash(BaseException):
     """The end of a process: nothing of it goes on."""
 
 
+@pytest.mark.promise(
+    "A copy exists whole or not at all, and is readable as of its last finished run; damaged parts "
+    "are not copied",
+    rule="named last, one commit; checksums",
+    also=[
+        "::test_a_damaged_part_of_the_source_is_refused_by_its_name",
+        "lake/admin/test_copies_again.py::test_a_flipped_bit_stops_one_collection_and_no_other",
+    ],
+)
 def test_a_crash_leaves_no_half_of_a_copy_and_the_next_run_goes_on(world, other, c):
     def crashed(*_):
         raise Crash

@@ -130,6 +130,14 @@ class History:
                 assert contents(copy, time) == truth.snapshot(time)
 
 
+@pytest.mark.promise(
+    "After any history each run brings the copy to where the source is, also if it is killed at any "
+    "call and run again",
+    rule="`state/life/copying.py`; part ids; marks",
+    also=[
+        "::test_a_run_that_dies_at_any_call_is_gone_on_from",
+    ],
+)
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 @pytest.mark.parametrize("seed", some(range(12), 12, full=3))
 def test_after_any_history_each_run_makes_the_copy_equal(kind, seed, tmp_path):
@@ -200,6 +208,13 @@ def counted(world, work):
     return {key: count for key, count in env.recorder.counts.items() if count and key.count(".") == 1}
 
 
+@pytest.mark.promise(
+    "A run without news reads and writes no part, and costs a few calls for each collection",
+    rule="`contents_of`",
+    also=[
+        "::test_a_run_with_news_copies_the_new_parts_only",
+    ],
+)
 def test_a_run_without_news_costs_few_calls_and_writes_nothing(world, other):
     lake = world.lake()
     for n in range(10):
@@ -246,6 +261,14 @@ def test_what_a_run_replaces_is_deleted_by_a_later_one(world, other, c):
     assert other.fsck().findings == ()
 
 
+@pytest.mark.promise(
+    "A copy that was written to, or is of another collection, is not replaced; readers of a copy "
+    "keep what they read",
+    rule="`own_marks`; garbage and pins in `succeeding`",
+    also=[
+        "::test_a_reader_of_a_copy_reads_on_while_it_is_brought_up_to_date",
+    ],
+)
 @pytest.mark.parametrize(
     "write",
     [
@@ -356,6 +379,10 @@ def test_a_restored_lake_goes_on_with_its_numbered_transactions(world, other):
     assert other.fsck().findings == ()
 
 
+@pytest.mark.promise(
+    "All collections of a run are as of one moment: no transaction is in some of them only",
+    rule="`states_at_one_moment`",
+)
 def test_no_transaction_is_half_in_a_copy(tmp_path):
     """Each transaction moves an amount from one account to the other, at open times as well."""
     ended, seen = threading.Event(), []
@@ -470,6 +497,11 @@ def test_a_copy_of_one_lake_leaves_copies_of_others_alone(world, other):
     assert other.lake().list() == ["b"]
 
 
+@pytest.mark.promise(
+    "`since` of a copy is what the owner allows and readers of the copy keep, in the first run and "
+    "in later ones",
+    rule="`recorded` in `state/life/copying.py`",
+)
 @pytest.mark.parametrize("again", [False, True])
 def test_the_readers_of_a_source_hold_back_no_history_of_its_copy(again):
     """`since` of a copy is what the owner allows and readers of the copy keep, in the first run and later."""

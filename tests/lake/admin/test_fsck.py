@@ -57,6 +57,11 @@ def healthy(world):
 # --- Healthy lakes ---
 
 
+@pytest.mark.promise(
+    "A check that meets a row whose diffs sum to more than an int64 holds notes it, and goes on "
+    "with other collections",
+    rule="`ShardCheck._negative`",
+)
 def test_diffs_whose_sum_is_too_large_are_noted_and_all_else_is_checked(world):
     c = world.filled()
     for diff in (2**62, 2**62, -1):
@@ -71,6 +76,15 @@ def test_diffs_whose_sum_is_too_large_are_noted_and_all_else_is_checked(world):
     healthy(world)
 
 
+@pytest.mark.promise(
+    "Reads return rows of negative multiplicity as they are; they are counted, and a check notes "
+    "them. A table of Spark refuses them and shows the row",
+    rule="`shard/reading/negatives.py`, `expanded`",
+    also=[
+        "cli/test_cli.py::test_rows_that_are_there_less_than_no_times_are_shown_with_their_number",
+        "data/test_table_rows.py::test_a_negative_multiplicity_is_an_error_that_shows_the_row",
+    ],
+)
 @pytest.mark.parametrize("merged", [False, True])
 def test_rows_that_are_there_less_than_no_times_are_counted_and_noted(world, merged):
     c = world.filled()
@@ -121,6 +135,16 @@ CONFIGS = (
 )
 
 
+@pytest.mark.promise(
+    "A check finds and names every kind of damage; a healthy lake has no findings",
+    rule=(
+        "`shard/care/replay.py`, `shard/care/partchecks.py`, `data/part/check.py`, "
+        "`shard/care/leftovers.py`, `lake/admin/fsck.py`"
+    ),
+    also=[
+        "lake/admin/test_fsck.py",
+    ],
+)
 @settings(max_examples=examples(25))
 @given(st.data())
 def test_a_healthy_lake_after_any_history_has_no_findings(data):
@@ -171,6 +195,13 @@ def test_parts_of_older_schemas_are_checked_under_their_own(world, c):
     assert world.kinds() == {"part-stats"}
 
 
+@pytest.mark.promise(
+    "A check writes nothing unless it is told to repair",
+    rule="`ShardCheck`, `LakeCheck`",
+    also=[
+        "::test_without_the_flag_nothing_is_repaired",
+    ],
+)
 def test_a_check_writes_nothing(world, c):
     before = dict(world.blobs._blobs), {key: list(found) for key, found in world.log._entries.items()}
     world.fsck()
@@ -604,6 +635,7 @@ def other_state(world, c):
     return codec.encode_state(replace(world.state(c.id), seqno=c.state().rollup.seqno))
 
 
+@pytest.mark.promise("A lost or damaged rollup is made again from the log", rule="`ShardCheck`")
 @pytest.mark.parametrize("kind", ["rollup-missing", "rollup-damaged", "rollup-differs", "another seqno"])
 def test_a_bad_rollup_is_found_and_made_again_from_the_log(world, rolled, kind):
     name = rollup_name(rolled)
@@ -684,6 +716,10 @@ def leak(world, c, seqno=0):
     return name
 
 
+@pytest.mark.promise(
+    "An upload is removed only when it can no longer be appended",
+    rule="`state.collection.raise_floor`",
+)
 def test_a_leaked_upload_is_told_once_it_is_old_and_removed_once_it_is_given_up(world, c):
     name = leak(world, c)
     assert world.fsck().findings == ()
@@ -776,6 +812,21 @@ def test_a_name_without_a_shard_is_found(world, c):
         world.lake().create("c", SCHEMA, key=["id"])
 
 
+@pytest.mark.promise(
+    "A lost catalog is not replaced by an empty one, and a lost log is reported as damage",
+    rule="`Catalog`, `Lake`",
+    also=[
+        "::test_a_name_without_a_shard_is_found",
+    ],
+)
+@pytest.mark.promise(
+    "A repair neither removes nor invents data, also where the catalog or a log was lost",
+    rule="`LakeCheck.all`, `ShardCheck`",
+    also=[
+        "::test_parts_that_a_lost_entry_named_are_told_and_kept",
+        "::test_objects_of_no_shard_stay_while_a_log_is_missing",
+    ],
+)
 def test_a_missing_catalog_is_found_and_no_data_is_removed(world, c):
     kept = set(world.blobs._blobs)
     world.log.delete("catalog")
@@ -794,6 +845,15 @@ def test_a_missing_catalog_is_found_and_no_data_is_removed(world, c):
     assert set(world.log._entries) == {c.id} and kept == set(world.blobs._blobs)
 
 
+@pytest.mark.promise(
+    "A check of named collections, too, reports a catalog that cannot be read",
+    rule="`LakeCheck.some`",
+    also=[
+        "::test_a_damaged_log_of_the_catalog_is_found",
+        "::test_a_missing_catalog_is_found_and_no_data_is_removed",
+        "::test_a_damaged_rollup_of_the_catalog_is_made_again",
+    ],
+)
 def test_a_damaged_catalog_is_found(world, c):
     [part] = [name for name in world.blobs._blobs if name.startswith("catalog/")]
     world.overwrite(part, flip)
@@ -927,6 +987,7 @@ def test_a_log_that_the_store_refuses_is_told_and_the_others_are_looked_at(world
     assert sorted(world.blobs._blobs) == before
 
 
+@pytest.mark.promise("A check of named collections includes their groups", rule="`LakeCheck.some`")
 def test_a_check_of_some_collections_looks_at_their_group(world, c):
     lake = world.lake()
     world.filled("d", lake=lake)
@@ -943,6 +1004,10 @@ def test_a_check_of_some_collections_looks_at_their_group(world, c):
     assert world.fsck(["alone"]).clean
 
 
+@pytest.mark.promise(
+    "A row of the catalog that leads nowhere is told, and the other collections go on",
+    rule="`lake/admin/fsck.py`, `model/names.py`",
+)
 @pytest.mark.parametrize("shard", ["../../x", "", "x" * 300, "A\0b", "é", "no-such-shard", "a/b"])
 def test_a_row_of_the_catalog_that_leads_nowhere_is_told_and_the_others_go_on(shard):
     with tidelake.open(f"memory://{uuid.uuid4().hex}") as lake:

@@ -214,6 +214,24 @@ def noted(report):
     return [f for f in report.findings if f.kind not in ("kept-aside", "old-garbage", "negative-rows")]
 
 
+@pytest.mark.promise(
+    "A repair restores a collection whose newest state breaks a rule, with everything that can be "
+    "kept; the rest is named, counted and stored aside",
+    rule="`state/life/mending.py`, `shard/care/mend.py`",
+    also=[
+        "state/test_mending.py::test_each_rule_can_be_mended",
+        "state/test_mending.py::test_any_rules_together_can_be_mended",
+        "::test_what_is_set_aside_is_kept_where_people_can_look_at_it",
+    ],
+)
+@pytest.mark.promise(
+    "A repair is one entry of the log: a process that follows the log starts again from the mended "
+    "state; if another process wrote meanwhile, the repair changes nothing",
+    rule="`Edits.mended`, `History.refresh`",
+    also=[
+        "::test_a_repair_meets_another_writer_and_changes_nothing",
+    ],
+)
 @pytest.mark.parametrize("rolled", some([False, True], 2))
 @pytest.mark.parametrize(("broken", "more", "aside"), BREAKS, ids=[b.__name__ for b, *_ in BREAKS])
 def test_repair_brings_back_a_collection_whose_newest_state_breaks_a_rule(
@@ -303,6 +321,16 @@ def damaged_entry(world, c, at):
     entries[at] = replace(entries[at], data=bytes(data))
 
 
+@pytest.mark.promise(
+    "It also restores a collection whose log has unusable entries, or whose parts are gone; but it "
+    "gives up no name of the catalog and no decision of a group",
+    rule="`shard/care/replay.py` (`salvaged`), `ShardCheck`",
+    also=[
+        "::test_a_part_that_is_gone_is_set_aside_with_its_keys_and_times",
+        "::test_where_all_objects_are_gone_nothing_is_set_aside",
+        "::test_the_catalog_gives_up_no_name_by_itself",
+    ],
+)
 def test_an_entry_that_cannot_be_read_is_left_out_with_what_does_not_fit_without_it(world, c):
     last = len(world.entries(c)) - 1
     damaged_entry(world, c, last - 1)
@@ -324,6 +352,10 @@ def test_an_entry_that_cannot_be_read_is_left_out_with_what_does_not_fit_without
     assert noted(world.fsck()) == []
 
 
+@pytest.mark.promise(
+    "The last version that keeps the rules can be forked, and the damaged collection stays as it is",
+    rule="`lake/catalog/forking.py` (`fork_version`)",
+)
 def test_the_last_sound_state_is_offered_as_a_fork_and_the_original_is_untouched(world, c):
     sound = c.state().seqno
     twice(world, c)
@@ -381,6 +413,15 @@ def broken_beside(world, c, lake):
         damaged_entry(world, c, at)
 
 
+@pytest.mark.promise(
+    "A damaged collection stops no list, collection of leftovers, upkeep, group or drop",
+    rule="`Lake.collections`, `Lake.collect`, `Groups.tidy`, `Lake.drop`",
+    also=[
+        "::test_a_damaged_member_does_not_keep_its_group_from_its_work",
+        "::test_a_damaged_collection_can_be_dropped",
+        "::test_a_collection_of_which_nothing_can_be_read_gives_up_its_name",
+    ],
+)
 def test_a_damaged_collection_stops_no_list_no_collect_and_no_upkeep(world, c):
     lake = world.lake()
     filled(world, "d", lake)
@@ -459,6 +500,14 @@ def with_erasure(world, lake):
     return c, before, before + 1
 
 
+@pytest.mark.promise(
+    "A repair that leaves an erasure out carries it out again if its keys can be read, and "
+    "otherwise reports it by name, with exit code 1",
+    rule="`shard/care/mend.py` (`_erasures_in`), `ShardCheck._erase_again`",
+    also=[
+        "::test_the_keys_of_a_sound_entry_that_is_left_out_are_erased_again",
+    ],
+)
 @pytest.mark.parametrize("which", ["asked", "done", "before", "both"])
 def test_a_repair_that_leaves_an_erasure_out_erases_again_or_says_so_by_name(world, which):
     lake = world.lake()

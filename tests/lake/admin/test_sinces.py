@@ -164,6 +164,15 @@ def finishers(yard):
     }
 
 
+@pytest.mark.promise(
+    "`Lake.advance_since` moves the `since` of all its collections or of none, after any crash, "
+    "whichever process finishes it; a refusal names the first offender and moves nothing",
+    rule="an intent in the catalog, `lake/admin/sinces.py`",
+    also=[
+        "::test_a_store_that_fails_at_any_call_leaves_all_or_none_and_says_which",
+        "::test_what_cannot_be_is_refused_naming_the_first_and_nothing_moves",
+    ],
+)
 @pytest.mark.grows
 @pytest.mark.parametrize("who", some(["collect", "another call", "the next process"], 3))
 def test_a_crash_at_any_call_leaves_all_or_none_once_the_next_one_has_come(who):

@@ -96,6 +96,15 @@ def test_an_arrangement_has_what_a_snapshot_has(collection, arrange):
     assert arrangement.key_count() == 2
 
 
+@pytest.mark.promise(
+    "An arrangement that follows has the contents of one time, every update of the collection once, "
+    "and is exact from `as_of` on",
+    rule="`arrangement/follow/following.py`",
+    also=[
+        "::test_history_is_exact_from_the_time_asked_for_on",
+        "::test_what_is_looked_up_while_it_follows_is_the_contents_of_one_time",
+    ],
+)
 def test_what_comes_in_later_is_followed(collection, arrange):
     arrangement = arrange(collection)
     assert arrangement.last_time == 0 and len(arrangement) == 0
@@ -373,6 +382,14 @@ def test_a_restored_arrangement_goes_on_where_it_was_saved(lake, collection, arr
     assert again.save(tmp_path / "saved").is_new
 
 
+@pytest.mark.promise(
+    "A restored checkpoint continues from its position as long as its hold lasts; after that the "
+    "contents are loaded anew",
+    rule="`arrangement/follow/follow.py`",
+    also=[
+        "::test_a_checkpoint_whose_history_is_gone_is_loaded_anew",
+    ],
+)
 def test_history_is_kept_for_the_checkpoints_that_are_there(collection, arrange, tmp_path):
     """Both of the last two can be gone on from, whatever the live one has taken in since."""
     collection.append(at(1, 1), upper=5)
@@ -412,6 +429,14 @@ def test_a_checkpoint_whose_history_is_gone_is_loaded_anew(tmp_path, arrange):
         again.save(tmp_path / "saved")
 
 
+@pytest.mark.promise(
+    "An arrangement takes no update that is read after an erasure which its contents do not know, "
+    "and says so at each use from then on; a checkpoint from before is not restored, and is removed",
+    rule="`Tail.check_erased`, `Followed.erased`, `CheckpointDirectory.discard`",
+    also=[
+        "::test_a_checkpoint_from_before_an_erasure_is_not_used_and_is_removed",
+    ],
+)
 def test_an_arrangement_ends_with_an_erasure(collection, arrange, tmp_path):
     collection.append(at(1, 1, 2), upper=5)
     live = arrange(collection)
@@ -567,6 +592,13 @@ def test_a_fork_stays_as_it_was(collection, arrange):
 # Upserts
 
 
+@pytest.mark.promise(
+    "Upserts that look up in an arrangement have the same result as others",
+    rule="`arrangement/follow/oldrows.py`",
+    also=[
+        "::test_an_upsert_meets_what_others_write_meanwhile",
+    ],
+)
 def test_upserts_look_up_old_rows_in_an_arrangement(tmp_path, arrange):
     """The same writes, with and without it, leave the same collection; and parts are not read for it."""
     rng = random.Random(9)
@@ -615,6 +647,10 @@ def test_an_evolved_collection_no_longer_asks_a_state_of_old_columns(collection,
 WIDENED = pa.schema([SCHEMA.field("id"), ("n", pa.int32())])
 
 
+@pytest.mark.promise(
+    "Dropping a column that an arrangement shows ends it, so that no retracted row stays",
+    rule="`shard/reading/tail.py`, `outgrown`",
+)
 @pytest.mark.parametrize("kept", [{}, {"columns": ["a", "b"]}, {"columns": ["a"], "where": "b > 0"}])
 def test_a_column_that_is_dropped_ends_an_arrangement_that_has_it(lake, arrange, kept, tmp_path):
     """The rows that go would have null there, and take nothing away."""
@@ -663,6 +699,15 @@ def test_history_that_goes_without_a_follower_ends_an_arrangement(collection, ar
     assert counted(arrangement.range()) == {(1, "x"): 1}
 
 
+@pytest.mark.promise(
+    "When its lake closes, an arrangement gives up its hold and its threads, and opens neither "
+    "again; a process that ends leaves no batches",
+    rule="`Follower.give_up`, `arrangement/checkpoint/home.py`",
+    also=[
+        "::test_a_closed_arrangement_says_so_and_holds_nothing_again",
+        "::test_a_process_that_ends_without_closing_leaves_no_batches",
+    ],
+)
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_lake_that_is_closed_takes_the_hold_and_the_thread_along(tmp_path, follow):
     before = set(threading.enumerate())

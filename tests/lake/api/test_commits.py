@@ -108,6 +108,18 @@ def said(collection, **how):
     return [(one.what, one.author, one.message) for one in collection.commits(**how)]
 
 
+@pytest.mark.promise(
+    "Author and message stand in the entry of the very commit that they were given for, also if "
+    "several threads are committed together; nothing else has them",
+    rule="`CommitRequest.note`, `_noted` in `shard/engine/machine.py`",
+    also=[
+        "::test_threads_that_commit_together_keep_their_own_notes",
+        "::test_a_write_of_several_collections_tells_who_and_why_in_each",
+        "::test_notes_that_cannot_be_stored_are_refused_and_nothing_is_written",
+        "spark/source/test_format_writes.py::test_commits_have_the_author_and_message_of_the_options_or_the_application",
+        "spark/statements/test_spark_sql.py::test_a_change_has_an_author_and_a_message",
+    ],
+)
 def test_commits_tell_who_and_why(tmp_path) -> None:
     with tidelake.open(tmp_path / "lake", config=Config(merge_budget_s=0)) as lake:
         c = lake.create("c", SCHEMA, key=["id"])

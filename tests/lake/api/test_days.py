@@ -76,6 +76,10 @@ def test_every_call_takes_days(lake, rates, form):
     assert rates.advance_since(t(day(3))) == Frontier.of(NUMBER + 3)
 
 
+@pytest.mark.promise(
+    "Transactions and group writers take all forms of times that other calls take",
+    rule="`check_any`",
+)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_call_of_several_collections_takes_days(lake, rates, form):
     t, row = FORMS[form], pa.table({"id": [0], "v": ["z"]})

@@ -45,6 +45,20 @@ def counts(done):
     return done.removed, done.absent
 
 
+@pytest.mark.promise(
+    "Deletes remove the rows of their keys, or those that the condition is true for under the "
+    "newest columns, in one commit, exactly once under a number; all rows only if words say so",
+    rule="`deletion` in `lake/arguments/deletions.py`, `deleting` in `shard/writing/upsert.py`",
+    also=[
+        "::test_rows_that_a_condition_is_true_for_are_deleted",
+        "::test_a_condition_is_of_the_newest_columns_and_meets_staged_rows",
+        "::test_a_delete_of_everything_is_asked_for_in_words",
+        "::test_numbered_deletes_are_in_once",
+        "::test_transactions_delete_and_count",
+        "spark/writing/test_upsert.py::test_keys_and_rows_of_a_condition_are_deleted_and_absent_keys_counted",
+        "cli/test_cli.py::test_rows_are_deleted_by_files_of_keys_or_a_condition",
+    ],
+)
 def test_keys_are_deleted_with_all_their_rows_and_absent_ones_are_counted(c):
     done = c.delete(keys(3, 9, 1), author="ann", message="gone")
     assert (counts(done), done.upper, held(c)) == ((3, 1), F(2), {2: 1})
@@ -166,6 +180,19 @@ NOTHING = {
 }
 
 
+@pytest.mark.promise(
+    "A first write without rows leaves a collection that can be read, in Python, transactions and "
+    "Spark; rows with their own times close none if there are none",
+    rule=(
+        "`_append` in `shard/writing/upsert.py`, `_closed_without_rows` in "
+        "`lake/groups/transactions.py`, `idle_end` in `spark/writing/commit.py`"
+    ),
+    also=[
+        "::test_rows_with_their_own_times_close_none_if_there_are_none",
+        "spark/writing/test_upsert.py::test_a_first_write_without_rows_leaves_a_collection_that_can_be_read",
+        "spark/source/test_sink.py::test_an_empty_frame_closes_a_time",
+    ],
+)
 @pytest.mark.parametrize("how", list(NOTHING))
 @pytest.mark.parametrize("way", ["collection", "writer", "transaction"])
 @pytest.mark.parametrize("unit", ["counter", "ms"])

@@ -355,6 +355,11 @@ def _is_needed(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in several
 
 
+@pytest.mark.promise(
+    "Whatever a public method is given, only errors of Tidelake come out, in bounded time, and a "
+    "refused call changes no contents",
+    rule="`handle.py`",
+)
 @pytest.mark.grows
 def test_only_our_own_errors_come_out_and_a_refused_call_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -191,6 +191,14 @@ def test_the_rows_leave_the_forks_of_a_fork_that_was_dropped(drop_at):
     assert all(one.gone_ms for of in (c, g) for one in of.erasures().values())
 
 
+@pytest.mark.promise(
+    "An erasure reaches all forks that the lake has known, and theirs, whether they share parts and "
+    "whether forks between them are dropped",
+    rule="`free_fork`, `Ending.is_needed`",
+    also=[
+        "::test_a_dropped_fork_is_removed_once_no_erasure_can_go_through_it",
+    ],
+)
 @pytest.mark.parametrize("dropped", [False, True])
 def test_the_rows_leave_forks_that_share_nothing_any_more(dropped):
     site = Site(Config(inline_part_bytes=0))
@@ -334,6 +342,14 @@ def test_whatever_is_under_way_brings_nothing_back(work):
     assert between.left > 0 and n
 
 
+@pytest.mark.promise(
+    "An erasure that is killed at any call of a store is finished by maintenance, and is in "
+    "completely or not at all",
+    rule=(
+        "the collection leaves for that commit: `erase` refuses one in a group; `_stale` refuses what "
+        "was read before it came back"
+    ),
+)
 @pytest.mark.grows
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_an_erasure_that_is_killed_at_any_call_is_finished_by_maintenance(fault):
@@ -385,6 +401,15 @@ def files_with(folder, text):
     return found
 
 
+@pytest.mark.promise(
+    "No byte of erased rows is in the directory of a lake, or of its copy that was made again, once "
+    "`gone_ms` is set, though processes have it open",
+    rule="`Collector._erased`, `FramedVersionLog.truncate`",
+    also=[
+        "::test_the_bytes_leave_a_copy_as_well",
+        "::test_abandoned_uploads_from_before_are_waited_for",
+    ],
+)
 def test_no_byte_of_the_rows_is_left_once_garbage_is_old_enough(tmp_path):
     person, clock = "PERSON-SENTINEL-KEY", MovedClock()
     made = tidelake.open(tmp_path / "lake", config=SLICED)
@@ -447,6 +472,10 @@ def test_what_a_repair_has_set_aside_is_waited_for():
     assert all(one.gone_ms for one in c.erasures().values())
 
 
+@pytest.mark.promise(
+    "No reader keeps erased rows for longer than garbage is kept",
+    rule="`released` in `state/life/erasing.py`",
+)
 def test_readers_of_the_moment_end_as_they_began_or_are_told():
     site = Site(Config(inline_part_bytes=0))
     c = site.filled(6)
@@ -467,6 +496,18 @@ def test_readers_of_the_moment_end_as_they_began_or_are_told():
     assert all(one.gone_ms for one in c.erasures().values())
 
 
+@pytest.mark.promise(
+    "An erasure in a group sees all that the group has decided, and no write of the group brings "
+    "erased rows back",
+    rule=(
+        "the collection leaves for that commit: `erase` refuses one in a group; `_stale` refuses what "
+        "was read before it came back"
+    ),
+    also=[
+        "::test_no_write_of_a_group_brings_anything_back",
+        "::test_uploads_that_depend_on_contents_from_before_are_refused_in_a_group",
+    ],
+)
 def test_a_collection_in_a_group_and_its_forks_are_erased_and_are_in_the_group_again():
     site = Site()
     site.filled(6)
@@ -577,6 +618,16 @@ def staged_together(lake, given):
         together.stage("c", given[0])
 
 
+@pytest.mark.promise(
+    "No upload, batch or spill that was begun before an erasure comes in, by whichever call, "
+    "whatever it holds: `UploadExpired` says so. Tables, upserts and Spark's `write` are uploaded "
+    "again by themselves",
+    rule="`given_up` in `state/write/write.py`, `uploads-young`",
+    also=[
+        "::test_a_batch_and_a_spill_from_before_an_erasure_are_refused",
+        "spark/writing/test_write.py::test_rows_that_are_erased_while_a_write_runs_stay_away",
+    ],
+)
 @pytest.mark.parametrize("inline", [True, False])
 @pytest.mark.parametrize("made", [upserted_elsewhere, uploaded_elsewhere, replaced_elsewhere])
 def test_no_upload_from_before_an_erasure_comes_in(made, inline):

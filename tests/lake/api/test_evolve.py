@@ -71,6 +71,10 @@ def test_a_new_column_is_null_in_old_rows_wherever_it_stands(collection):
     assert collection.snapshot(0).schema == collection.update_schema
 
 
+@pytest.mark.promise(
+    "Rows that only a dropped column told apart are summed, and may cancel",
+    rule="`shard/runs/read.py`",
+)
 def test_the_rows_that_a_dropped_column_told_apart_are_added_up_or_cancel(collection):
     for time, v, diff in ((0, "a", 1), (1, "b", 2), (2, "c", -2)):
         collection.append(at(time, 1, v=v, diff=diff))
@@ -96,6 +100,13 @@ def test_a_name_that_comes_back_does_not_bring_old_values_back(collection):
     assert schema_ids(collection) == {2}
 
 
+@pytest.mark.promise(
+    "A merge writes the newest schema, also if it began under an older one",
+    rule="`Shard.version_of`, `shard/upkeep/compactor.py`",
+    also=[
+        "::test_a_merge_that_was_begun_under_an_older_schema_goes_on_under_the_newest",
+    ],
+)
 def test_a_merge_writes_the_newest_schema_also_of_a_single_run(collection):
     collection.append(at(0, *range(40)))
     collection.evolve(of(V, W))
@@ -181,6 +192,16 @@ def test_the_second_of_two_evolvers_is_checked_against_the_first(lake, collectio
         assert other.evolve(of(V, pa.field("x", pa.bool_())), drop=["w"]) == 2
 
 
+@pytest.mark.promise(
+    "A handle that was opened before a change goes on reading and writing; only the newest schema "
+    "refuses its rows. A table with a dropped column is refused",
+    rule="`Write.as_now`, `shard/writing/append.py`",
+    also=[
+        "::test_a_refusal_by_an_older_schema_is_not_believed",
+        "::test_values_of_a_name_that_came_back_are_not_written_into_the_old_column",
+        "::test_an_old_writer_and_a_new_reader_in_two_processes",
+    ],
+)
 def test_a_handle_from_before_reads_and_writes_on(lake, collection):
     old = lake.collection("c")
     collection.append(at(0, 1))
@@ -244,6 +265,13 @@ def test_what_was_never_there_is_still_missing_or_unknown(collection):
         collection.append(at(0, 1).append_column("z", pa.array([1])))
 
 
+@pytest.mark.promise(
+    "Batches and uploads that were made under an older schema can be appended later",
+    rule="`append`",
+    also=[
+        "::test_a_batch_of_a_schema_that_a_handle_has_not_seen_is_appended",
+    ],
+)
 def test_batches_and_uploads_from_before_are_appended_later(lake, collection):
     builder = collection.builder(0)
     builder.add(at(0, 1, v="built"))
@@ -276,6 +304,10 @@ def test_a_batch_of_a_schema_that_a_handle_has_not_seen_is_appended(lake, collec
     assert rows(old) == [(1, "a", 9, 1)]
 
 
+@pytest.mark.promise(
+    "A read under an older schema gives the same rows before and after merges",
+    rule="`ShardSpec.read_as`, `Projection`",
+)
 def test_the_schema_as_of_a_state_can_be_asked_for_and_read_under(collection):
     collection.append(at(0, 1, 2, v="a"))
     before = collection.state().seqno

@@ -165,6 +165,15 @@ class _Followed:
             self.upper, self.steps = step.upper, self.steps + 1
 
 
+@pytest.mark.promise(
+    "A subscriber gets the contents and then every update once, no later than the upper that closes "
+    "it, whatever is appended, merged and folded meanwhile",
+    rule="`lake/api/following.py`, `Reader.follow`",
+    also=[
+        "::test_a_subscription_is_held_from_its_contents_on",
+        "cli/test_tail_command.py",
+    ],
+)
 @pytest.mark.full
 def test_subscribers_beside_appends_merges_and_since_miss_nothing_and_get_nothing_twice():
     url = f"memory://{uuid.uuid4().hex}"

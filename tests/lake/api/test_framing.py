@@ -212,6 +212,15 @@ def filled(lake, rng):
     return made
 
 
+@pytest.mark.promise(
+    "A lazy frame of polars gives the answer that it gives on the whole contents, of the time of "
+    "the call, each time it is collected",
+    rule="`data/sql/polarsfilter.py`, `lake/api/lazyframe.py`",
+    also=[
+        "::test_a_lazy_frame_stays_at_its_time",
+        "::test_a_lazy_frame_reads_what_a_query_needs",
+    ],
+)
 @pytest.mark.grows
 @settings(max_examples=examples(100))
 @given(st.integers(0, 2**32).map(random.Random))
@@ -238,6 +247,15 @@ CONDITIONS = [
 ]
 
 
+@pytest.mark.promise(
+    "A relation of DuckDB gives the answer that it gives on the whole contents, whatever filters "
+    "DuckDB hands on, and reads no other columns",
+    rule="`data/sql/arrowfilter.py`, `lake/api/duckdbframe.py`",
+    also=[
+        "::test_a_relation_of_duckdb_reads_what_a_query_needs",
+        "::test_filters_of_arrow_that_are_known_and_some_that_are_not",
+    ],
+)
 @pytest.mark.grows
 @settings(max_examples=examples(50))
 @given(st.integers(0, 2**32).map(random.Random))
@@ -339,6 +357,10 @@ def test_filters_that_are_known_and_some_that_are_not():
         assert found(unknown) is None
 
 
+@pytest.mark.promise(
+    "`columns=[]` means no columns in every call",
+    rule="`model/selection.py`, `lake/api/tablecontents.py`",
+)
 def test_no_columns_are_no_columns_in_every_call(collection):
     none = {"columns": []}
     assert collection.snapshot(**none).to_arrow().column_names == ["_time", "_diff"]
@@ -351,6 +373,10 @@ def test_no_columns_are_no_columns_in_every_call(collection):
         collection.to_duckdb(**none)
 
 
+@pytest.mark.promise(
+    "A zone that is an offset is stored as UTC, the instant unchanged; an unknown zone is refused",
+    rule="`data/kernel/types.py`",
+)
 def test_zones_that_are_offsets_are_stored_as_utc(lake):
     at = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=5, minutes=30)))
     utc = at.astimezone(datetime.UTC)

@@ -155,6 +155,11 @@ def listed(updates, key, first, lower):
     )
 
 
+@pytest.mark.promise(
+    "The history of a key is that of a plain list of updates, in the order of time, after any "
+    "appends, folds and merges",
+    rule="`history` in `shard/reading/lookup.py`",
+)
 @settings(max_examples=examples(60))
 @given(st.data())
 def test_a_history_is_that_of_a_plain_list_after_any_appends_folds_and_merges(data):

@@ -81,6 +81,16 @@ def test_another_schema_under_a_taken_name_is_refused_naming_both(lake, collecti
     assert lake.collection("c").schema == SCHEMA
 
 
+@pytest.mark.promise(
+    "A name that was dropped or given up is used again only with `allow_recreate=True`, and then "
+    "for another shard",
+    rule="`Lake.create`, `lake/catalog/renaming.py`",
+    also=[
+        "lake/catalog/test_names.py::test_a_name_that_was_given_up_comes_back_only_if_it_is_said",
+        "lake/catalog/test_names.py::test_a_dropped_name_that_is_made_again_is_another_collection",
+        "lake/catalog/test_names.py::test_a_name_whose_drop_has_not_come_to_its_end_can_be_made_again",
+    ],
+)
 def test_a_dropped_name_is_gone_and_does_not_come_back_by_accident(lake, collection):
     lake.create("d", SCHEMA, key=["id"])
     assert lake.drop("c") is True
@@ -444,6 +454,13 @@ def test_two_handles_see_each_others_collections_and_rows(lake):
     other.close()
 
 
+@pytest.mark.promise(
+    "Names are never lost or doubled, however many processes create at once",
+    rule="`lake/catalog/catalog.py`",
+    also=[
+        "::test_two_processes_that_create_the_same_names_at_once_get_the_same_collections",
+    ],
+)
 def test_threads_that_create_at_once_lose_no_name(lake):
     failures = []
 
@@ -597,6 +614,14 @@ def test_every_error_survives_pickling(kind):
     assert str(error) and "\n" not in str(error)
 
 
+@pytest.mark.promise(
+    "Each action that a caller can take next has a class of errors; every error survives pickling",
+    rule="`errors.py`",
+    also=[
+        "::test_every_error_survives_pickling",
+        "cli/test_cli.py::test_every_kind_of_error_has_the_code_of_what_the_caller_does_next",
+    ],
+)
 def test_every_error_stands_in_the_tree_that_the_module_draws():
     for kind in ERRORS:
         assert kind.__name__ in errors.__doc__

@@ -130,6 +130,14 @@ def test_a_transaction_is_in_all_tables_or_in_none(lake):
     assert not any(failed)
 
 
+@pytest.mark.promise(
+    "Tables of a statement are of one instant: a transaction is in all of them or in none",
+    rule="`lake/api/tablereads.py`",
+    also=[
+        "::test_a_transaction_is_in_all_tables_or_in_none",
+        "::test_tables_are_of_the_time_asked_for_unless_one_names_its_own",
+    ],
+)
 def test_a_transaction_between_two_looks_is_in_neither_table(lake, monkeypatch):
     for name in ("a", "b"):
         lake.create(name, CUSTOMERS, key=["id"])
@@ -252,6 +260,10 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.promise(
+    "A text of `Lake.sql` reaches collections and nothing else",
+    rule="`lake/api/embedded.py`",
+)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_reaches_nothing_but_collections(shop, tmp_path, text):
     secret = tmp_path / "secret.csv"
@@ -277,6 +289,10 @@ def test_a_table_may_be_read_twice(shop):
     assert rows(shop.sql(text)) == [(64,)]
 
 
+@pytest.mark.promise(
+    "DuckDB reads no other column than the one named: names that it takes for one are refused with both",
+    rule="`check_names` in `data/answer/importable.py`",
+)
 def test_names_that_differ_only_in_case_are_refused_with_both(lake):
     schema = pa.schema([("id", pa.int64()), ("Code", pa.string()), ("code", pa.string()), ("Ö", pa.int64())])
     items = lake.create("items", schema.append(pa.field("ö", pa.int64())), key=["id"])
@@ -297,6 +313,14 @@ def test_names_that_differ_only_in_case_are_refused_with_both(lake):
         lake.sql("SELECT s FROM nested")
 
 
+@pytest.mark.promise(
+    "An answer of `Lake.sql` has nothing of the machine's settings, and what it spills only its "
+    "user can read",
+    rule="`lake/api/embedded.py`",
+    also=[
+        "::test_what_is_spilled_is_in_a_private_directory_that_goes",
+    ],
+)
 def test_no_setting_of_the_machine_is_in_an_answer(tmp_path):
     seen = pa.array([datetime.datetime(2024, 1, 1, 23, 30, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC"))
     with tidelake.open(tmp_path / "lake") as lake:
@@ -419,6 +443,16 @@ def random_query(rng):
     return rng.choice([text, f"WITH q AS ({text}) SELECT * FROM q", f"SELECT count(*) FROM ({text}) q"])
 
 
+@pytest.mark.promise(
+    "A statement of SQL gives the answer that it gives on whole tables, though only some columns "
+    "and parts of its tables are read",
+    rule="`data/sql/needs.py`",
+    also=[
+        "data/sql/test_sql_needs.py::test_no_filter_goes_to_the_side_that_an_outer_join_fills_with_nulls",
+        "data/sql/test_sql_needs.py::test_conditions_that_all_engines_understand_alike_are_taken",
+        "data/sql/test_sql_needs.py::test_columns_that_are_not_named_are_left_out",
+    ],
+)
 @pytest.mark.grows
 @settings(max_examples=examples(40))
 @given(st.integers(0, 2**32).map(random.Random))

@@ -167,6 +167,18 @@ ACTIONS = st.lists(
 )
 
 
+@pytest.mark.promise(
+    "A listener with `staged=True` gets every update once, as soon as it is staged or appended, and "
+    "then the frontier that closes its time, whatever is combined, drained, merged and collected "
+    "meanwhile; one that begins again at the last sealed frontier gets what was not sealed",
+    rule="`shard/reading/unsealed.py`, `minus` in `shard/runs/difference.py`",
+    also=[
+        "::test_what_was_combined_or_drained_is_not_told_again",
+        "::test_what_was_told_is_kept_until_it_is_sealed",
+        "::test_a_listener_that_begins_again_gets_what_was_not_sealed",
+        "::test_rows_of_transactions_are_told_when_they_are_decided",
+    ],
+)
 @pytest.mark.grows
 @given(actions=ACTIONS, columns=st.sampled_from([None, ["id"]]), restarts=st.booleans(), often=st.booleans())
 def test_each_update_is_told_once_whatever_becomes_of_it(actions, columns, restarts, often):

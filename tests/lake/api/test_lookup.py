@@ -46,6 +46,14 @@ def check(c, keys, as_of=None, **asked):
     assert str(c.lookup(keys, as_of).to_pylist()) == str(expected.to_pylist())
 
 
+@pytest.mark.promise(
+    "A look-up is the snapshot of its keys, for all types of keys, older schemas, rewritten times "
+    "and narrowed batches",
+    rule="`data/keys/keyset.py`, `shard/runs/scope.py`",
+    also=[
+        "::test_rows_of_older_schemas_rewritten_times_and_narrowed_batches_are_seen",
+    ],
+)
 @pytest.mark.parametrize("config", list(CONFIGS))
 @pytest.mark.parametrize("key", some(KEYS, 5), ids="-".join)
 def test_a_lookup_is_the_snapshot_of_its_keys(key, config, tmp_path):

@@ -104,6 +104,15 @@ def test_what_look_ups_have_decoded_once_over_is_unpacked(tmp_path):
     assert c.lookup(ANYWHERE) == expected
 
 
+@pytest.mark.promise(
+    "A look-up or upsert of keys that lie together reads only the row groups that hold them",
+    rule="`_meets` in `data/part/rowgroups.py`",
+    also=[
+        "lake/api/test_lookup.py::test_a_lookup_of_clustered_keys_reads_the_row_groups_that_hold_them",
+        "lake/api/test_lookup.py::test_a_lookup_between_two_row_groups_reads_none",
+        "lake/api/test_upserts.py::test_an_upsert_of_clustered_keys_reads_the_row_groups_that_hold_them",
+    ],
+)
 def test_keys_that_lie_together_read_the_row_groups_that_hold_them_however_often(tmp_path):
     c, recorder = made(tmp_path)
     together = keys(*range(1_000, 1_150))
@@ -125,6 +134,29 @@ def test_keys_that_lie_together_read_the_row_groups_that_hold_them_however_often
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
 
 
+@pytest.mark.promise(
+    "Unpacked rows equal the rows of the store, for all types of keys and older schemas; merges and "
+    "snapshots read the store; without room, or a disk, look-ups read the store; files stay within "
+    "their bound, together with those of ranges of far parts, and have no name",
+    rule="`shard/runs/partcaches.py`, `shard/runs/cache.py`, `data/part/unpacked.py`, `store/unnamed.py`",
+    also=[
+        "::test_an_old_part_is_read_under_the_new_columns",
+        "::test_merges_and_snapshots_read_the_store_and_a_merged_part_is_unpacked_at_once",
+        "::test_maintenance_unpacks_what_it_merged_only_for_look_ups_that_go_on",
+        "::test_maintenance_unpacks_nothing_for_look_ups_of_a_few_rows",
+        "::test_maintenance_does_not_read_what_it_did_not_make",
+        "::test_what_cannot_be_unpacked_does_not_fail_the_maintenance",
+        "::test_a_merged_part_takes_the_room_of_what_it_replaced",
+        "::test_a_merged_part_takes_the_room_of_its_own_collection",
+        "::test_what_does_not_fit_is_read_from_the_store_and_what_is_in_use_stays",
+        "::test_a_small_file_counts_more_than_it_has_since_a_process_maps_only_so_many",
+        "::test_small_parts_that_have_none_of_the_keys_are_kept_as_well",
+        "::test_a_disk_that_is_not_there_or_full_only_costs_time",
+        "::test_files_have_no_name",
+        "shard/runs/test_partcaches.py::test_files_of_ranges_and_unpacked_parts_share_one_bound",
+        "spark/test_arranged.py::test_upserts_that_look_up_in_workers_leave_what_others_leave",
+    ],
+)
 @pytest.mark.parametrize("key", KEYS, ids="-".join)
 def test_unpacked_rows_are_those_of_the_store(key, tmp_path):
     rng = random.Random(f"{key}")

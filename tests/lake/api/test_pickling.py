@@ -10,6 +10,11 @@ import tidelake
 from tidelake.errors import StaysHere, TidelakeError
 
 
+@pytest.mark.promise(
+    "A handle is not pickled or copied: one error says to open the lake in the worker, and no "
+    "credential travels",
+    rule="`handle.py`",
+)
 def test_no_handle_goes_to_another_process():
     with tidelake.open(f"memory://{uuid.uuid4().hex}") as lake:
         rows = lake.create("rows", {"id": "int64"}, key=["id"])

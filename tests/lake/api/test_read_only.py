@@ -51,6 +51,17 @@ READS = {
 }
 
 
+@pytest.mark.promise(
+    "A lake that is open for reading only, by request or because nothing may be written there, is "
+    "not changed by one byte, and no file is made; every write is refused with the remedy",
+    rule="`store/readonly.py`",
+    also=[
+        "::test_a_long_read_writes_nothing_also_if_a_rollup_is_due",
+        "::test_writes_are_refused_at_once_and_write_nothing",
+        "::test_on_a_read_only_mount_a_lake_is_open_for_reading_by_itself",
+        "::test_a_user_without_permission_to_write_reads_and_writes_nothing",
+    ],
+)
 def test_reads_work_and_write_nothing(place):
     before = tree(place)
     with tidelake.open(place, read_only=True) as lake:
@@ -118,6 +129,15 @@ def test_writes_are_refused_at_once_and_write_nothing(place, write):
     assert tree(place) == before
 
 
+@pytest.mark.promise(
+    "Reads of such a lake see every commit that was acknowledged before they began, or are refused; "
+    "also beside a busy writer, and where a log is damaged",
+    rule="`FramedVersionLog._seen`",
+    also=[
+        "::test_a_reader_beside_a_busy_writer_never_gets_an_older_answer",
+        "::test_damage_is_reported_and_never_an_older_answer",
+    ],
+)
 def test_each_acknowledged_commit_is_seen_at_once(place):
     with tidelake.open(place) as writer, tidelake.open(place, read_only=True) as reader:
         ours, theirs = writer.collection("c"), reader.collection("c")

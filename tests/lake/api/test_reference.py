@@ -49,6 +49,15 @@ def test_all_who_ask_get_the_same_arrangement_with_what_is_new(stored, reference
     assert hold.purpose == "arrangement of c"
 
 
+@pytest.mark.promise(
+    "A process has one arrangement for all equal references, a forked process has its own, and "
+    "where history is gone a new one is loaded",
+    rule="`lake/api/reference.py`",
+    also=[
+        "::test_each_process_has_one_of_its_own",
+        "::test_an_arrangement_whose_history_is_gone_is_made_anew",
+    ],
+)
 def test_threads_that_ask_at_once_share_one(reference):
     found, together = [], threading.Barrier(4)
 

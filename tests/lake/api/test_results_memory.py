@@ -52,6 +52,11 @@ def place(tmp_path_factory):
     return place
 
 
+@pytest.mark.promise(
+    "A large answer as a table of Arrow or a frame of polars is in memory once, as a frame of "
+    "pandas once and one column twice, with a bounded rest",
+    rule="`data/answer/rows.py`",
+)
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["arrow", "polars", "pandas"])
 def test_an_answer_is_in_memory_once(place, how):

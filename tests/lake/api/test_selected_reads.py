@@ -72,6 +72,14 @@ def check(c, rng, fields):
         assert str(part.to_pylist()) == str(expected), sql
 
 
+@pytest.mark.promise(
+    "A read with `where` and `columns` is the whole read, narrowed, through every interface, also "
+    "under older schemas",
+    rule="`shard/runs/scope.py`, `shard/runs/read.py`",
+    also=[
+        "::test_rows_of_older_schemas_are_asked_as_they_are_read",
+    ],
+)
 @pytest.mark.parametrize("seed", some(range(4), 4, full=2))
 def test_a_read_gives_the_rows_and_columns_that_are_asked_for(collection, seed, monkeypatch):
     monkeypatch.setattr(plan, "_TASK_BYTES_MIN", 1)
@@ -125,6 +133,14 @@ def test_rows_of_several_times_are_summed_before_columns_are_chosen(collection):
     assert found["k"].to_pylist() == [1, 2] and found["_diff"].to_pylist() == [2, 2]
 
 
+@pytest.mark.promise(
+    "A run is given as it is decoded only if no two of its rows have to be summed, also after its "
+    "times were rewritten",
+    rule="`_consolidated` in `shard/runs/read.py`",
+    also=[
+        "::test_rows_of_several_times_are_summed_before_columns_are_chosen",
+    ],
+)
 @pytest.mark.parametrize("columns", [None, ["k"]])
 def test_updates_that_a_rewrite_made_equal_are_summed(columns, collection):
     with collection.builder() as builder:

@@ -60,6 +60,15 @@ def check(whole, streams, n):
             seen |= keys
 
 
+@pytest.mark.promise(
+    "The streams of a split, in order, are the answer; they are of one version, share no key and "
+    "are about equal in size",
+    rule="`VersionRead.split`, `shard/runs/shares.py`",
+    also=[
+        "lake/api/test_split.py",
+        "shard/test_lease.py::test_the_streams_of_a_split_are_held_as_one_until_the_last_one_ends",
+    ],
+)
 @pytest.mark.parametrize("seed", some(range(2), 2))
 @pytest.mark.parametrize("n", some([3, 1, 50], 3))
 def test_the_streams_are_the_answer_and_share_no_key(collection, seed, n):

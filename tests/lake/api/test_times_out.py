@@ -50,6 +50,13 @@ def made(lake, unit="ms"):
     return collection
 
 
+@pytest.mark.promise(
+    "Times are int64 unless asked; as timestamps they are the same numbers, in every read",
+    rule="`data/kernel/timestamps.py`",
+    also=[
+        "data/test_timestamps.py::test_every_time_has_a_timestamp_of_the_same_number_and_nothing_is_copied",
+    ],
+)
 @pytest.mark.parametrize("read", READS)
 def test_every_read_gives_times_as_numbers_or_on_request_as_timestamps(lake, read):
     collection = made(lake)

@@ -454,6 +454,18 @@ def pair():
     return c, two, two.collection("c")
 
 
+@pytest.mark.promise(
+    "Whatever call gives or takes rows or keys means the columns that have these names when it is "
+    "made, whatever its handle has seen; a frame, and a restored arrangement, never show another "
+    "column",
+    rule=(
+        "a `Shard` has no schema to give: they are of a `Version`, and a command that writes rows or "
+        "notes keys is refused where they changed (`as_now`, `schema_id`); `ReadOptions.complete`"
+    ),
+    also=[
+        "lake/api/test_two_handles.py",
+    ],
+)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("how", ADD + UPSERT + REPLACE)
 def test_each_write_means_the_columns_of_now(pair, how, change):

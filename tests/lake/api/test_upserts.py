@@ -79,6 +79,15 @@ def lookups(request, monkeypatch):
     pa.set_cpu_count(before)
 
 
+@pytest.mark.promise(
+    "After an upsert the contents of each time are those of a dictionary, whatever the keys, parts "
+    "and ranges; after a replacement they are the rows of the table",
+    rule="`shard/writing/upsert.py`, `shard/writing/upserter.py`, `shard/runs/difference.py`",
+    also=[
+        "::test_events_at_several_times_give_the_contents_of_each_time",
+        "::test_a_replacement_leaves_exactly_the_rows_of_the_table",
+    ],
+)
 @pytest.mark.parametrize("config", list(CONFIGS))
 @pytest.mark.parametrize("key", some([2, 1], 2))
 def test_contents_after_upserts_are_those_of_a_dictionary(key, config, lookups, tmp_path):
@@ -187,6 +196,14 @@ def cut_between_keys(table, near):
     return next(i for i in range(near, len(keys)) if keys[i] != keys[i - 1])
 
 
+@pytest.mark.promise(
+    "Events are processed in ranges of keys; more events than fit into memory are refused unless "
+    "they are sorted",
+    rule="`data/keys/keyranges.py`",
+    also=[
+        "data/test_keyranges.py",
+    ],
+)
 def test_an_upserter_refuses_more_than_fits_into_memory_unless_it_is_sorted(tmp_path):
     with tidelake.open(tmp_path / "lake", config=CONFIGS["stored"]) as lake:
         c = lake.create("c", SCHEMA, key=["id"])
@@ -231,6 +248,13 @@ def test_a_key_with_more_events_than_a_range_has_rows_is_one_chain(tmp_path):
         assert contents(c) == {}
 
 
+@pytest.mark.promise(
+    "An upsert that changes nothing writes nothing once a time is closed, but a given time is closed",
+    rule="`shard/writing/upsert.py`",
+    also=[
+        "::test_a_time_that_is_given_is_closed_even_if_nothing_changes",
+    ],
+)
 def test_an_upsert_that_changes_nothing_writes_nothing(collection):
     collection.upsert(rows(1, 2))
     before = collection.state()
@@ -391,6 +415,14 @@ class Intruder(Counters):
             self.writes.pop()()
 
 
+@pytest.mark.promise(
+    "Differences are appended at the very upper that they were computed for; after a conflict the "
+    "upsert looks again, and no row is lost or doubled",
+    rule="`remade` in `shard/writing/uploads.py`",
+    also=[
+        "::test_upserts_of_several_writers_follow_each_other",
+    ],
+)
 @pytest.mark.parametrize("numbered", [False, True])
 def test_an_upsert_that_meets_another_writer_looks_again(numbered, tmp_path):
     intruder = Intruder()
@@ -432,6 +464,7 @@ def test_what_an_upsert_that_was_too_late_stored_is_deleted(tmp_path):
         assert stored <= named | {*state.garbage, *state.doomed}
 
 
+@pytest.mark.promise("A numbered upsert is in once", rule="`claimed`")
 def test_numbered_upserts_are_in_once(collection):
     writer = collection.writer("w")
     writer.upsert(rows(1, v="a"), sequence=0)

@@ -35,6 +35,16 @@ def in_threads(calls):
     return found
 
 
+@pytest.mark.promise(
+    "A named writer that threads share gets all their rows in; a number that it left out is refused "
+    "later, and a next number that another handle of its epoch took is not taken for its own",
+    rule="`lake/arguments/numbers.py`, `IdempotencyKey.fresh`",
+    also=[
+        "::test_threads_that_share_a_group_writer_write_each_number_once",
+        "::test_a_number_that_was_left_out_is_refused_later",
+        "::test_a_number_that_another_handle_of_the_epoch_took_is_not_taken_for_these_rows",
+    ],
+)
 @pytest.mark.parametrize("grouped", [False, True])
 def test_threads_that_share_a_writer_get_all_their_rows_in(lake, grouped):
     c = lake.create("c", SCHEMA, key=["id"])
@@ -66,6 +76,14 @@ def test_threads_that_share_a_group_writer_write_each_number_once(lake):
     assert {id_ for id_, _ in contents(lake.collection("c"))} == wrote
 
 
+@pytest.mark.promise(
+    "A later epoch fences the earlier one",
+    rule="`WriterFenced`",
+    also=[
+        "state/test_commands.py::test_a_later_epoch_fences_the_earlier_one",
+        "shard/test_outcomes.py::test_a_fenced_writer_that_wakes_up_late_is_refused",
+    ],
+)
 def test_of_two_processes_with_one_name_the_later_one_fences_the_earlier(tmp_path):
     url = str(tmp_path / "lake")
     with tidelake.open(url) as mine, tidelake.open(url) as theirs:
@@ -96,6 +114,11 @@ def test_a_number_that_another_handle_of_the_epoch_took_is_not_taken_for_these_r
     assert {id_ for id_, _ in contents(c) if id_} == {1, 2, 3, 4}
 
 
+@pytest.mark.promise(
+    "Other rows under a writer's last number are refused by `append`, `upsert`, `replace` and "
+    "`stage` of tables",
+    rule="`with_fingerprint`",
+)
 def test_other_rows_under_the_last_number_are_refused_by_every_call(lake):
     c = lake.create("c", SCHEMA, key=["id"])
     writer, far = c.writer("w"), 1 << 40
@@ -128,6 +151,15 @@ def test_a_number_that_was_left_out_is_refused_later(lake):
     assert c.writer("w").append(rows(1), sequence=3).already
 
 
+@pytest.mark.promise(
+    "A write under a `token` comes in once by every call of a collection and of the command line, "
+    "and a repeated one answers `already`",
+    rule="`under_token` in `lake/arguments/tokens.py`",
+    also=[
+        "::test_what_a_token_refused_can_be_written_under_it",
+        "cli/test_stage_command.py::test_a_token_writes_once_and_the_second_call_says_already",
+    ],
+)
 @pytest.mark.parametrize("grouped", [False, True])
 def test_a_write_under_a_token_is_in_once_by_every_call(lake, grouped):
     c = lake.create("c", SCHEMA, key=["id"])
@@ -161,6 +193,10 @@ def test_what_a_token_refused_can_be_written_under_it(lake):
     assert not c.append(rows(1), time=9, token="t").already and contents(c) == {(1, "x"): 1}
 
 
+@pytest.mark.promise(
+    "The number of an append is a whole number before it is stored: another type could not be read back",
+    rule="`lake/arguments/numbers.py`",
+)
 @pytest.mark.parametrize("number", [1.5, 1.0, True, "1", 2**63, -1, b"1"])
 def test_a_number_of_another_type_is_refused_and_the_collection_can_be_read(lake, number):
     writer = lake.create("c", SCHEMA, key=["id"]).writer("w")

@@ -95,6 +95,13 @@ BAD = {
 }
 
 
+@pytest.mark.promise(
+    "Bad names, frontiers, times and tables are refused with their names, and change nothing",
+    rule="`lake/arguments/names.py`, `lake/arguments/frontiers.py`, `data/ingest/updates.py`",
+    also=[
+        "lake/arguments/test_bad_input.py",
+    ],
+)
 @pytest.mark.parametrize("case", BAD)
 def test_a_table_that_does_not_fit_is_refused_and_leaves_nothing(lake, collection, case):
     collection.append(rows(7))
@@ -312,6 +319,14 @@ def test_an_as_of_below_since_names_both(lake, collection):
     assert contents(collection, 2) == {(n, "x"): 1 for n in range(3)}
 
 
+@pytest.mark.promise(
+    "A `since` that would leave no closed time to read is refused for one collection",
+    rule="`Collection.advance_since`",
+    also=[
+        "::test_two_sinces_of_tuples_that_leave_nothing_to_read_together_are_refused",
+        "shard/test_outcomes.py::test_since_leaves_a_time_to_read",
+    ],
+)
 def test_a_since_past_the_upper_is_refused_for_nothing_could_be_read(lake, collection):
     for n in range(3):
         collection.append(rows(n))

@@ -147,6 +147,14 @@ def test_what_is_finer_than_the_unit_never_hides_or_adds_an_update(visits):
     assert ids(visits.snapshot(second + half)) == [0, 1]
 
 
+@pytest.mark.promise(
+    "A read as of `now` is a read as of the last closed time; a later time is refused at once, or "
+    "waited for on request",
+    rule="`is_now`, `lake/arguments/times.py`",
+    also=[
+        "::test_a_time_in_the_future_is_refused_at_once_and_waited_for_on_request",
+    ],
+)
 def test_as_of_now_is_the_last_closed_time(visits):
     assert contents(visits) == {(n, "x"): 1 for n in range(10)}
     for rows in (visits.snapshot("now"), visits.snapshot()):

@@ -140,6 +140,14 @@ def with_what_is_given(method):
     return call
 
 
+@pytest.mark.promise(
+    "After `close` every call raises `Closed` and writes nothing",
+    rule="`lake/catalog/closeguard.py`",
+    also=[
+        "lake/api/test_lake.py::test_after_close_every_call_answers_closed_and_writes_nothing",
+        "lake/api/test_lake.py::test_a_stream_that_was_begun_may_be_read_after_close",
+    ],
+)
 def test_every_public_method_answers_closed_and_writes_nothing(lake):
     c = lake.create("c", SCHEMA, key=["id"])
     c.append(rows(1))
@@ -251,6 +259,15 @@ def thread(work):
     return started, answer
 
 
+@pytest.mark.promise(
+    "A command that began before `close` is finished and answered; answers that are given during "
+    "the close are true; readers give up their holds",
+    rule="`CloseGuard`, `LeaseRenewer.give_up`",
+    also=[
+        "::test_what_threads_are_told_beside_a_close_is_true",
+        "::test_readers_and_reads_give_up_their_holds_and_what_is_to_stay_stays",
+    ],
+)
 @pytest.mark.parametrize("error", [None, OutcomeUnknown("no reply")])
 def test_a_command_that_was_begun_is_finished_and_answered_before_the_lake_is_closed(slow, error):
     lake = opened(slow)

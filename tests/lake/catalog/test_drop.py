@@ -123,6 +123,13 @@ def test_a_drop_leaves_no_folder_behind(tmp_path):
         assert contents(lake.collection("kept")) == {(1, "x"): 1}
 
 
+@pytest.mark.promise(
+    "A held collection is dropped only by force; the refusal names the holders",
+    rule="`drop_shard`",
+    also=[
+        "::test_force_drops_what_is_held_and_its_readers_learn_it",
+    ],
+)
 def test_a_collection_that_is_held_is_not_dropped_and_the_holders_are_named(site):
     reader = site.c.reader("nightly report")
     inside.run(site.c, partial(holds.open_critical, name="billing"))
@@ -178,6 +185,15 @@ def commands_of(c):
     return told, neutral
 
 
+@pytest.mark.promise(
+    "Nothing is committed on a tombstone. An old handle brings nothing back: reads and writes raise "
+    "`CollectionDropped`; closing, maintaining and collecting do nothing",
+    rule="`Machine.run`, `vanished`",
+    also=[
+        "::test_nothing_is_committed_on_a_tombstone",
+        "::test_a_lost_reply_of_an_append_to_what_was_dropped_since_comes_to_an_end",
+    ],
+)
 @pytest.mark.parametrize("is_gone", [False, True], ids=["tombstone", "deleted"])
 @pytest.mark.parametrize("refreshed", [False, True])
 def test_each_old_handle_is_told_and_nothing_comes_back(site, is_gone, refreshed):
@@ -305,6 +321,14 @@ RESUMERS = {
 }
 
 
+@pytest.mark.promise(
+    "A drop ends with all objects and the log gone, after a crash anywhere, whichever process finishes it",
+    rule="`shard/upkeep/ending.py`, `lake/catalog/leftovers.py`",
+    also=[
+        "::test_two_droppers_at_once_both_come_to_an_end",
+        "::test_upkeep_finishes_a_drop",
+    ],
+)
 @pytest.mark.parametrize("resumer", RESUMERS)
 @pytest.mark.parametrize("n", some(range(len(CALLS)), 9, full=3), ids=lambda n: f"{n}-{CALLS[n]}")
 def test_a_drop_that_crashed_at_any_call_is_finished_by_others(n, resumer):
@@ -392,6 +416,15 @@ def test_a_collection_without_writes_stays_however_old_it_is(site):
     site.lake().collection("empty").append(rows(1))
 
 
+@pytest.mark.promise(
+    "A shard that others may know becomes a tombstone before it is deleted; a new shard with writes "
+    "is no leftover",
+    rule="`abandon`, `Ending.remove`",
+    also=[
+        "::test_a_shard_without_a_name_that_was_written_to_stays",
+        "::test_a_shard_that_was_not_dropped_is_not_removed",
+    ],
+)
 def test_a_creator_that_wakes_up_late_loses_no_row(site):
     """Its shard was taken for a lost one while it slept: it may not acknowledge anything."""
     lake = site.lake()
@@ -411,6 +444,14 @@ def test_a_creator_that_wakes_up_late_loses_no_row(site):
     assert contents(site.lake().collection("late")) == {(1, "x"): 1}
 
 
+@pytest.mark.promise(
+    "A new collection is acknowledged when its shard says that it has its name; from then on no "
+    "process takes it for a leftover",
+    rule="`publishing.confirm`",
+    also=[
+        "lake/catalog/test_fork.py::test_a_forker_that_wakes_up_late_harms_nothing_and_is_told",
+    ],
+)
 def test_a_name_that_is_given_after_a_tidier_has_looked_is_not_acknowledged(site):
     """The tidier takes the shard of a creator that slept for a lost one, by names that are old by then."""
     lake, tidier = site.lake(), site.lake()

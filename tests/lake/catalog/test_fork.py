@@ -117,6 +117,13 @@ def borrowed(c):
 # --- What a fork is ---
 
 
+@pytest.mark.promise(
+    "A fork copies nothing, and costs a few calls",
+    rule="`fork_shard`",
+    also=[
+        "::test_a_fork_costs_as_many_calls_however_large_the_collection",
+    ],
+)
 def test_a_fork_copies_nothing_and_goes_its_own_way(delta):
     lake, before = delta.lake(), delta.stored()
     fork = lake.fork("c", "fix")
@@ -150,6 +157,11 @@ def test_a_fork_at_a_time_ends_there_and_is_written_from_there_on(delta):
     delta.check_rest(c=10, fix=9)
 
 
+@pytest.mark.promise(
+    "The history of a fork or copy begins at the frontier that the owner of the source allowed, "
+    "whatever its readers hold",
+    rule="`forked`, `copied`",
+)
 def test_a_fork_and_a_copy_begin_at_what_the_owner_allowed_not_at_what_a_reader_holds(delta):
     """Readers of the source do not read them: with the first commit their history begins where it may."""
     lake = delta.lake()
@@ -311,6 +323,17 @@ def test_what_cannot_be_forked_is_refused_and_nothing_is_written(delta):
 # --- Either is dropped ---
 
 
+@pytest.mark.promise(
+    "Dropping either leaves the other whole, in any order, also of forks of forks",
+    rule=(
+        "`Ending.remove`: a tombstone keeps what its forks need; what it borrowed is returned before "
+        "its own objects and log go"
+    ),
+    also=[
+        "::test_a_dropped_fork_frees_what_was_kept_for_it",
+        "::test_forks_of_forks_are_dropped_in_any_order",
+    ],
+)
 def test_a_dropped_source_leaves_the_fork_whole_and_its_name_free(delta):
     lake = delta.lake()
     fork = lake.fork("c", "fix")
@@ -380,6 +403,13 @@ def test_a_fork_that_is_merged_lets_go_but_not_while_a_reader_needs_what_it_borr
     assert lender(fork.state()) is None and not fork_pins(delta.c.state())
 
 
+@pytest.mark.promise(
+    "Parts that are kept for a fork are deleted once the fork needs none of them",
+    rule="`ForkPins.let_go`, after each collection of the fork",
+    also=[
+        "state/test_forking.py::test_a_fork_lets_go_when_neither_it_nor_its_readers_need_a_borrowed_part",
+    ],
+)
 def test_a_large_run_is_shared_until_it_is_merged(delta):
     delta.c.merge()
     fork = delta.lake().fork("c", "fix")
@@ -450,6 +480,10 @@ WORKS = {
 CASES = [(name, n, call) for name, (work, _) in WORKS.items() for n, call in enumerate(calls_of(work))]
 
 
+@pytest.mark.promise(
+    "A crash at any call leaves both whole, without leftovers after maintenance",
+    rule="the orders in `shard/care/fork.py`, `shard/upkeep/forkpins.py`, `shard/upkeep/ending.py`",
+)
 @pytest.mark.parametrize(
     ("name", "n", "call"), some(CASES, 13, full=3), ids=lambda v: str(v).replace(" ", "-")
 )
@@ -489,6 +523,17 @@ class Sleepy:
         return self._inner.compare_and_set(*args)
 
 
+@pytest.mark.promise(
+    "A fork that was recorded and never made is settled; a forker that comes too late gets an "
+    "error, and does no harm",
+    rule=(
+        "`ForkPins.forget_uncreated`: an empty shard takes its place before the pin goes; `fork_shard` "
+        "looks for the pin after the log"
+    ),
+    also=[
+        "::test_a_fork_that_was_never_made_is_found_and_settled_by_a_repair",
+    ],
+)
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("number", some(range(1, 5), 3))
 def test_a_forker_that_wakes_up_late_harms_nothing_and_is_told(delta, number, merged):
@@ -570,6 +615,15 @@ def test_a_fork_that_was_never_made_is_found_and_settled_by_a_repair(delta):
     delta.check_rest(c=5)
 
 
+@pytest.mark.promise(
+    "Checks know shared parts; a copy of a fork owns its parts",
+    rule="`ShardCheck`, `LakeCheck`, `ShardCopy`",
+    also=[
+        "::test_a_shared_part_that_is_gone_is_found_in_both",
+        "::test_what_a_tombstone_keeps_and_has_lost_is_found",
+        "::test_a_copy_of_a_fork_owns_its_parts",
+    ],
+)
 def test_a_fork_that_its_source_does_not_know_is_found(delta):
     fork = delta.lake().fork("c", "fix")
     inside.run(delta.c, partial(forking.forget_fork, fork_id=fork.id))

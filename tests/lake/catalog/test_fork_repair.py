@@ -74,6 +74,12 @@ def loaded(lake, history):
     return domains
 
 
+@pytest.mark.promise(
+    "A bad load of real data is repaired by a fork and a swap of names",
+    also=[
+        "lake/catalog/test_fork_repair.py",
+    ],
+)
 @pytest.mark.full
 def test_a_bad_load_is_repaired_by_a_fork_a_correction_and_a_swap(tmp_path, history):
     with tidelake.open(tmp_path / "lake") as lake:

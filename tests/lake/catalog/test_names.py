@@ -109,6 +109,15 @@ def test_a_name_that_was_given_up_comes_back_only_if_it_is_said(harbour):
     assert harbour.names() == {"a": 1, "b": 2}
 
 
+@pytest.mark.promise(
+    "Several names change at once: every read of the list shows each collection under exactly one name",
+    rule="`lake/catalog/renaming.py`, `Catalog.set_all`",
+    also=[
+        "::test_names_go_round_at_once_and_one_may_be_given_up",
+        "::test_threads_that_swap_and_rename_at_once_lose_no_collection",
+        "::test_a_rename_that_cannot_be_changes_nothing",
+    ],
+)
 def test_two_names_are_swapped_by_one_write_of_the_catalog(harbour):
     lake = harbour.made(orders=1, orders_fix=2)
     lake.collection("orders")
@@ -248,6 +257,14 @@ def test_a_name_whose_drop_has_not_come_to_its_end_can_be_made_again(harbour):
     assert old not in set(harbour.stores.log.keys()) and harbour.names() == {"a": 7}
 
 
+@pytest.mark.promise(
+    "A drop frees the name of the shard that it dropped, also if it was renamed meanwhile, and no other name",
+    rule="`Catalog.unname`",
+    also=[
+        "::test_a_drop_of_what_is_renamed_beside_it_drops_that_collection_and_no_other",
+        "::test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name",
+    ],
+)
 def test_a_drop_takes_no_name_from_the_collection_that_was_made_again_beside_it(harbour):
     lake = harbour.made(a=1)
     whole = inside.catalog(lake).unname
@@ -281,6 +298,13 @@ def test_a_drop_of_what_is_renamed_beside_it_drops_that_collection_and_no_other(
 # What others know of names
 
 
+@pytest.mark.promise(
+    "Collection and fsck do not take a renamed shard for one without a name",
+    rule="`Leftovers`, `LakeCheck`",
+    also=[
+        "::test_fsck_tells_nothing_of_a_collection_that_is_renamed_and_dropped_before_its_turn",
+    ],
+)
 def test_collection_and_fsck_leave_alone_what_is_renamed_beside_them(harbour):
     lake = harbour.made(a=1, b=2)
     lake.create("empty", SCHEMA, key=["id"])
@@ -361,6 +385,16 @@ def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour
     assert target.lake().list() == [] and target.lake().fsck().clean
 
 
+@pytest.mark.promise(
+    "A name never leads to a shard whose log is gone, however late the name is given",
+    rule=(
+        "`Catalog.rule_out`: the list of names moves on between the tombstone and the end of the log; "
+        "who names looks at the list, then at the shard"
+    ),
+    also=[
+        "lake/catalog/test_drop.py::test_a_creator_that_wakes_up_late_loses_no_row",
+    ],
+)
 def test_a_name_that_is_given_while_its_shard_is_being_removed_leads_to_nothing_at_no_time(harbour):
     """Removing a shard without a name finds a name that it got since, and refuses one that comes."""
     lake, target = harbour.made(a=1), Harbour()
@@ -400,6 +434,13 @@ def fill(lake, count):
     assert catalog.set_all(catalog.read(), {f"n{n:06}": uuid.uuid4().hex for n in range(count)})
 
 
+@pytest.mark.promise(
+    "Opening, creating, dropping and renaming cost as much among 10,000 names as among few",
+    rule="`Catalog.look`, `Catalog._merge`",
+    also=[
+        "::test_creating_and_dropping_costs_as_much_among_10000_names_as_among_few",
+    ],
+)
 @pytest.mark.parametrize("count", [0, 100, 10_000])
 def test_opening_by_name_costs_as_much_among_10000_names_as_among_few(harbour, count):
     lake = harbour.made(n000050x=1)

@@ -72,6 +72,14 @@ def maintain(site, times=3):
         site.later(60)
 
 
+@pytest.mark.promise(
+    "All processes use the same ages: those of the state that a command changes, or that is read",
+    rule="`tidelake.state.core.agreed`, `doom`, `raise_floor`, `young` in `shard/engine/lease.py`",
+    also=[
+        "::test_a_process_that_was_open_before_a_change_collects_by_the_new_settings",
+        "state/test_agreed.py::test_collectors_go_by_the_state_that_they_change",
+    ],
+)
 def test_an_upload_may_take_as_long_as_the_lake_says_in_every_process(site, c):
     """The usual day is over; the process that maintains has never heard of the other one's settings."""
     assert site.lake().settings(upload_age_s=timedelta(days=30)).upload_age_s == 30 * DAY_S
@@ -134,6 +142,10 @@ def test_readers_of_any_process_are_held_for_as_long_as_the_lake_says(site, c):
         reader.snapshot(0)
 
 
+@pytest.mark.promise(
+    "A process whose `Config` contradicts the settings of the lake is refused",
+    rule="`check_agreed`",
+)
 def test_settings_of_one_process_that_are_the_lakes_are_refused_with_the_remedy(site, c):
     for name in ("lease_s", "garbage_age_s", "upload_age_s"):
         with pytest.raises(UsageError, match=rf"{name}=7 is not this lake's.*lake.settings\({name}=7\)"):
@@ -186,6 +198,15 @@ def test_a_backup_goes_by_the_settings_of_the_lake_that_it_is_in(site, c):
     assert other.lake().collection("again").state().agreed.upload_age_ms == 6_000
 
 
+@pytest.mark.promise(
+    "A change reaches every shard, after a crash anywhere, also the shards that are made meanwhile",
+    rule="`Agreeing.finish`, `Shards.agree`",
+    also=[
+        "::test_a_collection_that_was_made_while_settings_were_changed_has_them",
+        "::test_what_cannot_be_told_is_said_and_told_later",
+        "::test_collections_that_come_later_and_groups_go_by_them_too",
+    ],
+)
 def test_a_change_that_a_crash_left_half_told_is_finished_by_the_next_process():
     """A crash at every call: the change is made or not. If made, maintenance or opening tells each one."""
     made = set()

@@ -139,6 +139,15 @@ OTHERS = {
 }
 
 
+@pytest.mark.promise(
+    "An upsert or a replacement in a transaction is computed from the very contents that the "
+    "transaction meets, and for its time",
+    rule="`Share.latest`; `decide` refuses what was made of other contents, and it is worked out again",
+    also=[
+        "::test_what_is_worked_out_for_one_time_is_not_let_in_at_another",
+        "::test_after_a_crash_at_any_call_all_of_it_is_seen_or_nothing",
+    ],
+)
 @pytest.mark.parametrize(
     ("kind", "other"), some([(kind, other) for kind in ("upsert", "replace") for other in OTHERS], 2)
 )

@@ -48,6 +48,15 @@ def built(lake, name, table, upper):
     return builder.finish(F(upper))
 
 
+@pytest.mark.promise(
+    "A transaction writes each collection in an interval of its own, iff the upper of each is the "
+    "one asked for; otherwise nothing is in, and nothing stays staged; other collections are not "
+    "closed",
+    rule="`Share.lower`, `Share.seal`; `_is_refused`",
+    also=[
+        "lake/groups/test_given_intervals.py",
+    ],
+)
 def test_each_collection_is_written_in_its_own_interval_and_the_others_are_not_closed(lake):
     lake.join(NAMES)
     lake.collection("a").append(at([1], [1]), upper=2)

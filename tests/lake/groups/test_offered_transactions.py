@@ -74,6 +74,16 @@ def contents(lake, name):
     return sorted(map(str, lake.collection(name).snapshot(100, staged=True).read_all().to_pylist()))
 
 
+@pytest.mark.promise(
+    "Batches and uploads that are given to a transaction come in once or not at all, together with "
+    "the rest; after a refusal they may be offered again",
+    rule="`park`, `withdraw` (`kept`)",
+    also=[
+        "::test_a_refusal_gives_them_back_and_they_come_in_later_wherever_they_are_offered",
+        "::test_after_a_crash_at_any_call_the_same_offers_come_in_once",
+        "::test_what_is_taken_from_a_transaction_that_waits_is_not_let_in_by_it",
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", ["table", "upload"])
 def test_each_kind_comes_in_as_its_rows_would(places, kind, other):

@@ -159,6 +159,15 @@ def told(call, *args, **kwargs):
         return type(error), str(error)
 
 
+@pytest.mark.promise(
+    "All calls work in a group as for a collection alone, with the same answers, errors and "
+    "contents; so do tokens, numbers and epochs of writers, also across joining and leaving",
+    rule="`shard/writing/committing.py`; `plan` works a write out alone and in a group",
+    also=[
+        "::test_writers_go_on_whatever_their_collection_joins_or_leaves",
+        "::test_a_fenced_writer_gets_nothing_in",
+    ],
+)
 @pytest.mark.parametrize("name", WRITES)
 def test_what_works_alone_works_in_a_group_with_the_same_answers(lake, name):
     """The answers, the errors, the upper, and what is there then, staged or closed."""
@@ -253,6 +262,19 @@ RACES = {
 }
 
 
+@pytest.mark.promise(
+    "A single write of a collection in a group comes in once or not at all, whatever other writers, "
+    "crashes and leaves come between",
+    rule=(
+        "`decide`: one compare-and-set of the group says what the write depended on, its number and "
+        "that it is in"
+    ),
+    also=[
+        "::test_after_a_crash_at_any_call_a_number_comes_in_once",
+        "::test_whatever_the_store_fails_a_number_that_is_repeated_comes_in_once",
+        "::test_an_upload_that_is_offered_again_after_a_failure_is_in_once",
+    ],
+)
 @pytest.mark.parametrize("name", RACES)
 @pytest.mark.parametrize("other", ["transaction", "append", "leave", "leave and come back", "expire", "tidy"])
 def test_what_is_written_comes_in_once_if_others_come_between(places, lake, monkeypatch, name, other):
@@ -298,6 +320,11 @@ def test_a_conflict_names_the_upper_of_the_collection(lake, monkeypatch):
         a.stage(at([5], [1]))
 
 
+@pytest.mark.promise(
+    "A write that depends on contents is refused if rows were let in since, also rows that were "
+    "staged before",
+    rule="`ShardState.let_in`, `ShardState.latest`",
+)
 def test_what_was_let_in_since_an_upsert_was_worked_out_is_a_conflict(lake):
     """It was staged before, and decided after: only the group knows when."""
     a = lake.collection("a")
@@ -322,6 +349,13 @@ def test_what_was_let_in_since_an_upsert_was_worked_out_is_a_conflict(lake):
     assert totals(lake, 5, "a") == [71]
 
 
+@pytest.mark.promise(
+    "Uploads and batches that met a conflict may be offered again, and come in once",
+    rule="`park`, `apply_decided` (`taken`)",
+    also=[
+        "::test_a_batch_that_met_a_conflict_is_given_up_with_its_parts",
+    ],
+)
 def test_uploads_and_batches_that_met_a_conflict_are_offered_again_and_taken_once(places, lake):
     a = lake.collection("a")
     found, batch = uploads(a, at([3], [5])), built(a, at([3, 7], [5, 5]), 9)
@@ -540,6 +574,15 @@ def test_an_upload_that_is_offered_again_after_a_failure_is_in_once(fault):
 # --- what is bounded
 
 
+@pytest.mark.promise(
+    "Refused transactions leave nothing in their group; maintenance of its collections clears the "
+    "decisions and the log of a group",
+    rule="`refuse`, `Groups.maintain`",
+    also=[
+        "::test_maintenance_of_a_collection_clears_its_group_and_the_log_of_that_stays_short",
+        "::test_decisions_of_single_writes_do_not_pile_up",
+    ],
+)
 def test_refused_transactions_leave_nothing_in_the_group(lake):
     lake.seal({"a": 5, "b": 5})
     size = len(encode_state(lake.collection("a").group()))
@@ -574,6 +617,14 @@ def test_a_handle_from_before_its_collection_joined_lets_history_go(lake):
     assert stale.advance_since(3) == F(3)
 
 
+@pytest.mark.promise(
+    "A seal of several collections returns the upper of each; collections that cannot be in one "
+    "group are refused before any joins",
+    rule="`Committed.uppers`, `Groups.of`",
+    also=[
+        "::test_collections_that_cannot_be_in_one_group_are_told_before_anything_joins",
+    ],
+)
 def test_a_seal_of_several_answers_with_what_is_sealed(lake):
     done = lake.seal({"a": 5, "b": 7})
     assert (done.upper, done.uppers, done.already) == (F(5), {"a": F(5), "b": F(7)}, False)

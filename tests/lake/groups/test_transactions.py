@@ -87,6 +87,14 @@ def test_an_idle_collection_of_the_group_is_closed_without_a_write_of_its_own(pl
     assert lake.collection("c").state().seqno == before
 
 
+@pytest.mark.promise(
+    "A transaction over k collections costs k + 1 log writes, a read of one in a group two store "
+    "calls, an idle one no write",
+    also=[
+        "::test_a_read_of_a_collection_in_a_group_costs_two_store_calls",
+        "::test_an_idle_collection_of_the_group_is_closed_without_a_write_of_its_own",
+    ],
+)
 @pytest.mark.parametrize("names", ["a", "ab", "abc"])
 def test_a_transaction_costs_a_log_write_for_each_collection_and_one_that_decides(places, lake, names):
     lake.write({name: rows(1) for name in "abc"})
@@ -184,6 +192,10 @@ def test_without_a_time_what_is_decided_is_read_as_staged_and_what_awaits_a_deci
         assert totals(lake, None, "a", staged=True) == [14]
 
 
+@pytest.mark.promise(
+    "A seal of several collections of which one would go back seals none, and says which",
+    rule="`seal_back` in `state/group/deciding.py`",
+)
 def test_a_seal_of_several_of_which_one_would_go_back_seals_none(places, lake):
     lake.seal({"a": 9, "b": 9})
     for seals in ({"a": 5, "b": 9}, {"a": 12, "b": 8}, {"c": 3, "b": 8}):
@@ -222,6 +234,14 @@ def test_what_was_closed_before_a_collection_joined_stays_closed(lake):
 # --- conflicts
 
 
+@pytest.mark.promise(
+    "A retried commit stores nothing twice, after a conflict and after an unknown outcome",
+    rule="`Attempt`",
+    also=[
+        "::test_a_conflict_in_the_second_collection_stores_the_first_ones_rows_once",
+        "::test_whatever_the_store_fails_at_a_commit_that_is_repeated_comes_in_once",
+    ],
+)
 def test_a_conflict_is_tried_again_without_another_upload(places):
     lake = places.banks("a", "b")
     lake.write({"a": rows(0, v=0), "b": rows(0, v=0)})
@@ -256,6 +276,14 @@ def test_a_conflict_in_the_second_collection_stores_the_first_ones_rows_once(lak
     assert totals(lake, 10, "ab") == [3, -3]
 
 
+@pytest.mark.promise(
+    "The contents at a closed time never change, also at times that the collection closed alone "
+    "before it joined",
+    rule="`Share.floor`: the group is told a collection's own upper as of after it joined",
+    also=[
+        "::test_what_was_closed_before_a_collection_joined_stays_closed",
+    ],
+)
 def test_rows_never_move_back_below_what_their_collection_closed_alone(lake):
     lake.collection("b").append(at([99], [1]))
     txn = lake.transaction(time=200)
@@ -325,6 +353,11 @@ def given_up(places):
     lake.collect()
 
 
+@pytest.mark.promise(
+    "After an unknown outcome a commit or an abort says what is certain, or that the outcome can no "
+    "longer be known",
+    rule="`Attempt`",
+)
 @pytest.mark.full
 @pytest.mark.parametrize("then", ["commit", "abort"])
 @pytest.mark.parametrize("meanwhile", [gone, left_by_both, given_up])
@@ -383,6 +416,13 @@ def leave_all(lake):
     lake.collect()
 
 
+@pytest.mark.promise(
+    "A late join does not restore a membership that is over, whether the group still exists or not",
+    rule="`join` (`seen`), `Groups._join`",
+    also=[
+        "state/test_transaction_commands.py::test_a_late_join_does_not_bring_an_earlier_stay_back",
+    ],
+)
 @pytest.mark.parametrize("number", some(range(1, 26, 2), 7, full=3))
 def test_who_joins_late_does_not_bring_a_stay_back_that_is_over(number):
     for later in range(12):
@@ -405,6 +445,10 @@ def test_who_joins_late_does_not_bring_a_stay_back_that_is_over(number):
             break
 
 
+@pytest.mark.promise(
+    "A damaged collection of the group fails no transaction of the other collections",
+    rule="`Groups.tidy_beside`",
+)
 def test_a_collection_of_the_group_that_is_damaged_fails_no_transaction_of_the_others(places, lake):
     lake.write({name: rows(0, v=0) for name in "abc"})
     log, id_ = places.stores.log, lake.collection("c").id
@@ -427,6 +471,13 @@ def test_a_block_that_raises_stores_nothing(places, lake):
     assert places.counts["log.compare_and_set"] == places.counts["blob.put"] == 0
 
 
+@pytest.mark.promise(
+    "Staged rows of crashed transactions are given up first in the group, then in their collections",
+    rule="`expire`, `withdraw`; `expired-never-goes-back`",
+    also=[
+        "::test_one_that_is_young_is_begun_anew_when_an_old_one_is_given_up",
+    ],
+)
 def test_a_transaction_that_takes_too_long_is_given_up(places):
     lake = places.banks("a", "b")
     txn = lake.transaction(time=5)
@@ -536,6 +587,13 @@ def test_a_token_comes_in_once(lake):
     assert totals(lake, 0, "a") == [2]
 
 
+@pytest.mark.promise(
+    "A token comes in once, also if two processes have begun with it, and after its collection left",
+    rule="`answer_of_record`; `apply_decided(leave=...)`",
+    also=[
+        "::test_a_token_is_known_after_its_collection_left_and_joined_others",
+    ],
+)
 def test_a_token_that_two_have_begun_comes_in_once_and_nothing_is_left(places):
     lake = places.banks("a", "b")
     first, second = (lake.transaction(token="x") for _ in range(2))
@@ -570,6 +628,17 @@ def test_a_collection_that_left_is_written_to_alone_and_has_all_that_was_decided
     assert uppers(lake, "ab") == [F(6), F(6)]
 
 
+@pytest.mark.promise(
+    "A collection that leaves and comes back is another member: nothing begun before it left is decided",
+    rule=(
+        "`Membership.admitted`; `member-upper-never-goes-back`, `members-numbered`, "
+        "`members-leave-first`, `members-leave-for-good`, `left-behind-nothing`"
+    ),
+    also=[
+        "::test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back",
+        "::test_maintenance_never_forgets_a_collection_that_joins_beside_it",
+    ],
+)
 def test_what_was_begun_before_a_collection_left_and_came_back_is_begun_anew(lake):
     lake.write({"a": rows(0, v=0), "b": rows(0, v=0)})
     txn = lake.transaction()
@@ -597,6 +666,14 @@ def test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back(lake)
     assert totals(lake, 8, "ab") == [3, -3]
 
 
+@pytest.mark.promise(
+    "Other processes finish a leave that ended half-way; a collection that joined a group that is "
+    "gone is not lost",
+    rule="`Groups._left`, `Groups._freed`",
+    also=[
+        "::test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written",
+    ],
+)
 def test_a_leave_that_ended_half_way_is_finished_by_the_next_writer(lake):
     lake.write({"a": rows(1, v=1), "b": rows(1, v=-1)})
     a = inside.shard(lake.collection("a"))
@@ -620,6 +697,10 @@ def test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written(place
     assert totals(other, 1, "ab") == [2, 1]
 
 
+@pytest.mark.promise(
+    "A lost log of a group is reported where something awaits its decision",
+    rule="`Shard.version`",
+)
 def test_a_group_whose_log_is_lost_is_told_of_when_something_awaits_it(lake):
     lake.write({"a": rows(1), "b": rows(1)})
     inside.stores(lake).log.delete(lake.collection("a").state().group)
@@ -809,6 +890,15 @@ ACTS = {
 }
 
 
+@pytest.mark.promise(
+    "A read at a time sees all of a transaction or nothing; a decided transaction is never lost, an "
+    "undecided one is never seen",
+    rule="`seen_through`; `decided-once`, `members-decide`",
+    also=[
+        "state/test_transaction_commands.py::Transactions",
+        "kills/test_bank_kills.py",
+    ],
+)
 @pytest.mark.grows
 @pytest.mark.parametrize("act", some(ACTS, 6))
 def test_after_a_crash_at_any_call_all_is_seen_or_nothing_and_others_go_on(act):

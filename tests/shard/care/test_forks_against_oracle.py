@@ -22,6 +22,16 @@ from tiers import examples
 EAGER = [replace(config, garbage_age_s=0.0, inline_part_bytes=0) for config in CONFIGS]
 
 
+@pytest.mark.promise(
+    "A fork answers as its source did, up to the time of the fork, whatever happens later to the "
+    "source and to forks of the fork",
+    rule="`forked`; a cut batch was folded no further than `since`, and the time lies at it or after it",
+    also=[
+        "shard/care/test_forks_against_oracle.py",
+        "state/test_forking.py::test_a_cut_spine_keeps_all_rules_and_can_be_written_on",
+        "lake/catalog/test_fork.py::test_a_fork_at_a_time_ends_there_and_is_written_from_there_on",
+    ],
+)
 class Forks:
     """Rules for a machine that has one collection, `c`, and the `oracle` of it."""
 

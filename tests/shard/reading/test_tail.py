@@ -91,6 +91,13 @@ def ends(tail, start, limits):
     return found
 
 
+@pytest.mark.promise(
+    "A step has no more updates and times than its limits allow, or one time",
+    rule="`state/core/backlog.py`; times are counted where parts do not tell",
+    also=[
+        "::test_counted_times_fill_steps_as_far_as_they_may",
+    ],
+)
 @given(st.integers(0, 10**6), st.none() | st.integers(1, 30), st.none() | st.integers(1, 9))
 def test_no_step_takes_more_than_its_limits_or_one_time(seed, rows_max, times_max):
     rng, limits = Random(seed), Limits(rows_max, times_max)
@@ -153,6 +160,11 @@ def test_stretches_without_updates_are_no_steps_of_their_own():
     assert tail.step(found[-1], ALL) == found[-1], "there is nothing to read"
 
 
+@pytest.mark.promise(
+    "The steps of a tail tile the times, and a step that is read again has the same rows, in "
+    "whichever process",
+    rule="`shard/reading/tail.py`, a durable lease",
+)
 @pytest.mark.parametrize("seed", some(range(4), 4))
 def test_steps_give_every_update_once_and_the_same_again_whatever_is_merged(running, seed):
     rng, place = Random(seed), Kept()
@@ -227,6 +239,15 @@ def behind(place, **options):
     return lake, c, tail, start
 
 
+@pytest.mark.promise(
+    "A durable lease keeps history for its length after the last renewal; an owner that comes back "
+    "later is refused",
+    rule="`shard/reading/durable.py`",
+    also=[
+        "::test_who_comes_back_after_history_is_gone_is_refused",
+        "::test_a_tail_that_runs_shows_signs_of_life_and_lets_go_what_is_done",
+    ],
+)
 def test_a_tail_that_is_left_keeps_history_until_its_hold_expires():
     place = Kept()
     _, c, tail, start = behind(place)
@@ -346,6 +367,13 @@ def test_a_step_that_takes_long_pins_what_it_reads(running):
         list(run_task(plan.tasks[0]))
 
 
+@pytest.mark.promise(
+    "A waiting tail reads the log once a poll interval; a step costs at most one scan, and no write",
+    rule="`Tail.step`, `Tail.plan`",
+    also=[
+        "::test_a_step_of_a_backlog_costs_one_scan_at_most_and_no_write",
+    ],
+)
 def test_an_idle_tail_looks_at_the_log_once_a_poll_interval_and_writes_nothing():
     place = Kept()
     lake, c = place.made(appends=2)
@@ -440,6 +468,14 @@ def test_times_are_counted_under_the_schema_that_is_read_under():
     assert tail.step(start, Limits(rows=2)) == Frontier.of(102)
 
 
+@pytest.mark.promise(
+    "A tail under a given schema ends when one of its columns is dropped, so that a retraction "
+    "always equals the row that it retracts",
+    rule="`shard/reading/tail.py`, `outgrown`",
+    also=[
+        "spark/source/test_offsets.py::test_columns_that_do_not_fit_a_running_query_are_refused",
+    ],
+)
 @pytest.mark.parametrize("shown", [{}, {"columns": ["id", "n"]}, {"columns": ["id"], "where": "n > 0"}])
 def test_a_column_that_is_dropped_ends_a_tail_that_shows_it(shown):
     """The rows that go would have null there, and take nothing away."""

@@ -61,6 +61,14 @@ class Watch:
         self._check(*given)
 
 
+@pytest.mark.promise(
+    "A run that is read alone is decoded in as many threads as Arrow may use, at most eight, in "
+    "order, no further ahead of its reader; damage ends the read",
+    rule="`_direct` in `shard/runs/read.py`, `read_part` in `data/part/scan.py`",
+    also=[
+        "shard/runs/test_decoders.py",
+    ],
+)
 @pytest.mark.usefixtures("cpus")
 @pytest.mark.parametrize(("cpus_", "at_once"), [(1, 1), (2, 2), (4, 4), (8, 8), (50, 8)])
 def test_as_many_row_groups_are_decoded_at_once_as_arrow_may_use_processors(

@@ -158,6 +158,10 @@ def test_a_damaged_footer_is_found_when_it_is_planned(tmp_path: Path) -> None:
         c.distributed.plan(AsOf(0), 1, as_stored=True)
 
 
+@pytest.mark.promise(
+    "Parts that are read as they are stored, together with the tasks, are the snapshot",
+    rule="`shard/runs/stored.py`",
+)
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(

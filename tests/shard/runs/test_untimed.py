@@ -43,6 +43,17 @@ def decoded(c: tidelake.Collection, monkeypatch: pytest.MonkeyPatch, read_) -> t
         return read_().read_all(), set().union(*asked)
 
 
+@pytest.mark.promise(
+    "Rows are decoded without their times only if they all have one that the query asks for, and "
+    "none is cut away",
+    rule="`_keeps_all` in `shard/runs/read.py`",
+    also=[
+        "::test_updates_keep_their_own_times",
+        "::test_rows_outside_the_bounds_of_their_batch_are_dropped_by_their_times",
+        "::test_rows_that_are_taken_away_are_judged_by_their_times",
+        "::test_a_run_that_the_query_does_not_ask_for_is_not_taken_for_the_answer",
+    ],
+)
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("time", [5, 7])
 def test_the_rows_of_one_time_are_read_without_it(

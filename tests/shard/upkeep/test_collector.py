@@ -55,6 +55,15 @@ def leak(c, value=-1):
 # What goes
 
 
+@pytest.mark.promise(
+    "3",
+    rule="`Collector.run`",
+    also=[
+        "::test_uploads_that_were_not_appended_go_when_they_are_old_enough",
+        "::test_the_log_is_truncated_to_the_oldest_rollup_that_is_left",
+        "lake/catalog/test_drop.py::test_objects_whose_shard_has_no_log_go_when_they_are_old_enough",
+    ],
+)
 def test_after_maintenance_of_an_idle_shard_only_what_the_state_names_is_left():
     world = World(40)
     parts_before = {name for name in world.stored() if names.uploaded_at(name) is not None}
@@ -78,6 +87,7 @@ def test_garbage_that_is_younger_than_the_age_stays():
     assert world.c.collect().blobs >= 10
 
 
+@pytest.mark.promise("4", rule="`raise_floor`")
 def test_maintenance_of_an_idle_shard_comes_to_rest_and_writes_nothing_more():
     world = World(30)
     leak(world.c)
@@ -119,6 +129,10 @@ def test_the_log_is_truncated_to_the_oldest_rollup_that_is_left():
     world.check_readable()
 
 
+@pytest.mark.promise(
+    "A reader keeps parts, but neither the log nor rollups",
+    rule="`_left` in `state/core/edits.py`",
+)
 def test_a_reader_keeps_parts_and_not_the_log():
     world = World(5)
     with world.process().reader("slow") as reader:
@@ -159,6 +173,13 @@ def test_many_blobs_take_several_commits(monkeypatch):
 # What stays
 
 
+@pytest.mark.promise(
+    "A slow reader keeps its parts, and no others",
+    rule="`free`",
+    also=[
+        "::test_a_state_that_has_lost_a_part_is_never_pinned",
+    ],
+)
 def test_a_slow_reader_keeps_what_it_reads_and_other_garbage_goes():
     world = World(5)
     open_hold(world.c)
@@ -207,6 +228,7 @@ def test_uploads_that_were_not_appended_go_when_they_are_old_enough():
     world.check_readable()
 
 
+@pytest.mark.promise("An upload that is appended while the floor rises stays", rule="`Collector._leaked`")
 def test_an_upload_that_comes_in_between_the_listing_and_the_floor_stays():
     world = World(3)
     slow = world.process()
@@ -240,6 +262,14 @@ def swept(world):
     return c
 
 
+@pytest.mark.promise(
+    "Collection 2: writers, mergers and rollups that come late",
+    rule="`too_late`, `add_rollup`, `floor-never-goes-back`",
+    also=[
+        "::test_a_stalled_merger_resurrects_nothing",
+        "::test_a_stalled_writer_of_rollups_adds_nothing_old",
+    ],
+)
 def test_a_stalled_writer_resurrects_nothing_and_uploads_again():
     world = World(3)
     slow = world.process()
@@ -253,6 +283,13 @@ def test_a_stalled_writer_resurrects_nothing_and_uploads_again():
     assert all(blobs.get(name) for name in named(world.c.state()))
 
 
+@pytest.mark.promise(
+    "An upload that was given up is certainly not in",
+    rule="`NOT_IN`",
+    also=[
+        "::test_what_workers_uploaded_long_ago_is_refused_clearly",
+    ],
+)
 def test_an_upload_that_is_given_up_leaves_the_number_of_a_writer_usable():
     world = World(3)
     slow = world.process()
@@ -296,6 +333,13 @@ def test_a_stalled_merger_resurrects_nothing():
     world.check_clean()
 
 
+@pytest.mark.promise(
+    "Collection 1: the recorded parts of a merge under way, and a rollup that is about to be added, stay",
+    rule="`_unnamed`, `_may_still_be_added` in `shard/upkeep/collector.py`",
+    also=[
+        "::test_a_rollup_that_is_about_to_be_added_stays",
+    ],
+)
 def test_what_a_merge_that_is_under_way_has_recorded_stays():
     config = replace(
         CONFIG, part_target_bytes=4096, row_group_rows=8, merge_chunk_rows=16, merge_claim_rows=0
@@ -397,6 +441,16 @@ def store_calls_of_a_collection():
 CALLS = store_calls_of_a_collection()
 
 
+@pytest.mark.promise(
+    "Collection 1: a crash at any call of the store; failures of deletions",
+    rule="`Collector`",
+    also=[
+        "::test_what_cannot_be_deleted_is_doomed_for_the_next_run",
+        "::test_a_blob_that_cannot_be_deleted_does_not_keep_the_others",
+        "shard/upkeep/test_far_collector.py::test_an_object_that_cannot_be_deleted_does_not_keep_the_others",
+        "shard/upkeep/test_far_collector.py::test_after_a_lost_reply_all_are_deleted_again",
+    ],
+)
 @pytest.mark.parametrize("at", some(range(len(CALLS)), 8, full=2), ids=lambda n: f"{n}-{CALLS[n]}")
 def test_a_crash_at_any_call_loses_nothing_and_another_process_finishes(at):
     world = messy()
@@ -446,6 +500,13 @@ def test_a_blob_that_cannot_be_deleted_does_not_keep_the_others():
     assert world.c.collect().blobs == 1 and not world.c.state().doomed
 
 
+@pytest.mark.promise(
+    "Collection 1: a collector that stalls; several at once",
+    rule="doomed never goes back (`doomed-once`)",
+    also=[
+        "::test_several_collectors_at_once_do_no_harm",
+    ],
+)
 def test_a_stalled_collector_destroys_nothing():
     """It has read what is doomed and stalls; others collect, append and merge, for days."""
     world = World(8)
@@ -542,6 +603,13 @@ def test_appends_collect_a_little_if_no_other_process_does():
     world.check_readable()
 
 
+@pytest.mark.promise(
+    "The cost of an append does not grow with the amount of garbage",
+    rule="`beside_append`",
+    also=[
+        "::test_appends_collect_a_little_if_no_other_process_does",
+    ],
+)
 def test_an_append_looks_for_garbage_now_and_then_only():
     world = World(100)
     world.c.merge()
@@ -582,6 +650,13 @@ def replaced(world, times=1):
         world.c.collect()
 
 
+@pytest.mark.promise(
+    "Opening and refreshing start over when a collection deletes what they read",
+    rule="`History.open`",
+    also=[
+        "::test_a_handle_that_slept_across_a_truncation_opens_anew",
+    ],
+)
 @pytest.mark.parametrize(("operation", "number"), [("get", 1), ("newer", 1)])
 @pytest.mark.parametrize("rollups", [0, 1])
 def test_opening_while_others_collect_starts_over(operation, number, rollups):
@@ -619,6 +694,13 @@ def test_a_rollup_that_is_really_lost_is_reported():
         world.process()
 
 
+@pytest.mark.promise(
+    "A hole in the log and a lost rollup are reported",
+    rule="`History.open`",
+    also=[
+        "::test_a_rollup_that_is_really_lost_is_reported",
+    ],
+)
 def test_a_log_with_a_hole_is_reported():
     world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
     world.place.stores.log.truncate(world.id, 2)
@@ -741,6 +823,10 @@ class Histories(World):
         self.check_readable()
 
 
+@pytest.mark.promise(
+    "Collection 1, 2: on random histories with pins, crashes, leaks and stale handles",
+    rule="`doom`, `pins-keep-parts`, `garbage-stays`, `garbage-is-not-named`",
+)
 @settings(max_examples=examples(60))
 @given(st.lists(STEPS, max_size=25))
 def test_whatever_happens_pinned_states_stay_readable_and_at_last_everything_else_is_gone(steps):

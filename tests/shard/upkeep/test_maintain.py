@@ -129,6 +129,14 @@ def test_a_large_merge_is_cut_into_chunks():
     assert CHUNKS >= 5 and PARTS >= CHUNKS
 
 
+@pytest.mark.promise(
+    "Maintenance 5: a killed worker loses a key range",
+    rule="`record_chunk`",
+    also=[
+        "::test_merges_that_a_crash_lost_are_found_again_in_the_state",
+        "shard/upkeep/test_maintain_kill.py::test_writers_and_maintainers_that_are_killed_lose_and_double_nothing",
+    ],
+)
 @pytest.mark.parametrize("done", range(CHUNKS))
 def test_a_merge_that_was_killed_goes_on_where_it_stood(done):
     place = Place()
@@ -405,6 +413,13 @@ def test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind(confi
 # Lost replies
 
 
+@pytest.mark.promise(
+    "Parts of a refused result are deleted only when no state can name them",
+    rule="`shard/upkeep/compactor.py`",
+    also=[
+        "::test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind",
+    ],
+)
 @pytest.mark.parametrize("config", [SIMPLE, CHUNKED], ids=["one chunk", "chunks"])
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 @pytest.mark.parametrize("silent", [False, True])
@@ -671,6 +686,13 @@ def test_an_overflow_keeps_neither_appends_nor_other_merges_from_going_on():
 # Backpressure
 
 
+@pytest.mark.promise(
+    "6",
+    rule="`admit`",
+    also=[
+        "::test_runs_stay_bounded_beside_claims_of_the_dead",
+    ],
+)
 def test_a_writer_that_outruns_merging_merges_first_and_says_so():
     place = Place()
     config = Config(inline_part_bytes=0, merge_budget_s=0, runs_max=4)
@@ -760,6 +782,13 @@ def test_an_append_that_cannot_wait_for_its_merge_is_not_in_and_leaves_no_part(f
     assert c.append(rows(n)).already is False
 
 
+@pytest.mark.promise(
+    "A merge that fails beside an append does not fail the append",
+    rule="`tend`",
+    also=[
+        "::test_a_store_that_fails_a_merge_after_an_append_does_not_even_warn",
+    ],
+)
 def test_a_merge_that_fails_after_an_append_only_warns():
     place = Place()
     config = Config(inline_part_bytes=0, merge_inputs_min=2)
@@ -887,6 +916,14 @@ def test_upkeep_collects_an_idle_collection_when_its_garbage_has_grown_old():
     assert (c.state().seqno, upkeep.failures) == (at_rest, 0)
 
 
+@pytest.mark.promise(
+    "Maintenance 4: upkeep looks at a collection at rest once a minute at least, and in the next "
+    "round if its own process wrote",
+    rule="`_Left.looked`",
+    also=[
+        "::test_upkeep_forgets_what_it_knew_of_a_collection_whose_name_is_another_ones_now",
+    ],
+)
 def test_upkeep_looks_seldom_at_idle_collections_and_sees_what_its_own_process_writes():
     place = Place()
     c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
@@ -949,6 +986,11 @@ def test_upkeep_forgets_what_it_knew_of_a_collection_whose_name_is_another_ones_
     assert (unmerged(new.state()), upkeep.failures) == (0, 0)
 
 
+@pytest.mark.promise(
+    "Maintenance 4: upkeep of a lake maintains the collection that a name leads to now, also after "
+    "names were exchanged",
+    rule="`Upkeep._look`",
+)
 def test_upkeep_follows_the_names_when_collections_are_renamed():
     place = Place()
     c, _ = collection_of(place, SIMPLE)
@@ -1100,6 +1142,13 @@ def test_upkeep_ends_when_what_it_tells_closes_the_lake():
     assert upkeep.failures == 0
 
 
+@pytest.mark.promise(
+    "Appends do a large merge one key range at a time, and continue what a dead process left",
+    rule="`within_budget`",
+    also=[
+        "::test_appends_go_on_with_a_large_merge_that_another_process_left_behind",
+    ],
+)
 def test_appends_merge_something_large_one_chunk_at_a_time():
     place = Place()
     collection_of(place, SIMPLE, each=1000)
@@ -1117,6 +1166,7 @@ def test_appends_merge_something_large_one_chunk_at_a_time():
     assert ids(c) == dict.fromkeys(range(4080), 1)
 
 
+@pytest.mark.promise("Maintenance 1: all but one update in eight in one run", rule="`has_tail`")
 def test_a_large_shard_at_rest_has_nearly_all_updates_in_one_run():
     place = Place()
     c = place.lake(config=Config(merge_whole_rows=0, **QUIET)).create("c", SCHEMA, key=["id"])

@@ -3,6 +3,7 @@
 import uuid
 
 import hypothesis.strategies as st
+import pytest
 import test_against_oracle
 from hypothesis import settings
 from hypothesis.stateful import initialize, invariant, rule
@@ -59,6 +60,14 @@ def runs_of(members):
     return sum(len(member.batch.runs) for member in members)
 
 
+@pytest.mark.promise(
+    "1 to 5, on random histories of int and tuple times, with crashes, expiring claims and two runners",
+    rule="`shard/upkeep/maintain.py`, `state/spine/merging.py`, `state/spine/space.py`",
+    also=[
+        "shard/upkeep/test_maintain_properties.py",
+        "state/test_spine_properties.py",
+    ],
+)
 class Maintained:
     """Rules of maintenance, for a machine of `test_against_oracle`."""
 

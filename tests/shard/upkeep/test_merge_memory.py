@@ -94,6 +94,13 @@ def merged(tmp_path, *, runs, input_mib, bound_mib, width):
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 
 
+@pytest.mark.promise(
+    "7",
+    rule="`data/kernel/merge.py`, `merge_memory_bytes`",
+    also=[
+        "::test_a_merge_of_ten_times_the_bound_stays_near_it",
+    ],
+)
 @pytest.mark.full
 @needs_proc
 def test_a_merge_of_three_times_the_bound_stays_near_it(tmp_path):

@@ -67,6 +67,15 @@ USES = {
 LATER = USES | {"rewrite_times": lambda c, b: b.rewrite_times(Frontier.of(1), Frontier.of(10))}
 
 
+@pytest.mark.promise(
+    "A batch is used once; after a refusal its owner still has it, after an unknown outcome it "
+    "counts as used",
+    rule="`shard/writing/batch.py`, `shard/writing/batches.py`",
+    also=[
+        "::test_after_a_refusal_the_batches_are_the_callers_as_before",
+        "::test_after_an_unknown_outcome_a_batch_counts_as_used",
+    ],
+)
 @pytest.mark.parametrize("use", USES)
 def test_a_batch_is_used_once(use):
     place, c = made()
@@ -241,6 +250,14 @@ def test_batches_of_different_rewrites_go_into_one_append():
     assert times(c, 10) == sorted((n, t) for n in range(10) for t in {max(n, 3), max(n, 7), n})
 
 
+@pytest.mark.promise(
+    "Each condition of a rewrite and of narrowing is checked",
+    rule="`shard/writing/batch.py`, `state/write/narrowing.py`",
+    also=[
+        "::test_widening_is_refused_with_both_intervals",
+        "::test_a_rewritten_batch_keeps_its_upper_and_raises_its_lower_to_the_rewrite",
+    ],
+)
 def test_each_condition_of_a_rewrite_is_checked_in_order():
     _, pair = made(time="tuple(2)")
     batch = built(pair, pairs((1, 1)), lower=[(0, 0)], upper=[(9, 9)])
@@ -410,6 +427,14 @@ def test_what_is_no_batch_of_this_shard_or_given_twice_is_refused():
     assert len(ids(c)) == 500
 
 
+@pytest.mark.promise(
+    "Of several copies of one batch only one is appended, also when its parts were merged away and deleted",
+    rule="`shard/writing/batches.py`",
+    also=[
+        "::test_copies_of_a_batch_whose_parts_are_merged_away_are_still_refused",
+        "::test_a_copy_is_refused_if_the_other_one_comes_in_while_it_looks",
+    ],
+)
 def test_copies_of_the_same_bytes_are_appended_once():
     _, c = made()
     data = built(c, spread(), upper=[]).to_bytes()
@@ -471,6 +496,13 @@ def test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_a_stalled_proces
     assert {*copy.part_names} <= world.stored()
 
 
+@pytest.mark.promise(
+    "A copy that is refused, deleted or narrowed takes no part from another copy",
+    rule="`shard/writing/batch.py`, `shard/writing/batches.py`",
+    also=[
+        "::test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_a_stalled_process",
+    ],
+)
 def test_a_copy_that_was_refused_deletes_nothing_that_the_other_one_appended():
     world = World()
     data = built(world.c, many(0, time=1)).to_bytes()
@@ -642,6 +674,13 @@ def test_inline_parts_are_read_by_key_range_rewritten_truncated_and_merged():
     assert all(part.inline is None for item in c.state().spine for part in item.batch.parts())
 
 
+@pytest.mark.promise(
+    "Inline parts stay below their total; an append that would reach it makes room first, or is stored",
+    rule="`make_room`, `InlineFull`",
+    also=[
+        "::test_what_is_inline_and_larger_than_the_total_is_stored",
+    ],
+)
 def test_inline_parts_that_reach_the_total_are_merged_into_stored_ones_first():
     place, c = made(Config(inline_total_bytes=8_000, merge_budget_s=0))
     most, flushes, before = 0, 0, 0

@@ -366,6 +366,10 @@ def build_or_fail(c):
         return None
 
 
+@pytest.mark.promise(
+    "A builder that is refused, closed or failed leaves nothing in the store",
+    rule="`shard/writing/ledger.py`",
+)
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 @pytest.mark.parametrize("operation", ["blob.put", "blob.open", "blob.read"])
 @pytest.mark.parametrize("runs_max", some([1, 8], 2))
@@ -575,6 +579,10 @@ def grown(tmp_path, target, size, order):
     return added, held, growth
 
 
+@pytest.mark.promise(
+    "The memory of a builder does not grow with its input",
+    rule="`shard/writing/builder.py`",
+)
 @pytest.mark.full
 @pytest.mark.parametrize("order", ["sorted", "unsorted"])
 @pytest.mark.parametrize(

@@ -100,6 +100,16 @@ def test_a_batch_has_its_own_bounds():
     batch.delete()
 
 
+@pytest.mark.promise(
+    "When several writers write the same data, each update comes in once, however each writer cuts "
+    "the data; a late writer learns that its data is in, and a gap is refused",
+    rule="`UpTo` in `state/write/write.py`, `append_batch`",
+    also=[
+        "::test_who_loses_a_race_writes_what_is_left",
+        "::test_a_batch_after_a_gap_is_refused_and_stays_its_owners",
+        "::test_what_lies_before_the_open_times_by_its_rewritten_times_is_left_out",
+    ],
+)
 def test_however_each_writer_cuts_the_data_it_is_in_once(rng):
     for _ in range(examples(40)):
         world = World()
@@ -119,6 +129,13 @@ def test_however_each_writer_cuts_the_data_it_is_in_once(rng):
         assert times(world.process(), 10) == ALL
 
 
+@pytest.mark.promise(
+    "After a closed lake refused a batch, its owner still has it",
+    rule="`shard/writing/batches.py`",
+    also=[
+        "::test_a_closed_lake_says_so_at_the_commit_and_the_batch_is_its_owners",
+    ],
+)
 @pytest.mark.parametrize("append", ["append", "append_batches"])
 def test_a_batch_that_a_closed_lake_refuses_is_its_owners_as_before(append):
     place = Place()
@@ -147,6 +164,10 @@ def test_a_closed_lake_says_so_at_the_commit_and_the_batch_is_its_owners():
     assert times(world.process(), 10) == ALL
 
 
+@pytest.mark.promise(
+    "Times are only ever moved forward: `advance=True` leaves them where an earlier rewrite has put them",
+    rule="`append_uploaded`",
+)
 def test_advance_keeps_times_where_an_earlier_rewrite_put_them():
     """Parts of times 1 to 9, rewritten to 7, and appended from 3 on: nothing is at 3."""
     world = World()
@@ -158,6 +179,11 @@ def test_advance_keeps_times_where_an_earlier_rewrite_put_them():
     assert times(world.c, 20) == sorted([*expected, (100, 0)])
 
 
+@pytest.mark.promise(
+    "Opening retries while collectors delete what it reads; it reports damage only if the newest "
+    "rollup is missing",
+    rule="`History.open`",
+)
 def test_an_opening_outlasts_any_number_of_collectors():
     """Each time it has read which rollup is the newest, another one is, and that one is gone."""
     world = World(appends=3)

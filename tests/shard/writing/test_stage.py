@@ -136,6 +136,14 @@ def test_a_staged_row_is_taken_back_by_its_opposite():
     assert contents(c) == []
 
 
+@pytest.mark.promise(
+    "A call with a closed time is refused as a whole, and the error names the first closed time; "
+    "nothing is stored",
+    rule="`staging.place`, `check_times`",
+    also=[
+        "::test_a_time_that_is_closed_between_the_look_and_the_commit_refuses_the_call_and_deletes_its_parts",
+    ],
+)
 def test_a_closed_time_refuses_the_whole_call_and_names_the_first():
     place = Place()
     c = made(place)
@@ -188,6 +196,13 @@ def test_nothing_is_kept_of_no_rows():
     assert c.stage(at([])) is False and c.state() == before
 
 
+@pytest.mark.promise(
+    "A seal never goes back; times without updates cost no part; batches wholly below it are not read",
+    rule="`staging.closing`",
+    also=[
+        "state/test_staging_properties.py::test_batches_wholly_below_a_seal_come_into_the_spine_with_it",
+    ],
+)
 def test_a_seal_never_goes_back_and_empty_times_cost_no_part():
     place = Place()
     c = made(place)
@@ -203,6 +218,14 @@ def test_a_seal_never_goes_back_and_empty_times_cost_no_part():
 # --- Between a seal and its drain ---
 
 
+@pytest.mark.promise(
+    "Reads are exact between a seal and its drain, while others drain, merge and collect",
+    rule="`ShardState.batches`",
+    also=[
+        "::test_a_read_goes_on_while_others_drain_merge_and_collect",
+        "shard/test_against_oracle.py",
+    ],
+)
 @pytest.mark.parametrize("as_of", [0, 1, 2, 3, 4])
 def test_reads_between_a_seal_and_its_drain_are_exact(as_of):
     c = waiting(Place())
@@ -251,6 +274,13 @@ def test_a_read_goes_on_while_others_drain_merge_and_collect():
     reader.close()
 
 
+@pytest.mark.promise(
+    "Parts stay while they are staged, and afterwards while a pin needs them",
+    rule="`Staged.added`",
+    also=[
+        "state/test_staging_properties.py::test_a_part_that_moves_into_the_spine_keeps_the_seqno_since_which_it_is_read",
+    ],
+)
 def test_parts_are_kept_while_they_are_staged_and_while_a_pin_reads_them_after_a_drain():
     place = Kept()
     lake, c = place.made(appends=1)
@@ -271,6 +301,13 @@ def test_parts_are_kept_while_they_are_staged_and_while_a_pin_reads_them_after_a
     assert staged in place.collect(c)
 
 
+@pytest.mark.promise(
+    "One of two drainers wins, and the other leaves nothing behind",
+    rule="`staging.drain`",
+    also=[
+        "state/test_staging_properties.py::test_a_drain_of_batches_that_are_gone_changes_nothing",
+    ],
+)
 def test_two_drainers_at_once_leave_one_result():
     place = Place()
     c = waiting(place)
@@ -403,6 +440,10 @@ def test_a_batch_that_is_damaged_keeps_no_merge_of_others_waiting():
 # --- Faults ---
 
 
+@pytest.mark.promise(
+    "The next maintenance finishes what a crash at any call left",
+    rule="`shard/upkeep/drainer.py`",
+)
 @pytest.mark.parametrize("act", some(["seal", "stage", "drain"], 3))
 def test_a_crash_at_any_call_loses_and_doubles_nothing_and_the_next_maintenance_finishes(act):
     for call in range(100):
@@ -562,6 +603,14 @@ def cost_of(lake, act):
     return {name: count for name, count in cost.items() if count}
 
 
+@pytest.mark.promise(
+    "A stage conflicts with no other write; it costs one commit and one upload",
+    rule="`OpenTimes` in `state/write/write.py`",
+    also=[
+        "::test_two_threads_stage_while_a_third_seals_and_a_fourth_drains",
+        "benchmarks/test_bench_staging.py::test_a_stage_uploads_once_and_alone_it_commits_once",
+    ],
+)
 def test_a_stage_costs_one_scan_one_put_and_one_log_write():
     place = Place()
     lake = place.lake(config=QUIET)
@@ -588,6 +637,13 @@ def test_a_tiny_stage_puts_nothing_and_a_token_costs_one_scan_and_one_log_write_
     assert contents(c, 3, staged=True) == [(3, "x", 2)]
 
 
+@pytest.mark.promise(
+    "A token or a number stages once, across crashes, seals and drains",
+    rule="`answer_of_record`",
+    also=[
+        "::test_a_stage_whose_reply_was_lost_is_in_once",
+    ],
+)
 def test_a_token_lasts_over_processes_seals_and_drains():
     place = Place()
     c = made(place)
@@ -601,6 +657,14 @@ def test_a_token_lasts_over_processes_seals_and_drains():
             c.stage(at([9]), token=token)
 
 
+@pytest.mark.promise(
+    "Backpressure bounds the staged runs, and each row is rewritten only a few times",
+    rule="`Drainer.make_room`, `admit`",
+    also=[
+        "::test_appends_that_pile_up_beside_what_is_not_drained_drain_it",
+        "::test_inline_parts_that_fill_the_state_are_stored",
+    ],
+)
 def test_a_stager_that_outruns_all_others_brings_staged_batches_together():
     config = Config(runs_max=8, inline_part_bytes=0, merge_budget_s=0)
     place = Place()
@@ -633,6 +697,19 @@ def test_appends_that_pile_up_beside_what_is_not_drained_drain_it():
 # --- Writes that depend on contents ---
 
 
+@pytest.mark.promise(
+    "An upsert or replacement sees everything that is staged for its times, at each of them, also "
+    "while it runs; uploads that cannot are refused",
+    rule="`resolve_among` in `data/ingest/upsert.py`, `staging.unseen`",
+    also=[
+        "::test_an_upsert_looks_again_if_more_is_staged_for_its_times_meanwhile",
+        "::test_events_of_several_times_meet_what_is_staged_at_each_of_them",
+        "::test_events_of_several_times_look_again_if_more_is_staged_between_them_meanwhile",
+        "data/test_upsert_events.py::test_events_meet_the_rows_that_come_and_go_between_them",
+        "lake/api/test_upserts.py::test_events_of_one_time_meet_what_is_staged_for_it_wherever_the_time_stands",
+        "lake/api/test_upserts.py::test_uploads_of_several_times_around_what_is_staged_are_refused_with_the_remedy",
+    ],
+)
 def test_an_upsert_sees_what_is_staged_up_to_its_time():
     c = made(Place())
     c.append(rows(1, v="old"))
@@ -741,6 +818,10 @@ def test_a_reader_pins_what_was_staged_when_it_looked():
         assert reader.snapshot().read_all()["id"].to_pylist() == [0]
 
 
+@pytest.mark.promise(
+    "A reader sees the staged updates of one state, until it goes on to another state",
+    rule="`Reader._knowing`",
+)
 def test_a_reader_that_reads_what_is_staged_twice_gets_the_same():
     place = Place()
     c = made(place, config=Config())

@@ -72,6 +72,20 @@ def upload(world, first=500):
     return uploaded(world.c, many(first, time=time, count=20))
 
 
+@pytest.mark.promise(
+    "An upload is taken once, stored or inline, by the collection that it was made for: offering it "
+    "again, as an append or a stage, raises `AlreadyTaken`, which says where it is, also after it "
+    "was merged, collected or written again, until it is refused for its age",
+    rule="`state/core/partnames.py`, `part-named-once`, `uploads-taken-once`, `uploads-young`",
+    also=[
+        "::test_an_upload_that_was_staged_is_not_taken_again",
+        "::test_a_repeated_upload_does_not_lock_the_collection_up",
+        "::test_an_inline_upload_for_which_there_was_no_room_is_known_by_its_name",
+        "::test_a_fork_takes_no_upload_of_its_origin",
+        "shard/test_outcomes.py::test_uploads_given_twice_are_refused",
+        "shard/writing/test_batches.py::test_uploads_of_another_shard_or_of_nothing",
+    ],
+)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("again", ["append_uploaded", "append_by_writer"])
@@ -148,6 +162,11 @@ def test_a_copy_of_a_batch_is_refused_after_its_parts_are_gone():
     assert ids(world.process()) == {1: 1, 100: 1}
 
 
+@pytest.mark.promise(
+    "The names kept for that are those of the uploads of about one and a half `upload_age_s`; an "
+    "append of a table adds none",
+    rule="`raise_floor` in `state/life/collecting.py`",
+)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_was_taken_is_forgotten_when_an_upload_may_not_come_in_any_more(form):
     """Until then it is refused as known, and from then on for its age."""
@@ -189,6 +208,10 @@ def append_ten(c):
         c.append(rows(100 + n))
 
 
+@pytest.mark.promise(
+    "A state that breaks a rule is never written as a rollup: the collection opens from the rollup before",
+    rule="`History.write_rollup`",
+)
 def test_a_state_that_breaks_a_rule_is_never_stored_whole(monkeypatch):
     """So the collection opens as before, from the rollup that is there."""
     world = World(config=INLINE)

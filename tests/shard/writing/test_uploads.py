@@ -57,6 +57,16 @@ def never(_answer):
     return False
 
 
+@pytest.mark.promise(
+    "After a commit was tried, only a refusal by the state deletes uploaded parts; a failing "
+    "deletion never hides the answer",
+    rule="`shard/writing/uploads.py`",
+    also=[
+        "shard/writing/test_uploads.py",
+        "shard/test_outcomes.py::test_any_error_after_the_commit_keeps_the_parts",
+        "shard/test_outcomes.py::test_a_tidying_that_fails_does_not_take_the_place_of_the_answer",
+    ],
+)
 def test_what_was_not_offered_goes():
     bench = Bench()
     assert bench.stored == 1

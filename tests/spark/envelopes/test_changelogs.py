@@ -50,6 +50,14 @@ FEED_SCHEMA = "id bigint, v string, _change_type string, _commit_version bigint,
 TOLD = {((1, "a"), 3): 1, ((2, "Zürich"), 3): 1, ((1, "a"), 4): -1, ((1, None), 4): 1, ((2, "Zürich"), 6): -1}
 
 
+@pytest.mark.promise(
+    "Changelogs of Delta, Paimon and Hudi, and rows of files of DMS, become the updates that they "
+    "tell; an unknown word is refused",
+    rule="`spark/envelopes/opcolumn.py`, `spark/envelopes/hudi.py`",
+    also=[
+        "spark/envelopes/test_changelogs.py",
+    ],
+)
 def test_a_feed_of_delta_is_told_by_its_versions(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     write(c, rows(spark, *FEED[:4], schema=FEED_SCHEMA), "delta")

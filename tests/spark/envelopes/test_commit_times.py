@@ -176,6 +176,16 @@ def check(stream: Stream, truth: dict[int, set[Row]], replay: tuple[list[int], l
         assert time in times and time < stream.closed
 
 
+@pytest.mark.promise(
+    "All events of a transaction have one time, and the times of transactions never go back, "
+    "however a feed is divided into lines, files and micro-batches",
+    rule="`timeline` in `cdc/times/timeline.py`",
+    also=[
+        "::test_micro_batches_of_any_size_give_the_same_times",
+        "::test_clocks_are_those_of_the_commits_and_never_go_back",
+        "::test_a_clock_that_goes_back_gives_the_time_of_the_transaction_before",
+    ],
+)
 def test_a_capture_of_concurrent_transactions_is_the_truth(events: Lines, truth: dict[int, set[Row]]) -> None:
     stream = Stream()
     stream.take([events])
@@ -219,6 +229,14 @@ def test_events_one_by_one(events: Lines, sizes: list[int], start: int) -> None:
     assert (stream.closed, stream.held) == (whole.closed, whole.held)
 
 
+@pytest.mark.promise(
+    "An event that a connector delivers again is ignored, and another log of the source is not "
+    "taken for it: it is refused",
+    rule="`Timeline.again`, `Timeline.split`",
+    also=[
+        "::test_another_log_of_the_source_is_refused_and_not_taken_for_a_repetition",
+    ],
+)
 @pytest.mark.parametrize("clock", [None, "ts_ms", "ts_us"])
 def test_what_a_connector_delivers_again_is_ignored(events: Lines, clock: str | None) -> None:
     once, again = Stream(clock), Stream(clock)
@@ -394,6 +412,15 @@ def test_a_transaction_of_mysql_is_one_time_and_is_held_until_the_next() -> None
     assert stream.closed == (1 << 32) + 300
 
 
+@pytest.mark.promise(
+    "A transaction is held back until it is known to be whole; a time that is closed has whole "
+    "transactions only",
+    rule="`Timeline.held`, `Timeline.upper`",
+    also=[
+        "::test_a_transaction_of_mysql_is_one_time_and_is_held_until_the_next",
+        "::test_several_streams_are_whole_up_to_where_the_slowest_is",
+    ],
+)
 @pytest.mark.parametrize(
     ("connector", "field", "values"),
     [
@@ -507,6 +534,11 @@ def test_statements_have_positions_but_for_those_of_a_first_copy() -> None:
     assert placed(statement("sqlserver", commit_lsn="00000027:00000ac0:0002"))[0][1] == ROWS
 
 
+@pytest.mark.promise(
+    "A first copy that a connector begins again is refused, since rows that were deleted in between "
+    "would stay",
+    rule="`_check_one_copy` in `cdc/times/timeline.py`",
+)
 @pytest.mark.parametrize("clock", [None, "ts_ms", "ts_us"])
 def test_a_first_copy_that_begins_again_is_refused(clock: str | None) -> None:
     def clocks(at: int) -> dict[str, int]:

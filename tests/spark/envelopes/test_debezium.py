@@ -137,6 +137,13 @@ def test_time_from_another_place() -> None:
     assert parse(event(after=row()), parser=parser).rows.column("_time").to_pylist() == [1]
 
 
+@pytest.mark.promise(
+    "No JSON value becomes a null, a rounded number, or a number read from a string by chance",
+    rule="`data/json/values.py`",
+    also=[
+        "data/json/test_json_values.py",
+    ],
+)
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -284,6 +291,14 @@ def sourced(**source: int) -> dict[str, Any]:
     return {"op": "c", "before": None, "after": {"id": 1}, "source": source, "ts_ms": 1}
 
 
+@pytest.mark.promise(
+    "A position in a log is never taken for the time of a clock, nor are seconds in a field that "
+    "the caller did not name",
+    rule="`Debezium.time_of`, `earliest` of `ChangeParser`",
+    also=[
+        "::test_seconds_in_a_field_that_was_not_named_are_refused_and_taken_where_it_is_named",
+    ],
+)
 @pytest.mark.parametrize(
     ("unit", "time"),
     [("counter", 77), ("ms", NOW_MS), ("us", 1000 * NOW_MS + 5)],

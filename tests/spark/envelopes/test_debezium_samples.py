@@ -76,6 +76,15 @@ def lines(name: str) -> list[bytes]:
     return (SAMPLES / f"{name}.jsonl").read_bytes().splitlines()
 
 
+@pytest.mark.promise(
+    "Change events of every form (schema on and off, texts and columns, whole old rows and keys "
+    "only, changed keys, tombstones, nulls, nested, decimals) tell the same history",
+    rule="`cdc/parse/parser.py`, `spark/envelopes/storing.py`, `cdc/parse/structcolumns.py`",
+    also=[
+        "spark/envelopes/test_debezium_samples.py",
+        "spark/envelopes/test_debezium_real_data.py",
+    ],
+)
 @pytest.mark.parametrize("name", ["schema_off", "schema_on"])
 @pytest.mark.parametrize("together", [True, False])
 def test_samples_are_read(name: str, together: bool) -> None:

@@ -86,6 +86,15 @@ def test_the_names_of_keys_are_found_whatever_their_values_are() -> None:
     assert len(key_names(many)[1]) == 3, "keys of one form are looked at once"
 
 
+@pytest.mark.promise(
+    "Two tables are never taken for one, whatever characters their names have",
+    rule="`cdc/core/tablename.py`",
+    also=[
+        "::test_tables_of_a_tool_whose_names_have_dots_are_not_one",
+        "::test_a_name_that_cannot_be_read_is_refused",
+        "spark/writing/test_table_targets.py::test_tables_whose_names_have_dots_are_not_one",
+    ],
+)
 @settings(max_examples=examples(200))
 @given(st.lists(st.tuples(NAMES, NAMES, NAMES), max_size=9))
 def test_no_two_tables_have_one_text(names: list[tuple[str, str, str]]) -> None:
@@ -177,6 +186,10 @@ def test_a_key_that_a_tool_tells_is_compared() -> None:
     assert rows(dialect(DmsDialect), dms).events == 0, "of which table it is nobody knows"
 
 
+@pytest.mark.promise(
+    "Documents of MongoDB are read with their types, exactly or not at all",
+    rule="`cdc/debezium/extendedjson.py`",
+)
 def test_documents_of_mongodb_are_texts() -> None:
     schema = pa.schema(
         [
@@ -220,6 +233,14 @@ def test_documents_of_mongodb_are_texts() -> None:
         parse(parser, ({"id": "no text"}, event("d", None)))
 
 
+@pytest.mark.promise(
+    "Rows that are copied again are not doubled: old rows are looked up, or the copy is refused",
+    rule="`REPEATS`, `copies_again`",
+    also=[
+        "spark/envelopes/test_commit_times.py::test_rows_that_are_copied_among_others_have_the_times_of_these",
+        "spark/jobs/test_ingest_tables.py::test_tables_that_are_copied_again_are_not_doubled",
+    ],
+)
 @pytest.mark.parametrize("more", ["", "x" * 50])
 def test_a_row_of_an_incremental_snapshot_is_not_doubled(more: str) -> None:
     again = event("r", {"id": 1, "v": more}, snapshot="incremental")

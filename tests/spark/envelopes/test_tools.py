@@ -202,6 +202,16 @@ def updates(parsed: Parsed) -> Counter[Any]:
     return Counter({at: diff for at, diff in found.items() if diff})
 
 
+@pytest.mark.promise(
+    "Messages of Maxwell, Canal and DMS tell the history that was replayed, with changed keys, "
+    "nulls and several rows a message; a message with a bad row is refused or rejected whole",
+    rule="`cdc/dialects/dialect.py`",
+    also=[
+        "::test_a_history_is_told_by_canal_also_by_messages_of_several_rows",
+        "::test_a_history_is_told_by_dms_with_complete_before_images",
+        "::test_a_message_is_rejected_with_all_of_its_rows",
+    ],
+)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_history_is_told_by_maxwell(seed: int, tmp_path: Path) -> None:
     steps = some_history(seed)
@@ -481,6 +491,16 @@ def test_counts_in_texts_are_read_as_encodings_say(tmp_path: Path) -> None:
     assert row["at"] == pa.scalar(1_790_000_000_123_000, pa.timestamp("us")).as_py()
 
 
+@pytest.mark.promise(
+    "An error about a message or a row of another tool has the words and options of that tool, and "
+    "shows what it sent; an `op` that Hudi does not have is refused, also if Debezium has it",
+    rule="`Terms` in `cdc/core/ops.py`, `spark/envelopes/hudi.py`",
+    also=[
+        "::test_options_that_an_envelope_refuses_are_not_offered",
+        "spark/envelopes/test_changelogs.py::test_an_op_that_hudi_does_not_have_is_refused_though_debezium_has_it",
+        "spark/envelopes/test_changelogs.py::test_an_error_about_a_row_of_hudi_has_hudis_words",
+    ],
+)
 @pytest.mark.parametrize(
     ("envelope", "good", "bad", "reason"),
     [

@@ -102,6 +102,13 @@ def test_a_second_run_takes_only_what_is_new(folder: Folder) -> None:
     assert folder.state() == {(1, "a"): 1, (2, "b"): 1}
 
 
+@pytest.mark.promise(
+    "A batch of change files is in exactly once, also if the driver dies between commit and checkpoint",
+    rule="writer record (query id, epoch, batch id)",
+    also=[
+        "spark/test_kill.py::test_killed_at_the_append",
+    ],
+)
 def test_a_batch_that_was_committed_but_not_checkpointed_is_not_written_twice(folder: Folder) -> None:
     folder.put(create(1, "a", 3))
     folder.run()
@@ -116,6 +123,7 @@ def test_a_batch_that_was_committed_but_not_checkpointed_is_not_written_twice(fo
     assert folder.state() == {(1, "a"): 1, (2, "b"): 1}
 
 
+@pytest.mark.promise("A lost checkpoint is refused, or taken over on request", rule="`open_writer`")
 def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(folder: Folder) -> None:
     folder.put(create(1, "a", 3))
     folder.run()
@@ -133,6 +141,7 @@ def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(folder: Folder) -> N
     assert len(folder.state()) == 3
 
 
+@pytest.mark.promise("An older ingest of the same name is fenced", rule="`WriterFenced`")
 def test_a_fenced_ingest_stops(folder: Folder) -> None:
     folder.put(create(1, "a", 3))
     folder.put(create(2, "b", 4))
@@ -148,6 +157,13 @@ def test_a_fenced_ingest_stops(folder: Folder) -> None:
     assert folder.state() == {(1, "a"): 1, (2, "b"): 1}
 
 
+@pytest.mark.promise(
+    "A bad or late line stops the batch with file and line; nothing of the batch is in",
+    rule="`cdc/parse/parser.py`",
+    also=[
+        "::test_late_events_are_refused_or_advanced",
+    ],
+)
 def test_one_bad_line_stops_the_batch_and_can_be_mended(folder: Folder) -> None:
     folder.put(create(1, "a", 3))
     bad = folder.put(create(2, "b", 4), '{"op": "u", "after": {"id": 1}, "source": {"lsn": 4}}')
@@ -186,6 +202,7 @@ def test_late_events_are_refused_or_advanced(folder: Folder) -> None:
     assert folder.state() == {(1, "a"): 1, (2, "b"): 1}
 
 
+@pytest.mark.promise("Advancing late rows uploads nothing again", rule="`Answer.advances`")
 def test_other_writers_of_the_collection_do_no_harm(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidelake.lake.api.writer import Writer
 
@@ -269,6 +286,14 @@ def test_changes_can_be_parsed_as_a_frame(folder: Folder) -> None:
     assert [tuple(r) for r in got] == [(1, "a", 3, 1), (1, "a", 4, -1), (1, "b", 4, 1)]
 
 
+@pytest.mark.promise(
+    "A checkpoint older than the collection is refused rather than losing new files",
+    rule="`WriterRecord.content`, `spark/jobs/ingest.py`",
+    also=[
+        "::test_a_checkpoint_that_lost_its_last_commit_goes_on",
+        "state/test_commands.py::test_a_number_that_comes_again_with_other_content_is_refused",
+    ],
+)
 def test_an_older_checkpoint_is_refused_rather_than_losing_new_files(folder: Folder, tmp_path: Path) -> None:
     folder.put(create(1, "a", 1))
     folder.run()

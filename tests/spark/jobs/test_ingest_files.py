@@ -84,6 +84,15 @@ BAD = [
 ]
 
 
+@pytest.mark.promise(
+    "An unreadable line fails the batch, or is kept once with file, line and reason before the rest comes in",
+    rule="`spark/writing/rejects.py`",
+    also=[
+        "::test_a_batch_that_is_done_again_keeps_its_rejects_once",
+        "::test_rejects_stay_when_a_query_takes_over_or_another_collection_has_the_name",
+        "::test_nothing_is_appended_when_rejects_cannot_be_kept",
+    ],
+)
 def test_lines_that_cannot_be_read_are_kept_with_file_line_and_reason(landing: Landing) -> None:
     path = landing.put(create(1, "a", 3), *(line for line, _ in BAD), b"", create(2, "b", 4))
     other = landing.put(b"[]", create(3, "c", 5))
@@ -209,6 +218,14 @@ def test_lines_are_numbered_over_batches_and_files() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.promise(
+    "Among events of one key and time the last one by line, file or offset counts, or they are refused",
+    rule="`Places.orders` in `spark/envelopes/read.py`",
+    also=[
+        "::test_what_orders_events_is_read_from_them",
+        "::test_keys_and_offsets_of_messages_are_used",
+    ],
+)
 def test_old_rows_are_looked_up(landing: Landing) -> None:
     landing.c.append(pa.table({"id": [1, 1, 2, 3], "v": ["a", "a2", "b", "c"]}))
     # Two files, and several events of a key at one time: the later line counts, and the later file.

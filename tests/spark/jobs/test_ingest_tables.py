@@ -186,6 +186,15 @@ def test_a_truncation_needs_old_rows_from_the_collection(landing: Landing) -> No
         ingest_change_files(landing.spark, c, landing.directory, landing.root / "cp")
 
 
+@pytest.mark.promise(
+    "Columns of a feed's tables change as the source's do, or the ingest stops and says what to do; "
+    "a column that was dropped and comes again is compared with the collection",
+    rule="`_followed` in `spark/writing/tabletargets.py`",
+    also=[
+        "::test_a_change_that_no_collection_can_follow_stops_the_ingest",
+        "spark/writing/test_table_targets.py::test_a_column_that_is_dropped_and_comes_again_is_compared_with_the_collection",
+    ],
+)
 def test_columns_follow_the_source(landing: Landing) -> None:
     landing.put(event("c", {"id": 1, "v": "x"}, 3))
     assert landing.run().created == ["shop.public.a"]

@@ -46,6 +46,15 @@ def damaged(lake: tidelake.Lake, name: str) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.promise(
+    "Maintenance of many collections runs the merges of all as one job a round; one that cannot be "
+    "merged keeps no other one waiting",
+    rule="`spark/jobs/maintain.py`, `spark/jobs/rounds.py`",
+    also=[
+        "::test_a_collection_that_cannot_be_merged_keeps_no_other_one_waiting",
+        "::test_a_job_that_fails_ends_all_threads_and_leaves_the_collections_as_they_were",
+    ],
+)
 @pytest.mark.full
 def test_the_merges_of_all_collections_are_one_job_a_round(spark: Any, tmp_path: Path) -> None:
     names = tuple(f"c{i}" for i in range(6))
@@ -117,6 +126,10 @@ def test_a_job_that_fails_ends_all_threads_and_leaves_the_collections_as_they_we
     assert [lake.collection(name).state().spine.totals.runs for name in "ab"] == [5, 6]
 
 
+@pytest.mark.promise(
+    "A merge that cannot be done raises its own error, also from a worker of Spark",
+    rule="`_FAULTS` in `spark/jobs/merge.py`",
+)
 def test_a_sum_that_does_not_fit_is_told_by_its_name(spark: Any, tmp_path: Path) -> None:
     lake = tidelake.open(tmp_path / "lake", config=CONFIG)
     c = lake.create("c", SCHEMA, key=["k"])

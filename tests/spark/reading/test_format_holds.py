@@ -71,6 +71,15 @@ def replaced(c: tidelake.Collection) -> None:
     c.collect()
 
 
+@pytest.mark.promise(
+    "The version that the format reads is held for `holdFor`, until the driver releases it or ends; "
+    "once its parts are collected, reads raise `LeaseExpired`",
+    rule="`spark/reading/holds.py`",
+    also=[
+        "::test_a_hold_that_expires_lets_the_frame_go",
+        "::test_holds_end_with_the_driver",
+    ],
+)
 def test_what_is_read_is_held_for_a_day_and_released_by_the_driver(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path)
     frame = load(spark, c)
@@ -101,6 +110,14 @@ def test_a_hold_that_expires_lets_the_frame_go(spark: Any, tmp_path: Path) -> No
         frame.collect()
 
 
+@pytest.mark.promise(
+    "An application has one hold on a version, however often it reads it; it ends only its own holds",
+    rule="`open_plan_hold`, `release_owned`",
+    also=[
+        "shard/test_lease.py::test_what_an_owner_holds_of_one_version_is_one_hold",
+        "shard/test_lease.py::test_an_owner_whose_name_begins_as_anothers_gives_up_its_own_holds_only",
+    ],
+)
 def test_reads_of_one_version_share_a_hold_and_none_asks_for_none(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path)
     assert load(spark, c, holdFor="none").count() == 2
@@ -184,6 +201,14 @@ def test_a_task_that_begins_soon_and_is_short_writes_nothing(tmp_path: Path) -> 
         list(kept(batches(), replace(nowhere, taken_ms=0)))
 
 
+@pytest.mark.promise(
+    "Tasks that read for long extend their hold; short ones write nothing",
+    rule="`kept`, `extend_plan_hold`",
+    also=[
+        "::test_a_task_that_begins_soon_and_is_short_writes_nothing",
+        "shard/test_lease.py::test_a_hold_is_extended_when_it_is_old_and_only_while_it_is_there",
+    ],
+)
 def test_a_task_that_begins_late_extends_its_hold_once(tmp_path: Path) -> None:
     # Its hold was opened 1.5 hours ago, by the clock of this process.
     c = made(tmp_path, replace(Env(), clock=Late(5_400)))
@@ -224,6 +249,10 @@ def test_a_task_reads_on_while_the_lake_is_away(tmp_path: Path) -> None:
     assert len(list(kept(batches(), held))) == 3
 
 
+@pytest.mark.promise(
+    "Workers that read need neither pandas nor the parser of conditions",
+    rule="`spark/source/batch.py`",
+)
 def test_tasks_are_small_and_workers_need_no_pandas(tmp_path: Path) -> None:
     c = made(tmp_path)
     options = {"path": f"{inside.shard(c).spec.url}/c", "lower": "0", "changeFeed": "true", "holdFor": "none"}

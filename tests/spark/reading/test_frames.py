@@ -136,6 +136,7 @@ def test_a_frame_holds_what_it_reads_until_it_is_released(spark: Any, tmp_path: 
     assert release(c) == 3 and not c.state().holds and release(c) == 0
 
 
+@pytest.mark.promise("A DataFrame keeps the contents it was planned for", rule="planned tasks")
 def test_a_frame_keeps_the_contents_that_it_was_planned_for(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     append(c, frame_of_rows(spark, row_of()))
@@ -187,6 +188,7 @@ def test_bad_values_are_one_clear_error_and_nothing_is_appended(
     assert (c.upper, len(c.state().spine)) == (Frontier.of(0), 0)
 
 
+@pytest.mark.promise("A job that fails appends nothing", rule="one append in the driver")
 def test_a_job_that_fails_appends_nothing(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql.functions import expr
 

@@ -116,6 +116,13 @@ def stored_files(c: tidelake.Collection) -> list[Path]:
     return [root / part.name for member in c.state().spine for part in member.batch.parts()]
 
 
+@pytest.mark.promise(
+    "Spark's own scan is used only where it gives the same values as the workers",
+    rule="`spark/reading/native.py`",
+    also=[
+        "::test_only_what_spark_reads_to_the_same_values_is_scanned",
+    ],
+)
 def test_all_plain_values_are_the_same_by_both_ways(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path, PLAIN)
     c.append(plain_rows())
@@ -131,6 +138,14 @@ def test_all_plain_values_are_the_same_by_both_ways(spark: Any, tmp_path: Path) 
         spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInRead")
 
 
+@pytest.mark.promise(
+    "Few rows that the driver reads for a DataFrame are those that workers read",
+    rule="`spark/reading/frames.py` (`_here`)",
+    also=[
+        "::test_the_driver_reads_no_more_than_few_rows_of_plain_types_that_may_be_in_one_piece",
+        "::test_few_rows_beside_those_that_spark_scans_are_not_taken_for_all",
+    ],
+)
 def test_few_rows_are_read_by_the_driver_and_are_the_same(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +241,10 @@ def test_columns_and_filters_reach_the_scan(spark: Any, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.promise(
+    "Filters on floats find NaN and both zeros in Spark's own scan: they do not reach the files",
+    rule="`spark/reading/native.py`",
+)
 def test_filters_find_nan_and_both_zeros_in_what_is_scanned(spark: Any, tmp_path: Path) -> None:
     schema = pa.schema([SCHEMA.field("k"), ("d", pa.float64()), ("f", pa.float32())])
     c = made(tmp_path, schema)
@@ -300,6 +319,14 @@ def test_more_files_than_spark_lists_without_a_job(spark: Any, tmp_path: Path) -
     assert frame.count() == 1200
 
 
+@pytest.mark.promise(
+    "A part that is gone or damaged fails Spark's own scan too, whatever the session's settings",
+    rule="sizes and seals when it is planned, page checksums when it is read",
+    also=[
+        "::test_a_damaged_page_is_an_error_and_not_other_rows",
+        "shard/runs/test_stored.py::test_a_damaged_footer_is_found_when_it_is_planned",
+    ],
+)
 def test_a_part_that_is_gone_is_an_error_and_not_fewer_rows(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path)
     c.append(rows(range(2000)))
@@ -339,6 +366,10 @@ def test_a_damaged_page_is_an_error_and_not_other_rows(spark: Any, tmp_path: Pat
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
 
 
+@pytest.mark.promise(
+    "A task reads about as many bytes as Spark's own would",
+    rule="`spark.sql.files.maxPartitionBytes`",
+)
 def test_tasks_are_no_larger_than_spark_wants_them(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path, config=replace(CONFIG, row_group_rows=256, part_target_bytes=1 << 16))
     for _ in range(3):

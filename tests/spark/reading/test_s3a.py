@@ -109,6 +109,12 @@ print("DONE")
 """
 
 
+@pytest.mark.promise(
+    "Spark scans a lake in an object store only if its JVM has read the marker of this lake; else "
+    "the workers read, and the plan says why",
+    rule="`spark/reading/jvm.py`",
+)
+@pytest.mark.promise("Spark gets no credential of `store_options`", rule="`spark/reading/jvm.py`")
 def test_spark_scans_what_its_own_settings_reach_and_workers_read_the_rest(tmp_path: Path) -> None:
     found = jars("spark-s3a")
     if not found:

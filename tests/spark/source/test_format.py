@@ -114,6 +114,14 @@ def rows_of(table: pa.Table) -> list[Any]:
     return [tuple(canonical(row[name]) for name in tables.SCHEMA.names) for row in table.to_pylist()]
 
 
+@pytest.mark.promise(
+    "A read by the format equals the oracle's answer: a table, rows with time and `_diff`, netted "
+    "changes, every update, or a change feed",
+    rule="`spark/source/batch.py`, `spark/source/planning.py`",
+    also=[
+        "::test_every_type_comes_as_spark_wants_it",
+    ],
+)
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [0, 1])
 def test_reads_equal_the_oracle_before_and_after_a_merge(spark: Any, tmp_path: Path, seed: int) -> None:
@@ -295,6 +303,13 @@ def same_conditions(spark: Any, c: tidelake.Collection, seeds: Iterable[int]) ->
     return telling
 
 
+@pytest.mark.promise(
+    "`where` of the format finds the rows that Spark SQL's own filter finds",
+    rule="`data/query/where.py`",
+    also=[
+        "::test_spark_sql_finds_the_same_rows_of_many_conditions",
+    ],
+)
 def test_spark_sql_finds_the_same_rows(spark: Any, mixed: tidelake.Collection) -> None:
     assert same_conditions(spark, mixed, [1170, *range(100, 111)]) > 4
 
@@ -350,6 +365,7 @@ def test_a_schema_of_the_user_prunes_columns(spark: Any, tmp_path: Path) -> None
         assert reason in refused(lambda schema=schema: read(schema)), schema
 
 
+@pytest.mark.promise("Filters of Spark lose no rows: none is pushed down", rule="`spark/source/batch.py`")
 def test_filters_of_spark_lose_no_rows(spark: Any, tmp_path: Path) -> None:
     c = numbered(tmp_path)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -373,6 +389,14 @@ def test_two_frames_of_different_times_can_be_joined(spark: Any, tmp_path: Path)
     assert sorted(map(tuple, old.unionAll(new).collect())) == [(1, "a"), (1, "b")]
 
 
+@pytest.mark.promise(
+    "A DataFrame of the format keeps the version of its first use, and the columns of its `load`; "
+    "one that was dropped before that is an error",
+    rule="`spark/source/planning.py`",
+    also=[
+        "::test_columns_that_change_between_load_and_use_are_read_as_they_were",
+    ],
+)
 def test_a_frame_keeps_the_version_of_its_first_use(spark: Any, tmp_path: Path) -> None:
     c = numbered(tmp_path)
     frame = load(spark, c)
@@ -414,6 +438,13 @@ def test_columns_that_change_between_load_and_use_are_read_as_they_were(spark: A
 # Names and places
 
 
+@pytest.mark.promise(
+    "Any name of a collection can be read by a path",
+    rule="`spark/source/place.py`",
+    also=[
+        "::test_names_that_end_in_a_slash_and_escapes_of_urls",
+    ],
+)
 @pytest.mark.full
 def test_any_name_can_be_read(spark: Any, tmp_path: Path) -> None:
     place = tmp_path / "lä ke"

@@ -146,6 +146,14 @@ def test_nothing_new_is_the_offset_that_was_given(tmp_path: Path) -> None:
     assert one.latestOffset(end, ALL) is end and one.partitions(end, end) == []
 
 
+@pytest.mark.promise(
+    "AvailableNow reads what was there when it started; `Trigger.Once` reads all of it at once, "
+    "whatever the limits",
+    rule="`prepareForTriggerAvailableNow`, `ReadAllAvailable`",
+    also=[
+        "spark/source/test_stream_read.py::test_trigger_once_takes_all_at_once_whatever_the_limits",
+    ],
+)
 def test_available_now_reads_what_was_there(tmp_path: Path) -> None:
     c = made(tmp_path)
     for start, left in (("snapshot", 0), (Frontier.of(1), 2)):

@@ -45,6 +45,15 @@ def times(unit: str) -> ReadTimes:
 COUNTER, MS, US, DAYS, PAIRS = map(times, ("counter", "ms", "us", "date", "tuple(2)"))
 
 
+@pytest.mark.promise(
+    "An option that is unknown, of another kind of read or write, or has a bad value is refused by "
+    "name, with what to write",
+    rule="`spark/source/options.py`, `spark/source/texts.py`, `spark/source/times.py`",
+    also=[
+        "spark/source/test_options.py",
+        "spark/source/test_format.py::test_errors_name_the_option_and_the_remedy",
+    ],
+)
 def test_a_read_without_options_is_a_table_held_for_a_day() -> None:
     assert read_options({"path": "/lake/c"}) == PLAIN
 

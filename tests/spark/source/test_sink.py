@@ -84,6 +84,15 @@ def test_a_token_is_in_once(place: Place) -> None:
     assert place.rows() == {((1, "a"), 0): 1, ((1, "a"), 1): 1}
 
 
+@pytest.mark.promise(
+    "Columns of a write are checked before a task runs; values that do not fit are one readable "
+    "error, and nothing is in",
+    rule="`Envelope.check`, `uploads.total`",
+    also=[
+        "::test_values_that_do_not_fit_are_one_readable_error",
+        "spark/writing/test_exactly_once.py::test_rows_that_do_not_fit_stop_the_stream_with_a_reason",
+    ],
+)
 def test_columns_are_checked_before_a_task_runs(place: Place) -> None:
     frame = place.frame((1, "a")).selectExpr("raise_error('it ran') AS v")
     with pytest.raises(AnalysisException, match=r"InvalidUpdates: .* column 'id' \(bigint\) is missing"):
@@ -113,6 +122,15 @@ def test_bad_options_are_refused_with_what_to_do(place: Place) -> None:
     assert place.rows() == {}
 
 
+@pytest.mark.promise(
+    "The commit of the format combines all events of a key, from any task, in bounded memory; if "
+    "another writer was first, it looks again",
+    rule="`shard/writing/shufflespill.py`, `data/keys/keyruns.py`",
+    also=[
+        "::test_upserts_look_again_if_another_writer_was_faster",
+        "shard/writing/test_shufflespill.py::test_all_rows_come_back_in_the_order_of_their_keys",
+    ],
+)
 @pytest.mark.full
 def test_upserts_find_old_rows_whatever_task_an_event_is_in(place: Place) -> None:
     place.write(place.frame((1, "a"), (2, "b"), (3, "c")))
@@ -168,6 +186,13 @@ def test_upserts_look_again_if_another_writer_was_faster(
     }
 
 
+@pytest.mark.promise(
+    "An overwrite, and output mode `complete`, write what differs",
+    rule="envelope `snapshot`",
+    also=[
+        "spark/writing/test_exactly_once.py::test_a_query_with_all_its_rows_replaces_the_contents",
+    ],
+)
 def test_an_overwrite_writes_what_differs(place: Place) -> None:
     place.write(place.frame((1, "a"), (2, "b"), (2, "b")))
     place.write(place.frame((2, "b"), (3, "c")).repartition(3), "overwrite")
@@ -211,6 +236,10 @@ def test_another_writer_that_commits_meanwhile_moves_the_time_of_the_commit(plac
     assert place.rows() == {((2, "b"), 0): 1, ((1, "a"), 1): 1}
 
 
+@pytest.mark.promise(
+    "An aborted or repeated write through the format deletes nothing that a commit may have published",
+    rule="`abort` of `spark/source/sink.py` does nothing",
+)
 def test_an_abort_deletes_nothing(place: Place) -> None:
     writer = batch_writer({"path": place.path}, DDL, False)
     frame = place.spark.range(50_000).selectExpr("id", "uuid() AS v")
@@ -236,6 +265,13 @@ def test_options_of_the_other_kind_of_write_are_refused(place: Place) -> None:
         stream_writer({"path": place.path, "token": "t"}, DDL, False)
 
 
+@pytest.mark.promise(
+    "A write through the format keeps its collection when names change",
+    rule="`spark/source/uploading.py`, `Lake.same_collection`",
+    also=[
+        "spark/writing/test_exactly_once.py::test_a_sink_that_is_sent_to_another_process_goes_on_with_its_collection",
+    ],
+)
 @pytest.mark.parametrize("envelope", ["updates", "upsert", "snapshot"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_write_goes_on_with_its_collection_when_names_change(

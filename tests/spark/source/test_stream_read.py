@@ -54,6 +54,15 @@ class Place:
 HASTY = Config(inline_part_bytes=0, garbage_age_s=0.0, part_target_bytes=2048, row_group_rows=8)
 
 
+@pytest.mark.promise(
+    "A streaming read gives a snapshot and then every update once, or every update from a start on, "
+    "whatever is appended, merged, folded and collected meanwhile",
+    rule="offsets are exact frontiers; a hold named in them",
+    also=[
+        "::test_a_snapshot_first_loses_and_doubles_nothing_under_appends",
+        "::test_a_late_start_gives_what_came_from_a_time_or_from_now_on",
+    ],
+)
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 def test_triggers_give_a_snapshot_and_every_update_once(spark: Any, tmp_path: Path, seed: int) -> None:
@@ -181,6 +190,15 @@ def failure(frame: Any, root: Path) -> str:
     return str(raised.value)
 
 
+@pytest.mark.promise(
+    "A checkpoint whose history is gone, or that is of another collection or a newer Tidelake, is "
+    "refused, and nothing is written",
+    rule="`StreamReader`, `from_json`",
+    also=[
+        "::test_a_checkpoint_of_another_collection_of_that_name_is_refused",
+        "::test_a_checkpoint_of_a_newer_tidelake_is_refused",
+    ],
+)
 @pytest.mark.full
 def test_a_checkpoint_that_was_left_for_too_long_is_refused_with_a_remedy(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
@@ -246,6 +264,14 @@ def forget_last(root: Path) -> None:
     (log / f".{last}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.promise(
+    "A micro-batch that runs again has the same rows, also the first one, in another process",
+    rule="`spark/source/offsets.py`: the end of the first batch says where it began",
+    also=[
+        "spark/source/test_offsets.py::test_a_first_batch_that_was_not_done_is_the_same_in_the_next_process",
+        "spark/test_stream_read_kill.py::test_killed_at_random_moments",
+    ],
+)
 @pytest.mark.full
 def test_a_batch_that_was_not_done_is_run_again_with_the_same_rows(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(7), HASTY)
@@ -285,6 +311,13 @@ def test_columns_that_come_and_go_do_not_stop_a_query(spark: Any, tmp_path: Path
     assert sink(tmp_path) == expected(place.history, at, at + 1, place.upper)
 
 
+@pytest.mark.promise(
+    "A stream of added rows refuses a retraction",
+    rule="`spark/source/stream.py`",
+    also=[
+        "spark/source/test_offsets.py::test_rows_look_as_the_options_say",
+    ],
+)
 @pytest.mark.full
 def test_a_feed_and_a_table_are_read_by_path_alone(spark: Any, tmp_path: Path) -> None:
     c = tidelake.open(tmp_path / "lake").create("prices", SCHEMA, key=["ключ"])

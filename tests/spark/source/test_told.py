@@ -35,6 +35,14 @@ def test_arguments_are_called_as_options_but_not_in_quotes() -> None:
     assert "(timeout_s)" in str(NotYetClosed(9, 3, 0.0))
 
 
+@pytest.mark.promise(
+    "An error of the format, in a read, a write or a stream, is one sentence with the names of its "
+    "options (from Spark 4.3 on)",
+    rule="`spark/source/told.py`",
+    also=[
+        "::test_arguments_are_called_as_options_but_not_in_quotes",
+    ],
+)
 def test_errors_of_reads_writes_and_streams_are_one_sentence(spark: Any, tmp_path: Path) -> None:
     ts.register(spark)
     with tidelake.open(tmp_path / "lake") as lake:

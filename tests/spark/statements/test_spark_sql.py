@@ -159,6 +159,11 @@ def test_rows_are_inserted_updated_and_deleted_by_one_commit_each(spark: Any, sh
     assert orders.upper.elements[0] == before.elements[0] + 1  # nothing to do is no commit
 
 
+@pytest.mark.promise(
+    "The tables of a text are those that Spark's parser finds in it, where there is one; what "
+    "sqlglot reads otherwise is read whole",
+    rule="`spark/statements/parsing.py`",
+)
 def test_what_only_sparks_parser_knows_is_carried_out(spark: Any, shop: Any) -> None:
     copy = shop.create("copy", CUSTOMERS, key=["id"])
     both = {(1, "Ann"): 1, (2, "Bob"): 1}
@@ -221,6 +226,17 @@ def test_an_overflow_of_a_change_has_a_remedy_that_is_true(spark: Any, shop: Any
     assert contents(shop["orders"]) == before
 
 
+@pytest.mark.promise(
+    "A statement that reads its own collection, by name or through a view, changes what was there "
+    "just before the commit; a view of the past, or of the format, is refused (not under Spark "
+    "Connect)",
+    rule="`spark/statements/views.py`; `spark/reading/newest.py`",
+    also=[
+        "::test_a_statement_that_reads_its_own_table_through_a_view_holds_at_the_upper_it_read",
+        "::test_a_statement_that_reads_its_own_table_through_a_view_of_the_format_is_refused",
+        "::test_two_threads_number_rows_through_a_view_without_a_number_twice",
+    ],
+)
 def test_an_insert_that_reads_its_own_table_is_made_again(
     spark: Any, lake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +347,10 @@ def test_two_threads_number_rows_through_a_view_without_a_number_twice(spark: An
     assert contents(seq) == {(n,): 1 for n in range(7)}
 
 
+@pytest.mark.promise(
+    "Values without names go to columns in the order in which these were declared, or nowhere",
+    rule="`_in_order` in `spark/statements/changing.py`, ids of columns in `schema_from_arrow`",
+)
 def test_values_without_names_go_to_the_columns_as_declared_or_nowhere(spark: Any, lake: Any) -> None:
     schema = pa.schema([("v", pa.int64()), ("id", pa.int64())])
     made = lake.create("t", schema, key=["id"])
@@ -486,6 +506,15 @@ def contents_as_text(collection: Any) -> Counter[str]:
     return Counter({str(row): count for row, count in contents(collection).items()})
 
 
+@pytest.mark.promise(
+    "A `MERGE` of few rows, which looks keys up, does what it does with Spark's join: also for "
+    "null, NaN and both zeros in keys, several rows of a key, and a source with equal keys",
+    rule="`spark/statements/matching.py`",
+    also=[
+        "::test_changes_are_those_that_duckdb_makes",
+        "::test_a_merge_of_few_rows_looks_their_keys_up",
+    ],
+)
 @pytest.mark.full
 @pytest.mark.parametrize("text", MATCHES)
 def test_a_merge_of_few_rows_does_what_spark_does_with_all_rows(spark: Any, lake: Any, text: str) -> None:
@@ -519,6 +548,15 @@ VALUES = st.none() | st.integers(-2, 3)
 TARGET = st.lists(st.tuples(st.integers(0, 4), VALUES), max_size=6, unique_by=lambda row: row[0])
 
 
+@pytest.mark.promise(
+    "`UPDATE`, `DELETE` and `MERGE` of `ts.sql` change the contents just before their commit, as "
+    "other engines would, or nothing",
+    rule="`spark/statements/changing.py`",
+    also=[
+        "::test_a_change_is_made_again_if_another_writer_was_first",
+        "::test_a_source_with_several_rows_for_one_is_refused",
+    ],
+)
 @pytest.mark.full
 @pytest.mark.grows
 @settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])

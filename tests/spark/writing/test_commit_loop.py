@@ -37,6 +37,15 @@ class Told(TriedWrite[str]):
 CONFLICTS = (UpperMismatch(1, 2), UpdateBeforeLower(1, 2))
 
 
+@pytest.mark.promise(
+    "A write that another writer outruns is tried again on what is new, whichever way it comes; an "
+    "error that no other writer has caused is the caller's",
+    rule="`committed` in `spark/writing/commit.py`",
+    also=[
+        "::test_an_error_that_no_other_writer_has_caused_is_the_callers",
+        "::test_there_is_one_commit_loop",
+    ],
+)
 @pytest.mark.parametrize("error", CONFLICTS)
 def test_it_is_tried_again_on_what_is_new(error: Exception) -> None:
     told = Told([1, 2, 4], [error, error, "in"])

@@ -105,6 +105,16 @@ def test_a_second_run_takes_only_what_is_new(stream: Stream) -> None:
     assert stream.rows() == {((1, "a"), 0): 1, ((2, "b"), 1): 1}
 
 
+@pytest.mark.promise(
+    "A micro-batch is in exactly once, through `foreachBatch` and through the format, whatever the "
+    "envelope, also if the driver dies before, in or after the commit",
+    rule="`spark/writing/exactly_once.py`: (query id, epoch, batch id) in the compare-and-set of its rows",
+    also=[
+        "::test_a_commit_whose_answer_got_lost_is_found_by_the_next_run",
+        "::test_a_stream_of_upserts_takes_old_rows_away",
+        "spark/test_exactly_once_kills.py::test_killed_at_random_moments",
+    ],
+)
 def test_a_batch_that_is_in_and_not_in_the_checkpoint_is_not_written_twice(stream: Stream) -> None:
     stream.put((1, "a"))
     stream.put((2, "b"))
@@ -145,6 +155,16 @@ def test_a_checkpoint_says_when_a_batch_was_planned_if_it_can_be_read(tmp_path: 
         assert planned_in(other, 7) == BatchNote()
 
 
+@pytest.mark.promise(
+    "Another query id under a writer's name is refused with what to do, or takes over on request; "
+    "an older run of the same query is fenced, or (the format) goes on beside the newer one under "
+    "the same numbers",
+    rule="`open_writer`",
+    also=[
+        "::test_a_fenced_stream_stops",
+        "state/test_commands.py::test_an_owner_who_resumes_goes_on_beside_its_other_handles",
+    ],
+)
 @pytest.mark.full
 def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(stream: Stream) -> None:
     stream.put((1, "a"))
@@ -166,6 +186,12 @@ def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(stream: Stream) -> N
     assert sum(stream.rows().values()) == 4
 
 
+@pytest.mark.promise(
+    "A checkpoint that was put back from a copy is refused rather than losing rows: by the number, "
+    "and for the last batch by the moment it was planned (`foreachBatch`) or by how many rows it "
+    "has (format)",
+    rule="`is_in`, `planned_by`",
+)
 @pytest.mark.full
 @pytest.mark.parametrize("missed", [1, 2])
 def test_an_older_checkpoint_is_refused_rather_than_losing_rows(
@@ -188,6 +214,10 @@ def test_an_older_checkpoint_is_refused_rather_than_losing_rows(
     assert sum(stream.rows().values()) == 1 + missed
 
 
+@pytest.mark.promise(
+    "An empty micro-batch moves no time, and its number is recorded",
+    rule="`spark/writing/commit.py`",
+)
 @pytest.mark.full
 def test_an_empty_micro_batch_moves_no_time_and_is_recorded(stream: Stream) -> None:
     stream.put()
@@ -271,6 +301,13 @@ def test_a_query_with_all_its_rows_replaces_the_contents(stream: Stream) -> None
     }
 
 
+@pytest.mark.promise(
+    "A second write of one micro-batch under one name is refused, not taken for a repeated one",
+    rule="the run in `BatchNote`",
+    also=[
+        "::test_sinks_with_names_of_their_own_share_a_micro_batch",
+    ],
+)
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_second_write_in_one_micro_batch_is_not_taken_for_a_repeated_one(
     helper: Stream, shared: bool

@@ -199,6 +199,14 @@ class Reader:
         return count
 
 
+@pytest.mark.promise(
+    "Transactions whose events lie in several topics and partitions are whole at every closed time, "
+    "however each is read, with restarts and earlier offsets",
+    rule="`partitions` in `cdc/times/partitions.py`",
+    also=[
+        "spark/test_kafka.py::test_transactions_in_several_partitions_are_whole_and_once",
+    ],
+)
 @pytest.mark.parametrize("ends", [False, True])
 def test_transactions_in_partitions_are_whole_however_they_are_read(tmp_path: Path, ends: bool) -> None:
     for seed in rounds(fast=1, full=20, soak=400):
@@ -225,6 +233,10 @@ def test_transactions_in_partitions_are_whole_however_they_are_read(tmp_path: Pa
         assert reader.held == 0 and reader.check(seed) == COUNT
 
 
+@pytest.mark.promise(
+    "A first copy of many tables over several micro-batches and partitions appears as one whole",
+    rule="`_copying` in `spark/writing/tables.py`, `Partitions.copied`",
+)
 @pytest.mark.parametrize("idle", [None, "1s"])
 def test_a_first_copy_in_partitions_appears_as_one_whole(tmp_path: Path, idle: str | None) -> None:
     log = Log(2, 2)
@@ -315,6 +327,15 @@ def test_a_topic_that_was_made_anew_is_refused(tmp_path: Path) -> None:
     assert reader.check(4) == 10
 
 
+@pytest.mark.promise(
+    "A time closes when each partition has passed it, or END events count all events before it, or "
+    "a partition without messages is idle by the stated bound",
+    rule="`_counted`, `_passed_by_idle`",
+    also=[
+        "::test_idle_partitions_are_passed_after_the_bound",
+        "spark/test_kafka.py::test_a_quiet_topic_is_passed_after_the_bound",
+    ],
+)
 def test_a_partition_without_messages_is_waited_for(tmp_path: Path) -> None:
     log = Log(5, 1)
     log.places[TopicPartition("d.public.quiet", 0)] = []
@@ -355,6 +376,16 @@ def test_idle_partitions_are_passed_after_the_bound(tmp_path: Path) -> None:
         assert reader.check(seed) >= COUNT - 4, seed
 
 
+@pytest.mark.promise(
+    "An event of a closed time that its partition had not passed is refused, never taken for "
+    "repeated; an offset that was seen is left out once more, and a topic made anew is refused",
+    rule="`_check_late`, `seen_again`",
+    also=[
+        "::test_offsets_that_were_seen_are_counted_and_not_doubled",
+        "::test_a_topic_that_was_made_anew_is_refused",
+        "::test_what_a_connector_delivers_again_is_known_by_its_partition",
+    ],
+)
 def test_an_event_that_comes_after_the_bound_is_refused(tmp_path: Path) -> None:
     log = Log(7, 2)
     log.transactions(20)

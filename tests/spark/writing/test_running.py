@@ -175,6 +175,14 @@ def sizes_of(spark: Any, lengths: list[int], partitions: int = 1) -> Any:
     return rows.repartitionByRange(partitions, "id")
 
 
+@pytest.mark.promise(
+    "The driver processes a small frame completely or not at all, with the same outcome as the tasks",
+    rule="`taken` in `spark/writing/running.py`",
+    also=[
+        "::test_rows_that_only_seemed_few_are_written_by_the_tasks",
+        "spark/conftest.py",
+    ],
+)
 @pytest.mark.parametrize(
     ("lengths", "bytes_max", "fit"),
     [

@@ -145,6 +145,15 @@ def stream(tmp_path: Path, spark: Any) -> Stream:
     return Stream(tmp_path, spark)
 
 
+@pytest.mark.promise(
+    "One commit stages, numbers and seals a micro-batch; late rows are refused, or staged once in "
+    "the side collection",
+    rule="`spark/writing/stage.py`",
+    also=[
+        "::test_late_rows_are_refused_and_their_micro_batch_is_not_in",
+        "::test_a_driver_that_dies_between_the_two_stages_of_a_batch_does_the_second_when_it_is_back",
+    ],
+)
 def test_a_micro_batch_is_staged_and_seals_at_the_watermark_in_one_commit(stream: Stream) -> None:
     stream.put((1, 3), (2, 12))
     stream.put((3, 8), (4, 30))

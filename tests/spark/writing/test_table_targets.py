@@ -67,6 +67,19 @@ def statement(ddl: str | None, lsn: int, *changes: str, table: str = "t", **sour
     return {"source": where, "ts_ms": 1, "databaseName": "s", "ddl": ddl, "tableChanges": told}
 
 
+@pytest.mark.promise(
+    "The key of each message is that of the collection, or the feed stops; a deletion that leaves "
+    "its key out is refused",
+    rule="`cdc/debezium/messagekeys.py`, `_check_keys`, `StoreEvents._check_deletions`",
+    also=[
+        "::test_a_key_that_the_caller_gave_is_compared_too",
+        "::test_a_deletion_that_leaves_its_key_out_is_refused",
+        "spark/envelopes/test_message_keys.py::test_a_key_that_is_not_the_collections_is_refused",
+        "spark/envelopes/test_message_keys.py::test_what_has_no_key_of_a_row_is_not_compared",
+        "spark/envelopes/test_message_keys.py::test_the_names_of_keys_are_found_whatever_their_values_are",
+        "spark/envelopes/test_message_keys.py::test_a_key_that_a_tool_tells_is_compared",
+    ],
+)
 @pytest.mark.parametrize("bare", [False, True])
 @pytest.mark.parametrize("changed", [{"id": 1, "n": 2}, {"n": 1}, None])
 def test_a_key_that_changes_at_the_source_stops_the_table(
@@ -128,6 +141,10 @@ def test_a_deletion_that_leaves_its_key_out_is_refused(tmp_path: Path) -> None:
     assert set(stream.rows("crm.p.t")) == {1, 2}
 
 
+@pytest.mark.promise(
+    "A table without a key stops no other one, is told of, and is never begun amid its history",
+    rule="`_is_left_out` in `spark/writing/tabletargets.py`",
+)
 def test_tables_without_a_key_do_not_stop_other_tables(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     with pytest.raises(UsageError, match=r"no key.*keys=\{'p.log': \['id'\]\}"):
@@ -183,6 +200,11 @@ def test_a_column_that_is_dropped_and_comes_again_is_compared_with_the_collectio
     assert set(stream.rows("crm.p.t")) == {5, 8} | (set() if at_once else {6})
 
 
+@pytest.mark.promise(
+    "A collection of a feed is made when the first events of its table, and those of all other new "
+    "tables, were read",
+    rule="`TableTargets.plan`, `Lines.check`",
+)
 def test_a_collection_is_made_when_its_first_rows_are_checked(tmp_path: Path) -> None:
     stream = Stream(tmp_path, keyed=False, keys=["id"])
     good = (None, event("c", {"id": 1, "v": "x"}, 5, table="a"))
@@ -201,6 +223,16 @@ def test_a_collection_is_made_when_its_first_rows_are_checked(tmp_path: Path) ->
     assert stream.lake.list() == ["crm", "other"]
 
 
+@pytest.mark.promise(
+    "Events on statements change no rows; one that empties a table empties its collection, and one "
+    "that changes rows in another way is refused",
+    rule="`cdc/debezium/statements.py`",
+    also=[
+        "spark/envelopes/test_commit_times.py::test_statements_have_positions_but_for_those_of_a_first_copy",
+        "spark/envelopes/test_message_keys.py::test_only_tables_that_are_routed_are_emptied_by_statements",
+        "spark/envelopes/test_message_keys.py::test_what_empties_a_table_is_told_apart_from_its_rows",
+    ],
+)
 def test_statements_change_no_rows_but_for_those_that_empty_a_table(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     of_database = {"databaseName": "s"}

@@ -36,6 +36,25 @@ def few(lines: list[str], held: HeldRows | None = None, start: int = 0) -> FewLi
     return FewLines([batch] if held is None else [*held.batches(), batch])
 
 
+@pytest.mark.promise(
+    "A truncation removes all rows before it, and a value that the source left out is that of the row before",
+    rule="`Upserter.upload`, `_filled` in `data/ingest/upsert.py`, `cdc/debezium/unavailable.py`",
+    also=[
+        "spark/jobs/test_ingest_tables.py::test_a_truncation_empties_the_collection",
+        "spark/jobs/test_ingest_tables.py::test_an_array_that_the_source_left_out_is_that_of_the_row_before",
+        "spark/writing/test_table_targets.py::test_a_table_that_was_truncated_amid_its_copy_is_told",
+        "cdc/test_cdc.py::test_a_truncation_waits_for_the_first_copy",
+    ],
+)
+@pytest.mark.promise(
+    "A micro-batch of many tables is in whole in all of them or not at all, once, and at every "
+    "closed time they are what a replay leaves, also after kills",
+    rule="`GroupWriter`",
+    also=[
+        "spark/writing/test_tables_replay.py",
+        "spark/test_tables_kill.py::test_killed_anywhere",
+    ],
+)
 def test_tables_are_what_a_replay_leaves_at_every_time(tmp_path: Any) -> None:
     for seed in rounds(fast=1, full=20, soak=400):
         _replayed(tmp_path / str(seed), seed)
@@ -123,6 +142,16 @@ def stored(place: Path) -> set[str]:
     return {str(path)[str(path).index("/held/") :] for path in found}
 
 
+@pytest.mark.promise(
+    "What is held back has no bound but that of the store: the record names the objects, a restart "
+    "goes on with them, and those that no record names are deleted by the stream's next commit "
+    "after a start",
+    rule="`HeldStore` in `spark/writing/heldrows.py`",
+    also=[
+        "::test_tasks_hold_back_a_transaction_of_many_rows",
+        "spark/envelopes/test_commit_times.py::test_an_ingest_goes_on_where_a_transaction_was_held_back",
+    ],
+)
 def test_a_large_transaction_is_held_back_in_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +216,15 @@ def goes_on(lake: tidelake.Lake, batch: int = 1) -> None:
         assert {key for key in found if key < 40} == set(range(table, 40, 2))
 
 
+@pytest.mark.promise(
+    "A copy of a lake has what a stream holds back, so the stream goes on there; `fsck` names what "
+    "is gone of it or damaged, and other bytes are never taken",
+    rule="`state/write/heldback.py`, `ShardCopy._hold_back`, `shard/care/heldbackchecks.py`",
+    also=[
+        "::test_a_copy_has_what_a_stream_held_back_or_is_not_made",
+        "::test_fsck_names_what_is_gone_of_rows_held_back",
+    ],
+)
 def test_a_feed_goes_on_at_a_copy_with_what_it_held_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +261,13 @@ def test_a_copy_has_what_a_stream_held_back_or_is_not_made(
         lake.copy(tmp_path / "copy")
 
 
+@pytest.mark.promise(
+    "Keys of which a stream may hold events back are not erased: their rows would come after the erasure",
+    rule="`_check_held_back` in `lake/api/erasing.py`, `data/keys/mentions.py`",
+    also=[
+        "data/test_mentions.py",
+    ],
+)
 @pytest.mark.parametrize("most", [1_800, held_back.BYTES_MAX])
 def test_keys_of_which_a_stream_holds_events_back_are_not_erased(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int

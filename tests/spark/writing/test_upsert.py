@@ -56,6 +56,14 @@ def held(c: tidelake.Collection, as_of: int | None = None) -> Counter[Any]:
     return Counter({tuple(canonical(v) for v in row[:-1]): row[-1] for row in rows})
 
 
+@pytest.mark.promise(
+    "After upserts and full dumps of DataFrames the contents are those of a dictionary, with NaN, "
+    "zeros of both signs and nulls in keys",
+    rule="`spark/envelopes/upsert.py`, `spark/envelopes/snapshot.py`",
+    also=[
+        "::test_full_dumps_leave_exactly_their_rows",
+    ],
+)
 @pytest.mark.parametrize("config", [Config(), TINY], ids=["inline", "tiny"])
 def test_upserts_of_frames_leave_what_a_dictionary_holds(spark: Any, tmp_path: Path, config: Config) -> None:
     rng = random.Random(str(config))
@@ -140,6 +148,10 @@ def test_a_row_of_nulls_is_a_row_and_equal_rows_write_nothing(spark: Any, tmp_pa
     assert upsert(c, rows(spark, (3, "c")), time=7).upper == Frontier.of(8)
 
 
+@pytest.mark.promise(
+    "Events of a key that differ and have no last one are refused with their key, whichever task is faster",
+    rule="`Rules.rows_count`",
+)
 def test_duplicates_of_a_key_that_differ_are_refused_with_the_key(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     frame = rows(spark, (1, "a"), (7, "b"), (7, "c"), (2, "d")).repartition(3)
@@ -229,6 +241,13 @@ def meddler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return acts
 
 
+@pytest.mark.promise(
+    "Commits of other writers while the workers compare are taken into account",
+    rule="`Envelope.rebases`",
+    also=[
+        "::test_two_drivers_at_once_lose_no_row",
+    ],
+)
 def test_what_another_writer_commits_meanwhile_is_taken_into_account(
     spark: Any, tmp_path: Path, meddler: list[Any]
 ) -> None:

@@ -157,6 +157,15 @@ def test_bad_arguments_are_refused_before_anything_runs(spark: Any, tmp_path: Pa
     assert not c.state().writers
 
 
+@pytest.mark.promise(
+    "Rows get the time of the commit without a second upload, also if another writer was faster; "
+    "late rows are refused, or get the least open time",
+    rule="`append_uploaded(advance=True)`",
+    also=[
+        "::test_late_rows_are_refused_or_advanced",
+        "shard/writing/test_batches.py::test_times_of_uploads_may_be_advanced_to_the_upper_that_they_are_appended_at",
+    ],
+)
 def test_the_time_of_the_commit_is_later_if_another_writer_is_faster(
     spark: Any, tmp_path: Path, meddler: list[int]
 ) -> None:
@@ -236,6 +245,16 @@ def test_tuple_times_are_written_between_lower_and_upper(spark: Any, tmp_path: P
         write(c, frame, lower=[])
 
 
+@pytest.mark.promise(
+    "A write under a token comes in once, also if it is repeated with other rows; of two writes at "
+    "once, one comes in",
+    rule="a named writer for each token",
+    also=[
+        "::test_a_token_counts_only_once_its_rows_are_in",
+        "::test_of_two_writes_under_one_token_the_later_one_is_in",
+        "spark/source/test_sink.py::test_a_token_is_in_once",
+    ],
+)
 def test_a_token_is_in_once_whatever_comes_with_it(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     frame, evaluated = counted(spark, rows(spark, (1, "a")))

@@ -98,6 +98,15 @@ def used_bytes(place: Path) -> int:
     return known.end
 
 
+@pytest.mark.promise(
+    "A log that has lost acknowledged entries is damage, and never gives an older answer: a record "
+    "names the newest durable entry, and is never ahead of the log",
+    rule="`KeyFile.recover`, `KeyFile.entries`",
+    also=[
+        "::test_a_record_that_is_damaged_older_or_of_another_log_says_nothing",
+        "::test_an_older_log_in_the_place_of_one_is_damage",
+    ],
+)
 @pytest.mark.grows
 def test_no_flipped_bit_hides_what_was_acknowledged(written: Path) -> None:
     size, found = used_bytes(written), set()
@@ -187,6 +196,13 @@ def test_a_record_that_is_damaged_older_or_of_another_log_says_nothing(written: 
         assert judge(place) == "whole"
 
 
+@pytest.mark.promise(
+    "Any damage to a file of a log raises `CorruptionError`, which names the file",
+    rule="`damaged` in `store/framed/keyfile.py`",
+    also=[
+        "::test_a_log_that_is_gone_but_for_its_record_is_damage_and_can_be_deleted",
+    ],
+)
 @pytest.mark.parametrize("name", ["log", "published", "lock"])
 @pytest.mark.parametrize("how", ["cut", "half", "zeroed block", "gone", "pipe", "link", "folder"])
 def test_a_file_that_is_cut_gone_or_something_else(written: Path, name: str, how: str) -> None:
@@ -233,6 +249,10 @@ def test_an_older_log_in_the_place_of_one_is_damage(tmp_path: Path) -> None:
     assert isinstance(found, CorruptionError) and "entry 19, which was acknowledged" in str(found)
 
 
+@pytest.mark.promise(
+    "Each entry continues the hash of the one before, so another log in the place of this one is damage",
+    rule="`link` in `store/framed/frames.py`",
+)
 def test_the_log_of_another_key_in_the_place_of_one_is_damage(tmp_path: Path) -> None:
     log = FramedVersionLog(str(tmp_path))
     extend(log, "k", *range(10))
@@ -276,6 +296,14 @@ def test_a_newer_file_is_too_new(tmp_path: Path) -> None:
 # --- What a power cut or a kill leaves ---
 
 
+@pytest.mark.promise(
+    "Neither a power cut nor the leftovers of a killed process are taken for damage",
+    rule="`KeyFile.recover`",
+    also=[
+        "::test_what_a_killed_writer_left_is_taken_in_by_the_next_process",
+        "::test_an_entry_whose_flush_failed_counts_only_if_it_is_flushed_later",
+    ],
+)
 @pytest.mark.grows
 def test_no_torn_write_is_taken_for_damage(written: Path) -> None:
     """Any sectors of an entry that was under way may be on the disk, with an older record or none."""
@@ -364,6 +392,19 @@ def mended(root: Path, starts: "tuple[int, ...]" = ()) -> "tuple[list[Entry], tu
     return found, answer.lost
 
 
+@pytest.mark.promise(
+    "`fsck --repair` recovers the sound entries of a log, says which acknowledged entries are lost, "
+    "and keeps the damaged file; a repair or truncation that is killed at any call loses nothing "
+    "and is begun again",
+    rule="`store/framed/salvage.py`, `FramedVersionLog.mend`",
+    also=[
+        "::test_an_entry_is_taken_back_if_the_links_beside_it_prove_it",
+        "::test_of_a_damaged_log_what_a_reader_can_begin_from_is_kept",
+        "::test_what_is_killed_at_any_call_loses_nothing_and_is_gone_on_with",
+        "kills/test_killed_at_every_change.py::test_a_repair_of_a_log_keeps_what_is_sound",
+        "lake/test_lost_tails.py::test_a_repair_takes_back_what_is_sound_and_says_what_is_lost",
+    ],
+)
 @pytest.mark.grows
 def test_what_is_sound_of_a_damaged_log_is_taken_back_and_what_is_lost_is_said(
     written: Path, rng: Random

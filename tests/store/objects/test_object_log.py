@@ -111,6 +111,15 @@ def truncated(place: Place, log: ObjectVersionLog, floor: int) -> None:
 # --- Costs ---
 
 
+@pytest.mark.promise(
+    "There, a tiny append is one put, an idle refresh one get, and the newest entry is found in two "
+    "round trips, however long the log is",
+    rule="inverted names",
+    also=[
+        "::test_the_head_of_a_log_is_found_in_two_round_trips_however_long_it_is",
+        "lake/test_shared_log.py::test_a_tiny_append_is_one_put_and_an_idle_look_one_get",
+    ],
+)
 def test_a_commit_is_one_put_and_an_idle_refresh_one_get(place: Place) -> None:
     log = place.filled(3)
     for n in range(3, 40):
@@ -201,6 +210,20 @@ def test_removed_entries_stay_for_the_grace_so_that_a_reader_can_go_on(place: Pl
     assert place.seqnos() == [8, 9, 10]
 
 
+@pytest.mark.promise(
+    "In the [log in an object store](object-log.md) a commit is acknowledged only if it is the "
+    "entry of its seqno, however long its process stalled; no refresh misses an entry, or applies "
+    "an object that was put again",
+    rule=(
+        "removed entries stay for a grace; the floor is read after what may be older than half of it "
+        "(`store/objects/log.py`)"
+    ),
+    also=[
+        "::test_a_stalled_reader_does_not_apply_a_ghost_nor_believe_that_nothing_is_new",
+        "simulation/test_logs.py::test_no_seed_finds_a_wrong_answer_of_a_log",
+        "simulation/test_logs.py::test_a_bug_of_the_log_is_found_within_200_seeds",
+    ],
+)
 def test_a_stalled_writer_does_not_win_a_seqno_that_was_removed(place: Place) -> None:
     log, stalled = place.filled(10), place.log()
     stalled.head("k")
@@ -247,6 +270,14 @@ def test_a_process_whose_clock_stood_still_is_judged_by_the_other_one(place: Pla
         assert stalled.newer("k", head) is None
 
 
+@pytest.mark.promise(
+    "There, ages are told by the clock of the store; a suspension is counted by one clock of a "
+    "process at least",
+    rule="`store/clock.py`, `ObjectVersionLog._since`",
+    also=[
+        "::test_a_process_whose_clock_stood_still_is_judged_by_the_other_one",
+    ],
+)
 def test_the_age_of_a_floor_is_told_by_the_store(place: Place) -> None:
     log = place.filled(10)
     log.truncate("k", 5)
@@ -268,6 +299,14 @@ def test_an_idle_writer_is_told_that_it_lost_and_not_that_the_outcome_is_unknown
 # --- Answers that do not come ---
 
 
+@pytest.mark.promise(
+    "There, a put that is refused, or whose reply is lost, decides nothing",
+    rule="`ObjectVersionLog._judged`, `History._decided`",
+    also=[
+        "::test_a_put_whose_own_object_refuses_it_has_won",
+        "::test_after_a_put_no_error_says_that_nothing_happened",
+    ],
+)
 def test_a_put_that_is_refused_though_nothing_is_there_is_made_again(place: Place) -> None:
     log = place.filled(3)
     whole, refused = place.bucket.put_new, iter([True, True, False])
@@ -302,6 +341,15 @@ def test_after_a_put_no_error_says_that_nothing_happened(place: Place) -> None:
 # --- Drops ---
 
 
+@pytest.mark.promise(
+    "A deleted log is never created again there; a dropped collection leaves it for the grace, and "
+    "an interrupted deletion is finished",
+    rule="the greatest floor stays",
+    also=[
+        "lake/test_shared_log.py::test_a_dropped_collection_leaves_its_log_for_the_grace",
+        "lake/test_shared_log.py::test_a_deletion_of_a_log_that_was_interrupted_is_finished_by_the_next_collection",
+    ],
+)
 def test_a_key_is_deleted_when_its_newest_entry_is_old_and_never_created_again(place: Place) -> None:
     log, stalled = place.filled(3), place.log()
     stalled.head("k")
@@ -409,6 +457,15 @@ def test_a_clock_that_knows_the_time_survives_a_store_that_is_away(place: Place)
     assert clock.now_ms() == place.clock.ms
 
 
+@pytest.mark.promise(
+    "What landed there after its removal has no effect, and a check names it; it goes with a later "
+    "truncation, or with a repair where the log was deleted",
+    rule="`store/objects/ghosts.py`, `LakeCheck._ghosts`",
+    also=[
+        "::test_entries_that_a_truncation_has_not_removed_yet_are_no_ghosts",
+        "lake/test_far_drops.py::test_fsck_names_what_landed_late_and_a_repair_removes_it_where_the_log_was_deleted",
+    ],
+)
 def test_an_entry_that_is_put_again_is_a_ghost_and_goes_with_a_later_truncation(place: Place) -> None:
     log = place.filled(10)
     truncated(place, log, 5)

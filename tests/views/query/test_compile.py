@@ -24,12 +24,28 @@ def databases():
     made.close()
 
 
+@pytest.mark.promise(
+    "The plan of a query over contents is the query over them, with nulls, duplicates, NaN and "
+    "ties; also sub-queries that name columns of the query around, for which there is nothing",
+    rule="`correlated` in `views/query/subqueries.py`, `with_domain` in `views/query/groups.py`",
+    also=[
+        "views/query/test_random_queries.py",
+    ],
+)
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_plan_answers_as_the_engine_does(query, databases):
     found, wanted = databases.answers(query)
     assert found == wanted
 
 
+@pytest.mark.promise(
+    "What a view cannot have is refused when it is made, by name, with what to write instead",
+    rule="`check_arguments`, `Engine.check_calls`",
+)
+@pytest.mark.promise(
+    "A query is what DuckDB reads: where the parser reads something else, it is refused",
+    rule="`difference` in `views/query/engine.py`",
+)
 @pytest.mark.parametrize(
     ("query", "named", "instead"),
     [
@@ -78,6 +94,10 @@ def test_what_is_not_understood_is_refused_with_what_to_write(query, named, inst
     assert instead in str(refused.value)
 
 
+@pytest.mark.promise(
+    "A sub-query that is a value and has two rows is an error",
+    rule="`_scalar` in `views/query/subqueries.py`",
+)
 def test_a_scalar_sub_query_with_two_rows_is_an_error(databases):
     with pytest.raises(duckdb.Error, match="more than one row"):
         databases.answers("SELECT k, (SELECT y FROM b WHERE b.k = a.k) AS y FROM a")
