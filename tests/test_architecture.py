@@ -72,7 +72,7 @@ BANS = (
     Ban("subprocess", COMMANDS, ("spark/session.py",)),  # the session asks Java for its version
     # The address of a log may be secret, so workers find it in their environment.
     # PySpark has no other way to be told how it writes an error down.
-    Ban("os.environ", SETTINGS, ("cli/", "spark/session.py", "spark/source/told.py", "store/access.py")),
+    Ban("os.environ", SETTINGS, ("cli/", "spark/session.py", "spark/source/sentences.py", "store/access.py")),
     Ban("os.getenv", SETTINGS, ("cli/", "spark/session.py")),
     Ban("logging", REPORT, ("env.py", "spark/session.py")),  # where it is set up; which quiets Py4J
     *(Ban(x, PLAIN) for x in ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")),

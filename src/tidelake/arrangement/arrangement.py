@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.arrangement import given
+from tidelake.arrangement import arguments
 from tidelake.arrangement.batch.batch import release_all
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.checkpoint.checkpoint import Saved
@@ -370,7 +370,7 @@ class Arrangement(ArrangementReads):
 
     def _save(self, path: str | os.PathLike[str], capture: Callable[[], Captured]) -> Saved:
         # Checked first: nothing may be captured if the path is wrong.
-        folder = given.directory(path, "path")
+        folder = arguments.directory(path, "path")
         saved = save(capture(), folder, self._spine, self._env)
         self._env.recorder.count("arrangement.saved" if saved.is_new else "arrangement.unchanged")
         return saved

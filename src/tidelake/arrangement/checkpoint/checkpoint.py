@@ -31,8 +31,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tidelake.arrangement.arguments import count, directory
 from tidelake.arrangement.checkpoint.saved import Checkpoint, SavedBatch
-from tidelake.arrangement.given import count, directory
 from tidelake.errors import CorruptionError, IncompatibleSchema, StoreUnavailable, UsageError
 from tidelake.store.disk import Folders, unavailable, unknown
 from tidelake.store.files import SYSTEM_FILES, Files, exists, locked, refuse_links

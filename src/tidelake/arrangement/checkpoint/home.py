@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from tidelake.arrangement import given
+from tidelake.arrangement import arguments
 from tidelake.process import ProcessOrigin
 from tidelake.store.disk import unavailable
 
@@ -46,7 +46,7 @@ class Home:
             UsageError: `directory` is not a path.
             StoreUnavailable: the folder cannot be created.
         """
-        root = given.directory_or_none(directory, "directory") or tempfile.gettempdir()
+        root = arguments.directory_or_none(directory, "directory") or tempfile.gettempdir()
         self.path = os.path.join(root, _PREFIX + id_)
         self._users = 1
         self._lock = threading.Lock()

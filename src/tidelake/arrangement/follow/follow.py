@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from tidelake.arrangement import given
+from tidelake.arrangement import arguments
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.batch.batch import FilterPlan
 from tidelake.arrangement.batch.layout import Layout
@@ -281,8 +281,8 @@ def arranged(
         NotYetClosed: `as_of` is not closed in time.
     """
     version = shard.version()
-    given.directory_or_none(options.directory, "directory")
-    restore = given.directory_or_none(restore, "restore")
+    arguments.directory_or_none(options.directory, "directory")
+    restore = arguments.directory_or_none(restore, "restore")
     followed = _followed(version.spec, name, wanted, keeps_history=as_of is not None)
     schema = _schema(version.spec, followed)
     found = None if restore is None else _restored(shard, version, followed, restore, options)

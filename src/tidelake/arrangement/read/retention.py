@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
-from tidelake.arrangement import given
+from tidelake.arrangement import arguments
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.data.kernel.order import group_starts, sortable
 from tidelake.data.kernel.sort import sort_indices
@@ -309,7 +309,7 @@ def _kept(rows: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
 
 
 def _names(by: str | Sequence[str]) -> tuple[str, ...]:
-    names = (by,) if isinstance(by, str) else tuple(given.names("by", by))
+    names = (by,) if isinstance(by, str) else tuple(arguments.names("by", by))
     if not names:
         raise UsageError("by=[] ranks nothing: name a value column, or use last_n")
     return names

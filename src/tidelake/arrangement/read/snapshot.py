@@ -13,12 +13,12 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from tidelake.arrangement import given
+from tidelake.arrangement import arguments
+from tidelake.arrangement.arguments import count
 from tidelake.arrangement.batch.batch import IndexBatch
 from tidelake.arrangement.batch.keys import Keys, prefix_bytes
 from tidelake.arrangement.batch.layout import Layout, detached
 from tidelake.arrangement.batch.search import Bound
-from tidelake.arrangement.given import count
 from tidelake.arrangement.read.cursor import Cursor
 from tidelake.arrangement.read.retention import RetentionFilters
 from tidelake.arrangement.read.sampling import partition_keys, sample_keys
@@ -209,7 +209,7 @@ class Snapshot:
 
     def _names(self, columns: Sequence[str] | None) -> list[str]:
         names = [column.name for column in self.layout.schema.columns]
-        chosen = names if columns is None else given.names("columns", columns)
+        chosen = names if columns is None else arguments.names("columns", columns)
         unknown = [name for name in chosen if name not in names]
         if unknown or len(set(chosen)) < len(chosen):
             raise UsageError(f"columns={columns!r} are not distinct column names: there are {names}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from tidelake.arrangement import given
+from tidelake.arrangement import arguments
 from tidelake.arrangement.follow.follow import FollowedArrangement
 from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema, RowsErased
@@ -106,8 +106,8 @@ def arrangement_reference(
         collection.name,
         columns=None if asked.columns is None else tuple(asked.columns),
         where=asked.where,
-        restore=given.directory_or_none(restore, "restore"),
-        directory=given.directory_or_none(directory, "directory"),
+        restore=arguments.directory_or_none(restore, "restore"),
+        directory=arguments.directory_or_none(directory, "directory"),
         config=config,
         hold_for_s=duration_s(hold_for, "hold_for"),
     )

@@ -25,7 +25,7 @@ from tidelake.spark.reading.holds import Lasting, hold_for_application, kept
 from tidelake.spark.source.options import RowShape, read_options
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import planned, timed
-from tidelake.spark.source.told import told
+from tidelake.spark.source.sentences import told
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema
 

@@ -21,9 +21,9 @@ from tidelake.spark.source.interface import LIMITS
 from tidelake.spark.source.options import shape
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import shown
+from tidelake.spark.source.sentences import told
 from tidelake.spark.source.stream import RefusedReader, StreamReader, UnlimitedStreamReader
 from tidelake.spark.source.stream_read import StreamRead, stream_read
-from tidelake.spark.source.told import told
 from tidelake.spark.versions import needs
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tidelake.config import Config
 from tidelake.errors import NotALake, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
-from tidelake.spark.source.kept import Target
+from tidelake.spark.source.target import Target
 from tidelake.store.access import is_provider
 from tidelake.store.url import with_provider
 

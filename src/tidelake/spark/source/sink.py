@@ -31,11 +31,11 @@ from tidelake.model.time import TimeDomain
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, named
 from tidelake.spark.source.interface import DataSourceStreamArrowWriter
-from tidelake.spark.source.kept import Target
 from tidelake.spark.source.options import WriteOptions, write_options
 from tidelake.spark.source.place import create, located
+from tidelake.spark.source.sentences import told
+from tidelake.spark.source.target import Target
 from tidelake.spark.source.times import written_at
-from tidelake.spark.source.told import told
 from tidelake.spark.source.uploading import IntoUploaded, Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, Batches

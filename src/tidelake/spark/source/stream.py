@@ -44,8 +44,8 @@ from tidelake.spark.source.interface import (
 from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Begin, Json, Offset, Position, from_json, to_json
 from tidelake.spark.source.options import RowShape
 from tidelake.spark.source.planning import readable, timed
+from tidelake.spark.source.sentences import told
 from tidelake.spark.source.stream_read import StreamRead
-from tidelake.spark.source.told import told
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import arrow_schema
 from tidelake.state.core.backlog import Limits

@@ -25,7 +25,7 @@ from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.reading.holds import application
 from tidelake.spark.reports import WriteReport, WrittenBatch
-from tidelake.spark.source.kept import Target
+from tidelake.spark.source.target import Target
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, answered, answers_to_bytes
 from tidelake.spark.writing.commit import Numbered, open_upper

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake import spark as ts
 from tidelake.errors import NotYetClosed, UsageError
-from tidelake.spark.source.told import told
+from tidelake.spark.source.sentences import told
 
 pytestmark = pytest.mark.full
 

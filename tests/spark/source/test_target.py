@@ -12,8 +12,8 @@ from tidelake.config import Config
 from tidelake.errors import Closed, CollectionDropped, CollectionNotFound
 from tidelake.model.frontier import Frontier
 from tidelake.spark.source import kept
-from tidelake.spark.source.kept import Target
 from tidelake.spark.source.place import located
+from tidelake.spark.source.target import Target
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
