@@ -72,7 +72,7 @@ def refused_at_most(call):
 
 @pytest.mark.promise(
     "Invalid arguments are refused by name, and nothing is done",
-    rule="`arrangement/given.py`, `arrangement/batch/keys.py` (`row_batch`)",
+    rule="`arrangement/arguments.py`, `arrangement/batch/keys.py` (`row_batch`)",
     also=[
         "arrangement/test_given.py",
     ],

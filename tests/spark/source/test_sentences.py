@@ -38,7 +38,7 @@ def test_arguments_are_called_as_options_but_not_in_quotes() -> None:
 @pytest.mark.promise(
     "An error of the format, in a read, a write or a stream, is one sentence with the names of its "
     "options (from Spark 4.3 on)",
-    rule="`spark/source/told.py`",
+    rule="`spark/source/sentences.py`",
     also=[
         "::test_arguments_are_called_as_options_but_not_in_quotes",
     ],

@@ -11,7 +11,7 @@ import tidelake
 from tidelake.config import Config
 from tidelake.errors import Closed, CollectionDropped, CollectionNotFound
 from tidelake.model.frontier import Frontier
-from tidelake.spark.source import kept
+from tidelake.spark.source import target as targets
 from tidelake.spark.source.place import located
 from tidelake.spark.source.target import Target
 
@@ -60,10 +60,10 @@ def test_what_was_dropped_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_few_are_kept_and_others_closed(tmp_path: Path) -> None:
-    names = [f"c{i}" for i in range(kept._KEPT_MAX + 1)]
+    names = [f"c{i}" for i in range(targets._KEPT_MAX + 1)]
     made(tmp_path, *names)
     found = [located({"path": f"{tmp_path}/lake/{name}"}).collection() for name in names]
     with pytest.raises(Closed):
         found[0].state()
     assert all(c.state().upper == Frontier.of(0) for c in found[1:])
-    assert len(kept._KEPT.get()) == kept._KEPT_MAX
+    assert len(targets._KEPT.get()) == targets._KEPT_MAX
