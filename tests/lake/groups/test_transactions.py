@@ -396,6 +396,33 @@ def test_after_an_unknown_outcome_that_the_group_forgot_no_answer_may_be_untrue(
     assert unknown
 
 
+@pytest.mark.promise(
+    "A write in a group has an unknown outcome only once the group was asked to decide it; if it is unknown "
+    "what was staged, it is not in",
+    rule="`Proposal` in `shard/writing/proposal.py`",
+)
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_the_outcome_is_unknown_only_once_the_group_was_asked(fault):
+    told = set()
+    for call in range(100):
+        places = Places(config=QUIET)
+        joined(places.banks("a", "b"))
+        plan = FaultPlan(script=[Fault.NONE] * call + [fault] + [Fault.UNAVAILABLE] * 20)
+        txn = places.process(faults=plan, retries=False).transaction()
+        try:
+            txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
+            txn.commit()
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            asked = txn._attempt is not None and txn._attempt.asked
+            unknown = isinstance(error, OutcomeUnknown) and "log.append" in str(error)
+            assert asked or not unknown, call
+            assert asked or not places.process().collection("a").lookup(rows(1).select(["k"])).num_rows
+            told |= {"staged still" if "its rows are staged" in str(error) else type(error)}
+        if not plan.injected:
+            break
+    assert {"staged still", OutcomeUnknown} <= told
+
+
 class Interrupted(FaultPlan):
     """Others act right before the n-th call of a process, and it dies some calls later."""
 

@@ -16,7 +16,7 @@ from tidelake.lake.arguments.names import check_name
 from tidelake.process import PerProcess
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.committing import open_writer
-from tidelake.shard.writing.uploads import NOT_IN
+from tidelake.shard.writing.uploads import REFUSED
 from tidelake.state.write.idempotency import IdempotencyKey
 
 R = TypeVar("R")
@@ -62,7 +62,7 @@ class WriterNumbers:
             number = self._after_last() if sequence is None else self._given(sequence)
             try:
                 yield number
-            except (*NOT_IN, UsageError):
+            except REFUSED:
                 raise
             except BaseException:
                 # It may be committed. Other rows under this number would then count as committed too.

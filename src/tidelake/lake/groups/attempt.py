@@ -14,19 +14,14 @@ from functools import partial
 
 from tidelake.errors import (
     CollectionNotFound,
-    LeftGroup,
     OutcomeUnknown,
-    StoreUnavailable,
     TidelakeError,
-    TransactionExpired,
     UpperMismatch,
-    UsageError,
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.append import commit_floor
-from tidelake.shard.writing.committing import expire_earlier
 from tidelake.shard.writing.memberwrite import ContentChange, MemberWrite, Offered
 from tidelake.shard.writing.parking import (
     Changed,
@@ -35,11 +30,11 @@ from tidelake.shard.writing.parking import (
     prepare_changes,
     prepare_offered,
 )
-from tidelake.shard.writing.uploads import NOT_IN
-from tidelake.state.group import awaiting, deciding
+from tidelake.shard.writing.proposal import Proposal, expire_earlier
+from tidelake.shard.writing.uploads import REFUSED
+from tidelake.state.group import deciding
 from tidelake.state.group.deciding import Decided, Intent, Share
 from tidelake.state.group.memberwriters import GroupNumber
-from tidelake.state.spine.staged import Awaited
 
 
 class Attempt:
@@ -55,7 +50,6 @@ class Attempt:
         id: the id of the transaction.
         group: the group that decides.
         doubtful: whether it is unknown which rows are staged.
-        asked: whether it may be decided already.
         at: the time of all rows, if this attempt chose one.
         changed: what its changes of contents do.
     """
@@ -66,7 +60,7 @@ class Attempt:
         self.id, self.group = id_, group
         self._shards, self._joined = dict(shards), dict(joined)
         # The group and the collections as they were right after all of them had joined.
-        self._awaited = Awaited(id_, group.known().seqno, group.env.clock.now_ms())
+        self._proposal = Proposal(id_, group)
         self._floors = {shard.spec.shard_id: shard.known().upper for shard in shards.values()}
         self._staged: dict[int, tuple[str, tuple[int, int] | None]] = {}
         # For writes that depend on contents: the state of the group after which those may not change.
@@ -75,7 +69,7 @@ class Attempt:
         self.at: int | None = None
         # Parts that the caller may offer again: they stay staged until then.
         self._kept: frozenset[str] = frozenset()
-        self.doubtful = self.asked = False
+        self.doubtful = False
 
     @classmethod
     def begun(
@@ -93,10 +87,15 @@ class Attempt:
         return cls(id_, group, shards, joined)
 
     @property
+    def asked(self) -> bool:
+        """Whether it may be decided already."""
+        return self._proposal.asked
+
+    @property
     def is_old(self) -> bool:
         """Whether it is older than `upload_age_s`, so that any process may give it up."""
         now_ms = self.group.env.clock.now_ms()
-        return now_ms - self._awaited.noted_ms >= self.group.known().agreed.upload_ms(now_ms)
+        return now_ms - self._proposal.awaited.noted_ms >= self.group.known().agreed.upload_ms(now_ms)
 
     @property
     def times(self) -> tuple[int, int] | None:
@@ -145,7 +144,7 @@ class Attempt:
             stay = Stay(self.group.spec.shard_id, self._joined[shard.spec.shard_id])
             try:
                 self._staged[number] = (shard.spec.shard_id, self._one(shard, stay, entry, time))
-            except (*NOT_IN, UsageError, TransactionExpired):
+            except REFUSED:
                 raise
             except BaseException:
                 self.doubtful = True
@@ -154,16 +153,16 @@ class Attempt:
     def _one(self, shard: Shard, stay: Stay, entry: MemberWrite, time: int | None) -> tuple[int, int] | None:
         given = entry.given
         if isinstance(given, ContentChange):
-            changed = prepare_changes(shard, stay, self._awaited, given, time)
+            changed = prepare_changes(shard, stay, self._proposal, given, time)
             self._latest[shard.spec.shard_id] = changed.latest
             self.changed.append(changed)
             return changed.times
         if not isinstance(given, Offered):
-            return prepare(shard, stay, self._awaited, given, time=time, upper=entry.upper)
+            return prepare(shard, stay, self._proposal, given, time=time, upper=entry.upper)
         self._kept |= {part.name for part in given.parts}
         if given.read_at is not None:
             self._latest[shard.spec.shard_id] = given.read_at
-        return prepare_offered(shard, stay, self._awaited, given, entry.upper)
+        return prepare_offered(shard, stay, self._proposal, given, entry.upper)
 
     def decide(
         self,
@@ -203,7 +202,7 @@ class Attempt:
         at = None if own_times else time
         wanted = Intent(
             self.id,
-            self._awaited.begun,
+            self._proposal.awaited.begun,
             shares,
             at,
             own_times=own_times,
@@ -211,21 +210,12 @@ class Attempt:
             picked=picked,
             number=number,
         )
-        before, self.asked = self.asked, True
+        asked = self.asked
         try:
-            return self.group.run(partial(deciding.decide, wanted=wanted))
-        except CollectionNotFound as error:
-            # The group ended when its last collection left.
-            self.asked = before
-            raise LeftGroup(min(shares)) from error
+            return self._proposal.decide(wanted)
         except UpperMismatch as error:
-            if before and not wanted.written and lowers:
+            if asked and not wanted.written and lowers:
                 raise self.forgotten() from error
-            self.asked = before
-            raise
-        except (*NOT_IN, UsageError, TransactionExpired, StoreUnavailable):
-            # This call certainly did not commit it.
-            self.asked = before
             raise
 
     def forgotten(self) -> OutcomeUnknown:
@@ -243,10 +233,11 @@ class Attempt:
 
         Raises:
             OutcomeUnknown: it may be committed, and no record of that is left.
+            StoreUnavailable: it is not committed, but rows may be staged still.
         """
         if self.asked and not self._refused():
             return False
-        self._withdraw()
+        self._proposal.withdraw(self._shards.values(), self._kept)
         return True
 
     def _refused(self) -> bool:
@@ -266,11 +257,7 @@ class Attempt:
         What cannot be removed now is collected when it is older than `upload_age_s`.
         """
         with suppress(TidelakeError):
-            self._withdraw()
-
-    def _withdraw(self) -> None:
-        for shard in self._shards.values():
-            shard.run(partial(awaiting.withdraw, transactions=frozenset([self.id]), kept=self._kept))
+            self._proposal.withdraw(self._shards.values(), self._kept)
 
     def _applied(self) -> bool | None:
         """Whether it is committed and applied to its collections: then the group may have forgotten it.
@@ -288,4 +275,4 @@ class Attempt:
         )
         if waits or not ids or self.id in group.decisions:
             return False
-        return None if not stayed or self._awaited.begun < group.expired else True
+        return None if not stayed or self._proposal.awaited.begun < group.expired else True

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from tidelake.errors import TidelakeError, UsageError
+from tidelake.errors import TidelakeError
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.numbers import NumberedHandle
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.memberwrite import MemberWrite, offered_of
-from tidelake.shard.writing.uploads import NOT_IN
+from tidelake.shard.writing.uploads import REFUSED
 from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.write.idempotency import IdempotencyKey
 
@@ -105,7 +105,7 @@ class GroupWriter(NumberedHandle):
                 transaction.offer(name, given, read_at)
             try:
                 return transaction.commit()
-            except (*NOT_IN, UsageError):
+            except REFUSED:
                 # The caller must learn of the refusal. Rows that cannot be removed now are collected later.
                 with suppress(TidelakeError):
                     transaction.abort()

@@ -20,7 +20,6 @@ from tidelake.errors import (
     TidelakeError,
     TransactionExpired,
     UpdateBeforeLower,
-    UploadExpired,
     UpperMismatch,
     UsageError,
 )
@@ -30,7 +29,6 @@ from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.groups.attempt import Attempt
 from tidelake.lake.groups.draft import Draft
 from tidelake.lake.groups.groups import Groups
-from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
@@ -41,6 +39,7 @@ from tidelake.shard.writing.memberwrite import (
     Deletion,
     Offered,
 )
+from tidelake.shard.writing.proposal import expired
 from tidelake.state.core.commands import open_writer
 from tidelake.state.core.tokens import PREFIX
 from tidelake.state.group.memberwriters import GroupNumber
@@ -372,7 +371,7 @@ class Transaction(Handle):
         if not self._left:
             return error
         seqnos = [shard.known().seqno for shard in self._draft.shards.values()]
-        return UploadExpired(error.name, names.uploaded_at(error.name) or 0, max(seqnos))
+        return expired(error, max(seqnos))
 
     def _carried_out(self, attempt: Attempt) -> Committed:
         number = self._number(attempt.group)

@@ -21,28 +21,24 @@ from tidelake.errors import (
     CollectionInGroup,
     CollectionNotFound,
     LeftGroup,
-    OutcomeUnknown,
-    StoreUnavailable,
     TidelakeError,
     TransactionExpired,
     UpdateBeforeLower,
     UploadExpired,
     UpperMismatch,
-    UsageError,
-    WriterFenced,
 )
-from tidelake.model import names
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import LogView, Shard
 from tidelake.shard.upkeep.parting import free, part
+from tidelake.shard.writing.proposal import Proposal, expire_earlier, expired
 from tidelake.state.core import commands
 from tidelake.state.core.commands import Command, Commit, NoOp, Refused
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState, WriterRecord
-from tidelake.state.group import applying, awaiting, deciding
+from tidelake.state.group import applying, awaiting
 from tidelake.state.group.deciding import Intent, Share
 from tidelake.state.group.memberwriters import GroupNumber, alone, known_writer, open_member_writer
 from tidelake.state.spine.staged import Awaited
@@ -52,7 +48,7 @@ from tidelake.state.write.write import Addition, Appended, Write, commit, plan
 R = TypeVar("R")
 Rebase: TypeAlias = Callable[[Write], Write | None]
 # Errors after which a write must be computed again on the newest state.
-_STALE = (UpperMismatch, UpdateBeforeLower, LeftGroup, TransactionExpired, CollectionNotFound)
+_STALE = (UpperMismatch, UpdateBeforeLower, LeftGroup, TransactionExpired)
 
 
 def carry_out(shard: Shard, write: Write, rebase: Rebase | None = None) -> Done[Appended]:
@@ -70,7 +66,7 @@ def carry_out(shard: Shard, write: Write, rebase: Rebase | None = None) -> Done[
         OutcomeUnknown: the write may be in.
         TidelakeError: the command was refused; nothing is in.
     """
-    attempt: _Attempt | None = None
+    attempt: _Single | None = None
     with shard.group_commit.command():
         while True:
             if not shard.known().group:
@@ -92,61 +88,11 @@ def carry_out(shard: Shard, write: Write, rebase: Rebase | None = None) -> Done[
                     continue
             look = shard.look()
             if _is_member(shard, look):
-                attempt = attempt or _Attempt(shard, write)
+                attempt = attempt or _Single(shard, shard.group(look.state.group), write)
                 done = attempt.tried(look)
                 if done is not None:
                     return done
             shard.env.recorder.count("append.single.again")
-
-
-def park(
-    shard: Shard,
-    view: GroupView,
-    awaited: Awaited,
-    found: Addition,
-    *,
-    checked: Frontier,
-    given_up: frozenset[str] = frozenset(),
-    inline_bytes_max: int | None = None,
-    as_now: bool = False,
-) -> Done[bool]:
-    """Stage the rows of a write; False if there are none, or as `awaiting.park`. One log write.
-
-    Arguments and errors as for that.
-    """
-    if not found.runs:
-        return Done(False, rollup_due=False)
-    step = partial(
-        awaiting.park,
-        view=view,
-        awaited=awaited,
-        found=found,
-        checked=checked,
-        given_up=given_up,
-        inline_bytes_max=inline_bytes_max,
-        as_now=as_now,
-        owner=shard.writes_as,
-    )
-    return shard.carry_out(step)
-
-
-def expire_earlier(
-    group: Shard, look: LogView, runs: tuple[Run, ...], known: frozenset[str] = frozenset()
-) -> frozenset[str]:
-    """Make sure that no earlier attempt with the same runs can still be committed; `known` are left out.
-
-    SUBTLE: an earlier attempt may still be running, so expire it in the group, which then refuses every
-    transaction that began before.
-
-    Returns:
-        The transactions of these attempts.
-    """
-    waiting = awaiting.waiting_for(applying.seen_through(look.state, look.view), runs).values()
-    others = [one for one in waiting if one.transaction not in known]
-    before = max((one.begun + 1 for one in others), default=0)
-    if before > group.known().expired:
-        group.run(partial(deciding.expire, before=before))
-    return frozenset(one.transaction for one in others)
 
 
 def _wherever(shard: Shard, alone: Callable[[], R], in_group: Callable[[LogView, GroupView], R]) -> R:
@@ -252,26 +198,26 @@ def _base_state(look: LogView, idempotency: IdempotencyKey | None, runs: tuple[R
     return seen if look.group is None else alone(seen, look.group, idempotency)
 
 
-class _Attempt:
+class _Single:
     """A write as a transaction with one member. It keeps its id however often it is computed again.
 
     Args:
         shard: the collection's shard.
+        group: its group.
         write: the write.
     """
 
-    def __init__(self, shard: Shard, write: Write) -> None:
+    def __init__(self, shard: Shard, group: Shard, write: Write) -> None:
         # Runs that may be tried again must keep their names, so their inline parts are never moved to stored
         # ones.
         self._write = replace(write, inline_bytes_max=None) if write.offered else write
         self._shard = shard
-        self._id = shard.env.ids.fresh()
+        self._proposal = Proposal(shard.env.ids.fresh(), group)
         self._given_up: frozenset[str] = frozenset()
-        self._is_staged = False
 
     def tried(self, look: LogView) -> Done[Appended] | None:
         """Try the write on a state of collection and group; None: compute it again on a newer one."""
-        write, view, group = self._write, look.view, look.group
+        write, view, group, proposal = self._write, look.view, look.group, self._proposal
         if view is None or group is None or self._has_given_up_others(look, group):
             return None
         seen = _base_state(look, write.idempotency, write.runs)
@@ -279,17 +225,22 @@ class _Attempt:
         if isinstance(found, NoOp):
             self._withdraw()
             return Done(found.result, rollup_due=False)
-        awaited = Awaited(self._id, group.seqno, self._shard.env.clock.now_ms())
-        staged: Done[bool] = Done(False, rollup_due=False)
-        if found.runs:
-            staged = self._staged(view, awaited, found, seen.upper)
-            if not staged.result:
-                return None
-        said = self._decided(group.shard_id, _wanted(found, seen, look, awaited, write))
-        if said is None:
+        proposal.begin(self._shard.group(group.shard_id), group.seqno)
+        staged = self._staged(view, found, seen.upper)
+        if found.runs and not staged.result:
             return None
-        if said.already and self._id not in self._shard.group(group.shard_id).known().decisions:
+        try:
+            decided = proposal.decide(_wanted(found, seen, look, proposal.awaited, write))
+        except _STALE:
+            return None
+        except TidelakeError:
+            if not proposal.asked:
+                self._refused()
+            raise
+        if decided.already and proposal.id not in proposal.group.known().decisions:
             self._withdraw()
+        bounds = decided.bounds.get(self._shard.spec.shard_id, (decided.upper, decided.upper))
+        said = Appended(*bounds, already=decided.already)
         return Done(said, rollup_due=False, merges_due=staged.merges_due)
 
     def _worked_out(self, seen: ShardState) -> Addition | NoOp[Appended]:
@@ -311,76 +262,44 @@ class _Attempt:
         If this attempt had staged the parts, another one has removed and barred them since: the upload has
         expired, and is in no state.
         """
-        if not self._is_staged:
-            return error
-        return UploadExpired(error.name, names.uploaded_at(error.name) or 0, self._shard.known().seqno)
+        return expired(error, self._shard.known().seqno) if self._proposal.is_staged else error
 
     def _has_given_up_others(self, look: LogView, group: ShardState) -> bool:
         """Make sure that no earlier attempt with the same runs can be committed; False if there is none."""
-        known = frozenset((self._id, *self._given_up))
+        known = frozenset((self._proposal.id, *self._given_up))
         others = expire_earlier(self._shard.group(group.shard_id), look, self._write.runs, known)
         # If one of them was decided before, the next look shows that.
         self._given_up |= others
         return bool(others)
 
-    def _staged(self, view: GroupView, awaited: Awaited, found: Addition, checked: Frontier) -> Done[bool]:
-        limit, as_now = self._write.inline_bytes_max, self._write.as_now
+    def _staged(self, view: GroupView, found: Addition, checked: Frontier) -> Done[bool]:
         try:
-            done = park(
+            return self._proposal.park(
                 self._shard,
                 view,
-                awaited,
                 found,
                 checked=checked,
                 given_up=self._given_up,
-                inline_bytes_max=limit,
-                as_now=as_now,
+                inline_bytes_max=self._write.inline_bytes_max,
+                as_now=self._write.as_now,
             )
         except (LeftGroup, UpperMismatch, UpdateBeforeLower):
             # The collection has changed since this look.
             return Done(False, rollup_due=False)
-        except OutcomeUnknown as error:
-            message = f"the write is not in, and it is not known whether its rows are staged: {error}"
-            raise StoreUnavailable(message) from error
         except AlreadyTaken as error:
             raise self.told(error) from error
         except TidelakeError:
             self._refused()
             raise
-        self._is_staged = self._is_staged or done.result
-        return done
-
-    def _decided(self, group: str, wanted: Intent) -> Appended | None:
-        """Ask the group for its decision; None: the state that the write depends on has changed."""
-        try:
-            decided = self._shard.group(group).run(partial(deciding.decide, wanted=wanted))
-        except _STALE:
-            return None
-        except (WriterFenced, UsageError, StoreUnavailable):
-            # The write is certainly not in.
-            self._refused()
-            raise
-        bounds = decided.bounds.get(self._shard.spec.shard_id, (decided.upper, decided.upper))
-        return Appended(*bounds, already=decided.already)
 
     def _refused(self) -> None:
         if not self._write.offered:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Remove the staged rows of a write that is not in.
-
-        Raises:
-            StoreUnavailable: the rows may still be staged, so their parts must stay.
-        """
-        if not self._is_staged:
-            return
-        try:
-            self._shard.run(partial(awaiting.withdraw, transactions=frozenset([self._id])))
-        except OutcomeUnknown as error:
-            message = f"the write is not in, and it is not known whether what it staged is removed: {error}"
-            raise StoreUnavailable(message) from error
-        self._is_staged = False
+        """Remove the staged rows of a write that is not in; errors as `Proposal.withdraw`."""
+        if self._proposal.is_staged:
+            self._proposal.withdraw([self._shard])
 
 
 def _wanted(found: Addition, seen: ShardState, look: LogView, awaited: Awaited, write: Write) -> Intent:

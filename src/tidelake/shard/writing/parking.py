@@ -30,14 +30,13 @@ from tidelake.shard.upkeep.tending import admit, tend_if_due
 from tidelake.shard.writing.append import commit_floor, past_last
 from tidelake.shard.writing.batches import check_stored
 from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.shard.writing.committing import park
 from tidelake.shard.writing.memberwrite import ContentChange, Deletion, Offered, has_times
+from tidelake.shard.writing.proposal import Proposal
 from tidelake.shard.writing.uploads import Attempt, Uploads, remade
 from tidelake.shard.writing.upsert import Difference, deleting, replacing, upserting
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState
 from tidelake.state.group import applying, awaiting
-from tidelake.state.spine.staged import Awaited
 from tidelake.state.write.staging import unseen
 from tidelake.state.write.write import Addition
 
@@ -90,14 +89,14 @@ def _waiting(state: ShardState, runs: tuple[Run, ...]) -> Addition:
 
 
 def prepare(
-    shard: Shard, stay: Stay, awaited: Awaited, given: pa.Table, *, time: int | None, upper: Frontier | None
+    shard: Shard, stay: Stay, proposal: Proposal, given: pa.Table, *, time: int | None, upper: Frontier | None
 ) -> tuple[int, int] | None:
     """Upload rows and stage them for a transaction. One log write, and one `put` for each part not inline.
 
     Args:
         shard: the collection's shard.
         stay: its stay in the group.
-        awaited: the transaction that the rows wait for.
+        proposal: the transaction that the rows wait for.
         given: the rows. Without times they are written at `time`, or at the first open time.
         time: the time of all rows that have none.
         upper: a frontier that all times must be before; None: there is none.
@@ -129,8 +128,8 @@ def prepare(
         def attempt(runs: tuple[Run, ...]) -> Done[bool]:
             found = replace(_waiting(state, runs), floats=at)
             limit = spec.config.inline_total_bytes
-            return park(
-                shard, look.view, awaited, found, checked=state.upper, as_now=True, inline_bytes_max=limit
+            return proposal.park(
+                shard, look.view, found, checked=state.upper, as_now=True, inline_bytes_max=limit
             )
 
         with Uploads.of(shard, spec, table) as uploads:
@@ -166,7 +165,7 @@ class Changed:
 
 
 def prepare_changes(
-    shard: Shard, stay: Stay, awaited: Awaited, changes: ContentChange, time: int | None
+    shard: Shard, stay: Stay, proposal: Proposal, changes: ContentChange, time: int | None
 ) -> Changed:
     """Compute the updates of an upsert, a replacement or a delete on the present contents, and stage them.
 
@@ -175,7 +174,7 @@ def prepare_changes(
     Args:
         shard: the collection's shard.
         stay: its stay in the group.
-        awaited: the transaction that the updates wait for.
+        proposal: the transaction that the updates wait for.
         changes: the new rows.
         time: the time of the change; None: the rows have times.
 
@@ -191,10 +190,10 @@ def prepare_changes(
         made = replacing(shard, changes.table, time)
     else:
         made = upserting(shard, changes.table, changes.columns, time)
-    return remade(shard, lambda _: _changed(shard, stay, awaited, made))
+    return remade(shard, lambda _: _changed(shard, stay, proposal, made))
 
 
-def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
+def _changed(shard: Shard, stay: Stay, proposal: Proposal, made: Made) -> Changed:
     look = _Look.at(shard, stay)
     view = look.view
     # The group was read first, so a write that the group accepts later is either in the contents that are
@@ -214,7 +213,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
     def attempt(runs: tuple[Run, ...]) -> Done[bool]:
         limit = spec.config.inline_total_bytes
         waiting = _waiting(state, runs)
-        return park(shard, view, awaited, waiting, checked=state.upper, as_now=True, inline_bytes_max=limit)
+        return proposal.park(shard, view, waiting, checked=state.upper, as_now=True, inline_bytes_max=limit)
 
     with Uploads(shard, runs) as uploads:
         refusal = unseen(state, Bounds(state.upper, past_last(ends[1]), state.minimum), found.seen)
@@ -223,7 +222,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> Changed:
         try:
             _offered(shard, uploads, attempt)
         except UploadExpired as error:
-            raise TransactionExpired(awaited.transaction) from error
+            raise TransactionExpired(proposal.id) from error
     return changed
 
 
@@ -252,7 +251,7 @@ def _built(
 
 
 def prepare_offered(
-    shard: Shard, stay: Stay, awaited: Awaited, offered: Offered, end: Frontier | None = None
+    shard: Shard, stay: Stay, proposal: Proposal, offered: Offered, end: Frontier | None = None
 ) -> tuple[int, int] | None:
     """Stage stored updates for a transaction. Two log scans and a log write.
 
@@ -280,16 +279,15 @@ def prepare_offered(
     Drainer(shard).make_room()
     look = _Look.at(shard, stay)
     waiting = awaiting.waiting_for(look.known, offered.runs).values()
-    done = park(
+    done = proposal.park(
         shard,
         look.view,
-        awaited,
         _waiting(look.state, offered.runs),
         checked=offered.checked,
         given_up=frozenset(one.transaction for one in waiting if one.begun < look.group.expired),
     )
     if not done.result:
-        raise TransactionExpired(awaited.transaction)
+        raise TransactionExpired(proposal.id)
     tend_if_due(shard, done)
     seen = [time for part in offered.parts for time in part.seen_times]
     return min(map(_number, seen)), max(map(_number, seen))

@@ -22,10 +22,12 @@ from tidelake.errors import (
     InvalidUpdates,
     LeftGroup,
     StoreUnavailable,
+    TransactionExpired,
     UpdateBeforeLower,
     UpdateNotBeforeUpper,
     UploadExpired,
     UpperMismatch,
+    UsageError,
     WriterFenced,
 )
 from tidelake.model.batch import Part, Run
@@ -52,6 +54,9 @@ NOT_IN = (
 
 `UsageError` is not among them, since it may come from anywhere.
 """
+
+REFUSED = (*NOT_IN, TransactionExpired, UsageError)
+"""Errors after which a write that was asked for in just one step, or a transaction, is certainly not in."""
 
 # The most uploads of one write: an upload that expired before its commit is made again.
 UPLOADS_MAX = 4
