@@ -1,6 +1,6 @@
 """A named collection, as users meet it: times as ints or tuples, tables in any Arrow form.
 
-Its methods are in parts, by what a caller wants; ARCHITECTURE.md lists which part has which. Frontiers may be
+Its methods are in parts, by what a caller wants. Frontiers may be
 given as a time (the frontier of that one time), a list of times, or a `Frontier`.
 """
 

@@ -1,6 +1,6 @@
 """A lake: what begins and ends with its handle, and copies between two lakes.
 
-The other methods are in parts, by what a caller wants; ARCHITECTURE.md lists which part has which.
+The other methods are in parts, by what a caller wants.
 """
 
 import os
