@@ -6,7 +6,7 @@ INVARIANT: no character of a cell moves a cursor, changes the direction of other
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from html import escape
 from typing import Any
 
@@ -64,11 +64,16 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
+def _is_common(one: Field[Any]) -> bool:
+    return one.kw_only is True
+
+
 class FieldsAsHtml:
     """A dataclass that a notebook shows as a table of its fields."""
 
     def _repr_html_(self) -> str:
         this: Any = self
-        shown = [(one.name, getattr(this, one.name)) for one in fields(this)]
+        # Numbers that answers have in common come last.
+        shown = [(one.name, getattr(this, one.name)) for one in sorted(fields(this), key=_is_common)]
         plain = [(name, number(value) if type(value) is int else value) for name, value in shown]
         return as_html(["field", "value"], plain, title=type(self).__name__)

@@ -75,6 +75,9 @@ def test_a_collection_is_written_to_alone_in_its_group_and_after_it_left(run, pl
     assert run("append", place, "a", rows)[0] == 0
     assert json.loads(run("leave", place, "a", "--json")[1]) == [{"collection": "a", "left": True}]
     assert json.loads(run("leave", place, "a", "--json")[1])[0]["left"] is False
+    told = run("join", place, "a", "b=c", "--json")
+    assert (told[0], json.loads(told[1])[1]) == (0, {"collection": "b=c", "joined": True})
+    assert json.loads(run("leave", place, "a", "--json")[1])[0]["left"] is True
     assert run("append", place, "a", rows)[0] == 0
 
 
@@ -87,6 +90,7 @@ def test_a_collection_is_written_to_alone_in_its_group_and_after_it_left(run, pl
         (["write", "zzz=rows"], "zzz"),
         (["seal", "a", "5", "9"], "COLLECTION=UPPER"),
         (["seal", "a=x"], "x"),
+        (["join", "a", "zzz"], "zzz"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_that_says_what_does(run, place, arguments, message):

@@ -1,4 +1,4 @@
-"""Commands on open times and on several collections at once: stage, seal, write, leave."""
+"""Commands on open times and on several collections at once: stage, seal, write, join, leave."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,6 +96,20 @@ def write(lake: str, written: tuple[str, ...], time: str | None, token: str | No
             done = transaction.commit()
         one = {"upper": done.upper, "already": done.already}
         output.table([one if domain is None else output.timed(one, domain)], as_json)
+
+
+@cli.command()
+@LAKE
+@click.argument("collections", nargs=-1, required=True, metavar="COLLECTION...")
+@JSON
+def join(lake: str, collections: tuple[str, ...], as_json: bool) -> None:
+    """Let collections form a group: from then on their times are closed together. See `leave`."""
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        opened.join(collections)
+        output.table([{"collection": name, "joined": True} for name in collections], as_json)
 
 
 @cli.command()

@@ -6,15 +6,16 @@ micro-batches of a run. Every report has them, and adds only what it alone knows
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any
 
+from tidelake.model.counts import Removals
 from tidelake.model.frontier import Frontier
 from tidelake.state.write.write import Appended
 from tidelake.tabletext import FieldsAsHtml
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts(FieldsAsHtml):
+class Counts(Removals, FieldsAsHtml):
     """What was read and written.
 
     Attributes:
@@ -27,8 +28,8 @@ class Counts(FieldsAsHtml):
         files: files read.
         held: events that are held back: the commit, or the end, of their transaction is not known yet.
         repeated: events ignored, since their transactions are in the collection, or their offsets were seen.
-        removed: rows that removals of keys took away, as far as old rows were looked up.
-        absent: removals of keys that had no row, likewise.
+        removed: as for `Removals`.
+        absent: likewise.
         by_collection: of several tables: the number of change events of each collection, by name.
         created: likewise: collections that were created.
         evolved: likewise: collections whose columns changed.
@@ -44,8 +45,6 @@ class Counts(FieldsAsHtml):
     files: int = 0
     held: int = 0
     repeated: int = 0
-    removed: int = 0
-    absent: int = 0
     by_collection: Mapping[str, int] = field(default_factory=dict)
     created: list[str] = field(default_factory=list)
     evolved: list[str] = field(default_factory=list)
@@ -54,17 +53,6 @@ class Counts(FieldsAsHtml):
     def counts(self) -> dict[str, Any]:
         """The numbers alone, by name."""
         return {one.name: getattr(self, one.name) for one in fields(Counts)}
-
-    def plus(self, other: "Counts") -> Self:
-        """The same report with the numbers of another one added."""
-        more = other.counts()
-        return replace(self, **{name: _sum(value, more[name]) for name, value in self.counts().items()})
-
-
-def _sum(a: Any, b: Any) -> Any:
-    if isinstance(a, Mapping):
-        return {name: a.get(name, 0) + b.get(name, 0) for name in {**a, **b}}
-    return a + b
 
 
 @dataclass(frozen=True)

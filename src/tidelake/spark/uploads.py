@@ -122,7 +122,7 @@ class Answer:
 
     def see_removals(self, found: Resolved) -> None:
         """Count what removals did."""
-        self.count(removed=found.removed, absent=found.absent)
+        self.counts = self.counts.plus(found)
 
     def see_times(self, lower: int | None, upper: int | None) -> None:
         """Widen the range of times."""

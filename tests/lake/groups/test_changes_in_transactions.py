@@ -14,6 +14,7 @@ from tidelake.errors import (
     OutcomeUnknown,
     StoreUnavailable,
     UpdateBeforeLower,
+    UpdateNotBeforeUpper,
     UpperMismatch,
     UsageError,
 )
@@ -188,6 +189,65 @@ def test_what_is_worked_out_for_one_time_is_not_let_in_at_another(lake):
     txn._attempt.prepare(txn._draft.rows, 4)
     txn.commit(time=9)
     assert held(lake, "a") == {1: 5, 2: 5, 7: 8} and held(lake, "a", 8) == {1: 5, 2: 5, 7: 3}
+
+
+@pytest.mark.promise(
+    "An upsert, a replace and a delete of a transaction are each at a time, and in an interval, of their own",
+    rule="`RowChanges.time`, `Deletion.time`, `MemberWrite.upper`",
+)
+def test_each_change_is_at_a_time_and_in_an_interval_of_its_own(places, lake):
+    lake.create("d", lake.collection("a").schema, key=["k"])
+    lake.collection("d").append(rows(8, 9, v=1), time=0)
+    starts = {name: lake.collection(name).upper for name in "abd"}
+    txn = lake.transaction()
+    txn.upsert("a", rows(7, v=8), time=10, lower=starts["a"], upper=12)
+    txn.replace("b", rows(3, v=4), time=20, lower=starts["b"], upper=25)
+    txn.delete("d", where="k = 8", time=30, lower=starts["d"], upper=31)
+    done = txn.commit()
+    assert {name: lake.collection(name).upper for name in "abd"} == {"a": F(12), "b": F(25), "d": F(31)}
+    assert done.uppers == {"a": F(12), "b": F(25), "d": F(31)} and done.removed == 1
+    assert held(lake, "a", 10)[7] == 8 and held(lake, "a", 9).get(7) != 8
+    assert held(lake, "b", 20) == {3: 4} and held(lake, "b", 19) != {3: 4}
+    assert held(lake, "d", 29) == {8: 1, 9: 1} and held(lake, "d", 30) == {9: 1}
+
+
+def test_a_change_at_its_own_time_without_an_upper_closes_the_group_past_it(places, lake):
+    txn = lake.transaction()
+    txn.upsert("a", rows(7, v=8), time=30, upper=40), txn.delete("b", rows(1).select(["k"]), time=20)
+    assert txn.commit().upper == F(21) == lake.collection("b").upper
+    assert lake.collection("a").upper == F(40)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"time": 30, "upper": 30}, UpdateNotBeforeUpper),
+        ({"time": 30, "lower": 29}, UpperMismatch),
+        ({"time": 0}, UpdateBeforeLower),
+        ({"upper": 30}, UsageError),
+    ],
+)
+@pytest.mark.parametrize("kind", ["upsert", "replace", "delete"])
+def test_a_change_outside_its_interval_is_refused_and_leaves_nothing(places, lake, kind, wrong, error):
+    before = {name: held(lake, name) for name in "ab"}
+
+    def write():
+        with lake.transaction() as txn:
+            txn.upsert("b", rows(7, v=8), time=40)
+            getattr(txn, kind)("a", rows(1).select(["k"]) if kind == "delete" else rows(7, v=8), **wrong)
+
+    with pytest.raises(error):
+        write()
+    assert {name: held(lake, name) for name in "ab"} == before
+
+
+def test_a_change_has_one_time(lake):
+    txn = lake.transaction()
+    with pytest.raises(UsageError, match="times of its own"):
+        txn.upsert("a", at([9], [5]), time=9)
+    txn.upsert("a", rows(7, v=8), time=9), txn.upsert("b", rows(7, v=8))
+    with pytest.raises(UsageError, match="some rows of the transaction have _time"):
+        txn.commit()
 
 
 def test_refusals_end_and_leave_nothing(places, lake):

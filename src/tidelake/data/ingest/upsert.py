@@ -25,6 +25,7 @@ from tidelake.data.kernel.sort import sort_indices
 from tidelake.data.kernel.types import update_schema
 from tidelake.data.keys.keytext import key_text
 from tidelake.errors import InvalidUpdates
+from tidelake.model.counts import Removals
 from tidelake.model.schema import DIFF, Schema
 from tidelake.model.time import TimeDomain
 
@@ -46,7 +47,7 @@ class UpsertRules:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class Resolved(Removals):
     """What some events do.
 
     Attributes:
@@ -56,8 +57,6 @@ class Resolved:
     """
 
     updates: pa.Table
-    removed: int = 0
-    absent: int = 0
 
 
 def resolve(
@@ -98,7 +97,7 @@ def resolve(
         kept = ~_late(last, group, old.column(rules.stored_order), number)
         last, group = last.filter(pa.array(kept)), group[kept]
     updates = consolidate(_differences(last, group, old, number, wanted), schema, domain)
-    return Resolved(updates, *_counts(last, group, old, number))
+    return Resolved(updates).plus(_removals(last, group, old, number))
 
 
 def resolve_among(
@@ -136,7 +135,7 @@ def resolve_among(
         present = consolidate(pa.concat_tables(_at_one_time(part, column) for part in parts), schema, domain)
         found.append(resolve(events.filter(pa.array(steps == step)), present, schema, domain, rules))
     updates = consolidate(pa.concat_tables(one.updates for one in found), schema, domain)
-    return Resolved(updates, sum(one.removed for one in found), sum(one.absent for one in found))
+    return Resolved(updates).plus(*found)
 
 
 def _timely(
@@ -184,11 +183,11 @@ def _winners(
     return last
 
 
-def _counts(last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints) -> tuple[int, int]:
+def _removals(last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints) -> Removals:
     """How many rows the removals take away, and how many of them find none; arguments as `_differences`."""
     gone = last.column(REMOVED).to_numpy(zero_copy_only=False)
     if not gone.any():
-        return 0, 0
+        return Removals()
     first = np.append(True, group[1:] != group[:-1])
     keys = 1 + max(group[-1], number.max() if len(number) else -1)
     copies = np.zeros(keys, np.int64)
@@ -200,7 +199,7 @@ def _counts(last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints) -> t
     if _CAME in last.schema.names:
         # A row that came and went at one time was there.
         there |= last.column(_CAME).to_numpy(zero_copy_only=False)
-    return int(before[gone].sum()), int((gone & ~there).sum())
+    return Removals(removed=int(before[gone].sum()), absent=int((gone & ~there).sum()))
 
 
 def _filled(ordered: pa.RecordBatch, old: pa.Table, schema: Schema) -> pa.RecordBatch:

@@ -51,7 +51,7 @@ class Attempt:
         group: the group that decides.
         doubtful: whether it is unknown which rows are staged.
         at: the time of all rows, if this attempt chose one.
-        changed: what its changes of contents do.
+        changed: what its changes of contents do, by the number of the entry.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Attempt:
         self._staged: dict[int, tuple[str, tuple[int, int] | None]] = {}
         # For writes that depend on contents: the state of the group after which those may not change.
         self._latest: dict[str, int] = {}
-        self.changed: list[Changed] = []
+        self.changed: dict[int, Changed] = {}
         self.at: int | None = None
         # Parts that the caller may offer again: they stay staged until then.
         self._kept: frozenset[str] = frozenset()
@@ -105,7 +105,11 @@ class Attempt:
 
     def last(self, entries: Sequence[MemberWrite]) -> int | None:
         """The last time of the staged rows that no upper was given for, or of events that change nothing."""
-        ends = [one.end for one in self.changed if one.end is not None]
+        ends = [
+            one.end
+            for number, one in self.changed.items()
+            if one.end is not None and entries[number].upper is None
+        ]
         for number, (_, times) in self._staged.items():
             if times is not None and entries[number].upper is None:
                 ends.append(times[1])
@@ -143,19 +147,21 @@ class Attempt:
             shard = self._shards[entry.name]
             stay = Stay(self.group.spec.shard_id, self._joined[shard.spec.shard_id])
             try:
-                self._staged[number] = (shard.spec.shard_id, self._one(shard, stay, entry, time))
+                self._staged[number] = (shard.spec.shard_id, self._one(number, shard, stay, entry, time))
             except REFUSED:
                 raise
             except BaseException:
                 self.doubtful = True
                 raise
 
-    def _one(self, shard: Shard, stay: Stay, entry: MemberWrite, time: int | None) -> tuple[int, int] | None:
+    def _one(
+        self, number: int, shard: Shard, stay: Stay, entry: MemberWrite, time: int | None
+    ) -> tuple[int, int] | None:
         given = entry.given
         if isinstance(given, ContentChange):
-            changed = prepare_changes(shard, stay, self._proposal, given, time)
+            changed = prepare_changes(shard, stay, self._proposal, given, time=time, upper=entry.upper)
             self._latest[shard.spec.shard_id] = changed.latest
-            self.changed.append(changed)
+            self.changed[number] = changed
             return changed.times
         if not isinstance(given, Offered):
             return prepare(shard, stay, self._proposal, given, time=time, upper=entry.upper)

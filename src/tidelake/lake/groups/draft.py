@@ -4,6 +4,7 @@ Owns what may be in one transaction; `tidelake.lake.groups.transactions` commits
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from tidelake.shard.writing.memberwrite import (
     has_times,
     offered_of,
 )
+from tidelake.shard.writing.replacement import check_total
 from tidelake.state.core.owned import not_for
 from tidelake.state.group.deciding import seal_back
 
@@ -38,6 +40,7 @@ _ALONE = (
     "{name!r} is upserted, replaced or deleted from by the transaction: it gets no other rows, use another "
     "transaction"
 )
+_TWO_TIMES = "time={time}, but the table has times of its own: leave one of them out"
 
 
 class Draft:
@@ -88,22 +91,36 @@ class Draft:
         """Close times of a collection."""
         self._keep(name, *self._bounds(name, lower, upper))
 
-    def upsert(self, name: str, table: object, columns: EventColumns | None) -> None:
-        """Add the rows of an upsert; without `columns` they replace the contents."""
+    def rows_of(self, name: str, table: object, columns: EventColumns | None) -> RowChanges:
+        """The rows of an upsert; without `columns` they replace the contents."""
         shard = self.shard(name)
         if columns is not None:
             columns.check(shard.alive().schema, shard.spec.domain)
-        self.change(name, RowChanges(_kept(table), columns))
+        return RowChanges(_kept(table), columns)
 
-    def change(self, name: str, change: ContentChange) -> None:
-        """Add a change of the contents; its collection gets no other rows."""
+    def change(
+        self,
+        name: str,
+        change: ContentChange,
+        *,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+    ) -> None:
+        """Add a change of the contents; its collection gets no other rows. See `Transaction.upsert`."""
         if self.kind == "stage":
             raise UsageError("a transaction either writes or stages: use two")
         if any(entry.name == name for entry in self.rows):
             raise UsageError(_ALONE.format(name=name))
-        self.shard(name)
-        self.rows.append(MemberWrite(name, change))
-        self.kind = "write"
+        shard = self.shard(name)
+        if time is not None:
+            check_total(shard.spec)
+            if has_times(shard, change):
+                raise UsageError(_TWO_TIMES.format(time=time))
+            change = replace(change, time=parts(_times(shard).at(time, "time"))[0])
+        bounds = self._bounds(name, lower, upper)
+        self._append(shard, MemberWrite(name, change, bounds[1]), "write")
+        self._keep(name, *bounds)
 
     def depends(self) -> bool:
         """Whether a write depends on contents (an upsert, a replace or a delete)."""
@@ -212,12 +229,16 @@ class Draft:
             parts = [part.name for one in (*before, offered) for part in one.parts]
             check_once(parts, "an upload")
         given = offered or _timed(shard, _kept(updates), time)
-        if upper is not None and not has_times(shard, given):
+        self._append(shard, MemberWrite(name, given, upper), kind)
+
+    def _append(self, shard: Shard, entry: MemberWrite, kind: Literal["write", "stage"]) -> None:
+        if entry.upper is not None and not has_times(shard, entry.given):
             raise UsageError(
-                f"upper={upper} of {name!r} needs times: give time= or a column _time, or leave it out"
+                f"upper={entry.upper} of {entry.name!r} needs times: give time= or a column _time, or leave "
+                "it out"
             )
         self.kind = kind
-        self.rows.append(MemberWrite(name, given, upper))
+        self.rows.append(entry)
 
 
 def _times(shard: Shard) -> Times:
@@ -229,7 +250,7 @@ def _timed(shard: Shard, table: pa.Table, time: TimeLike | None) -> pa.Table:
     if time is None:
         return table
     if has_times(shard, table):
-        raise UsageError(f"time={time}, but the table has times of its own: leave one of them out")
+        raise UsageError(_TWO_TIMES.format(time=time))
     at = parts(_times(shard).at(time, "time"))[0]
     (column,) = shard.spec.domain.columns
     return table.append_column(column, pa.repeat(pa.scalar(at, pa.int64()), table.num_rows))

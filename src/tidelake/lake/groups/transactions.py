@@ -29,6 +29,7 @@ from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.groups.attempt import Attempt
 from tidelake.lake.groups.draft import Draft
 from tidelake.lake.groups.groups import Groups
+from tidelake.model.counts import Removals
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
@@ -51,7 +52,7 @@ _DECISIONS_MAX = 16
 
 
 @dataclass(frozen=True)
-class Committed(FieldsAsHtml):
+class Committed(Removals, FieldsAsHtml):
     """What a transaction did.
 
     Attributes:
@@ -59,15 +60,13 @@ class Committed(FieldsAsHtml):
             own, in the whole group.
         already: nothing had to be written: it was committed before this call, or it was empty.
         uppers: the upper of each collection, by name.
-        removed: as for `Appended`, of all collections together.
+        removed: as for `Removals`, of all collections together.
         absent: likewise.
     """
 
     upper: Frontier
     already: bool = False
     uppers: Mapping[str, Frontier] = field(default_factory=dict)
-    removed: int = 0
-    absent: int = 0
 
 
 class Transaction(Handle):
@@ -146,7 +145,15 @@ class Transaction(Handle):
         self._open_draft().write("write", name, updates, time=time, lower=lower, upper=upper)
 
     def upsert(
-        self, name: str, table: object, *, order_by: str | None = None, delete_column: str | None = None
+        self,
+        name: str,
+        table: object,
+        *,
+        order_by: str | None = None,
+        delete_column: str | None = None,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
     ) -> None:
         """Replace the rows of the table's keys with its rows; other keys stay. See `Collection.upsert`.
 
@@ -155,30 +162,55 @@ class Transaction(Handle):
 
         Args:
             name: name of the collection.
-            table: key and value columns. Without `_time` all rows are at the transaction's time.
+            table: key and value columns. Without `_time` all rows are at `time`, or the transaction's time.
             order_by: as for `Collection.upsert`.
             delete_column: as for `Collection.upsert`.
+            time: as for `write`.
+            lower: as for `write`.
+            upper: as for `write`.
 
         Raises:
             UsageError: the collection gets other rows already.
         """
-        self._open_draft().upsert(name, table, EventColumns(order_by, delete_column))
+        change = self._open_draft().rows_of(name, table, EventColumns(order_by, delete_column))
+        self._draft.change(name, change, time=time, lower=lower, upper=upper)
 
-    def replace(self, name: str, table: object) -> None:
-        """Replace the contents with the rows of a table, at the time of the transaction.
+    def replace(
+        self,
+        name: str,
+        table: object,
+        *,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+    ) -> None:
+        """Replace the contents with the rows of a table, at `time` or the time of the transaction.
 
         The old contents are read at the commit, and again after others write, as by `upsert`.
 
         Args:
             name: name of the collection.
             table: key and value columns.
+            time: as for `write`.
+            lower: as for `write`.
+            upper: as for `write`.
 
         Raises:
             UsageError: the collection gets other rows already.
         """
-        self._open_draft().upsert(name, table, None)
+        change = self._open_draft().rows_of(name, table, None)
+        self._draft.change(name, change, time=time, lower=lower, upper=upper)
 
-    def delete(self, name: str, keys: object = None, *, where: str | None = None) -> None:
+    def delete(
+        self,
+        name: str,
+        keys: object = None,
+        *,
+        where: str | None = None,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+    ) -> None:
         """Remove rows, by their keys or by a condition. See `Collection.delete`.
 
         The rows are looked up at the commit, and again after others write, as by `upsert`.
@@ -187,16 +219,17 @@ class Transaction(Handle):
             name: name of the collection.
             keys: as for `Collection.delete`.
             where: as for `Collection.delete`.
+            time: as for `write`.
+            lower: as for `write`.
+            upper: as for `write`.
 
         Raises:
             UsageError: neither `keys` nor `where` is given, or both; or the collection gets other rows
                 already.
         """
         draft, found = self._open_draft(), deletion(keys, where)
-        if isinstance(found, str):
-            draft.change(name, Deletion(found))
-        else:
-            draft.upsert(name, removals(found), OF_KEYS)
+        change = Deletion(found) if isinstance(found, str) else draft.rows_of(name, removals(found), OF_KEYS)
+        draft.change(name, change, time=time, lower=lower, upper=upper)
 
     def stage(self, name: str, updates: object) -> None:
         """Stage updates at open times, which stay open. The updates need `_time`."""
@@ -419,9 +452,7 @@ class Transaction(Handle):
         # Stages, seals and writes with an upper act on each collection by itself.
         together = self._draft.closes_together or self._upper is not None
         shown = upper if together else reduce(Frontier.meet, uppers.values())
-        removed = sum(one.removed for one in attempt.changed)
-        absent = sum(one.absent for one in attempt.changed)
-        return Committed(shown, already, uppers, removed, absent)
+        return Committed(shown, already, uppers).plus(*attempt.changed.values())
 
     def _number(self, group: Shard) -> GroupNumber | None:
         """The claim that makes the token's transaction commit once; None: no token, or it is committed."""

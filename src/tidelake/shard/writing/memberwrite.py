@@ -57,10 +57,12 @@ class RowChanges:
     Attributes:
         table: the rows.
         columns: the event columns of an upsert; None: the rows replace all contents.
+        time: of all rows; None: they have times of their own, or get that of the transaction.
     """
 
     table: pa.Table
     columns: EventColumns | None
+    time: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,11 @@ class Deletion:
 
     Attributes:
         where: the condition.
+        time: of the delete; None: that of the transaction.
     """
 
     where: str
+    time: int | None = None
 
 
 ContentChange: TypeAlias = RowChanges | Deletion
@@ -120,10 +124,11 @@ def offered_of(shard: Shard, given: object) -> Offered | None:
 
 def has_times(shard: Shard, given: Given) -> bool:
     """Whether the rows have times of their own."""
-    if isinstance(given, Offered | Deletion):
-        return isinstance(given, Offered)
-    if isinstance(given, RowChanges):
-        return given.columns is not None and has_times(shard, given.table)
+    if isinstance(given, Offered):
+        return True
+    if isinstance(given, ContentChange):
+        timed = isinstance(given, RowChanges) and given.columns is not None and has_times(shard, given.table)
+        return timed or given.time is not None
     return bool(set(shard.spec.domain.columns) & set(given.column_names))
 
 
@@ -139,8 +144,8 @@ def check_fits(shard: Shard, given: Given) -> None:
         check_total(shard.spec)
         bind(ReadOptions(where=given.where), shard.version().spec.schema)
         return
-    at = None if has_times(shard, given) else shard.spec.domain.minimum
     table = (given.table if isinstance(given, RowChanges) else given).slice(0, 0)
+    at = None if has_times(shard, table) else shard.spec.domain.minimum
     columns = given.columns if isinstance(given, RowChanges) else None
 
     def fits(spec: ShardSpec) -> None:

@@ -17,6 +17,7 @@ from tidelake.errors import LeftGroup, TransactionExpired, UpdateNotBeforeUpper,
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
+from tidelake.model.counts import Removals
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.engine.lease import Lease
@@ -145,7 +146,7 @@ def _offered(shard: Shard, uploads: Uploads, attempt: Attempt[bool]) -> None:
 
 
 @dataclass(frozen=True)
-class Changed:
+class Changed(Removals):
     """What was staged for a change of contents.
 
     Attributes:
@@ -153,19 +154,23 @@ class Changed:
         end: the last time that was asked for, also if nothing changes there; None: none was.
         latest: a seqno of the group: the decision must be refused if the group accepted another write to the
             collection after that state.
-        removed: rows that go because their removal was asked for.
-        absent: removals of keys that have no row.
+        removed: as for `Removals`.
+        absent: likewise.
     """
 
     times: tuple[int, int] | None
     end: int | None
     latest: int
-    removed: int
-    absent: int
 
 
 def prepare_changes(
-    shard: Shard, stay: Stay, proposal: Proposal, changes: ContentChange, time: int | None
+    shard: Shard,
+    stay: Stay,
+    proposal: Proposal,
+    changes: ContentChange,
+    *,
+    time: int | None,
+    upper: Frontier | None,
 ) -> Changed:
     """Compute the updates of an upsert, a replacement or a delete on the present contents, and stage them.
 
@@ -176,24 +181,26 @@ def prepare_changes(
         stay: its stay in the group.
         proposal: the transaction that the updates wait for.
         changes: the new rows.
-        time: the time of the change; None: the rows have times.
+        time: the time of the change if it has none of its own; None: it has.
+        upper: a frontier that all times must be before; None: there is none.
 
     Raises:
-        UpdateBeforeLower: a time is closed.
+        UpdateBeforeLower, UpdateNotBeforeUpper: a time is closed, or not before `upper`.
         UpperMismatch: all times are closed for good.
         LeftGroup, InvalidUpdates: as `prepare`.
         TransactionExpired: it took so long that the uploaded parts have expired.
     """
+    time = time if changes.time is None else changes.time
     if isinstance(changes, Deletion):
         made = deleting(shard, changes.where, time)
     elif changes.columns is None:
         made = replacing(shard, changes.table, time)
     else:
         made = upserting(shard, changes.table, changes.columns, time)
-    return remade(shard, lambda _: _changed(shard, stay, proposal, made))
+    return remade(shard, lambda _: _changed(shard, stay, proposal, made, upper))
 
 
-def _changed(shard: Shard, stay: Stay, proposal: Proposal, made: Made) -> Changed:
+def _changed(shard: Shard, stay: Stay, proposal: Proposal, made: Made, upper: Frontier | None) -> Changed:
     look = _Look.at(shard, stay)
     view = look.view
     # The group was read first, so a write that the group accepts later is either in the contents that are
@@ -206,7 +213,9 @@ def _changed(shard: Shard, stay: Stay, proposal: Proposal, made: Made) -> Change
     found = made(version)
     runs, ends = _built(shard, version, found)
     end = None if found.end is None else _number(found.end)
-    changed = Changed(ends, end, look.group.seqno, found.removed, found.absent)
+    if end is not None and upper is not None and upper.less_equal(end):
+        raise shard.named(UpdateNotBeforeUpper(end, upper))
+    changed = Changed(ends, end, look.group.seqno).plus(found.removals)
     if ends is None:
         return changed
 

@@ -4,10 +4,9 @@ Differences are valid only at the upper that they were computed for, so after an
 computed again (`remade`).
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -16,11 +15,11 @@ import pyarrow.compute as pc
 
 from tidelake.data.ingest.astable import as_table
 from tidelake.data.ingest.events import EventColumns, read_events
-from tidelake.data.ingest.upsert import Resolved
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.query.selection import bind
 from tidelake.model import time as times
 from tidelake.model.batch import Run
+from tidelake.model.counts import Removals
 from tidelake.model.query import AsOf
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions
@@ -59,21 +58,14 @@ class Difference:
         end: the last time that was asked for, known once `updates` was read to its end; None: there is none,
             and without updates nothing has to be written.
         picked: the time that was picked, since none was asked for; None: none was.
-        removed: rows that go because their removal was asked for, known as `end` is.
-        absent: removals of keys that have no row, known as `end` is.
+        removals: what removals did, known as `end` is.
     """
 
     seen: Seen
     updates: Iterator[pa.RecordBatch]
     end: Time | None
     picked: Time | None = None
-    removed: int = 0
-    absent: int = 0
-
-    def see(self, found: Resolved) -> None:
-        """Count what removals did."""
-        self.removed += found.removed
-        self.absent += found.absent
+    removals: Removals = field(default_factory=Removals)
 
 
 Attempt: TypeAlias = Callable[[Version], Difference]
@@ -145,7 +137,7 @@ def upserting(
 
         def updates() -> Iterator[pa.RecordBatch]:
             for events, changed in upserter.resolved(shard.stores.blobs, [given], old_rows, last=reach):
-                found.see(changed)
+                found.removals = found.removals.plus(changed)
                 if timed:
                     last = pc.max(events.column(spec.domain.columns[0])).as_py()
                     found.end = last if found.end is None else max(found.end, last)
@@ -244,7 +236,8 @@ def deleting(shard: Shard, where: str, time: Time | None = None) -> Attempt:
         def updates() -> Iterator[pa.RecordBatch]:
             with closing(rows(spec, shard.stores.blobs, old, query, selection=selection)) as there:
                 for batch in map(negated, there):
-                    found.removed -= pc.sum(batch.column(DIFF)).as_py() or 0
+                    gone = -(pc.sum(batch.column(DIFF)).as_py() or 0)
+                    found.removals = found.removals.plus(Removals(removed=gone))
                     yield batch
 
         found.updates = updates()
@@ -293,7 +286,7 @@ def _append(
         upper = lower if end == -1 else past_last(end)
         built = builder.finish(upper)
     if upper == lower and idempotency is None:
-        return Appended(lower, lower, already=True, removed=found.removed, absent=found.absent)
+        return Appended.before(lower).plus(found.removals)
     built.take("appended")
     when = Exactly(lower, upper)
 
@@ -304,4 +297,4 @@ def _append(
 
     with Uploads(shard, built.hollow.runs) as uploads:
         done = appended(shard, uploads, attempt)
-    return done if done.already else dataclasses.replace(done, removed=found.removed, absent=found.absent)
+    return done if done.already else done.plus(found.removals)

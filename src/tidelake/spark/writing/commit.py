@@ -236,8 +236,7 @@ class CollectionWrite(TriedWrite[WriteReport]):
             raise UpdateBeforeLower(answer.time_lower, start).of(self.collection.domain.unit)
         appended = self._append(answer, start, end, None if rebases else at.seqno)
         self.making.done()
-        counts = answer.counts
-        return _report(replace(appended, removed=counts.removed, absent=counts.absent), answer)
+        return _report(appended.plus(answer.counts), answer)
 
     def forget(self) -> None:
         """As `TriedWrite`."""

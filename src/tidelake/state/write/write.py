@@ -23,6 +23,7 @@ from tidelake.errors import (
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
+from tidelake.model.counts import Removals
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
@@ -119,7 +120,7 @@ class Write:
 
 
 @dataclass(frozen=True)
-class Appended(FieldsAsHtml):
+class Appended(Removals, FieldsAsHtml):
     """The answer to an append.
 
     Attributes:
@@ -127,17 +128,14 @@ class Appended(FieldsAsHtml):
         upper: the shard's upper after the append.
         already: nothing had to be written: the data was in before this call, or there was no data.
         waited_s: seconds that the append waited, or merged, because too many runs were unmerged.
-        removed: rows that went because their removal was asked for: by a delete or the `delete_column` of an
-            upsert.
-        absent: removals of keys that had no row.
+        removed: as for `Removals`.
+        absent: likewise.
     """
 
     lower: Frontier
     upper: Frontier
     already: bool = False
     waited_s: float = 0.0
-    removed: int = 0
-    absent: int = 0
 
     @classmethod
     def before(cls, upper: Frontier) -> "Appended":
