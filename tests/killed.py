@@ -34,14 +34,14 @@ def killed(prepared: Path, work: Callable[[Path], object], *, fast: int, full: i
     for changes in itertools.chain(calls(most=2_000, fast=fast, full=full), [sys.maxsize]):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(prepared, place)
-        has_ended = _run(place, work, changes)
+        has_ended = killed_before(place, work, changes)
         yield place
         if has_ended:
             assert changes, "it changes nothing"
             return
 
 
-def _run(place: Path, work: Callable[[Path], object], changes: int) -> bool:
+def killed_before(place: Path, work: Callable[[Path], object], changes: int) -> bool:
     """Run work in a fork that dies before its change of this number; whether it came to its end."""
     child = os.fork()
     if not child:

@@ -41,6 +41,11 @@ class Queries:
             self._lateral,
             self._cte,
             self._sets,
+            self._half_joined,
+            self._latest,
+            self._shared,
+            self._listed,
+            self._framed,
         ]
         return self._random.choice(forms)(depth, outer)
 
@@ -211,6 +216,11 @@ class Queries:
                     (f"avg({number})", "g"),
                 ]
                 calls.append((f"sum(DISTINCT {number})", own[number]))
+                calls.append((f"median({number})", "g"))
+            if kind == "i":
+                calls += [(f"bit_or({column})", "i"), (f"quantile_disc({column}, 0.5)", "i")]
+                calls.append((f"string_agg(CAST({column} AS VARCHAR), '|' ORDER BY {column})", "s"))
+            calls.append((f"first({column} ORDER BY {column} DESC NULLS LAST)", kind))
             if kind == "s":
                 calls.append((f"string_agg({column}, ',' ORDER BY {column})", "s"))
             if kind == "b":
@@ -239,10 +249,13 @@ class Queries:
         item, own = self._item(depth - 1, outer)
         keys = self._random.sample(list(own), min(2, len(own)))
         text, kind = self._calls(own)[0]
-        form = self._random.choice(["ROLLUP", "CUBE"])
+        form = self._random.choice(["ROLLUP", "CUBE", "GROUPING SETS"])
         select = ", ".join([*(f"{key} AS c{i}" for i, key in enumerate(keys)), f"{text} AS c8"])
         kinds = {**{f"c{i}": own[key] for i, key in enumerate(keys)}, "c8": kind, "c9": "i"}
         sql = f"SELECT {select}, grouping({keys[0]}) AS c9 FROM {item}{self._where(own, depth)}"
+        if form == "GROUPING SETS":
+            wanted = [f"({', '.join(keys)})", self._random.choice([f"({keys[-1]})", f"({keys[0]})", "()"])]
+            return Made(f"{sql} GROUP BY {form} ({', '.join(wanted)})", kinds)
         return Made(f"{sql} GROUP BY {form} ({', '.join(keys)})", kinds)
 
     def _distinct(self, depth: int, outer: dict[str, str]) -> Made:
@@ -301,6 +314,83 @@ class Queries:
         kind = "CROSS JOIN LATERAL" if self._flip(0.6) else "LEFT JOIN LATERAL"
         on = "" if kind.startswith("CROSS") else " ON TRUE"
         return Made(f"SELECT {select} FROM {item} {kind} ({inner.sql}) AS {name}{on}", kinds)
+
+    def _half_joined(self, depth: int, outer: dict[str, str]) -> Made:
+        left, own = self._item(depth - 1, outer)
+        right, theirs = self._item(depth - 1, outer)
+        kind = self._random.choice(["SEMI JOIN", "ANTI JOIN"])
+        select, kinds = self._select(own, depth)
+        on = self._on(own, theirs, plain=False)
+        return Made(f"SELECT {select} FROM {left} {kind} {right} ON {on}{self._where(own, depth)}", kinds)
+
+    def _latest(self, depth: int, outer: dict[str, str]) -> Made:
+        """An AS OF join; it shows of the right side only what decides which row is met."""
+        left, own = self._item(depth - 1, outer)
+        name, kind = self._name(), self._random.choice(["ASOF JOIN", "ASOF LEFT JOIN"])
+        number = self._of_kind(own, ("i",))
+        if number is None:
+            return self._plain(depth, outer)
+        theirs = {f"{name}.k": "i", f"{name}.x": "i"}
+        operator = self._random.choice([">=", ">", "<", "<="])
+        on = f"{number} = {name}.k AND {number} {operator} {name}.x"
+        select, kinds = self._select({**own, **theirs}, 0)
+        return Made(
+            f"SELECT {select} FROM {left} {kind} {self._random.choice('ae')} AS {name} ON {on}", kinds
+        )
+
+    def _shared(self, depth: int, outer: dict[str, str]) -> Made:
+        """A join that names the columns which both sides have."""
+        one, other = self._random.choice([("a", "b"), ("a", "e"), ("b", "e"), ("b", "a")])
+        kind = self._random.choice(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"])
+        columns = {"k": "i"}
+        how = f"{kind} {other} USING (k)"
+        where = self._where(columns, depth)
+        if self._flip(0.5):
+            return Made(
+                f"SELECT k AS c0, count(*) AS c1 FROM {one} {how}{where} GROUP BY k", {"c0": "i", "c1": "i"}
+            )
+        return Made(f"SELECT k AS c0 FROM {one} {how}{where}", {"c0": "i"})
+
+    def _listed(self, depth: int, outer: dict[str, str]) -> Made:
+        """A row for each item of a list, or the first row of each group."""
+        item, own = self._item(depth - 1, outer)
+        column, kind = self._random.choice(list(own.items()))
+        where = self._where({**own, **outer}, depth)
+        if self._flip(0.5):
+            kept = self._random.choice(list(own))
+            items = f"unnest([{column}, {self._value(kind)}])"
+            return Made(
+                f"SELECT {kept} AS c0, {items} AS c1 FROM {item}{where}", {"c0": own[kept], "c1": kind}
+            )
+        order = ", ".join([column, *(f"{one} DESC" for one in own if one != column)])
+        kinds = {f"c{i}": one for i, one in enumerate(own.values())}
+        select = ", ".join(f"{one} AS c{i}" for i, one in enumerate(own))
+        return Made(f"SELECT DISTINCT ON ({column}) {select} FROM {item}{where} ORDER BY {order}", kinds)
+
+    def _framed(self, depth: int, outer: dict[str, str]) -> Made:
+        """A window with a frame that depends on the multiset of rows only."""
+        item, own = self._item(depth - 1, outer)
+        by, total = self._random.choice(list(own)), ", ".join(own)
+        number = self._of_kind(own, ("i",))
+        calls = [(f"dense_rank() OVER (PARTITION BY {by} ORDER BY {total})", "i")]
+        calls.append((f"percent_rank() OVER (ORDER BY {by})", "g"))
+        if number is not None:
+            frames = [
+                "RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING",
+                "RANGE BETWEEN CURRENT ROW AND 2 FOLLOWING",
+            ]
+            frames.append("GROUPS BETWEEN 1 PRECEDING AND CURRENT ROW")
+            calls += [
+                (f"sum({number}) OVER (PARTITION BY {by} ORDER BY {number} {frame})", "i") for frame in frames
+            ]
+            calls.append((f"count(*) OVER (ORDER BY {number} {self._random.choice(frames)})", "i"))
+        text, kind = self._random.choice(calls)
+        kept = self._random.choice(list(own))
+        most = self._random.choice([1, 2])
+        sql = f"SELECT {kept} AS c0, {text} AS c1 FROM {item}{self._where({**own, **outer}, depth)}"
+        if self._flip(0.3):
+            sql += f" QUALIFY rank() OVER (PARTITION BY {by} ORDER BY {kept}) <= {most}"
+        return Made(sql, {"c0": own[kept], "c1": kind})
 
     def _cte(self, depth: int, outer: dict[str, str]) -> Made:
         inner, name = self.query(depth - 1), self._name()

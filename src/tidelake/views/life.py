@@ -6,7 +6,7 @@ collection (`Lake.drop`), and its holds on its inputs with it.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ from tidelake.model.time import parts
 from tidelake.state.life.copying import CopyRecord
 from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity, is_owner
 from tidelake.views.explaining import Explained, explained
-from tidelake.views.plan import FromCollection, ViewPlan
+from tidelake.views.plan import FromCollection
 from tidelake.views.query.compile import compiled
 from tidelake.views.refresh import Refreshed, opened, plan_of, refreshed
 from tidelake.views.spans import Database, answer_schema, differing, engine_version, types_of
@@ -45,7 +45,8 @@ class _Named:
     """The collections that a text may name, as it is compiled."""
 
     lake: Naming
-    found: dict[str, tuple[Collection, ViewSource]]
+    database: Database
+    found: dict[str, tuple[Collection, ViewSource]] = field(default_factory=dict)
 
     def schema_of(self, name: str) -> dict[str, str] | None:
         if name not in self.found:
@@ -53,7 +54,7 @@ class _Named:
                 one = self.lake.collection(name)
             except CollectionNotFound:
                 return None
-            self.found[name] = (one, _source(name, one))
+            self.found[name] = (one, _source(self.database, name, one))
         return {column.name: column.engine_type for column in self.found[name][1].columns}
 
 
@@ -61,32 +62,32 @@ def make(
     lake: Naming, name: str, sql: str, key: Sequence[str] | None, *, allow_recreate: bool = False
 ) -> Collection:
     """Make a view, or open it if it is there with the same query; see `Lake.view`."""
-    named = _Named(lake, {})
-    plan = compiled(sql, named.schema_of)
-    used = [named.found[one] for one in plan.collections]
-    if not used:
-        raise UsageError("the query reads no collection, and a view is made of collections: name one in FROM")
-    _check_units([one for one, _ in used])
-    schema = answer_schema(plan.columns)
-    if name in lake:
-        return _same(lake, name, sql, tuple(source for _, source in used))
-    birth = max(_since(one) for one, _ in used)
-    sources = tuple(source for _, source in used)
-    definition = Definition(sql, engine_version(), birth, sources, identity(plan))
-    wanted = [schema.names[0]] if key is None else list(key)
-    time, since = used[0][0].domain, Frontier.of(birth)
-    made = lake._create_owned(
-        name,
-        schema,
-        key=wanted,
-        time=time,
-        owned=definition.owned,
-        since=since,
-        allow_recreate=allow_recreate,
-    )
     with Database() as database:
+        named = _Named(lake, database)
+        plan = compiled(sql, named.schema_of)
+        used = [named.found[one] for one in plan.collections]
+        if not used:
+            raise UsageError(
+                "the query reads no collection, and a view is made of collections: name one in FROM"
+            )
+        _check_units([one for one, _ in used])
+        schema = answer_schema(database, plan.columns)
+        sources = tuple(source for _, source in used)
+        if name in lake:
+            return _same(lake, name, sql, sources)
+        birth = max(_since(one) for one, _ in used)
+        definition = Definition(sql, engine_version(), birth, sources, identity(plan))
+        made = lake._create_owned(
+            name,
+            schema,
+            key=[schema.names[0]] if key is None else list(key),
+            time=used[0][0].domain,
+            owned=definition.owned,
+            since=Frontier.of(birth),
+            allow_recreate=allow_recreate,
+        )
         try:
-            refreshed(lake, made, definition, database)
+            refreshed(lake, made, definition, database, plan)
         except RefreshFailed:
             # If others stand on it already, it stays, and says so at their next refresh.
             with suppress(CollectionInUse):
@@ -95,9 +96,9 @@ def make(
     return made
 
 
-def _source(name: str, one: Collection) -> ViewSource:
+def _source(database: Database, name: str, one: Collection) -> ViewSource:
     state = shard_of(one).version().state
-    engine = types_of(row_schema(state.schema))
+    engine = types_of(database, row_schema(state.schema))
     columns = tuple(SourceColumn(c.name, c.id, str(c.type), engine[c.name]) for c in state.schema.columns)
     return ViewSource(name, one.id, columns, tuple(sorted(state.erasures)))
 
@@ -280,11 +281,6 @@ def explain(lake: Naming, name: str) -> Explained:
     """What a view computes in which stages; see `Lake.explain`."""
     view, definition = _named(lake, name)
     return explained(name, definition, plan_of(name, definition), view.upper)
-
-
-def explain_text(lake: Naming, sql: str) -> ViewPlan:
-    """The stages that a query would have as a view."""
-    return compiled(sql, _Named(lake, {}).schema_of)
 
 
 def rebuild(lake: Naming, name: str) -> Collection:

@@ -76,14 +76,24 @@ class Input:
     upper: Frontier
 
 
-def refreshed(lake: Naming, view: Collection, definition: Definition, database: Database) -> Refreshed:
+def refreshed(
+    lake: Naming, view: Collection, definition: Definition, database: Database, plan: ViewPlan | None = None
+) -> Refreshed:
     """Bring a view up to the least upper of its inputs.
+
+    Args:
+        lake: that has them.
+        view: opened under its name.
+        definition: of the view.
+        database: does the work.
+        plan: the stages of the view; default: they are found again.
 
     Raises:
         RefreshFailed: the query has no answer for one of these times.
         RebuildNeeded: history or columns that it needs are gone.
     """
-    plan = plan_of(view.name, definition)
+    if plan is None:
+        plan = plan_of(view.name, definition)
     start = view.upper
     inputs = {one.name: opened(lake, view.name, one) for one in definition.sources}
     upper = reduce(Frontier.meet, (one.upper for one in inputs.values()))

@@ -93,19 +93,19 @@ def engine_version() -> str:
     return f"duckdb {optional('duckdb', 'sql').__version__}"
 
 
-def types_of(schema: pa.Schema) -> dict[str, str]:
+def types_of(database: Database, schema: pa.Schema) -> dict[str, str]:
     """DuckDB's types of the columns of a table, by name."""
-    with Database() as database:
-        database.connection.register("t", Scan(schema, lambda: iter(())))
-        described = database.connection.execute("DESCRIBE SELECT * FROM t").fetchall()
+    database.connection.register(_ANSWER, Scan(schema, lambda: iter(())))
+    described = database.connection.execute(f"DESCRIBE SELECT * FROM {_ANSWER}").fetchall()
+    database.connection.unregister(_ANSWER)
     return {name: type_ for name, type_, *_ in described}
 
 
-def answer_schema(columns: Columns) -> pa.Schema:
+def answer_schema(database: Database, columns: Columns) -> pa.Schema:
     """The columns of a view as a collection has them."""
-    with Database() as database:
-        _make(database, _ANSWER, columns)
-        found: pa.Schema = database.connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_table().schema
+    _make(database, _ANSWER, columns)
+    found: pa.Schema = database.connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_table().schema
+    database.clear()
     return found
 
 

@@ -1,0 +1,29 @@
+"""The judge of all of views: random queries over random histories, random cuts and kills, through a lake."""
+
+import pytest
+from random_lakes import check
+
+from tiers import rounds
+
+duckdb = pytest.importorskip("duckdb")
+
+# 2,000 queries in the full tier.
+PARTS, LAKES, QUERIES = 8, 10, 25
+
+
+def test_views_store_how_the_answers_of_their_queries_differ(tmp_path):
+    assert check(duckdb, tmp_path / "lake", 7, 4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
+def test_views_of_many_random_queries_are_exact_at_every_time(tmp_path, part):
+    for number in range(LAKES):
+        seed = part * LAKES + number
+        assert check(duckdb, tmp_path / f"lake{seed}", seed, QUERIES) > QUERIES // 2
+
+
+@pytest.mark.soak
+def test_views_of_fresh_random_queries_are_exact_at_every_time(tmp_path, rng):
+    for number in rounds(full=1, soak=3_600):
+        check(duckdb, tmp_path / f"lake{number}", rng.randrange(1 << 32), QUERIES)
