@@ -16,6 +16,11 @@ def test_views_store_how_the_answers_of_their_queries_differ(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.promise(
+    "A view stores, row for row, how the answers of its query over the snapshots differ from one time to the "
+    "next, whatever the query, the history, the refreshes and the kills",
+    rule="`views/rules.py`, `compare_and_append` in `views/refresh.py`",
+)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_views_of_many_random_queries_are_exact_at_every_time(tmp_path, part):
     for number in range(LAKES):

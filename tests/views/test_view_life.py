@@ -433,6 +433,11 @@ def test_a_view_that_cannot_be_computed_at_first_is_not_there(lake):
         "cli/test_view_commands.py::test_maintain_refreshes_views_and_one_that_fails_stops_no_other",
     ],
 )
+@pytest.mark.promise(
+    "Upkeep and `maintain` bring views up to their inputs; one that fails is named and stops no other",
+    rule="`Upkeep._refresh`, `fresh` in `views/life.py`",
+    also=["cli/test_view_commands.py::test_maintain_refreshes_views_and_one_that_fails_stops_no_other"],
+)
 def test_upkeep_keeps_views_up_to_their_inputs_and_tells_of_each_that_fails(lake):
     a = lake["a"]
     a.append(rows((1, 7, 10, 0, 1)), upper=1)
