@@ -14,8 +14,8 @@ from tables import SCHEMA
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.delta import DeltaFeed
+from tidelake.spark.envelopes.dialectmessages import Maxwell
 from tidelake.spark.envelopes.dms import Dms
-from tidelake.spark.envelopes.maxwell import Maxwell
 from tidelake.spark.envelopes.times import TakeTime, check_time
 from tidelake.spark.writing.tables import tables_sink
 

@@ -20,8 +20,8 @@ from tidelake.cdc.dialects.messageparser import DialectParser
 from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.cdc.parse.routes import seen_in, tables_of
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.envelopes.dialectmessages import Maxwell
 from tidelake.spark.envelopes.dms import DmsDialect
-from tidelake.spark.envelopes.maxwell import Maxwell
 from tidelake.spark.envelopes.read import EventReader
 from tidelake.spark.uploads import Answer
 from tiers import examples

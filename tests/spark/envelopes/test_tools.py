@@ -1,11 +1,7 @@
 """Messages of Maxwell, Canal and AWS DMS: what they mean, and that all else is refused with the reason."""
 
 import json
-import random
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,100 +11,25 @@ import pytest
 pytest.importorskip("pyspark")
 
 import tidelake
+from tests.cdc.dialects.told_history import (
+    DELETE,
+    ROW,
+    SCHEMA,
+    STEP,
+    UPDATE,
+    Row,
+    Step,
+    changed,
+    some_history,
+    truth,
+)
 from tidelake.cdc.core.lineerrors import place
 from tidelake.cdc.core.outcome import Parsed
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.envelopes.canal import Canal
 from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.dialectmessages import ToolMessages
+from tidelake.spark.envelopes.dialectmessages import Canal, Maxwell, ToolMessages
 from tidelake.spark.envelopes.dms import Dms
-from tidelake.spark.envelopes.maxwell import Maxwell
 from tidelake.spark.envelopes.named import named
-
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        ("name", pa.string()),
-        ("price", pa.decimal128(8, 2)),
-        ("ratio", pa.float64()),
-        ("ok", pa.bool_()),
-        ("day", pa.date32()),
-        ("at", pa.timestamp("us")),
-    ]
-)
-Row = dict[str, Any]
-
-
-def values(row: Row) -> tuple[Any, ...]:
-    """A row as Arrow has it."""
-    one = dict(row) | {"price": None if row["price"] is None else Decimal(row["price"])}
-    kinds = {"day": pa.date32(), "at": pa.timestamp("us")}
-    for name, kind in kinds.items():
-        one[name] = None if row[name] is None else pa.scalar(row[name]).cast(kind).as_py()
-    return tuple(one[name] for name in SCHEMA.names)
-
-
-@dataclass(frozen=True)
-class Step:
-    """A change of one row, in a transaction."""
-
-    number: int
-    before: Row | None
-    after: Row | None
-    last: bool
-
-
-def some_row(rng: random.Random, key: int) -> Row:
-    def or_none(value: Any) -> Any:
-        return None if rng.random() < 0.2 else value
-
-    return {
-        "id": key,
-        "name": or_none(rng.choice(["Zürich", "東京 🗼", 'a "quoted"\n\\ name', "", "12"])),
-        "price": or_none(f"{rng.randrange(-99999, 99999) / 100:.2f}"),
-        "ratio": or_none(rng.choice([0.5, -2.25, 1e10])),
-        "ok": or_none(rng.random() < 0.5),
-        "day": or_none(f"2026-01-{rng.randrange(1, 28):02}"),
-        "at": or_none(f"2026-01-31 12:00:00.{rng.randrange(10**6):06}"),
-    }
-
-
-def some_history(seed: int, count: int = 120) -> list[Step]:
-    """Inserts, updates, changes of keys and deletes, in transactions."""
-    rng = random.Random(seed)
-    table: dict[int, Row] = {}
-    steps: list[Step] = []
-    while len(steps) < count:
-        size = rng.randrange(1, 5)
-        number = steps[-1].number + rng.randrange(1, 9) if steps else 3
-        for i in range(size):
-            key, last = rng.randrange(12), i == size - 1
-            old = table.pop(key, None)
-            new = None if old is not None and rng.random() < 0.25 else some_row(rng, key)
-            if old is not None and new is not None and rng.random() < 0.3:
-                free = [k for k in range(12) if k not in table]
-                new["id"] = rng.choice(free)
-            if old is not None and new is not None and rng.random() < 0.5:
-                new = dict(old) | {"id": new["id"], "name": new["name"]}
-            if new is not None:
-                table[new["id"]] = new
-            steps.append(Step(number, old, new, last))
-    return steps
-
-
-def truth(steps: Iterable[Step], time: Callable[[Step], int]) -> Counter[Any]:
-    """(row, time) -> diff."""
-    found: Counter[Any] = Counter()
-    for step in steps:
-        if step.before is not None:
-            found[values(step.before), time(step)] -= 1
-        if step.after is not None:
-            found[values(step.after), time(step)] += 1
-    return Counter({at: diff for at, diff in found.items() if diff})
-
-
-def changed(old: Row, new: Row) -> Row:
-    return {name: old[name] for name in old if old[name] != new[name]}
 
 
 def maxwell(step: Step, **more: Any) -> dict[str, Any]:
@@ -258,12 +179,6 @@ def test_clocks_take_the_commit_timestamps_of_dms(tmp_path: Path) -> None:
     parsed = parse(collection(tmp_path, "us"), Dms(old_rows="events"), dms(Step(61, None, ROW, True)))
     at = pa.scalar("2026-09-21T14:01:01.0001").cast(pa.timestamp("us")).value
     assert parsed.time_upper == at
-
-
-ROW: Row = {"id": 1, "name": "Zürich", "price": "1.50", "ratio": 0.5, "ok": True, "day": None, "at": None}
-STEP = Step(5, None, ROW, True)
-UPDATE = Step(6, ROW, ROW | {"name": None}, True)
-DELETE = Step(7, ROW, None, True)
 
 
 def of_maxwell(**changed: Any) -> dict[str, Any]:

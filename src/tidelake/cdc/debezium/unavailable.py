@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-_TEXT = "__debezium_unavailable_value"
+PLACEHOLDER = "__debezium_unavailable_value"
 # As text, in base64 as columns of bytes are, and as a map (`hstore`) of one entry.
 _BASE64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
-_TEXTS = (_TEXT, _BASE64, f'{{"{_TEXT}":"{_TEXT}"}}')
+_TEXTS = (PLACEHOLDER, _BASE64, f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}')
 # The one item of an array: of texts, of bytes, or of UUIDs, which is the UUID that Java makes of the text.
-_ITEMS = (_TEXT, _BASE64, "b68a35a7-17ad-35b3-af2a-ae46edb4545a")
-_NUMBERS = list(_TEXT.encode())
+_ITEMS = (PLACEHOLDER, _BASE64, "b68a35a7-17ad-35b3-af2a-ae46edb4545a")
+_NUMBERS = list(PLACEHOLDER.encode())
 
 
 def is_unavailable(value: Any) -> bool:

@@ -60,6 +60,11 @@ class CanalDialect(Dialect):
         }
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({"es": "ms", "ts": "ms"})
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({"us": "es", "ms": "es"})
+    no_time: ClassVar[str] = (
+        "give time='_tidb.commitTs' if TiCDC writes them, or take a collection of time 'ms'"
+    )
+    positions: ClassVar[frozenset[str]] = frozenset({"id", "gtid", "_tidb.commitTs"})
 
     def table_of(self, message: Any) -> tuple[str, ...]:
         """As `Dialect`."""
@@ -104,12 +109,18 @@ class CanalDialect(Dialect):
 
     def repairs(self) -> Mapping[str, Repair]:
         """Texts of numbers, booleans and bytes."""
-        found: dict[str, Repair] = {}
-        for one in self.schema:
-            if pa.types.is_boolean(one.type):
-                found[one.name] = as_boolean
-            elif pa.types.is_integer(one.type) or pa.types.is_floating(one.type) or one.name in self.counted:
-                found[one.name] = as_number
-            elif pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type):
-                found[one.name] = as_base64
-        return found
+        binary = (
+            one for one in self.schema if pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type)
+        )
+        return {**text_repairs(self.schema, self.counted), **{one.name: as_base64 for one in binary}}
+
+
+def text_repairs(schema: pa.Schema, counted: frozenset[str]) -> dict[str, Repair]:
+    """For columns of numbers and booleans, what makes these of texts."""
+    found: dict[str, Repair] = {}
+    for one in schema:
+        if pa.types.is_boolean(one.type):
+            found[one.name] = as_boolean
+        elif pa.types.is_integer(one.type) or pa.types.is_floating(one.type) or one.name in counted:
+            found[one.name] = as_number
+    return found

@@ -14,11 +14,9 @@ there. Any other message becomes nothing.
 INVARIANT: a message is rejected as a whole: none of its rows is kept if one of them cannot be read.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
@@ -28,10 +26,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelake.cdc.core.lineerrors import cut, shown
+from tidelake.cdc.core.lineerrors import cut
 from tidelake.cdc.core.ops import Terms, Unfit
 from tidelake.cdc.core.outcome import Reject
 from tidelake.cdc.debezium.messagekeys import changed
+from tidelake.cdc.debezium.unavailable import PLACEHOLDER
+from tidelake.cdc.dialects.fieldnumbers import MICROSECONDS, number_in
 from tidelake.data.json.values import not_json
 from tidelake.model.time import TIME_MAX
 
@@ -44,11 +44,8 @@ Repair: TypeAlias = Callable[[Json], Json]
 
 # The paths in texts.
 TIME_PATH, ORDER_PATH = "time", "order"
-_US: Mapping[str, int] = MappingProxyType({"us": 1, "ms": 1_000, "s": 1_000_000})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A file of MySQL's log with its number, and a position in it.
-_POSITION = re.compile(r".*\.([0-9]{1,9}):([0-9]{1,10})")
 _Rows = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LEFT_OUT = msgspec.Raw(msgspec.json.encode(PLACEHOLDER))
 
 
 @dataclass(frozen=True)
@@ -96,11 +93,18 @@ class Dialect(ABC):
     stored: bool = False
     counted: frozenset[str] = frozenset()
 
-    # The tool's name and terms, the fields that `changes` reads, and the units of fields with times.
+    # The tool's name and terms, the fields that `changes` reads, and what the times in fields count
+    # (`fieldnumbers`).
     tool: ClassVar[str]
     terms: ClassVar[Terms]
     members: ClassVar[Mapping[str, Any]]
     clocks: ClassVar[Mapping[str, str]]
+    # The field of the time by the unit of the collection's times, what to do if there is none for a unit, and
+    # about messages that have no time there; and fields that are positions in a log, and no times of a clock.
+    defaults: ClassVar[Mapping[str, str]]
+    no_time: ClassVar[str]
+    untimed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    positions: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def table_of(self, message: Any) -> tuple[str, ...]:
@@ -125,6 +129,10 @@ class Dialect(ABC):
     def first_copy(self, message: Any) -> bool:  # noqa: ARG002 - for those that override it
         """Whether the message is of a first copy of a table, whose rows may have no time."""
         return False
+
+    def unit_of(self, message: Any, path: str) -> str | None:  # noqa: ARG002 - for those that override it
+        """What the number at a path counts, a word of `fieldnumbers`; None: it is a plain number."""
+        return self.clocks.get(path)
 
     def extra(self) -> Mapping[str, Any]:
         """Further members that are read, and their kinds."""
@@ -180,7 +188,7 @@ class Dialect(ABC):
             raise Unfit("a row is missing")
         if not self._repairs:
             return bytes(row)
-        return self._repaired(_object(row))
+        return self._repaired(as_object(row))
 
     def merged(self, row: Any, changed: Any) -> Json:
         """A row in which some values are replaced.
@@ -188,7 +196,18 @@ class Dialect(ABC):
         Raises:
             Unfit: one of the two is no object.
         """
-        return self._repaired({**_object(row), **_object(changed)})
+        return self._repaired({**as_object(row), **as_object(changed)})
+
+    def of_columns(self, row: Mapping[str, Any]) -> Json:
+        """A row of columns and values, as JSON."""
+        return self._repaired(dict(row))
+
+    def partial(self, row: Mapping[str, Any]) -> Json:
+        """The new row of an update: where old rows are looked up, what it leaves out stays as it was."""
+        if not self.stored:
+            return self.of_columns(row)
+        left = {name: _LEFT_OUT for name in self.schema.names if name not in row and name not in self.key}
+        return msgspec.json.encode(left | _Rows.decode(self.of_columns(row)))
 
     def _repaired(self, row: dict[str, Any]) -> Json:
         for name, repair in self._repairs.items():
@@ -234,7 +253,8 @@ class Dialect(ABC):
         if time is None and self.first_copy(message):
             time = 0
         if time is None:
-            raise Unfit(f"no time at {self.time!r}: set time to the path where messages have it")
+            remedy = self.untimed.get(self.time, "set time to the path where messages have it")
+            raise Unfit(f"no time at {self.time!r}: {remedy}")
         if self.order is None:
             return b',"time":%d}' % time
         order = self._number(message, self.order, "order")
@@ -250,16 +270,10 @@ class Dialect(ABC):
             if there is None:
                 return None
             value = there
-        unit = self.clocks.get(path)
-        if unit == "iso":
-            value = _instant(value, path)
-            unit = "us"
-        elif isinstance(value, str) and (found := _POSITION.fullmatch(value)):
-            value = (int(found[1]) << 32) | int(found[2])
-        if type(value) is not int:
-            raise Unfit(f"the {what} at {path!r} is {shown(repr(value).encode())}, and not a whole number")
-        if what == "time" and unit is not None and self.unit in _US:
-            value = value * _US[unit] // _US[self.unit]
+        clock = what == "time" and self.unit in MICROSECONDS
+        value, unit = number_in(value, self.unit_of(message, path), what, path, clock=clock)
+        if clock and unit is not None:
+            value = value * MICROSECONDS[unit] // MICROSECONDS[self.unit]
         if not 0 <= value <= TIME_MAX:
             raise Unfit(f"the {what} at {path!r} is {value}, and not from 0 to 2^63 - 1")
         return value
@@ -299,21 +313,15 @@ def member(message: Any, name: str) -> Any:
     return value
 
 
-def _object(row: Any) -> dict[str, Any]:
+def as_object(row: Any) -> dict[str, Any]:
+    """The columns of a row, and their values as JSON.
+
+    Raises:
+        Unfit: it is missing, or no object.
+    """
     if row is None:
         raise Unfit("a row is missing")
     try:
         return _Rows.decode(row)
     except msgspec.DecodeError as error:
         raise Unfit(f"a row is not an object: {error}") from None
-
-
-def _instant(value: Any, path: str) -> int:
-    """Microseconds since 1970 of a text with a zone."""
-    try:
-        at = datetime.fromisoformat(value)
-    except (ValueError, TypeError) as error:
-        raise Unfit(f"the time at {path!r} is {shown(repr(value).encode())}: {error}") from None
-    if at.tzinfo is None:
-        raise Unfit(f"the time at {path!r} is {value!r}, which says no zone")
-    return (at - _EPOCH) // timedelta(microseconds=1)

@@ -52,6 +52,19 @@ class DmsDialect(Dialect):
         {"metadata": dict[str, Any] | None, "data": msgspec.Raw, "control": dict[str, Any] | None}
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({COMMIT: "iso", _WRITTEN: "iso"})
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("us", "ms"), COMMIT))
+    no_time: ClassVar[str] = (
+        "give time=PATH of a whole number that never goes back, or take a collection of time 'ms'"
+    )
+    untimed: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            COMMIT: "let the endpoint write it (IncludeTransactionDetails), or take the moment at which "
+            f"DMS wrote the message: time={_WRITTEN!r}"
+        }
+    )
+    positions: ClassVar[frozenset[str]] = frozenset(
+        {"metadata.transaction-id", "metadata.transaction-record-id", "metadata.stream-position"}
+    )
 
     def extra(self) -> Mapping[str, Any]:
         """As `Dialect`."""

@@ -40,3 +40,17 @@ def as_base64(value: Json) -> Json:
         return b'"%b"' % base64.b64encode(_Text.decode(value).encode("latin-1"))
     except (UnicodeEncodeError, msgspec.DecodeError) as error:
         raise Unfit(f"a value of a binary column is no text of bytes: {error}") from None
+
+
+def as_hexadecimal(value: Json) -> Json:
+    """Bytes that are written as a text of hexadecimal digits.
+
+    Raises:
+        Unfit: the text is none.
+    """
+    if not value.startswith(b'"'):
+        return value
+    try:
+        return b'"%b"' % base64.b64encode(bytes.fromhex(_Text.decode(value).removeprefix("\\x")))
+    except (ValueError, msgspec.DecodeError) as error:
+        raise Unfit(f"a value of a binary column is no text of hexadecimal digits: {error}") from None

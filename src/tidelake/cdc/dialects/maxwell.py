@@ -70,6 +70,9 @@ class MaxwellDialect(Dialect):
         }
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({"ts": "s"})
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({"counter": "position", "us": "ts", "ms": "ts"})
+    no_time: ClassVar[str] = "take a collection of time 'ms', or 'counter'"
+    positions: ClassVar[frozenset[str]] = frozenset({"position", "xid", "xoffset", "gtid"})
 
     def table_of(self, message: Any) -> tuple[str, ...]:
         """As `Dialect`."""

@@ -79,10 +79,12 @@ class DialectParser(ChangeParser):
         if worst is not None:
             raise unreadable(worst.reason, f"{where(worst.line)} line={shown(lines[worst.line].as_py())}")
         parsed, numbers, bad = self._whole(made, lines, where)
+        emptied = parsed.truncates
         return replace(
             parsed,
             rows=self._numbered(parsed.rows, numbers),
             heartbeats=parsed.heartbeats + made.skipped,
+            truncates=None if emptied is None else replace(emptied, lines=numbers[emptied.lines]),
             rejects=tuple(sorted((*made.bad, *bad), key=lambda reject: reject.line)),
         )
 

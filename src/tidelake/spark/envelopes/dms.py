@@ -3,17 +3,16 @@
 Owns the options, and the meaning of a file's columns: `Op` (I, U, D) and those of the row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from tidelake.cdc.dialects.dialect import Dialect
-from tidelake.cdc.dialects.dms import COMMIT, DmsDialect
+from tidelake.cdc.dialects.dms import DmsDialect
 from tidelake.cdc.parse.parser import OldRows
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.api.collection import Collection
@@ -22,7 +21,6 @@ from tidelake.spark.envelopes.dialectmessages import ToolMessages
 from tidelake.spark.envelopes.opcolumn import KindUpsert, Words
 from tidelake.spark.tasks import ArrowMap
 
-Missing: TypeAlias = Literal["refuse", "null"]
 _OP = "Op"
 _FILES = Words(_OP, added=("I", "U"), removed=("D",))
 
@@ -45,28 +43,9 @@ class Dms(ToolMessages):
     """
 
     old_rows: OldRows = "stored"
-    missing: Missing = "refuse"
     before_image: str = "before-image"
 
     dialect: ClassVar[type[Dialect]] = DmsDialect
-    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("us", "ms"), COMMIT))
-    positions: ClassVar[frozenset[str]] = frozenset(
-        {"metadata.transaction-id", "metadata.transaction-record-id", "metadata.stream-position"}
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.missing not in get_args(Missing):
-            raise UsageError(f"missing={self.missing!r} is unknown: use 'refuse' or 'null'")
-        if self.missing == "null" and self.old_rows == "events":
-            raise UsageError(
-                "missing='null' needs old_rows='stored': in an old row it cannot be told from a column that "
-                "the source did not log"
-            )
-
-    def no_time(self) -> str:
-        """As `ToolMessages`."""
-        return "give time=PATH of a whole number that never goes back, or take a collection of time 'ms'"
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
         """As `Envelope`."""
@@ -112,12 +91,6 @@ class Dms(ToolMessages):
     def made(self, **given: Any) -> Dialect:
         """As `ToolMessages`."""
         return super().made(image=self.before_image, **given)
-
-    def parsing(self, schema: pa.Schema) -> Mapping[str, Any]:
-        """As `ToolMessages`."""
-        if self.missing == "refuse":
-            return {}
-        return {"optional": frozenset(one.name for one in schema if one.nullable)}
 
     @property
     def _files(self) -> KindUpsert:

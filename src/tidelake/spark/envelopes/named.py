@@ -9,13 +9,12 @@ from dataclasses import fields
 from typing import Any, TypeAlias
 
 from tidelake.errors import UsageError
-from tidelake.spark.envelopes.canal import Canal
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.delta import DeltaFeed
+from tidelake.spark.envelopes.dialectmessages import Canal, DynamoDb, GoldenGate, Maxwell, Ticdc, Wal2Json
 from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.hudi import Hudi
-from tidelake.spark.envelopes.maxwell import Maxwell
 from tidelake.spark.envelopes.paimon import Paimon
 from tidelake.spark.envelopes.snapshot import Snapshot
 from tidelake.spark.envelopes.updates import Updates
@@ -29,12 +28,16 @@ ENVELOPES: dict[str, Callable[..., Envelope]] = {
     "debezium": Debezium,
     "delta": DeltaFeed,
     "dms": Dms,
+    "dynamodb": DynamoDb,
+    "goldengate": GoldenGate,
     "hudi": Hudi,
     "maxwell": Maxwell,
     "paimon": Paimon,
     "snapshot": Snapshot,
+    "ticdc": Ticdc,
     "updates": Updates,
     "upsert": Upsert,
+    "wal2json": Wal2Json,
 }
 
 
