@@ -50,6 +50,22 @@ def of_version_2(step: Step, **more: Any) -> dict[str, Any]:
     return one | {"pk": [{"name": "id", "type": "bigint"}]} | more
 
 
+@pytest.mark.promise(
+    "Messages of wal2json (both versions), GoldenGate, DynamoDB and TiCDC tell the history that was "
+    "replayed; what an update leaves out is looked up; what cannot be read or ordered is refused with "
+    "the remedy",
+    rule="`cdc/dialects/wal2json.py`, `cdc/dialects/goldengate.py`, `cdc/dialects/dynamodb.py`, "
+    "`cdc/dialects/ticdc.py`, `cdc/dialects/fieldnumbers.py`",
+    also=[
+        "::test_a_history_is_told_by_version_2_a_row_a_message",
+        "::test_what_an_update_leaves_out_is_looked_up_and_what_an_insert_leaves_out_is_an_error",
+        "::test_a_value_that_a_transaction_told_before_is_not_looked_up",
+        "::test_what_cannot_be_read_is_refused_with_the_remedy",
+        "cdc/dialects/test_goldengate.py",
+        "cdc/dialects/test_dynamodb.py",
+        "cdc/dialects/test_ticdc.py",
+    ],
+)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_history_is_told_by_version_1_a_transaction_a_message(seed: int) -> None:
     steps = some_history(seed)

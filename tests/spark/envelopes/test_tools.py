@@ -265,7 +265,8 @@ def test_a_message_is_rejected_with_all_of_its_rows(tmp_path: Path) -> None:
     [
         ({"data": ROW}, "no 'metadata'"),
         (dms(STEP, operation="merge"), "operation 'merge' is unknown"),
-        (dms(STEP, **{"commit-timestamp": None}), "no time at 'metadata.commit-timestamp'"),
+        (dms(STEP, **{"commit-timestamp": None}), "IncludeTransactionDetails"),
+        (dms(STEP, **{"commit-timestamp": None}), "time='metadata.timestamp'"),
         (dms(STEP, **{"commit-timestamp": "soon"}), "the time at 'metadata.commit-timestamp' is 'soon'"),
         (dms(STEP, **{"commit-timestamp": "2026-09-21T14:00:00"}), "which says no zone"),
         (dms(STEP) | {"data": {"id": 2}}, "column 'name' of 'data': is missing"),
@@ -352,6 +353,22 @@ def test_columns_that_dms_leaves_out_are_null_on_request(tmp_path: Path) -> None
     assert (row["id"], row["name"], row["price"]) == (1, "x", None)
     with pytest.raises(UsageError, match="missing='null' needs old_rows='stored'"):
         Dms(missing="null", old_rows="events")
+
+
+def test_a_message_from_before_a_column_was_added_is_read_with_null_if_that_is_asked(tmp_path: Path) -> None:
+    """`old` has only what changed, so an old row from messages could have a value that was never stored."""
+    c = collection(tmp_path, "ms")
+    for made, envelope in ((canal, Canal), (maxwell, Maxwell)):
+        message = made(UPDATE)
+        (row,) = message["data"] if isinstance(message["data"], list) else [message["data"]]
+        del row["ratio"]
+        for old_rows in ("events", "stored"):
+            with pytest.raises(InvalidUpdates, match=r"column 'ratio' of .*: is missing"):
+                parse(c, envelope(old_rows=old_rows), message)
+        parsed = parse(c, envelope(old_rows="stored", missing="null"), message)
+        assert parsed.rows.column("ratio").to_pylist() == [None]
+        with pytest.raises(UsageError, match="missing='null' needs old_rows='stored'"):
+            envelope(missing="null")
 
 
 def test_a_before_image_of_keys_removes_the_old_key(tmp_path: Path) -> None:
