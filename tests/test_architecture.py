@@ -274,6 +274,7 @@ ALONE = {
     "data/part/timecounts": "an algorithm on arrays, tried by itself",
     "data/part/rowhash": "an algorithm on arrays, tried by itself",
     "data/json/base64": "an algorithm on arrays, tried by itself",
+    "data/ingest/pythonrows": "what Arrow would lose of Python's objects, tried by itself",
     "data/answer/pandasframe": "which types of pandas hold which values, tried by itself",
     "state/spine/partsums": "what two rules of three steps compare, tried by itself",
     "state/core/namechecks": "the way from a type to the names in it, tried by itself",

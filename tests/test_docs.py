@@ -115,6 +115,13 @@ def _ran(command: list[str], place: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def test_the_program_of_the_readme_can_be_run_twice(tmp_path: Path) -> None:
+    program = _examples(REPOSITORY / "README.md")[0]
+    first, second = (_ran([sys.executable, "-c", program], tmp_path) for _ in range(2))
+    assert first.returncode == second.returncode == 0, second.stderr
+    assert first.stdout == second.stdout and first.stdout.count("\n") == 2
+
+
 @pytest.mark.promise(
     "The examples of these pages run (those that start Spark, but for README.md: in `make full`)",
 )

@@ -122,7 +122,9 @@ class UpdateBeforeLower(TimedError, UsageError):
     def __str__(self) -> str:
         return (
             f"an update at time {self._text(self.time)} is not at or after the lower frontier "
-            f"{self._text(self.lower)}, before which nothing may be written here: give it a later time"
+            f"{self._text(self.lower)}: closed times keep their contents. Write a correction at an open time "
+            "(leave the time out), keep its date in the key, or fork and swap, as docs/corrections.md shows; "
+            "give a token to calls that may be made twice"
         )
 
 

@@ -706,6 +706,28 @@ def test_a_collection_may_be_made_like_a_file(run, users, tmp_path):
     answer = run("create", "cl", "copy", "--key", "id", "--like", "x.parquet")
     assert answer.out == "copy: id: int64 not null, name: string\n"
     assert run("append", "cl", "copy", "x.parquet").code == 0
+    # A word adds a column, or says another type of one in the file.
+    more = ("--column", "name:large_string", "--column", "age:int32")
+    answer = run("create", "cl", "more", "--key", "id", "--like", "x.parquet", *more)
+    assert answer.out == "more: id: int64 not null, name: string, age: int32\n"
+
+
+def test_a_tilde_is_the_home_directory_in_every_path(run, users, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    assert run("snapshot", "cl", "users", "--out", "~/x.parquet").code == 0 and (home / "x.parquet").is_file()
+    assert run("create", "~/lake", "u", "--key", "id", "--like", "~/x.parquet").code == 0
+    assert run("append", "~/lake", "u", "~/x.parquet").code == 0
+    assert run("copy", "~/lake", "~/other").code == 0
+    assert {path.name for path in home.iterdir()} == {"x.parquet", "lake", "other"}
+    assert "u" in run("ls", home / "other").out
+
+
+def test_the_package_runs_as_the_command(tmp_path):
+    command = [sys.executable, "-m", "tidelake", "ls", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("tidelake: ")
 
 
 # Errors and exit codes
@@ -731,7 +753,7 @@ USAGE = [
     (["append", "cl", "users", "a.csv", "--time", "9", "--upper", "9"], "at or after the upper frontier [9]"),
     (["create", "cl", "users", "--key", "id", "--column", "id:int64"], "exists with key(id: int64 not"),
     (["create", "cl", "x", "--column", "id:int64"], "missing option '--key'"),
-    (["create", "cl", "x", "--key", "id"], "either --column NAME:TYPE for each, or --like FILE"),
+    (["create", "cl", "x", "--key", "id"], "--column NAME:TYPE for each, or --like FILE"),
     (["create", "cl", "x", "--key", "id", "--column", "id"], "must be NAME:TYPE, such as id:int64"),
     (["create", "cl", "x", "--key", "id", "--column", "id:wat"], "unknown type 'wat'; use int64"),
     (["create", "cl", "x", "--key", "no", "--column", "id:int64"], "no column named 'no'"),

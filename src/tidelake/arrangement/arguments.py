@@ -9,7 +9,7 @@ from tidelake.errors import UsageError
 
 
 def directory(path: str | os.PathLike[str], what: str) -> str:
-    """The absolute path of a directory.
+    """The absolute path of a directory; `~` is the home directory.
 
     Raises:
         UsageError: it is not a path; names the argument `what`.
@@ -22,7 +22,7 @@ def directory(path: str | os.PathLike[str], what: str) -> str:
         os.fsencode(text)
     except UnicodeEncodeError as error:
         raise UsageError(f"{what}={path!r} is not a path: {error.reason}") from error
-    return os.path.abspath(text)
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def directory_or_none(path: str | os.PathLike[str] | None, what: str) -> str | None:

@@ -76,14 +76,18 @@ def names(text: str | None) -> list[str] | None:
 
 
 def schema_of(columns: Sequence[str], keys: Sequence[str], like: Path | None) -> pa.Schema:
-    """The columns of a new collection, from NAME:TYPE words or from a file. Key columns are not nullable."""
-    if bool(columns) == bool(like):
-        raise UsageError("say which columns there are: either --column NAME:TYPE for each, or --like FILE")
-    if like is not None:
-        found = _read(like, None).schema
-        fields = [field for field in found if not re.fullmatch(r"_diff|_time(_\d+)?", field.name)]
-    else:
-        fields = [_field(word) for word in columns]
+    """The columns of a new collection: those of a file, and NAME:TYPE words, which may say other types.
+
+    Key columns are not nullable.
+    """
+    if not columns and like is None:
+        raise UsageError("say which columns there are: --column NAME:TYPE for each, or --like FILE, or both")
+    found = [] if like is None else _read(like, None).schema
+    own = [_field(word) for word in columns]
+    named = {field.name: field for field in own}
+    fields = [f for f in found if not re.fullmatch(r"_diff|_time(_\d+)?", f.name)]
+    there = {field.name for field in fields}
+    fields = [named.get(f.name, f) for f in fields] + [f for f in own if f.name not in there]
     return pa.schema([f.with_nullable(f.nullable and f.name not in keys) for f in fields])
 
 

@@ -22,6 +22,17 @@ def _names(context: click.Context, _parameter: click.Parameter, begin: str) -> l
         return []  # a shell has no place for an error; the command will tell it
 
 
+class FilePath(click.Path):
+    """A path in this file system, as a `Path`; `~` is the home directory, also behind `--out=`."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(path_type=Path, **how)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path of a text."""
+        return super().convert(os.path.expanduser(value), param, ctx)
+
+
 LAKE = click.argument("lake")
 NAME = click.argument("collection", shell_complete=_names)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
@@ -37,14 +48,14 @@ LIMIT = click.option(
 )
 OUT = click.option(
     "--out",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    type=FilePath(dir_okay=False, allow_dash=True),
     help="Write to .parquet, .csv or .jsonl; - prints JSON lines.",
 )
 PATHS = click.argument(
     "paths",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    type=FilePath(exists=True, dir_okay=False, allow_dash=True),
 )
 ORDER_BY = click.option(
     "--order-by", metavar="COLUMN", help="For upsert: the row with the greatest value wins."

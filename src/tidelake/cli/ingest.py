@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, NAME, cli
+from tidelake.cli.group import JSON, LAKE, NAME, FilePath, cli
 from tidelake.cli.spark import session
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _OPTIONS = {
 @cli.command()
 @LAKE
 @NAME
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=FilePath())
 @click.option(
     "--envelope",
     type=click.Choice(_ENVELOPES),
@@ -47,7 +47,7 @@ _OPTIONS = {
 )
 @click.option(
     "--checkpoint",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     help="Records which files are taken; default: .checkpoint-COLLECTION in the directory. Never share or "
     "delete it.",
 )
@@ -95,7 +95,7 @@ _OPTIONS = {
 )
 @click.option(
     "--rejects",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FilePath(file_okay=False),
     help="Store lines that cannot be read in this folder, with the reason; default: such a line is an error.",
 )
 @click.option("--writer", default=_WRITER, show_default=True, help="Name of this ingest in the collection.")

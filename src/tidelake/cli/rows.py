@@ -27,6 +27,7 @@ from tidelake.cli.group import (
     TIMES,
     TOKEN,
     WHERE,
+    FilePath,
     cli,
 )
 
@@ -89,8 +90,8 @@ def _reading(find: Callable[..., "pa.RecordBatchReader"]) -> Callable[..., None]
 @click.option("--column", "columns", multiple=True, help="NAME:TYPE, as id:int64 or price:decimal128(10,2).")
 @click.option(
     "--like",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Use the columns of this file.",
+    type=FilePath(exists=True, dir_okay=False),
+    help="Use the columns of this file; --column adds one, or gives one another type.",
 )
 @click.option("--time", default="counter", show_default=True, help="counter, ms, us, date or tuple(n).")
 @click.option(
@@ -138,7 +139,7 @@ def list_(lake: str, as_json: bool, read_only: bool) -> None:
 @click.option(
     "--arrangement",
     "saved",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FilePath(file_okay=False),
     help="Show the arrangement saved in this directory; with LAKE and COLLECTION, caught up with it.",
 )
 @JSON
@@ -278,9 +279,7 @@ def upsert(
 @cli.command()
 @LAKE
 @NAME
-@click.argument(
-    "paths", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-)
+@click.argument("paths", nargs=-1, type=FilePath(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--where", metavar="SQL", help="Delete the rows that match; 'TRUE' deletes all.")
 @click.option("--time", metavar="TIME", help="Time of the change; default: one set at the commit.")
 @TOKEN
@@ -313,6 +312,41 @@ def delete(
         keys = files.read(paths, into, None) if paths else None
         answer = into.delete(keys, where=where, time=at, token=token, author=author, message=message)
     shown = {"removed": answer.removed, "absent": answer.absent, "lower": answer.lower, "upper": answer.upper}
+    if token is not None:
+        shown["already"] = answer.already
+    output.table([output.timed(shown, into.domain)], as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option("--as-of", metavar="TIME", required=True, help="The time whose contents come back.")
+@click.option("--time", metavar="TIME", help="Time of the change; default: one set at the commit.")
+@TOKEN
+@AUTHOR
+@MESSAGE
+@JSON
+def restore(
+    lake: str,
+    collection: str,
+    as_of: str,
+    time: str | None,
+    token: str | None,
+    author: str,
+    message: str,
+    as_json: bool,
+) -> None:
+    """Bring back the contents of an earlier time, as a change at an open time; history stays."""
+    import tidelake
+    from tidelake.cli import files, output
+
+    with tidelake.open(lake, create=False) as opened:
+        into = opened.collection(collection)
+        then, at = files.time(as_of, into, "--as-of"), files.time(time, into, "--time", read=False)
+        if then is None:
+            raise errors.UsageError("give --as-of, the time whose contents come back")
+        answer = into.restore(then, time=at, token=token, author=author, message=message)
+    shown: dict[str, Any] = {"lower": answer.lower, "upper": answer.upper}
     if token is not None:
         shown["already"] = answer.already
     output.table([output.timed(shown, into.domain)], as_json)

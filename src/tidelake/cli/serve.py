@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tidelake import errors
-from tidelake.cli.group import LAKE, cli
+from tidelake.cli.group import LAKE, FilePath, cli
 
 
 @cli.command()
@@ -21,7 +21,7 @@ from tidelake.cli.group import LAKE, cli
 )
 @click.option(
     "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FilePath(dir_okay=False),
     help="File with the token that every answer needs; or set TIDELAKE_TOKEN.",
 )
 @click.option(

@@ -90,9 +90,10 @@ def write(lake: str, written: tuple[str, ...], time: str | None, token: str | No
                 into = opened.collection(name)
                 domain = into.domain
                 at = files.time(time, into, "--time", read=False)
-                if not Path(path).is_file():
+                file = Path(path).expanduser()
+                if not file.is_file():
                     raise errors.UsageError(f"there is no file {path!r}, of collection {name!r}")
-                transaction.write(name, files.read((Path(path),), into, at))
+                transaction.write(name, files.read((file,), into, at))
             done = transaction.commit()
         one = {"upper": done.upper, "already": done.already}
         output.table([one if domain is None else output.timed(one, domain)], as_json)

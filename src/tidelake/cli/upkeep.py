@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, NAME, READ_ONLY, cli
+from tidelake.cli.group import JSON, LAKE, NAME, READ_ONLY, FilePath, cli
 
 if TYPE_CHECKING:
     from tidelake.shard.upkeep.compactor import Workers
@@ -327,7 +327,7 @@ def settings(lake: str, changes: tuple[str, ...], as_json: bool) -> None:
     "--keys",
     "path",
     required=True,
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    type=FilePath(exists=True, dir_okay=False, allow_dash=True),
     help="A file with the key columns, such as .jsonl, .csv or .parquet; - is standard input.",
 )
 @click.option("--reason", required=True, help="Why, such as the number of a ticket; it is kept.")

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from tidelake.cli.group import JSON, LAKE, NAME, cli
+from tidelake.cli.group import JSON, LAKE, NAME, FilePath, cli
 
 
 @cli.command()
 @LAKE
 @click.argument("name")
-@click.argument("query", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument("query", type=FilePath(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--key", metavar="NAMES", help="Key columns, separated by commas; default: the first column.")
 @click.option("--allow-recreate", is_flag=True, help="Also if one called NAME was dropped or renamed.")
 @JSON

@@ -104,8 +104,9 @@ class Stores:
 def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
     """The absolute URL of a lake, the same for all processes: `file:///…`, `s3://…`, `memory://name`, ….
 
-    A path is relative to the current directory; symbolic links are kept. The URL of an object store may end
-    in `#store_options=module:function`: this names the function that gives its options.
+    A path is relative to the current directory, and `~` is the home directory; symbolic links are kept. The
+    URL of an object store may end in `#store_options=module:function`: this names the function that gives its
+    options.
 
     Raises:
         UsageError: the path or URL is malformed, or its scheme is not supported.
@@ -115,7 +116,7 @@ def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
     if found is None:
         if not text or "\0" in text:
             raise UsageError(f"bad path of a lake {text!r}: {_PLACES}")
-        return Path(os.path.abspath(text)).as_uri()
+        return Path(os.path.abspath(os.path.expanduser(text))).as_uri()
     scheme = found[1].lower()
     if scheme == "memory":
         return f"memory://{check_name(text[found.end() :])}"

@@ -823,7 +823,7 @@ def test_times_of_several_parts():
     [
         ("abc", InvalidUpdates, "cannot read keys from a str"),
         (7, InvalidUpdates, "cannot read keys from a int"),
-        ({"id": 3}, InvalidUpdates, "cannot read keys from a dict"),
+        ({"other": 3}, InvalidUpdates, "id"),
         (["abc"], InvalidUpdates, "id"),
         ([1.5], InvalidUpdates, "id"),
         ([None], InvalidUpdates, "id"),

@@ -4,27 +4,27 @@ Owns the forms that are taken, and what a library would lose or garble on the wa
 collections. Invariant: every value of the table is the one that was handed in.
 """
 
-import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
+from tidelake.data.ingest.pythonrows import check_values, is_rows, table_of
 from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import InvalidUpdates, UsageError
 
 _REASON_MAX = 300
-_FORMS = "hand in a pyarrow table, a DataFrame, or anything else that exports Arrow streams"
+_FORMS = "hand in a pyarrow table, a DataFrame, dicts, or anything else that exports Arrow streams"
 # Types of polars that Arrow lacks.
 _NOT_ARROW = {"Int128": "pl.Decimal(38, 0)", "UInt128": "pl.Decimal(38, 0)", "Object": "pl.String"}
 
 
 def as_table(data: object, what: str = "updates") -> pa.Table:
-    """Data in any of Arrow's forms, or a pandas DataFrame, as an unchecked table. Reads a stream to its end.
+    """Rows in any form, as an unchecked table. Reads a stream to its end.
 
     Args:
-        data: the rows.
+        data: in any of Arrow's forms; a DataFrame of pandas, whose named index is a column; a dict, which is
+            a row, or a list of them; or a dict of lists, which are columns.
         what: what they are, for messages.
 
     Raises:
@@ -71,6 +71,8 @@ def first_line(error: Exception) -> str:
 def _as_table(data: object, what: str) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
+    if is_rows(data):
+        return table_of(data)
     kind = type(data)
     library = kind.__module__.partition(".")[0]
     try:
@@ -92,67 +94,24 @@ def _as_table(data: object, what: str) -> pa.Table:
     raise InvalidUpdates(f"cannot read {what} from a {kind.__name__}: {hint}")
 
 
+def with_named_index(frame: Any) -> Any:
+    """A DataFrame of pandas whose named index is a column, as `reset_index` makes it.
+
+    An index without a name, or with the name of a column, numbers rows and is no data.
+    """
+    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    return frame.reset_index(level=named) if named else frame
+
+
 def _from_pandas(data: Any, what: str) -> pa.Table:
-    """A DataFrame without its index, which its own stream would add as a column."""
+    """A DataFrame; its own stream would add an index without a name as a column."""
     try:
+        data = with_named_index(data)
         table = pa.Table.from_pandas(data, preserve_index=False)
     # Python's errors for duplicate names, numbers past 64 bits, and texts that are not Unicode.
     except (ValueError, OverflowError, TypeError, RecursionError) as error:
         raise InvalidUpdates(f"cannot read {what} from a DataFrame: {first_line(error)}") from error
     for place, field in enumerate(table.schema):
-        fault = _fault_of(field.type)
-        if fault is not None and data.dtypes.iloc[place].kind == "O":
-            for row, value in enumerate(data.iloc[:, place]):
-                reason = fault(value)
-                if reason:
-                    raise InvalidUpdates(f"column {field.name!r} holds {value!r} in row {row}, {reason}")
+        if data.dtypes.iloc[place].kind == "O":
+            check_values(field.name, data.iloc[:, place], field.type)
     return table
-
-
-def _fault_of(kind: pa.DataType) -> Callable[[Any], str] | None:
-    """What finds a Python object that Arrow changes when it makes a value of a type; None: there is none.
-
-    The objects of a column without a type of NumPy are told apart by their first one only.
-    """
-    is_ = pa.types
-    if is_.is_timestamp(kind):
-        return lambda value: _moment_fault(value, kind)
-    if is_.is_duration(kind):
-        return lambda value: _fine_fault(getattr(value, "nanoseconds", 0), kind)
-    if is_.is_date(kind):
-        return lambda value: "a time beside dates: use dates only" if hasattr(value, "hour") else ""
-    if is_.is_time(kind):
-        return lambda value: (
-            "whose zone would be lost: leave it out" if getattr(value, "tzinfo", None) else ""
-        )
-    if is_.is_list(kind):
-        inner = _fault_of(kind.value_type)
-        return inner and (lambda value: _first(map(inner, _items(value))))
-    if is_.is_struct(kind):
-        faults = {kind.field(i).name: _fault_of(kind.field(i).type) for i in range(kind.num_fields)}
-        found = [(name, fault) for name, fault in faults.items() if fault is not None]
-        if found:
-            return lambda value: _first(f(value.get(n)) for n, f in found) if isinstance(value, dict) else ""
-    return None
-
-
-def _first(reasons: Any) -> str:
-    return next(filter(None, reasons), "")
-
-
-def _items(value: Any) -> Any:
-    return value if hasattr(value, "__iter__") and not isinstance(value, str) else ()
-
-
-def _moment_fault(value: Any, kind: pa.DataType) -> str:
-    if value != value:  # noqa: PLR0124 - a NaT of pandas
-        return ""
-    if hasattr(value, "tzinfo") and (value.tzinfo is None) != (kind.tz is None):
-        return "beside times with a zone and without one: give all a zone, or none"
-    return _fine_fault(getattr(value, "nanosecond", 0), kind)
-
-
-def _fine_fault(nanoseconds: Any, kind: pa.DataType) -> str:
-    if nanoseconds and not math.isnan(nanoseconds) and kind.unit != "ns":
-        return "whose nanoseconds Arrow drops in a column of Python objects: use pandas' own type"
-    return ""

@@ -1,4 +1,4 @@
-"""Writes of a collection: appends, batches made elsewhere, upserts, full dumps and named writers.
+"""Writes of a collection: appends, batches made elsewhere, upserts, full dumps, restorations, named writers.
 
 Owns the arguments; `tidelake.shard.writing` makes the commits.
 """
@@ -291,6 +291,43 @@ class Writing(CollectionHandle):
                 return self._once(token, lambda key: upsert.delete(self._shard, found, at, key))
             events = removals(found)
             return self._once(token, lambda key: upsert.upsert(self._shard, events, OF_KEYS, at, key))
+
+    def restore(
+        self,
+        as_of: TimeLike,
+        *,
+        time: TimeLike | None = None,
+        token: str | None = None,
+        author: str = "",
+        message: str = "",
+    ) -> Appended:
+        """Change the contents back to those of an earlier time; only differences are stored.
+
+        Nothing of history is lost: what was there until now can be read at its times. Whole rows and their
+        multiplicities are restored, in the columns of the newest schema. If another process commits
+        meanwhile, the differences are computed again, as by `upsert`, and its rows are taken back too.
+
+        Args:
+            as_of: the closed time, as for `snapshot`.
+            time: time of the change; default: chosen at the commit.
+            token: as for `append`.
+            author: as for `append`.
+            message: as for `append`.
+
+        Returns:
+            The times written, and the new upper. Reads the updates since `as_of`; then one `put` for each new
+            part and one log write; no log write if nothing changes and no time was given.
+
+        Raises:
+            HistoryCompacted: `as_of` is before `since`.
+            NotYetClosed: `as_of` is still open.
+            UpdateBeforeLower: `time` is already closed.
+            UsageError: times are tuples.
+        """
+        then = self._times.read(as_of, "as_of")
+        at = None if time is None else self._times.at(time, "time")
+        with noted(author, message):
+            return self._once(token, lambda key: upsert.restore(self._shard, then, at, key))
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is committed at most once.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.ingest.astable import check_polars
+from tidelake.data.ingest.astable import check_polars, with_named_index
 from tidelake.errors import UsageError
 
 _PYTHON: dict[object, pa.DataType] = {
@@ -63,7 +63,7 @@ def schema_of(given: Any) -> pa.Schema:
     if module == "pyspark":
         return _of_spark(given)
     if module == "pandas":
-        return _plain(pa.Schema.from_pandas(given, preserve_index=False))
+        return _plain(pa.Schema.from_pandas(with_named_index(given), preserve_index=False))
     if module == "polars" and (isinstance(given, Mapping) or hasattr(given, "collect_schema")):
         # Of a lazy frame only the schema is asked.
         told: Any = given if isinstance(given, Mapping) else given.collect_schema()

@@ -1,4 +1,4 @@
-"""Upserts, replacements and deletes by this process: reads the newest state and appends the differences.
+"""Upserts, replacements, deletes and restorations by this process: appends differences to the newest state.
 
 Differences are valid only at the upper that they were computed for, so after another writer's append they are
 computed again (`remade`).
@@ -17,10 +17,11 @@ from tidelake.data.ingest.astable import as_table
 from tidelake.data.ingest.events import EventColumns, read_events
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.query.selection import bind
+from tidelake.errors import HistoryCompacted, NotYetClosed
 from tidelake.model import time as times
 from tidelake.model.batch import Run
 from tidelake.model.counts import Removals
-from tidelake.model.query import AsOf
+from tidelake.model.query import AsOf, Changes
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
@@ -242,6 +243,45 @@ def deleting(shard: Shard, where: str, time: Time | None = None) -> Attempt:
 
         found.updates = updates()
         return found
+
+    return difference
+
+
+def restore(
+    shard: Shard, as_of: Time, time: Time | None = None, idempotency: IdempotencyKey | None = None
+) -> Appended:
+    """Change the contents back to what they were.
+
+    Args:
+        shard: the shard to write to.
+        as_of: when they were so: a closed time, at or after `since`.
+        time: the time of the change; None: picked at the commit.
+        idempotency: the claim to append under.
+
+    Raises:
+        NotYetClosed, HistoryCompacted, UpdateBeforeLower: a time cannot be taken. Nothing was written.
+    """
+    asked = pa.table({"as_of": [as_of]})
+    return _written(shard, restoring(shard, as_of, time), idempotency, lambda _spec: asked)
+
+
+def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Attempt:
+    """A function that computes a restoration on a version; arguments and errors as `restore`."""
+    check_total(shard.spec)
+
+    def difference(version: Version) -> Difference:
+        state, spec = version.state, version.spec
+        at = commit_floor(shard, state) if time is None else time
+        check_open(state, at)
+        if state.upper.less_equal(as_of):
+            raise NotYetClosed(as_of, state.upper.elements[0], 0).of(state.domain.unit)
+        if not state.since.less_equal(as_of):
+            raise HistoryCompacted(as_of, state.since).of(state.domain.unit)
+        since, query = sources_of(state, Changes(as_of, at))
+        updates = map(negated, rows(spec, shard.stores.blobs, since, query))
+        return Difference(
+            Seen(state.seqno, times.parts(at)[0]), updates, time, None if time is not None else at
+        )
 
     return difference
 
