@@ -278,9 +278,13 @@ def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Attempt:
         if not state.since.less_equal(as_of):
             raise HistoryCompacted(as_of, state.since).of(state.domain.unit)
         since, query = sources_of(state, Changes(as_of, at))
-        updates = map(negated, rows(spec, shard.stores.blobs, since, query))
+
+        def updates() -> Iterator[pa.RecordBatch]:
+            with closing(rows(spec, shard.stores.blobs, since, query)) as there:
+                yield from map(negated, there)
+
         return Difference(
-            Seen(state.seqno, times.parts(at)[0]), updates, time, None if time is not None else at
+            Seen(state.seqno, times.parts(at)[0]), updates(), time, None if time is not None else at
         )
 
     return difference
