@@ -3,7 +3,7 @@
     python -m bench.reach parts 1000000
     python -m bench.reach writers 1000
 
-All seconds are processor time. The figures are in `docs/limits.md`.
+All seconds are processor time. The figures are in `docs/costs.md`.
 
 - *parts*: the parts are descriptions only. A first append stores one real part, and its description is
   repeated under other names, keys and times, a thousand in an append. So there are no rows, and what is

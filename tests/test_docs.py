@@ -52,7 +52,7 @@ def _cases() -> list[object]:
         if examples:
             marks = [pytest.mark.spark] if heavy else []
             # The command line takes a second for each of many commands.
-            slow = (heavy and page.name != "README.md") or page.name == "cli.md"
+            slow = (heavy and page.name != "README.md") or page.name in ("cli.md", "operations.md")
             marks += [pytest.mark.full] if slow else []
             cases.append(pytest.param(page, id=_name(page), marks=marks))
     return cases
