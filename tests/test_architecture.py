@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+
+import tidelake
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 MODULES = sorted(SOURCE.glob("tidelake/**/*.py"))
@@ -177,6 +180,53 @@ def test_a_lake_opens_without_the_spark_extra_and_loads_no_cloud_driver(tmp_path
     allowed = {"msgspec", "numpy", "pvectorc", "pyarrow", "pyrsistent", "tidelake", "typing_extensions"}
     # Compiled modules show up with names of their compiler's own.
     assert {m for m in modules if not m.startswith(("_", "cython"))} <= allowed
+
+
+# What a first read has no use for: to import it takes a good part of the time of a short process.
+UNREAD = (
+    "arrangement",
+    "cli",
+    "data.json",
+    "data.query.where",
+    "data.sql",
+    "exporters",
+    "lake.admin.copying",
+    "lake.admin.fsck",
+    "lake.api.distributed",
+    "lake.api.embedded",
+    "lake.catalog.forking",
+    "lake.groups.attempt",
+    "lake.groups.groupwriter",
+    "lake.groups.transactions",
+    "shard.care",
+    "shard.writing.parking",
+    "spark",
+    "state.life.mending",
+    "store.objects.blobs",
+    "store.objects.driver",
+    "store.objects.log",
+    "store.postgres",
+    "tables",
+    "views",
+    "web",
+)
+
+
+def test_a_first_read_of_a_fresh_process_imports_only_what_it_needs(tmp_path: Path) -> None:
+    path = tmp_path / "lake"
+    schema = pa.schema([pa.field("k", pa.int64(), nullable=False)])
+    tidelake.open(path).create("c", schema, key=["k"]).append(pa.table({"k": [1]}, schema))
+    script = (
+        "import json, sys, tidelake\n"
+        f"assert tidelake.open({str(path)!r})['c'].snapshot().read_all().num_rows == 1\n"
+        "print(json.dumps([name[9:] for name in sys.modules if name.startswith('tidelake.')]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = json.loads(done.stdout)
+    assert "shard.runs.read" in loaded
+    assert [name for name in loaded if f"{name}.".startswith(tuple(f"{one}." for one in UNREAD))] == []
 
 
 def test_importing_the_command_line_does_not_load_spark() -> None:

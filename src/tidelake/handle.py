@@ -142,11 +142,12 @@ def _is_unicode(value: object) -> bool:
 
 @lru_cache(512)
 def _hints(call: Callable[..., Any]) -> Mapping[str, Any]:
-    """The annotations of a function; as texts where names in them are imported by type checkers only."""
+    """The annotations of arguments; as texts where names in them are imported by type checkers only."""
+    given = {name: hint for name, hint in call.__annotations__.items() if name != "return"}
     try:
-        return typing.get_type_hints(call)
+        return typing.get_type_hints(types.SimpleNamespace(__annotations__=given), call.__globals__)
     except NameError:
-        return call.__annotations__
+        return given
 
 
 def _text(expected: Any) -> str:

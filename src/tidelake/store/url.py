@@ -50,11 +50,6 @@ from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import metered
 from tidelake.store.names import check_name
 from tidelake.store.objects.address import SCHEMES, BucketAddress, parse_address
-from tidelake.store.objects.blobs import ObjectBlobStore
-from tidelake.store.objects.clock import store_ms
-from tidelake.store.objects.folder import FolderBucket
-from tidelake.store.objects.lake import find_marker, make_lake
-from tidelake.store.objects.log import ObjectVersionLog
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.readonly import refusing_writes
 from tidelake.store.retrying import Retry, draw_from
@@ -239,8 +234,13 @@ def _open_objects(
 ) -> Stores:
     """Open a lake in an object store: one request; some thirty to make one."""
     url = address.url
-    # Its loop takes a tenth of the time in which a lake on disk is opened and first read.
+    # These take a tenth of the time in which a lake on disk is opened and first read.
+    from tidelake.store.objects.blobs import ObjectBlobStore
+    from tidelake.store.objects.clock import store_ms
     from tidelake.store.objects.cloud import CloudBucket
+    from tidelake.store.objects.folder import FolderBucket
+    from tidelake.store.objects.lake import find_marker, make_lake
+    from tidelake.store.objects.log import ObjectVersionLog
 
     bucket = CloudBucket(address, access.options)
     try:

@@ -1,12 +1,12 @@
 """Administration of a lake: advancing since, settings, garbage collection and checks."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tidelake.errors import CorruptionError, ReadOnlyLake
 from tidelake.lake.admin.agreeing import UpgradeReport
-from tidelake.lake.admin.fsck import FsckReport, LakeCheck, Watch
 from tidelake.lake.api.lakehandle import LakeHandle
-from tidelake.lake.api.notebook import bar
+from tidelake.lake.api.notebook import Told, bar
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_list, check_text
 from tidelake.lake.arguments.spans import DurationLike
@@ -14,6 +14,9 @@ from tidelake.lake.catalog.catalog import SHARD_ID
 from tidelake.lake.catalog.settings import LakeSettings
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.ending import Removed
+
+if TYPE_CHECKING:
+    from tidelake.lake.admin.fsck import FsckReport
 
 
 class Administering(LakeHandle):
@@ -110,8 +113,8 @@ class Administering(LakeHandle):
         *,
         repair: bool = False,
         quick: bool = False,
-        progress: Watch | None = None,
-    ) -> FsckReport:
+        progress: Told | None = None,
+    ) -> "FsckReport":
         """Check the stored data for damage; docs/guide.md lists the kinds of findings.
 
         May run beside everything else. Reads all parts twice, row group by row group; with `quick` only
@@ -135,6 +138,8 @@ class Administering(LakeHandle):
             check_list(names, "names")
             for name in names:
                 check_text(name)
+        from tidelake.lake.admin.fsck import LakeCheck
+
         with bar("fsck: bytes", self.env.clock) as shown:
             check = LakeCheck(
                 self._stores,

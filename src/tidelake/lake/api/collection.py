@@ -4,8 +4,9 @@ Its methods are in parts, by what a caller wants. Frontiers may be
 given as a time (the frontier of that one time), a list of times, or a `Frontier`.
 """
 
+from typing import TYPE_CHECKING
+
 from tidelake.errors import TidelakeError
-from tidelake.lake.api.distributed import Distributed
 from tidelake.lake.api.erasing import Erasing
 from tidelake.lake.api.following import Following
 from tidelake.lake.api.framing import Framing
@@ -13,6 +14,9 @@ from tidelake.lake.api.maintaining import Maintaining
 from tidelake.lake.api.plotting import Plotting
 from tidelake.lake.api.writing import Writing
 from tidelake.tabletext import as_html
+
+if TYPE_CHECKING:
+    from tidelake.lake.api.distributed import Distributed
 
 _SHOWN = 40
 
@@ -41,6 +45,8 @@ class Collection(Writing, Framing, Following, Maintaining, Erasing, Plotting):
         return as_html(["column", "type", "role"], rows[:_SHOWN], f"collection {self.name}", note)
 
     @property
-    def distributed(self) -> Distributed:
+    def distributed(self) -> "Distributed":
         """Work that several processes do together: uploads and their commits, plans, and holds of plans."""
+        from tidelake.lake.api.distributed import Distributed
+
         return Distributed(self)

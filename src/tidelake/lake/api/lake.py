@@ -8,15 +8,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from tidelake.config import Config
 from tidelake.env import Env, Recorder
 from tidelake.errors import CollectionNotFound, ReadOnlyLake, TidelakeError, TidelakeWarning, UsageError
 from tidelake.handle import door
-from tidelake.lake.admin.copying import LakeCopy, Side, Watch
-from tidelake.lake.admin.copyreport import CopyReport
 from tidelake.lake.api.administering import Administering
-from tidelake.lake.api.notebook import bar
+from tidelake.lake.api.notebook import Told, bar
 from tidelake.lake.api.querying import Querying
 from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Listed, Seen, Tidy, Upkeep
@@ -30,6 +29,10 @@ from tidelake.shard.upkeep.measure import tell, tell_caches
 from tidelake.store.access import StoreAccess
 from tidelake.store.url import Stores, normalize_url, open_stores, with_provider
 from tidelake.tabletext import as_html
+
+if TYPE_CHECKING:
+    from tidelake.lake.admin.copying import Side
+    from tidelake.lake.admin.copyreport import CopyReport
 
 
 @door
@@ -248,8 +251,8 @@ class Lake(Querying, Viewing, Transacting, Administering):
         as_name: str | None = None,
         delete: bool = False,
         quick: bool = False,
-        progress: Watch | None = None,
-    ) -> CopyReport:
+        progress: Told | None = None,
+    ) -> "CopyReport":
         """Copy this lake, or some of its collections, into another lake; called again, copy only what is new.
 
         A copy has the same contents at all times that can be read, also those at open times; the same writers
@@ -298,6 +301,8 @@ class Lake(Querying, Viewing, Transacting, Administering):
             raise ReadOnlyLake(to.url)
         if given is None and to.url == self.url:
             raise UsageError("a lake cannot be copied into itself: give another place, or names and as_name")
+        from tidelake.lake.admin.copying import LakeCopy
+
         with bar("copy: bytes", self.env.clock) as shown:
             watch = progress or shown
             copy = LakeCopy(
@@ -311,7 +316,9 @@ class Lake(Querying, Viewing, Transacting, Administering):
             return copy.whole(delete=delete)
 
     @property
-    def _side(self) -> Side:
+    def _side(self) -> "Side":
+        from tidelake.lake.admin.copying import Side
+
         return Side(self._stores, self._catalog, self._shards)
 
 

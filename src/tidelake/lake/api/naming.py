@@ -23,13 +23,11 @@ from tidelake.lake.arguments.names import check_name, check_text
 from tidelake.lake.arguments.schemas import schema_of
 from tidelake.lake.catalog.catalog import Names
 from tidelake.lake.catalog.creating import create_collection
-from tidelake.lake.catalog.forking import fork_collection, fork_version
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.lake.catalog.renaming import check_renames, renamed
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
-from tidelake.shard.care.mend import Mending
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.upkeep.ending import Ending
 from tidelake.state.core.state import Owned
@@ -290,6 +288,8 @@ class Naming(LakeHandle):
         if to_seqno is not None:
             if as_of is not None or not isinstance(to_seqno, int):
                 raise UsageError(f"to_seqno={to_seqno!r}: give a version, or as_of=..., and not both")
+            from tidelake.lake.catalog.forking import fork_version
+
             shard_id = fork_version(
                 name,
                 shard_id=self._shards.id_of(source),
@@ -306,6 +306,8 @@ class Naming(LakeHandle):
         origin = self._shards.named(source)
         origin.title = source
         time = None if as_of is None else times_of(Collection(source, origin)).read(as_of, "as_of")
+        from tidelake.lake.catalog.forking import fork_collection
+
         shard_id = fork_collection(
             origin, name, self._catalog, self._leftovers, time, allow_recreate=allow_recreate
         )
@@ -372,6 +374,8 @@ class Naming(LakeHandle):
         try:
             ending.drop(force=force)
         except CorruptionError as error:
+            from tidelake.shard.care.mend import Mending
+
             if not Mending(ending.shard_id, self._stores, self.env).bring_back():
                 message = (
                     f"the name is free, and what was stored stays, since forks may need it: {error}; "

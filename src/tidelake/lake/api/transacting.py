@@ -5,16 +5,18 @@ Owns the arguments; `tidelake.lake.groups` commits.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tidelake.errors import TidelakeError, UploadExpired, UpperMismatch, UsageError
 from tidelake.lake.api.lakehandle import LakeHandle
 from tidelake.lake.arguments.frontiers import FrontierLike, check_any
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.notes import noted
-from tidelake.lake.groups.groupwriter import GroupWriter
-from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.model.instants import TimeLike
+
+if TYPE_CHECKING:
+    from tidelake.lake.groups.groupwriter import GroupWriter
+    from tidelake.lake.groups.transactions import Committed, Transaction
 
 T = TypeVar("T")
 
@@ -29,7 +31,7 @@ class Transacting(LakeHandle):
         lower: FrontierLike | None = None,
         upper: FrontierLike | None = None,
         token: str | None = None,
-    ) -> Transaction:
+    ) -> "Transaction":
         """Write to several collections at one instant: all of it is committed, or nothing.
 
         From then on the collections form a group: their times are closed together, so that a collection
@@ -50,6 +52,8 @@ class Transacting(LakeHandle):
             if bound is not None:
                 # The collections and their unit are known later.
                 check_any(bound, what, now_ms=self.env.clock.now_ms)
+        from tidelake.lake.groups.transactions import Transaction
+
         return Transaction(
             self._groups,
             self._shards.named,
@@ -62,7 +66,7 @@ class Transacting(LakeHandle):
 
     def group_writer(
         self, register: str, name: str, *, owner: str = "", take_over: bool = False
-    ) -> GroupWriter:
+    ) -> "GroupWriter":
         """Open a named writer of the group of a collection: its writes to all of the group are numbered.
 
         Each number is committed at most once. Opening fences every earlier handle of the same name. A few log
@@ -75,6 +79,8 @@ class Transacting(LakeHandle):
             take_over: take the name from another owner.
         """
         self._guard.check()
+        from tidelake.lake.groups.groupwriter import GroupWriter
+
         return GroupWriter(
             self._groups,
             self._shards.named,
@@ -94,7 +100,7 @@ class Transacting(LakeHandle):
         token: str | None = None,
         author: str = "",
         message: str = "",
-    ) -> Committed:
+    ) -> "Committed":
         """Append to several collections at one instant: `transaction` in one call.
 
         Args:
@@ -112,14 +118,14 @@ class Transacting(LakeHandle):
         with noted(author, message):
             return _committed(transaction)
 
-    def stage(self, updates: Mapping[str, object], *, token: str | None = None) -> Committed:
+    def stage(self, updates: Mapping[str, object], *, token: str | None = None) -> "Committed":
         """Stage updates of several collections at one instant, all or nothing; see `Collection.stage`."""
         transaction = self.transaction(token=token)
         for name, rows in _by_name(updates, "updates").items():
             transaction.stage(name, rows)
         return _committed(transaction)
 
-    def seal(self, uppers: Mapping[str, FrontierLike]) -> Committed:
+    def seal(self, uppers: Mapping[str, FrontierLike]) -> "Committed":
         """Close times of several collections at one instant, each up to its own frontier.
 
         Raises:
@@ -152,7 +158,7 @@ class Transacting(LakeHandle):
         return self._groups.leave(self._shards.named(name))
 
 
-def _committed(transaction: Transaction) -> Committed:
+def _committed(transaction: "Transaction") -> "Committed":
     """Commit a transaction that the caller cannot commit again: after a conflict, remove its staged rows."""
     try:
         return transaction.commit()
