@@ -472,3 +472,14 @@ def until(condition):
             pass
         time.sleep(0.02)
     raise AssertionError("it does not come")
+
+
+def test_collections_are_named_without_regard_to_case_as_by_the_engine(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("v", "SELECT p.K, q.x FROM A p JOIN a q ON p.k = Q.k")
+    assert contents(lake["v"]) == [(7, 10)] and lake.verify("v").equal
+    lake.create("Pair", {"k": "int32"}, key=["k"])
+    lake.create("pair", {"k": "int32"}, key=["k"])
+    lake.view("w", "SELECT k FROM Pair")
+    with pytest.raises(UsageError, match="'PAIR', which may be 'Pair' or 'pair': write one"):
+        lake.view("x", "SELECT k FROM PAIR")

@@ -50,12 +50,22 @@ class _Named:
 
     def schema_of(self, name: str) -> dict[str, str] | None:
         if name not in self.found:
-            try:
-                one = self.lake.collection(name)
-            except CollectionNotFound:
+            one = self._opened(name)
+            if one is None:
                 return None
             self.found[name] = (one, _source(self.database, name, one))
         return {column.name: column.engine_type for column in self.found[name][1].columns}
+
+    def _opened(self, name: str) -> Collection | None:
+        """The collection of a name; if none has just this, without regard to case, as DuckDB does."""
+        with suppress(CollectionNotFound):
+            return self.lake.collection(name)
+        like = [one for one in self.lake.list() if one.lower() == name.lower()]
+        if len(like) > 1:
+            raise UsageError(
+                f"the query reads {name!r}, which may be {' or '.join(map(repr, like))}: write one"
+            )
+        return self.lake.collection(like[0]) if like else None
 
 
 def make(

@@ -6,8 +6,6 @@ lakes store rows.
 INVARIANT: no setting of the machine is in an answer. Nothing is left when it ends, however it ends.
 """
 
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelake.arrangement.checkpoint.home import Home
 from tidelake.data.answer.rows import optional
 from tidelake.errors import RefreshFailed, TidelakeError, UsageError
 from tidelake.lake.api.embedded import DUCKDB_CONFIG, DUCKDB_SETTINGS, Scan
@@ -51,13 +50,13 @@ class Database:
     def __init__(self) -> None:
         self._duckdb: Any = optional("duckdb", "sql")
         self.error: type[Exception] = self._duckdb.Error
-        self._private: str | None = None
+        self._home: Home | None = None
 
     @cached_property
     def connection(self) -> Any:
         """The connection to it."""
-        self._private = tempfile.mkdtemp(prefix="tidelake-view-")
-        spill = str(Path(self._private) / "spill")
+        self._home = Home.for_spills()
+        spill = str(Path(self._home.path) / "spill")
         opened = self._duckdb.connect(":memory:", config={**DUCKDB_CONFIG, "temp_directory": spill})
         for setting in _SETTINGS:
             opened.execute(setting)
@@ -84,8 +83,8 @@ class Database:
         if "connection" in self.__dict__:
             with suppress(self.error):
                 self.connection.close()
-        if self._private is not None:
-            shutil.rmtree(self._private, ignore_errors=True)
+        if self._home is not None:
+            self._home.release()
 
 
 def engine_version() -> str:

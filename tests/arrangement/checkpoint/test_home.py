@@ -86,6 +86,38 @@ Home(sys.argv[1], "killed")
     assert os.listdir(root) == []
 
 
+@pytest.mark.full
+@pytest.mark.promise(
+    "What a query has spilled goes with it, or with the first query of a later process if its own was killed",
+    rule="`Home.for_spills`",
+)
+def test_what_a_killed_query_has_spilled_goes_with_the_first_query_of_a_later_process(tmp_path):
+    code = """
+import os, sys, tempfile
+import pyarrow as pa
+import tidelake
+from tidelake.views.spans import Database
+lake = tidelake.open(sys.argv[1])
+if "a" not in lake:
+    lake.create("a", {"id": "int64"}, key=["id"]).append(pa.table({"id": [1]}))
+rows = iter(lake.sql("SELECT * FROM a"))
+with Database() as database:
+    database.connection
+    print(len(os.listdir(tempfile.gettempdir())), flush=True)
+    if sys.argv[2] == "dies":
+        os._exit(9)
+"""
+    root = tmp_path / "root"
+    root.mkdir()
+    for end in ("dies", "lives"):
+        command = [sys.executable, "-c", code, str(tmp_path / "lake"), end]
+        done = subprocess.run(
+            command, check=False, capture_output=True, env={**os.environ, "TMPDIR": str(root)}
+        )
+        assert done.stdout == b"2\n", done.stderr
+        assert len(os.listdir(root)) == (2 if end == "dies" else 0)
+
+
 def test_a_folder_that_is_being_made_may_be_taken_for_a_leftover(tmp_path, monkeypatch):
     lock, swept = fcntl.flock, []
 

@@ -127,3 +127,16 @@ select -k as k, x from a order by k, x, f, s limit 3
 select k, s, sum(x) as t, rank() over (partition by grouping(s) order by sum(x)) as r from a group by rollup (k, s)
 select k, (select count(*) from (select k from b where b.k = a.k union select k from a a2 where a2.s = a.s) q) as n from a
 select k, (select y from b where b.k = a.k order by y desc, s limit 1) as y from a
+select k from a limit 0
+select k, x from a order by k limit 0
+select count(*) as n from (select * from a limit 0)
+select k from a where exists (select 1 from b where b.k = a.k limit 1)
+select k from a where not exists (from b where b.k = a.k order by b.y limit 5)
+select k, exists (select 1 from b where b.k = a.k limit 1) as e from a
+select k from a where not exists (select 1 from b where b.k = a.k limit 0)
+select IF(x > 5, k, 0) as c, if(s = 'p', s, 'other') as d from a
+select extract(dow from w) as d, extract(doy from w) as e, date_part('weekday', w) as f from t
+select mod(x, 2) as m, x % 3 as n from a
+select k, string_agg(s order by s) as c, group_concat(s order by s) as d from a group by k
+select A.K, Q.X from a join a as q on A.k = q.K
+select {'it''s': k, 'a"b': x} as s from a

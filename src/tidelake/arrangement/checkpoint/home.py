@@ -1,4 +1,4 @@
-"""The folder in which an arrangement keeps its batch files; its last user removes it.
+"""A folder for the batch files of an arrangement, or for what a query spills; its last user removes it.
 
 Owns that folder, and the removal of folders that dead processes left behind. Must not know what is in it.
 
@@ -10,6 +10,7 @@ links and files of other users are never touched, whatever their names are.
 import atexit
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import stat
@@ -23,6 +24,7 @@ from tidelake.process import ProcessOrigin
 from tidelake.store.disk import unavailable
 
 _PREFIX = "tidelake-arrangement-"
+_SPILLS = "tidelake-spill-"
 _UNNAMED = "tidelake-new-"
 _LOCK = "lock"
 
@@ -34,30 +36,39 @@ class Home:
         path: path of the folder.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, id_: str) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | None, id_: str, *, prefix: str = _PREFIX, sweep: bool = True
+    ) -> None:
         """Create a folder with one user, and remove folders of dead processes from the same directory.
 
         Args:
             directory: the parent directory; created if it does not exist. None: the system's temporary
                 directory.
-            id_: a unique id, part of the folder's name.
+            id_: a unique id, part of the folder's name; empty: a random one.
+            prefix: how the name begins.
+            sweep: whether to look for folders of dead processes.
 
         Raises:
             UsageError: `directory` is not a path.
             StoreUnavailable: the folder cannot be created.
         """
         root = arguments.directory_or_none(directory, "directory") or tempfile.gettempdir()
-        self.path = os.path.join(root, _PREFIX + id_)
         self._users = 1
         self._lock = threading.Lock()
         self._origin = ProcessOrigin()
         try:
             os.makedirs(root, exist_ok=True)
-            _sweep(root)
-            self._descriptor = _made(root, self.path)
+            if sweep:
+                _sweep(root)
+            self.path, self._descriptor = _made(root, prefix, id_)
         except OSError as error:
-            raise unavailable("make a folder for batches in", root, error) from error
+            raise unavailable("make a folder in", root, error) from error
         atexit.register(self._leave)
+
+    @classmethod
+    def for_spills(cls) -> "Home":
+        """A folder for what a query spills. The first one of a process removes those of dead processes."""
+        return cls(None, "", prefix=_SPILLS, sweep=_is_first())
 
     def acquire(self) -> "Home":
         """Add a user; returns the folder itself."""
@@ -90,8 +101,8 @@ class Home:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _made(root: str, path: str) -> int:
-    """Make a folder, and return the descriptor of its lock.
+def _made(root: str, prefix: str, id_: str) -> tuple[str, int]:
+    """Make a folder, and return its path and the descriptor of its lock.
 
     SUBTLE: it is locked before it gets its name, or another process would remove it as abandoned. Before that
     it may be removed too, if its process was not as far as the lock; then another one is made.
@@ -102,9 +113,18 @@ def _made(root: str, path: str) -> int:
             lock = os.open(os.path.join(made, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             opened.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path = os.path.join(root, prefix + (id_ or os.path.basename(made).removeprefix(_UNNAMED)))
             os.rename(made, path)
             opened.pop_all()
-            return lock
+            return path, lock
+
+
+_FIRST = itertools.count()
+
+
+def _is_first() -> bool:
+    """Whether this is called for the first time in the process."""
+    return next(_FIRST) == 0
 
 
 def _remove(path: str) -> None:
@@ -121,13 +141,13 @@ def _sweep(root: str) -> None:
     """
     try:
         with os.scandir(root) as entries:
-            left = [entry.path for entry in entries if entry.name.startswith((_PREFIX, _UNNAMED))]
+            left = [entry.path for entry in entries if entry.name.startswith((_PREFIX, _SPILLS, _UNNAMED))]
     except PermissionError:  # a directory may allow creating folders but not listing them
         return
     for path in left:
         # Skip what is in use, is being created or removed, or belongs to another user.
         with suppress(OSError):
-            if os.path.basename(path).startswith(_PREFIX):
+            if os.path.basename(path).startswith((_PREFIX, _SPILLS)):
                 with _abandoned(path):
                     shutil.rmtree(path)
             elif os.listdir(path) == [_LOCK]:

@@ -7,8 +7,6 @@ lakes.
 INVARIANT: no setting of the machine is in an answer.
 """
 
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelake.arrangement.checkpoint.home import Home
 from tidelake.data.answer.importable import check_for_duckdb, hard_columns, importable
 from tidelake.data.answer.rows import Rows, optional
 from tidelake.errors import TidelakeError, UsageError
@@ -108,9 +107,9 @@ class _Database:
     """
 
     def __init__(self, duckdb: Any) -> None:
-        private = tempfile.mkdtemp(prefix="tidelake-sql-")
-        self._remove = weakref.finalize(self, shutil.rmtree, private, ignore_errors=True)
-        spill = str(Path(private) / "spill")
+        home = Home.for_spills()
+        self._remove = weakref.finalize(self, home.release)
+        spill = str(Path(home.path) / "spill")
         self.connection = duckdb.connect(":memory:", config={**DUCKDB_CONFIG, "temp_directory": spill})
 
     def close(self) -> None:

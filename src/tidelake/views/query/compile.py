@@ -7,7 +7,6 @@ Any node of the parser, or argument of one, that is not listed is refused; and D
 text as it reads the user's. So a newer parser may cause errors, but never another view.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from tidelake.errors import UsageError
+from tidelake.views.functions import INSTEAD
 from tidelake.views.plan import PlanColumn, ViewPlan
 from tidelake.views.query.engine import Engine, difference, plain
 from tidelake.views.query.frame import Expr, Relation, column
@@ -65,7 +65,8 @@ def _compiled(text: str, schema_of: Callable[[str], Mapping[str, str] | None], e
     engine.check_calls(text)
     try:
         node: Any = parse_one(text, dialect="duckdb")
-        apart = difference(plain(tree), plain(engine.tree(node.sql(dialect="duckdb", comments=False))))
+        read = engine.tree(node.sql(dialect="duckdb", comments=False))
+        apart = difference(plain(tree), plain(read), text)
     except SqlglotError as error:
         raise UsageError(f"the query has SQL that is not understood: {str(error).splitlines()[0]}") from error
     if not is_query(node):
@@ -85,10 +86,10 @@ def _compiled(text: str, schema_of: Callable[[str], Mapping[str, str] | None], e
     _check_recursion(node)
     told = engine.described(text)
     if apart is not None:
-        here, there = (json.dumps(one)[:200] for one in apart)
+        word = apart.partition("(")[0].strip().lower()
         raise UsageError(
-            f"the query has SQL that is not understood: DuckDB reads {here} where the parser reads {there}: "
-            "write that part in another way"
+            f"the query has SQL that is not understood: {apart[:200]!r} means something else to the parser "
+            f"than to DuckDB: write {INSTEAD.get(word, 'it in another way')}"
         )
     compiler = _Compiler(Stages(engine), schema_of)
     answer = compiler.query(node, Surroundings())
@@ -432,7 +433,9 @@ class _Block:
             frame.narrow([*frame.domain.values(), *ids])
             frame.replace(stages.distinct(frame.inputs[0]))
         frame.fold()
-        if cut is not None and not _is_needless(stages, frame.inputs[0], cut, node.args.get("order")):
+        if cut is not None and not cut[0]:
+            frame.conditions.append(exp.false())
+        elif cut is not None and not _is_needless(stages, frame.inputs[0], cut, node.args.get("order")):
             frame.narrow([*frame.domain.values(), *ids, *(one.this.name for one in order)])
             keys = [frame.place[id_][1] for id_ in frame.domain.values()]
             text = ", ".join(frame.text(one) for one in order)

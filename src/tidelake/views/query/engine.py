@@ -17,8 +17,9 @@ from tidelake.lake.api.embedded import DUCKDB_CONFIG, DUCKDB_SETTINGS
 from tidelake.views.functions import HOLISTIC, INSTEAD, LINEAR, POSITIONAL, RANKING, is_scalar
 from tidelake.views.plan import Columns, PlanColumn, quoted
 
-# Where a node of DuckDB's tree stands in the text, and how a join without a condition is written.
-_PLACES = ("query_location", "query_location_length", "alias_location", "is_implicit", "is_operator")
+# How a join without a condition is written, and an operator; and where a node stands in the text.
+_STYLE = ("alias_location", "is_implicit", "is_operator")
+_PLACE = ("query_location", "query_location_length")
 
 
 def _by_other_name(names: Mapping[str, str]) -> dict[str, str]:
@@ -35,6 +36,7 @@ _SAME = _by_other_name(
         "arg_min": "argmin min_by",
         "arg_max": "argmax max_by",
         "power": "^ ** pow",
+        "mod": "%",
         "strpos": "position instr",
         "substring": "substr",
         "date_trunc": "datetrunc",
@@ -56,6 +58,18 @@ _SAME = _by_other_name(
     }
 )
 _UNITS = frozenset(("date_trunc", "date_part", "date_diff", "date_sub"))
+_UNIT = _by_other_name(
+    {"dayofweek": "dow weekday", "dayofyear": "doy", "week": "weekofyear", "century": "cent"}
+)
+_COMMA = {
+    "name": "",
+    "expression": {
+        "class": "CONSTANT",
+        "type": "VALUE_CONSTANT",
+        "alias": "",
+        "literal": {"kind": "STRING", "text": ","},
+    },
+}
 _SPAN = re.compile(r"(-?\d+) ([a-z]+?)s?")
 _NOUGHT = {
     "class": "CONSTANT",
@@ -181,12 +195,12 @@ def _calls(node: Any) -> Iterator[tuple[str, int]]:
 
 
 def plain(node: Any) -> Any:
-    """A tree without what may differ between two texts of one meaning, such as places."""
+    """A tree without what may differ between two texts of one meaning; each node knows its place."""
     if isinstance(node, list):
         return [plain(one) for one in node]
     if not isinstance(node, dict):
         return node
-    found = {key: plain(value) for key, value in node.items() if key not in _PLACES}
+    found = {key: plain(value) for key, value in node.items() if key not in _STYLE}
     match found:
         case {"type": "OPERATOR_NOT", "children": [{"type": "OPERATOR_IS_NULL", "children": children}]}:
             return {**found, "type": "OPERATOR_IS_NOT_NULL", "children": children}
@@ -214,17 +228,32 @@ def plain(node: Any) -> Any:
                 pass
     if found.get("type") == "JOIN" and found["join_type"] == "INNER" and _is_true(found["condition"]):
         found = {**found, "condition": None, "ref_type": "CROSS"}
-    if "function_name" in found:
-        name = found["function_name"].lower()
-        found["function_name"] = _SAME.get(name, name)
-        found.pop("qualified_name", None)
-        arguments = found.get("arguments") or []
-        if found["function_name"] in _UNITS and arguments:
-            found["arguments"] = [_lowered(arguments[0]), *arguments[1:]]
-        if name in ("bool_and", "bool_or") and arguments and _type(arguments[0]["expression"]) == "boolean":
-            found["arguments"] = [{"name": "", "expression": arguments[0]["expression"]["child"]}]
-        if name in ("range", "generate_series") and len(found["arguments"]) == 1:
-            found["arguments"] = [_ZERO, *found["arguments"]]
+    return _plain_call(found) if "function_name" in found else found
+
+
+def _plain_call(found: dict[str, Any]) -> dict[str, Any]:
+    """A call by the first name of its function, with the arguments that may be left out."""
+    name = found["function_name"].lower()
+    found["function_name"] = _SAME.get(name, name)
+    found.pop("qualified_name", None)
+    arguments = found.get("arguments") or []
+    if found["function_name"] in _UNITS and arguments:
+        found["arguments"] = [_lowered(arguments[0]), *arguments[1:]]
+    if name in ("bool_and", "bool_or") and arguments and _type(arguments[0]["expression"]) == "boolean":
+        found["arguments"] = [{"name": "", "expression": arguments[0]["expression"]["child"]}]
+    if found["function_name"] == "listagg" and len(arguments) == 1:
+        found["arguments"] = [*arguments, _COMMA]
+    if name == "if" and len(arguments) == 3:
+        when, then, other = (one["expression"] for one in arguments)
+        return {
+            **{key: found[key] for key in ("alias", *_PLACE) if key in found},
+            "class": "CASE",
+            "type": "CASE_EXPR",
+            "case_checks": [{"when_expr": when, "then_expr": then}],
+            "else_expr": other,
+        }
+    if name in ("range", "generate_series") and len(found["arguments"]) == 1:
+        found["arguments"] = [_ZERO, *found["arguments"]]
     return found
 
 
@@ -275,21 +304,40 @@ def _number(node: Any) -> str | None:
 
 
 def _lowered(argument: Any) -> Any:
-    """An argument whose text has no capitals: units of time have none."""
+    """An argument that is a unit of time, by its first name and without capitals."""
     match argument["expression"]:
         case {"class": "CONSTANT", "literal": {"kind": "STRING", "text": str(text)}} as constant:
-            literal = {**constant["literal"], "text": text.lower()}
+            unit = text.lower()
+            literal = {**constant["literal"], "text": _UNIT.get(unit, unit)}
             return {**argument, "expression": {**constant, "literal": literal}}
         case _:
             return argument
 
 
-def difference(one: Any, other: Any) -> tuple[Any, Any] | None:
-    """Where two trees differ first; None: nowhere."""
+def difference(one: Any, other: Any, text: str) -> str | None:
+    """What a text has where its tree differs first from another one; None: nowhere.
+
+    Args:
+        one: the plain tree of the text.
+        other: another one.
+        text: the whole text.
+    """
+    found = _differing(one, other, (0, len(text)))
+    if found is None:
+        return None
+    start, length = found
+    return " ".join(text.encode()[start : start + length].decode(errors="replace").split())
+
+
+def _differing(one: Any, other: Any, place: tuple[int, int]) -> tuple[int, int] | None:
+    """The place of the smallest node around the first difference."""
     if isinstance(one, dict) and isinstance(other, dict):
-        pairs = [(one.get(key), other.get(key)) for key in sorted({*one, *other})]
+        start, length = (one.get(key) for key in _PLACE)
+        if length and start is not None:
+            place = start, length
+        pairs = [(one.get(key), other.get(key)) for key in sorted({*one, *other}.difference(_PLACE))]
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         pairs = list(zip(one, other, strict=True))
     else:
-        return None if one == other else (one, other)
-    return next((found for pair in pairs if (found := difference(*pair)) is not None), None)
+        return None if one == other else place
+    return next((found for pair in pairs if (found := _differing(*pair, place)) is not None), None)

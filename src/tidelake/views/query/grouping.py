@@ -247,10 +247,10 @@ def ordered_text(frame: Relation, name: str, node: Expr, *, order: bool) -> str:
     """
     node = node.copy()
     if name in GIVEN_ORDER:
-        found = node.find(exp.Order)
+        found, shown = node.find(exp.Order), "string_agg" if name == "listagg" else name
         if not order or found is None:
             raise UsageError(
-                f"{name}() in a view needs an order, as rows have none: write {name}(x ORDER BY x), "
+                f"{shown}() in a view needs an order, as rows have none: write {shown}(x ORDER BY x), "
                 f"or min(x) if any value will do"
             )
         item = found.this

@@ -60,6 +60,16 @@ def bind(compiler: Compiler, frame: Relation, env: Surroundings, node: Expr) -> 
             return column(_scalar(compiler, frame, env, node))
         case exp.Window():
             raise UsageError(f"the window {node.sql('duckdb')!r} stands where SQL allows none")
+        case exp.Comprehension():
+            raise UsageError(
+                f"a view cannot have {node.sql('duckdb')!r}: write list_filter and list_transform"
+            )
+        case exp.Columns():
+            raise UsageError(f"a view cannot have {node.sql('duckdb')!r}: name the columns")
+        case exp.Dot() if isinstance(node.expression, exp.Func):
+            raise UsageError(
+                f"a view cannot have {node.sql('duckdb')!r}: write the function around its argument"
+            )
         case exp.Collate():
             raise UsageError("COLLATE cannot be in a view, as equal texts differ under it: write lower(x)")
         case _:
@@ -199,7 +209,7 @@ def _scalar(compiler: Compiler, frame: Relation, env: Surroundings, query: Query
 
 
 def _existence(compiler: Compiler, frame: Relation, env: Surroundings, query: Query) -> str:
-    answer = correlated(compiler, frame, env, query)
+    answer = correlated(compiler, frame, env, _any_row(query))
     keys = [f"c{i}" for i in range(len(answer.domain))]
     marked = _marked(frame, answer, (), _domain(frame, answer))
     mark = ref(f"c{len(keys)}")
@@ -213,11 +223,23 @@ def _existence(compiler: Compiler, frame: Relation, env: Surroundings, query: Qu
     return _attached(frame, QueryStage(made, ("exists",), (f"c{len(keys)}",), domain))
 
 
+def _any_row(query: Query) -> Query:
+    """A query of which only matters whether it has a row: which rows LIMIT keeps does not."""
+    limit = query.args.get("limit")
+    most = limit.args.get("expression") if isinstance(limit, exp.Limit) else None
+    if query.args.get("offset") or not isinstance(most, exp.Literal) or not most.is_int or most.name == "0":
+        return query
+    found = query.copy()
+    for name in ("limit", "order"):
+        found.args.pop(name, None)
+    return found
+
+
 def _keep_existing(
     compiler: Compiler, frame: Relation, env: Surroundings, query: Query, *, negated: bool
 ) -> None:
     frame.fold()
-    answer = correlated(compiler, frame, env, query)
+    answer = correlated(compiler, frame, env, _any_row(query))
     frame.fold()
     kept = _semi_answer(frame, answer, lambda _: [])
     frame.replace(frame.stages.minus(frame.inputs[0], kept) if negated else kept)

@@ -6,7 +6,7 @@ Owns what each kind of join is made of; must not know what is selected from it.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlglot import exp
+from sqlglot import exp, parse_one
 
 from tidelake.errors import UsageError
 from tidelake.views.plan import Call, PlanColumn
@@ -77,6 +77,8 @@ def _item(compiler: Compiler, frame: Relation, env: Surroundings, node: Expr) ->
             check_arguments(node, _TABLE_ARGUMENTS, "FROM")
             return _named(compiler, _function(compiler, node.this), node), []
         case exp.Table():
+            if node.args.get("db") is not None:
+                raise refuse(f"{node.sql('duckdb')!r} in FROM", "name the collection without a schema")
             check_arguments(node, _TABLE_ARGUMENTS, "FROM")
             item = _table(compiler, env, node)
         case exp.Values():
@@ -142,8 +144,6 @@ def _call(item: Relation, found: Sequence[str], names: Sequence[str], node: Expr
 
 def _table(compiler: Compiler, env: Surroundings, node: Expr) -> Relation:
     name = str(node.name)
-    if node.args.get("db") is not None:
-        raise refuse(f"{node.sql('duckdb')!r} in FROM", "name the collection without a schema before it")
     if (cte := env.ctes.get(name.lower())) is not None:
         return _named(compiler, _with(compiler, name, cte), node)
     columns = compiler.schema_of(name)
@@ -171,7 +171,17 @@ def _constant(compiler: Compiler, node: Expr) -> QueryStage:
 
 
 def _constant_text(compiler: Compiler, text: str, names: tuple[str, ...]) -> QueryStage:
-    """Rows that depend on no collection."""
+    """Rows that depend on no collection.
+
+    Raises:
+        UsageError: they do: a query is within the text.
+    """
+    parsed = parse_one(text, dialect="duckdb")
+    if any(isinstance(one.this, exp.Identifier) for one in parsed.find_all(exp.Table)):
+        raise refuse(
+            f"a query within {text.removeprefix('SELECT ').removeprefix('* FROM ')!r}",
+            "write the query in FROM, and unnest(range(...)) or its columns in SELECT",
+        )
     names = names or tuple(one.name for one in compiler.stages.engine.described(text))
     stage = compiler.stages.constant(text)
     columns = tuple(one.name for one in compiler.stages.columns(stage))
