@@ -17,6 +17,7 @@ end_quietly()
 
 if TYPE_CHECKING:
     from tidelake.spark.envelopes.debezium import parse_changes
+    from tidelake.spark.envelopes.decoding import decode_events
     from tidelake.spark.jobs.backfill import backfill
     from tidelake.spark.jobs.export import ExportReport, export
     from tidelake.spark.jobs.ingest import ingest, ingest_change_files
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "envelopes.debezium": ("parse_changes",),
+    "envelopes.decoding": ("decode_events",),
     "jobs.backfill": ("backfill",),
     "jobs.export": ("ExportReport", "export"),
     "jobs.ingest": ("ingest", "ingest_change_files"),
@@ -70,6 +72,7 @@ __all__ = [
     "append",
     "backfill",
     "changes",
+    "decode_events",
     "delete",
     "export",
     "history",

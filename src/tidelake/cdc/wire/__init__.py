@@ -1,0 +1,1 @@
+"""Messages in other bytes than JSON texts of Debezium: schema registries, and flattened events."""

@@ -1,0 +1,100 @@
+"""Messages as JSON texts of Debezium's events, of what their bytes are.
+
+Owns the wire format of schema registries: a byte 0, the id of the schema in four bytes, and the value. A
+message that cannot be decoded becomes a text that says why, so that whoever reads it refuses that line.
+"""
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+
+from tidelake.cdc.core.lineerrors import as_bytes, shown
+from tidelake.cdc.core.ops import Unfit
+from tidelake.cdc.wire.flattened import NULL, unflattened
+from tidelake.cdc.wire.schemas import Schemas
+from tidelake.errors import UsageError
+
+Tombstones: TypeAlias = Literal["refuse", "ignore"]
+_HEAD = 5
+# The first bytes of what Glue's serializers write: their version, and whether it is compressed.
+_GLUE = (b"\x03\x00", b"\x03\x05")
+
+
+@dataclass
+class Decoder:
+    """Decodes messages. Picklable; each process asks for a schema once.
+
+    Attributes:
+        schemas: the place of the schemas, see `Schemas`; None: messages are JSON texts.
+        flattened: the events are flattened by `ExtractNewRecordState`.
+        tombstones: what a message without a value is, if they are: `"refuse"` is an error, `"ignore"` says
+            that each follows an event on its deletion.
+    """
+
+    schemas: str | None = None
+    flattened: bool = False
+    tombstones: Tombstones = "refuse"
+    _places: Schemas | None = field(default=None, init=False, repr=False)
+    _readers: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.tombstones not in get_args(Tombstones):
+            raise UsageError(f"tombstones={self.tombstones!r} is unknown: use 'refuse' or 'ignore'")
+        if self.schemas is None and not self.flattened:
+            raise UsageError("give schemas=DIRECTORY, or the address of a registry, or flattened=True")
+        self._places = None if self.schemas is None else Schemas(self.schemas)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What was found is made of functions.
+        return type(self), (self.schemas, self.flattened, self.tombstones)
+
+    def values(self, messages: pa.Array) -> pa.Array:
+        """The values of messages, as texts."""
+        return self._texts(messages, self.flattened)
+
+    def keys(self, messages: pa.Array) -> pa.Array:
+        """The keys of messages, as texts."""
+        return self._texts(messages, False)
+
+    def _texts(self, messages: pa.Array, flattened: bool) -> pa.Array:
+        return pa.array([self._text(one, flattened) for one in as_bytes(messages).to_pylist()], pa.binary())
+
+    def _text(self, message: bytes | None, flattened: bool) -> bytes | None:
+        try:
+            if message is None or message.strip() == b"null":
+                if flattened and self.tombstones == "refuse":
+                    raise Unfit(NULL)
+                return None
+            text = message if self._places is None else self._decoded(message)
+            return unflattened(text) if flattened else text
+        except Unfit as unfit:
+            return b"cannot be decoded: " + str(unfit).encode()
+
+    def _decoded(self, message: bytes) -> bytes:
+        if message[:2] in _GLUE:
+            raise Unfit("it is in the format of AWS Glue's registry: let the connector write Confluent's")
+        if message[:1] != b"\0" or len(message) < _HEAD:
+            raise Unfit(
+                f"it is not in the wire format of a schema registry (a byte 0, and the id of a schema): "
+                f"{shown(message[:40])}"
+            )
+        number = int.from_bytes(message[1:_HEAD], "big")
+        reader = self._readers.get(number)
+        if reader is None:
+            reader = self._readers[number] = self._reader(number)
+        text: bytes = reader.text(message[_HEAD:])
+        return text
+
+    def _reader(self, number: int) -> Any:
+        if self._places is None:
+            raise UsageError("there is no place of schemas")
+        found = self._places.of(number)
+        try:
+            avro = importlib.import_module("tidelake.cdc.wire.avro")
+        except ImportError:
+            raise UsageError(
+                "messages of Avro need the package fastavro: install Tidelake with its extra 'avro'"
+            ) from None
+        return avro.AvroSchema.of(found)
