@@ -314,6 +314,7 @@ ALONE = {
     "cli/*": "a group of commands or what they print, loaded when it is called",
     "spark/source/*": "what Spark asks of the format for one kind of query; texts is how values are spelled",
     "cdc/dialects/fieldnumbers": "how tools write positions and times, for those that have several",
+    "cdc/wire/*": "what one kind of bytes or schemas means, tried by itself",
     "cdc/*": "what is decided about rows, files or rejects, without the job that does it",
     "spark/envelopes/*": "what is decided about rows, files or rejects, without the job that does it",
     "spark/jobs/*": "what is decided about rows, files or rejects, without the job that does it",

@@ -55,6 +55,7 @@ SETTINGS = {
     "slot.name": "bank",
     "publication.name": "bank",
     "schema.include.list": "public",
+    "include.unknown.datatypes": "true",
     "snapshot.mode": "when_needed",
     "snapshot.locking.mode": "shared",
     "heartbeat.interval.ms": "1000",

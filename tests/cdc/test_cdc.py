@@ -28,6 +28,7 @@ KINDS = (
 def test_the_page_has_the_settings_of_the_connector_that_is_tested() -> None:
     page = Path(__file__).parents[2] / "docs" / "cdc.md"
     (told,) = [json.loads("\n".join(b.lines)) for b in blocks(page.read_text()) if b.language == "json"]
+    told = {name: value for name, value in told.items() if not name.startswith("database.")}
     # There is one broker here, and no copy of a topic.
     assert told | {"topic.creation.default.replication.factor": "1"} == SETTINGS | CONVERTERS
 

@@ -145,7 +145,8 @@ def _connect(schema: Any, names: Mapping[str, Any], path: tuple[str, ...]) -> tu
     if name == _DECIMAL:
         parameters = {"scale": given.get("scale", 0), "connect.decimal.precision": given.get("precision")}
         own = {key: str(value) for key, value in parameters.items() if value is not None}
-        told["parameters"] = {**own, **(given.get("connect.parameters") or {})}
+        named: Mapping[str, str] = given.get("connect.parameters") or {}
+        told["parameters"] = {**own, **named}
     return told, _number if base in ("float", "double") else None
 
 
@@ -170,7 +171,7 @@ def _record(
 
 
 def _number(value: float) -> Any:
-    """A number, or the text of one that JSON does not have."""
+    """The number, or a text for a number that JSON does not have."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,7 +1,7 @@
 """Messages as JSON texts of Debezium's events, of what their bytes are.
 
 Owns the wire format of schema registries: a byte 0, the id of the schema in four bytes, and the value. A
-message that cannot be decoded becomes a text that says why, so that whoever reads it refuses that line.
+message that cannot be decoded becomes a text that says why, which the parser refuses.
 """
 
 import importlib
