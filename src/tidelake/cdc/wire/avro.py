@@ -114,7 +114,7 @@ def _connect(schema: Any, names: Mapping[str, Any], path: tuple[str, ...]) -> tu
         return kind | {"optional": True}, None if inner is None else lambda v: None if v is None else inner(v)
     if isinstance(schema, str) and schema in names:
         return _connect(names[schema], names, path)
-    given = {"type": schema} if isinstance(schema, str) else schema
+    given: Mapping[str, Any] = {"type": schema} if isinstance(schema, str) else schema
     base = given["type"]
     if not isinstance(base, str):
         return _connect(base, names, path)
