@@ -23,6 +23,7 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.cdc.core.lineerrors import as_bytes
+from tidelake.cdc.debezium.decoded import Decoded
 from tidelake.cdc.parse.parser import ChangeParser, OldRows
 from tidelake.cdc.times import heldevents as held_back
 from tidelake.cdc.times.heldevents import Held, grouped, merged, packed, split, unpacked, with_held
@@ -386,16 +387,22 @@ def test_rows_and_positions_are_those_that_are_read_apart(events: Lines, wrap: b
     times = timeline(found, None, None, whole=True)
     assert times is not None
     parser = ChangeParser(SCHEMA, ("id",), timeline=times, order_by="source.ts_us")
-    read = parser.timed(lines)
-    assert read is not None
-    events_, together = read
-    for name in ("connector", "starts", "roles", "clocks", "ends"):
-        assert np.array_equal(getattr(together, name), getattr(apart, name)), name
     alone = parser.parse(lines, str, times=times.split(apart)[0])
-    assert parser.parse(lines, str, times=times.split(together)[0], found=events_) == alone
     # An event that the fast parser leaves to the exact one, and one of another source.
-    for odd in (b'{"op":"c","op":"c"}', line("mysql", file="f.1", pos=1, gtid="a")):
-        assert parser.timed(pa.concat_arrays([lines, pa.array([odd])])) is None
+    odd = [b'{"op":"c","op":"c"}', line("mysql", file="f.1", pos=1, gtid="a")]
+    both = parser.decoded(pa.concat_arrays([lines, pa.array(odd, pa.binary())]))
+    with pytest.raises(InvalidUpdates, match="mixed"):
+        positions(both)
+    kept = np.arange(len(both)) < len(lines)
+    for decoded in (
+        parser.decoded(lines),
+        both.chosen(kept),
+        Decoded.of_column(lines, both.chosen(kept).column),
+    ):
+        together = positions(decoded)
+        for name in ("connector", "starts", "roles", "clocks", "ends"):
+            assert np.array_equal(getattr(together, name), getattr(apart, name)), name
+        assert parser.parse(decoded, str, times=times.split(together)[0]) == alone
 
 
 def test_a_transaction_of_mysql_is_one_time_and_is_held_until_the_next() -> None:

@@ -43,7 +43,6 @@ class Events:
         heartbeats: number of heartbeats and messages.
         tombstones: number of tombstones.
         truncates: numbers of the lines that truncate; they are among `lines`, and have no rows.
-        fields: the other fields of the layout, one struct a line, null for tombstones; None: not read.
     """
 
     lines: Ints
@@ -55,7 +54,52 @@ class Events:
     heartbeats: int
     tombstones: int
     truncates: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    fields: pa.StructArray | None = None
+
+
+@dataclass(frozen=True)
+class RawEvents:
+    """Events whose rows are texts, of which all else is known to be right; element i belongs to event i.
+
+    Attributes:
+        lines: the number of the line of each event, ascending.
+        times: their times.
+        orders: the values of their order field; None if there is none.
+        before: the old row as JSON (binary); null: there is none.
+        after: the new row.
+        encodings: numbers of encodings of the values.
+        known: the encodings by number.
+    """
+
+    lines: Ints
+    times: Ints
+    orders: Ints | None
+    before: pa.Array
+    after: pa.Array
+    encodings: Ints
+    known: tuple[Encoding, ...] = (PLAIN,)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def slice(self, start: int, end: int | None = None) -> "RawEvents":
+        """Some of the events that follow each other."""
+        at = slice(start, len(self) if end is None else end)
+        orders = None if self.orders is None else self.orders[at]
+        before, after = self.before[at], self.after[at]
+        return RawEvents(
+            self.lines[at], self.times[at], orders, before, after, self.encodings[at], self.known
+        )
+
+    def chosen(self, which: Mask) -> "RawEvents":
+        """Some of the events."""
+        if which.all():
+            return self
+        here = pa.array(which)
+        orders = None if self.orders is None else self.orders[which]
+        before, after = self.before.filter(here), self.after.filter(here)
+        return RawEvents(
+            self.lines[which], self.times[which], orders, before, after, self.encodings[which], self.known
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +114,6 @@ class EventLayout:
         stored: old rows are looked up, and may be missing in events.
         encodings: encodings of columns, used if the event has no `schema`.
         optional: columns that may be missing, and are null then.
-        fields: other fields, given as they are read.
     """
 
     before: pa.Schema
@@ -80,7 +123,11 @@ class EventLayout:
     stored: bool
     encodings: Encoding = PLAIN
     optional: frozenset[str] = frozenset()
-    fields: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+    @property
+    def paths(self) -> frozenset[tuple[str, ...]]:
+        """Where numbers are that are read."""
+        return frozenset(path for path in (self.time, self.order) if path is not None)
 
     def keeps(self, side: str) -> frozenset[str]:
         """The columns whose values may be left out in the rows of a side: they are looked up."""

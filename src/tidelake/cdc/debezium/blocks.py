@@ -1,253 +1,185 @@
-"""The fast parser for change events: reads many lines at once.
+"""The fast parser for change events: what of decoded lines is surely an event, and many rows at once.
 
 Its result equals that of the exact parser, `tidelake.cdc.debezium.exact`. Where it cannot be sure of that,
 it raises `Unsure`; the exact parser then reads the lines, and finds the reason if they are bad.
 """
 
-import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.cdc.core.events import EventLayout, Events, EventSide
+from tidelake.cdc.core.events import EventLayout, Events, EventSide, Ints, Mask, RawEvents
 from tidelake.cdc.core.ops import INCREMENTAL, MARKS, OPS
 from tidelake.cdc.debezium.connectschema import row_encoding
+from tidelake.cdc.debezium.decoded import Decoded
+from tidelake.cdc.debezium.rowcolumns import joined_sides
+from tidelake.cdc.debezium.schemaprefix import SCHEMA
 from tidelake.cdc.debezium.unavailable import unavailable
-from tidelake.data.json.block import NEVER, JsonMember, Unsure, objects, struct_shape, trimmed
+from tidelake.data.json.block import JsonMember, Unsure, read_block
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.raw import Texts, finished, member, seen_texts
 from tidelake.data.json.values import loads
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 _SAMPLE = 50
-_SCHEMA = '{"schema":'
-_INCREMENTAL = rf'"snapshot":\s*"{INCREMENTAL}"'
-# An explicit end of slices: without one, Arrow computes negative lengths.
-_END = 2**31 - 1
+
+
+def raw_events(found: Decoded, layout: EventLayout) -> tuple[RawEvents, Ints, Mask]:
+    """The events among decoded lines that are surely right but for their rows.
+
+    Returns:
+        The events; the times of heartbeats and messages; and which lines are for the exact parser: all others
+        but tombstones.
+    """
+    sure = found.known.copy()
+    if not found.has(layout.paths):
+        sure[:] = False
+    tombstones = sure & found.fields.is_null().to_numpy(zero_copy_only=False)
+    op = pc.struct_field(found.fields, "op")
+    marks = _is(op, MARKS)
+    fits = marks | fitting(op, found.before, found.after, stored=layout.stored)
+    if not layout.stored:
+        snapshot = pc.struct_field(pc.struct_field(found.fields, "source"), "snapshot")
+        fits &= ~(_is(op, ("r",)) & _is(snapshot, (INCREMENTAL,)))
+    sure &= fits
+    none = np.full(len(found), -1)
+    times, orders = np.zeros(len(found), np.int64), None
+    if layout.time is not None:
+        times = found.numbers(layout.time) if sure.any() else none
+        sure &= times >= 0
+    if layout.order is not None:
+        orders = found.numbers(layout.order) if sure.any() else none
+        sure &= marks | (orders >= 0)
+    events = sure & ~marks
+    given = layout.encodings
+    encodings, wrong = [given], []
+    for number, prefix in enumerate(found.texts[1:], 1):
+        encoding = _encoding_of(prefix)
+        encodings.append(given if encoding in (None, PLAIN) else encoding)
+        wrong += [number] if encoding is None else []
+    if wrong:
+        bad = np.isin(found.schemas, wrong)
+        events &= ~bad
+        sure &= ~bad
+    here = pa.array(events)
+    raw = RawEvents(
+        np.flatnonzero(events),
+        times[events],
+        None if orders is None else orders[events],
+        found.before.filter(here),
+        found.after.filter(here),
+        found.schemas[events],
+        tuple(encodings),
+    )
+    return raw, times[sure & marks], ~(sure | tombstones)
+
+
+def fitting(op: pa.Array, before: pa.Array, after: pa.Array, *, stored: bool) -> Mask:
+    """Which events on rows have an old and a new row where their op needs them, and only there."""
+    fits = np.zeros(len(op), np.bool_)
+    old_there, new_there = (side.is_valid().to_numpy(zero_copy_only=False) for side in (before, after))
+    for name, (old, new) in OPS.items():
+        right = _is(op, (name,)) & (new_there == new)
+        fits |= right if stored and old else right & (old_there == old)
+    return fits
 
 
 @dataclass
 class BlockReader:
-    """Reads blocks of one layout. Remembers the form of the last block, to expect the same of the next.
+    """Reads rows of one layout. Remembers the form of the last ones, to expect the same of the next.
 
     Attributes:
-        layout: which fields are read.
+        layout: which columns are read.
     """
 
     layout: EventLayout
     _texts: Texts = frozenset()
-    _prefix: tuple[bytes, Encoding] = field(default=(b"", PLAIN))
 
-    def read(self, lines: pa.Array) -> Events:
-        """Parse lines (binary).
+    def read(self, raw: RawEvents) -> Events:
+        """Read the rows of events.
 
         Raises:
-            Unsure: these lines need the exact parser.
+            Unsure: these events need the exact parser.
         """
-        bare = trimmed(lines)
-        empty = pc.or_(bare.is_null(), pc.is_in(bare, value_set=pa.array([b"", b"null"])))
-        there = np.flatnonzero(~empty.to_numpy(zero_copy_only=False))
-        tombstones = len(lines) - len(there)
-        if tombstones:
-            bare = bare.take(pa.array(there))
-        if not len(bare):
-            raise Unsure
-        wrapped, encoding = False, self.layout.encodings
-        if bare[0].as_py().startswith((b'{"schema":', b'{"payload":')):
-            bare, wrapped, encoding = self._unwrapped(bare)
-        found = self._objects(bare, wrapped, encoding)
-        if wrapped:
-            payload = found.field("payload")
-            if found.field("schema").null_count < len(found) or found.field("op").null_count < len(found):
-                raise Unsure
-            if payload.null_count:
-                kept = np.flatnonzero(payload.is_valid().to_numpy(zero_copy_only=False))
-                tombstones += payload.null_count
-                there, found = there[kept], payload.drop_null()
-            else:
-                found = payload
-        if not self.layout.stored and _is(found.field("op"), ("r",)).any():
-            again = pc.match_substring_regex(bare, _INCREMENTAL)
-            if pc.any(again).as_py():
-                raise Unsure
-        events = self._events(found, there.astype(np.int64), tombstones, encoding)
-        names = self.layout.fields.names
-        if not names:
-            return events
-        given = pa.StructArray.from_arrays([found.field(name) for name in names], names=names)
-        return replace(events, fields=spread(given, there, len(lines)))
-
-    def _unwrapped(self, lines: pa.Array) -> tuple[pa.Array, bool, Encoding]:
-        """Strip a schema that all lines begin with; whether events are in payloads, and the encoding."""
-        first: bytes = lines[0].as_py()
-        if first.startswith(b'{"payload":'):
-            return lines, True, self.layout.encodings
-        if not self._prefix[0] or not first.startswith(self._prefix[0]):
-            self._prefix = _schema_of(first)
-        prefix, encoding = self._prefix
-        if not pc.all(pc.starts_with(lines, prefix)).as_py():
-            raise Unsure
-        rest = pc.binary_slice(lines, len(prefix), _END)
-        # Replace the schema by null, so that a second one in the line is noticed.
-        bare = pc.binary_join_element_wise(pa.scalar(b'{"schema":null'), rest, pa.scalar(b""))
-        return bare, True, encoding if encoding != PLAIN else self.layout.encodings
-
-    def _objects(self, lines: pa.Array, wrapped: bool, encoding: Encoding) -> pa.StructArray:
-        try:
-            return objects(lines, _members(self.layout, wrapped, encoding, self._texts))
-        except Unsure:
-            texts = _texts_of(lines.slice(0, _SAMPLE), self.layout, wrapped)
-            if texts == self._texts:
-                raise
-            self._texts = texts
-            return objects(lines, _members(self.layout, wrapped, encoding, texts))
-
-    def _events(self, found: pa.StructArray, lines: Ints, tombstones: int, encoding: Encoding) -> Events:
+        parts = [raw.chosen(raw.encodings == number) for number in np.unique(raw.encodings).tolist()]
         layout = self.layout
-        before, after = (found.field(side) for side in ("before", "after"))
-        op = found.field("op")
-        times = np.zeros(len(found), np.int64) if layout.time is None else _numbers(found, layout.time)
-        marks = _is(op, MARKS)
-        known = marks.copy()
-        for name, needs in OPS.items():
-            this = _is(op, (name,))
-            known |= this
-            for side, needed in zip(("before", "after"), needs, strict=True):
-                there = found.field(side).is_valid().to_numpy(zero_copy_only=False)
-                optional = layout.stored and needed and side == "before"
-                if not optional and (there[this] != needed).any():
-                    raise Unsure
-        if not known.all():
-            raise Unsure
-        events = ~marks
-        orders = None if layout.order is None else _numbers(found.filter(pa.array(events)), layout.order)
-        return Events(
-            lines[events],
-            times[events],
-            orders,
-            _side(before, events, lines, layout.before, encoding, keeps=layout.keeps("before")),
-            _side(after, events, lines, layout.after, encoding, keeps=layout.keeps("after")),
-            times[marks],
-            int(marks.sum()),
-            tombstones,
-        )
+        sides: list[list[EventSide]] = [[], []]
+        for part in parts:
+            encoding = raw.known[int(part.encodings[0])]
+            for at, (name, texts) in enumerate((("before", part.before), ("after", part.after))):
+                schema = layout.before if name == "before" else layout.after
+                sides[at].append(self._side(texts, part.lines, schema, encoding, layout.keeps(name)))
+        none = np.zeros(0, np.int64)
+        before, after = joined_sides(sides[0], layout.before), joined_sides(sides[1], layout.after)
+        return Events(raw.lines, raw.times, raw.orders, before, after, none, 0, 0)
+
+    def _side(
+        self, texts: pa.Array, lines: Ints, schema: pa.Schema, encoding: Encoding, keeps: frozenset[str]
+    ) -> EventSide:
+        there = texts.is_valid()
+        if texts.null_count:
+            texts = texts.drop_null()
+            lines = lines[there.to_numpy(zero_copy_only=False)]
+        if not len(texts) or not len(schema):
+            return EventSide(lines, pa.RecordBatch.from_pylist([], schema=schema))
+        try:
+            texts.view(pa.string()).validate(full=True)
+        except pa.ArrowInvalid:
+            raise Unsure from None
+        block = _block(texts)
+        try:
+            found = self._read(block, texts, schema, encoding, self._texts)
+        except Unsure:
+            kinds = _texts_of(texts.slice(0, _SAMPLE), schema)
+            if kinds <= self._texts:
+                raise
+            self._texts = self._texts | kinds
+            found = self._read(block, texts, schema, encoding, self._texts)
+        return _side(found, lines, schema, encoding, keeps=keeps)
+
+    def _read(
+        self, block: pa.Buffer, texts: pa.Array, schema: pa.Schema, encoding: Encoding, kinds: Texts
+    ) -> pa.StructArray:
+        return read_block(block, texts, _row(schema, encoding, kinds, self.layout.optional))[0]
 
 
-def spread(values: pa.Array, at: Ints, count: int) -> pa.Array:
-    """An array of `count` items: `values` at the positions `at`, null elsewhere."""
-    if len(at) == count:
-        return values
-    index = np.full(count, -1)
-    index[at] = np.arange(len(at))
-    return values.take(pa.array(index, mask=index < 0))
-
-
-def _schema_of(line: bytes) -> tuple[bytes, Encoding]:
-    """The beginning of a line up to the end of its schema, and the encoding that this specifies."""
-    if not line.startswith(_SCHEMA.encode()):
-        raise Unsure
-    try:
-        text = line.decode()
-        start = len(text) - len(text[len(_SCHEMA) :].lstrip(" "))
-        end = json.JSONDecoder().raw_decode(text, start)[1]
-        prefix = text[:end]
-        # Parse again, strictly: a field that occurs twice is an error.
-        return prefix.encode(), row_encoding(loads(prefix[len(_SCHEMA) :]))
-    except (ValueError, RecursionError):
-        raise Unsure from None
+def _block(texts: pa.Array) -> pa.Buffer:
+    """The texts, which end with an end of a line each, as they lie one after the other."""
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    start, end = int(offsets[0]), int(offsets[-1])
+    return texts.buffers()[2].slice(start, end - start)
 
 
 @lru_cache(64)
-def _members(layout: EventLayout, wrapped: bool, encoding: Encoding, texts: Texts) -> dict[str, JsonMember]:
-    inner = {
-        "op": JsonMember(pa.string(), msgspec.Raw),
-        "before": _row(layout.before, encoding, texts, layout.optional),
-        "after": _row(layout.after, encoding, texts, layout.optional),
-    }
-    inner |= {one.name: JsonMember(one.type, msgspec.Raw) for one in layout.fields if one.name != "op"}
-    for path in (layout.time, layout.order):
-        if path is not None:
-            _add_number(inner, path)
-    if not wrapped:
-        return inner
-    payload = pa.struct([(name, one.kind) for name, one in inner.items()])
+def _encoding_of(prefix: bytes) -> Encoding | None:
+    """The encoding that the schema at the begin of a line specifies; None: it is no schema."""
+    try:
+        # Strictly: a field that occurs twice is an error.
+        return row_encoding(loads(prefix[len(SCHEMA) :].decode()))
+    except (ValueError, RecursionError):
+        return None
+
+
+@lru_cache(64)
+def _row(
+    schema: pa.Schema, encoding: Encoding, texts: Texts, optional: frozenset[str]
+) -> dict[str, JsonMember]:
     return {
-        "schema": JsonMember(pa.struct([]), msgspec.Raw),
-        "op": JsonMember(pa.string(), NEVER),
-        "payload": JsonMember(payload, struct_shape(inner), required=True),
-    }
-
-
-def _row(schema: pa.Schema, encoding: Encoding, texts: Texts, optional: frozenset[str]) -> JsonMember:
-    inner = {
         one.name: member(one, encoding.of(one.name), texts, (one.name,), one.name not in optional)
         for one in schema
     }
-    kind = pa.struct([(name, one.kind) for name, one in inner.items()])
-    return JsonMember(kind, struct_shape(inner))
 
 
-def _add_number(members: dict[str, JsonMember], path: tuple[str, ...]) -> None:
-    name, rest = path[0], path[1:]
-    if name in ("op", "before", "after", "payload"):
-        raise Unsure
-    there = members.get(name)
-    if not rest:
-        if there is not None and there.kind != pa.int64():
-            raise Unsure
-        members[name] = JsonMember(pa.int64(), msgspec.Raw)
-        return
-    kind: pa.DataType = pa.int64()
-    for inner in reversed(rest[1:]):
-        kind = pa.struct([(inner, kind)])
-    fields = {rest[0]: kind}
-    if there is not None:
-        if not pa.types.is_struct(there.kind):
-            raise Unsure
-        old = {f.name: f.type for f in (there.kind.field(i) for i in range(there.kind.num_fields))}
-        if old.get(rest[0], kind) != kind:
-            raise Unsure
-        fields = old | fields
-    members[name] = JsonMember(pa.struct(list(fields.items())), msgspec.Raw)
-
-
-def _numbers(found: pa.StructArray, path: tuple[str, ...]) -> Ints:
-    values = found.field(path[0])
-    for name in path[1:]:
-        if values.null_count:
-            raise Unsure
-        values = values.field(name)
-    if values.null_count:
-        raise Unsure
-    numbers: Ints = values.to_numpy()
-    if (numbers < 0).any():
-        raise Unsure
-    return numbers
-
-
-def _is(op: pa.Array, names: tuple[str, ...]) -> Mask:
-    found: Mask = pc.is_in(op, value_set=pa.array(names)).to_numpy(zero_copy_only=False)
+def _is(values: pa.Array, names: tuple[str, ...]) -> Mask:
+    found: Mask = pc.is_in(values, value_set=pa.array(names)).to_numpy(zero_copy_only=False)
     return found
 
 
 def _side(
-    rows: pa.StructArray,
-    events: Mask,
-    lines: Ints,
-    schema: pa.Schema,
-    encoding: Encoding,
-    *,
-    keeps: frozenset[str],
+    rows: pa.StructArray, lines: Ints, schema: pa.Schema, encoding: Encoding, *, keeps: frozenset[str]
 ) -> EventSide:
-    there = rows.is_valid().to_numpy(zero_copy_only=False) & events
-    rows = rows.filter(pa.array(there))
     columns, left_out = [], {}
     for wanted in schema:
         read = rows.field(wanted.name)
@@ -259,21 +191,18 @@ def _side(
             read = pc.if_else(pa.array(found), pa.scalar(None, read.type), read)
             wanted = wanted.with_nullable(True)  # noqa: PLW2901
         columns.append(finished(read, wanted, encoding.of(wanted.name)))
-    return EventSide(lines[there], pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
+    return EventSide(lines, pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
 
 
-def _texts_of(lines: pa.Array, layout: EventLayout, wrapped: bool) -> Texts:
+def _texts_of(rows: pa.Array, schema: pa.Schema) -> Texts:
     """Which columns of dates and timestamps are texts in JSON, judged by their first values."""
     found: dict[tuple[str, ...], bool] = {}
-    for line in lines.to_pylist():
+    for text in rows.to_pylist():
         try:
-            event = loads(line.decode())
+            row = loads(text.decode())
         except (ValueError, RecursionError):
             raise Unsure from None
-        event = event.get("payload") if wrapped and isinstance(event, dict) else event
-        for side, schema in (("before", layout.before), ("after", layout.after)):
-            row = event.get(side) if isinstance(event, dict) else None
-            if isinstance(row, dict):
-                for one in schema:
-                    seen_texts(row.get(one.name), one.type, (one.name,), found)
+        if isinstance(row, dict):
+            for one in schema:
+                seen_texts(row.get(one.name), one.type, (one.name,), found)
     return frozenset(path for path, is_text in found.items() if is_text)

@@ -76,7 +76,20 @@ def parse(
     found = _unwrapped(line)
     if found is None:
         return None
-    event, encoding = found
+    return event_of(*found, time_path, order_path, stored=stored, terms=terms, routed=routed)
+
+
+def event_of(
+    event: dict[str, Any],
+    encoding: Encoding,
+    time_path: str | None,
+    order_path: str | None,
+    *,
+    stored: bool,
+    terms: Terms = DEBEZIUM,
+    routed: bool = False,
+) -> Event:
+    """The event of an object, out of its payload; arguments and errors as for `parse`."""
     if _is_mark(event):
         there = time_path is not None and _value(event, time_path) is not None
         return Event("h", _time(event, time_path, terms) if there else None, None, None, None, PLAIN)
@@ -129,12 +142,7 @@ def _time(event: dict[str, Any], path: str | None, terms: Terms) -> int:
 def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:
     if line is None or not line.strip():
         return None
-    try:
-        event = loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise Unfit(f"not UTF-8: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise Unfit(not_json(line, error)) from None
+    event = parsed_json(line)
     encoding = PLAIN
     if isinstance(event, dict) and "payload" in event and "op" not in event:
         try:
@@ -147,6 +155,20 @@ def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:
     if not isinstance(event, dict):
         raise Unfit("not a JSON object")
     return event, encoding
+
+
+def parsed_json(text: bytes) -> Any:
+    """The value of a JSON text, as `loads` gives it.
+
+    Raises:
+        Unfit: it is none.
+    """
+    try:
+        return loads(text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Unfit(f"not UTF-8: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise Unfit(not_json(text, error)) from None
 
 
 def _is_mark(event: dict[str, Any]) -> bool:

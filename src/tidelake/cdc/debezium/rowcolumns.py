@@ -113,17 +113,6 @@ def _column(
     return column(values, wanted.type, encoding)
 
 
-def moved(events: Events, start: int) -> Events:
-    """The events, with `start` added to their line numbers."""
-    return replace(
-        events,
-        lines=events.lines + start,
-        before=replace(events.before, lines=events.before.lines + start),
-        after=replace(events.after, lines=events.after.lines + start),
-        truncates=events.truncates + start,
-    )
-
-
 def chosen(events: Events, which: npt.NDArray[np.bool_]) -> Events:
     """Some of the events on rows."""
     lines = events.lines[which]

@@ -23,18 +23,18 @@ def by_schema(lines: pa.Array) -> Iterator[tuple[bytes, npt.NDArray[np.int64], p
     begins = pc.fill_null(pc.starts_with(lines, SCHEMA), False).to_numpy(zero_copy_only=False)
     left, others = np.flatnonzero(begins), np.flatnonzero(there & ~begins)
     if len(others):
-        yield b"", others, lines.take(pa.array(others))
+        yield b"", others, lines if len(others) == len(lines) else lines.take(pa.array(others))
     for _ in range(_PREFIXES_MAX):
         if not len(left):
             return
-        here = lines.take(pa.array(left))
+        here = lines if len(left) == len(lines) else lines.take(pa.array(left))
         prefix = prefix_of(here[0].as_py())
         if not prefix:
             yield b"", left[:1], here.slice(0, 1)
             left = left[1:]
             continue
         same = pc.starts_with(here, prefix).to_numpy(zero_copy_only=False)
-        rest = pc.binary_slice(here.filter(pa.array(same)), len(prefix), _END)
+        rest = pc.binary_slice(here if same.all() else here.filter(pa.array(same)), len(prefix), _END)
         # Without the schema, which is long.
         short = pc.binary_join_element_wise(pa.scalar(b'{"schema":null'), rest, pa.scalar(b""))
         yield prefix, left[same], short

@@ -1,72 +1,91 @@
-"""Change events of other tools, rewritten to Debezium's form.
+"""Change events of other tools: what a module of a tool must say, and how its messages become events.
 
-Owns how messages of a tool become texts that `tidelake.cdc.parse.parser` reads, and that bad messages
-and rejects keep the number of their line. What the fields of a tool's messages mean is owned by the tool's
-module. Must not know Spark.
+Owns that bad messages and rejects keep the number of their line. What the fields of a tool's messages mean is
+owned by the tool's module. Must not know Spark.
 
-A message becomes one text for each row that it changes:
-
-    {"op": "u", "before": {...}, "after": {...}, "time": 7, "order": 3}
-
-or, if it changes rows of another table at time 9, the heartbeat `{"op": "h", "time": 8}`: all before 9 is
-there. Any other message becomes nothing.
+A message becomes one event for each row that it changes, with the rows as JSON. If it changes rows of another
+table at time 9, it says that all before 9 is there. Any other message becomes nothing.
 
 INVARIANT: a message is rejected as a whole: none of its rows is kept if one of them cannot be read.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tidelake.cdc.core.events import Ints, Mask, RawEvents
 from tidelake.cdc.core.lineerrors import cut
 from tidelake.cdc.core.ops import Terms, Unfit
 from tidelake.cdc.core.outcome import Reject
+from tidelake.cdc.debezium.decoded import row_texts
 from tidelake.cdc.debezium.messagekeys import changed
 from tidelake.cdc.debezium.unavailable import PLACEHOLDER
 from tidelake.cdc.dialects.fieldnumbers import MICROSECONDS, number_in
+from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import not_json
 from tidelake.model.time import TIME_MAX
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 # A row, or a value, as JSON.
 Json: TypeAlias = bytes
 # A change of a row: op, old row, new row; a side that is missing is None.
 Change: TypeAlias = tuple[Json, Json | None, Json | None]
 Repair: TypeAlias = Callable[[Json], Json]
 
-# The paths in texts.
+# The paths of what a message has of one event, for messages.
 TIME_PATH, ORDER_PATH = "time", "order"
 _Rows = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LEFT_OUT = msgspec.Raw(msgspec.json.encode(PLACEHOLDER))
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """What some lines became.
+class Messages:
+    """What some messages say; event i has the number i.
 
     Attributes:
-        texts: binary; null is a tombstone.
-        lines: for each text the number of its line, from 0, ascending.
-        skipped: number of lines that became nothing.
+        ops: what happened to each row, as an op of Debezium.
+        raw: the rows, their times and orders.
+        lines: for each event the number of its line, from 0, ascending.
+        marks: times that are reached without rows.
+        tombstones: number of tombstones.
+        skipped: number of lines that say nothing.
         bad: the lines that cannot be read, ascending.
         tables: the tables whose rows changed, at most two of them.
         another_key: the first line whose table has another key than the collection; None: there is none.
     """
 
-    texts: pa.Array
+    ops: pa.Array
+    raw: RawEvents
     lines: Ints
+    marks: Ints
+    tombstones: int
     skipped: int
     bad: tuple[Reject, ...]
     tables: tuple[tuple[str, ...], ...]
     another_key: Reject | None = None
+
+    def chosen(self, which: Mask) -> "Messages":
+        """Some of the events, with new numbers."""
+        raw = replace(self.raw.chosen(which), lines=np.arange(int(which.sum())))
+        return replace(self, ops=self.ops.filter(pa.array(which)), raw=raw, lines=self.lines[which])
+
+
+@dataclass
+class _Made:
+    """The events of one message, or none."""
+
+    changes: list[Change]
+    time: int = 0
+    order: int = 0
+    mark: int | None = None
+    table: tuple[str, ...] | None = None
+    key: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,36 +161,55 @@ class Dialect(ABC):
         """What to do with values before they are read, by column."""
         return {}
 
-    def rewritten(self, lines: pa.Array) -> Rewritten:
-        """Rewrite lines (binary), one message each."""
-        texts: list[bytes | None] = []
+    def read(self, lines: pa.Array, encoding: Encoding = PLAIN) -> Messages:
+        """Read lines (binary), one message each; rows have values of an encoding."""
+        changes: list[Change] = []
+        times: list[int] = []
+        orders: list[int] = []
         numbers: list[int] = []
+        marks: list[int] = []
         bad: list[Reject] = []
         tables: list[tuple[str, ...]] = []
         another: Reject | None = None
-        skipped = 0
+        skipped = tombstones = 0
         decoder = self._decoder()
         for number, line in enumerate(lines.to_pylist()):
             if line is None or line.strip() in (b"", b"null"):
-                texts.append(None)
-                numbers.append(number)
+                tombstones += 1
                 continue
             try:
-                made, table, key = self._made(decoder, line)
+                made = self._made(decoder, line)
             except Unfit as unfit:
                 bad.append(Reject(number, cut(str(unfit))))
                 continue
+            if made.mark is not None:
+                marks.append(made.mark)
+            there = bool(made.changes) or made.mark is not None
             # Without a table named, what changes no rows may be about another one.
-            ours = bool(made) or self.table is not None
+            ours = there or self.table is not None
+            key = made.key
             if key and ours and another is None and self.stored and set(key) != set(self.key):
                 another = Reject(number, changed(tuple(key), self.key))
-            skipped += not made
-            texts += made
-            numbers += [number] * len(made)
-            if table is not None and table not in tables and len(tables) < 2:
-                tables.append(table)
-        found = pa.array(texts, pa.binary())
-        return Rewritten(found, np.array(numbers, np.int64), skipped, tuple(bad), tuple(tables), another)
+            skipped += not there
+            count = len(made.changes)
+            changes += made.changes
+            times += [made.time] * count
+            orders += [made.order] * count
+            numbers += [number] * count
+            if made.table is not None and made.table not in tables and len(tables) < 2:
+                tables.append(made.table)
+        raw = RawEvents(
+            np.arange(len(changes)),
+            np.array(times, np.int64),
+            None if self.order is None else np.array(orders, np.int64),
+            _texts([change[1] for change in changes]),
+            _texts([change[2] for change in changes]),
+            np.zeros(len(changes), np.int64),
+            (encoding,),
+        )
+        ops = pa.array([change[0].decode() for change in changes], pa.string())
+        where, reached = np.array(numbers, np.int64), np.array(marks, np.int64)
+        return Messages(ops, raw, where, reached, tombstones, skipped, tuple(bad), tuple(tables), another)
 
     def of_another_database(self, database: str | None) -> bool:
         """Whether a statement on a database is on another one than that of the table, if that names one."""
@@ -224,31 +262,26 @@ class Dialect(ABC):
         others = dict.fromkeys((path.partition(".")[0] for path in paths), Any)
         return _decoder(tuple((others | dict(self.members) | dict(self.extra())).items()))
 
-    def _made(
-        self, decoder: msgspec.json.Decoder[Any], line: bytes
-    ) -> tuple[list[bytes], tuple[str, ...] | None, Sequence[str] | None]:
-        """The texts of a message, the table of its rows if it has some, and the key that it tells."""
+    def _made(self, decoder: msgspec.json.Decoder[Any], line: bytes) -> _Made:
+        """What a message says."""
         message = self._decoded(decoder, line)
         table = self.table_of(message)
         if not self._is_ours(table):
             time = self._number(message, self.time, "time") if self.on_rows(message) else None
-            return ([b'{"op":"h","time":%d}' % (time - 1)] if time else []), None, None
-        changes = self.changes(message)
-        if changes is None:
-            return [], None, self.key_of(message)
-        ends = self._ends(message)
-        made = [
-            b'{"op":"%b","before":%b,"after":%b%b' % (op, before or b"null", after or b"null", ends)
-            for op, before, after in changes
-        ]
-        return made, table, self.key_of(message)
+            return _Made([], mark=time - 1 if time else None)
+        found = self.changes(message)
+        if found is None:
+            return _Made([], key=self.key_of(message))
+        time, order = self._place(message)
+        return _Made(list(found), time, order, table=table, key=self.key_of(message))
 
     def _is_ours(self, table: tuple[str, ...]) -> bool:
         if self.table is None or not table:
             return True
         return table == self.table or self.table == table[-1:]
 
-    def _ends(self, message: Any) -> bytes:
+    def _place(self, message: Any) -> tuple[int, int]:
+        """The time of a message, and its order; 0 without."""
         time = self._number(message, self.time, "time")
         if time is None and self.first_copy(message):
             time = 0
@@ -256,11 +289,11 @@ class Dialect(ABC):
             remedy = self.untimed.get(self.time, "set time to the path where messages have it")
             raise Unfit(f"no time at {self.time!r}: {remedy}")
         if self.order is None:
-            return b',"time":%d}' % time
+            return time, 0
         order = self._number(message, self.order, "order")
         if order is None:
             raise Unfit(f"no order at {self.order!r}: set order_by to the path where messages have it")
-        return b',"time":%d,"order":%d}' % (time, order)
+        return time, order
 
     def _number(self, message: Any, path: str, what: str) -> int | None:
         """The number at a path; None if there is none."""
@@ -285,6 +318,10 @@ class Dialect(ABC):
             raise Unfit(f"not a message of {self.tool}: {error}") from None
         except (msgspec.DecodeError, RecursionError) as error:
             raise Unfit(not_json(line, error)) from None
+
+
+def _texts(rows: list[Json | None]) -> pa.Array:
+    return row_texts(rows, np.array([row is not None for row in rows], np.bool_))
 
 
 @lru_cache(64)

@@ -1,4 +1,7 @@
-"""Reads messages of other tools."""
+"""The parser of other tools' messages.
+
+Owns that a message is read as a whole or not at all, and that rows keep the numbers of their lines.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -8,24 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidelake.cdc.core.events import Events, Ints
+from tidelake.cdc.core.events import Ints
 from tidelake.cdc.core.lineerrors import as_bytes, shown, unreadable
 from tidelake.cdc.core.ops import Terms
 from tidelake.cdc.core.outcome import Parsed, Reject
 from tidelake.cdc.core.tablename import quoted_name
-from tidelake.cdc.dialects.dialect import ORDER_PATH, TIME_PATH, Dialect, Rewritten
+from tidelake.cdc.debezium.blocks import fitting
+from tidelake.cdc.debezium.decoded import Decoded
+from tidelake.cdc.debezium.exact import Event, event_of, parsed_json
+from tidelake.cdc.dialects.dialect import ORDER_PATH, TIME_PATH, Dialect, Messages
 from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.cdc.parse.rows import LINE, TIME
+from tidelake.data.json.encoding import PLAIN
 from tidelake.errors import UsageError
-
-
-def _place(where: Callable[[int], str], numbers: Ints, text: int) -> str:
-    return where(int(numbers[text]))
-
-
-def _origin(lines: pa.Array, numbers: Ints, text: int) -> bytes | None:
-    line: bytes | None = lines[int(numbers[text])].as_py()
-    return line
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,10 @@ class DialectParser(ChangeParser):
 
     def parse(
         self,
-        lines: pa.Array,
+        lines: pa.Array | Decoded,
         where: Callable[[int], str],
         keys: pa.Array | None = None,  # noqa: ARG002 - other tools' keys have other forms
         times: Ints | None = None,  # noqa: ARG002 - messages have times of their own
-        found: Events | None = None,  # noqa: ARG002 - which only a timeline reads before
-        *,
-        origin: Callable[[int], bytes | None] | None = None,  # noqa: ARG002 - the lines are as they came
     ) -> Parsed:
         """As `ChangeParser.parse`. Neither keys of messages nor other times are read.
 
@@ -69,8 +64,8 @@ class DialectParser(ChangeParser):
         """
         if self.dialect is None:
             raise UsageError("a DialectParser needs a dialect")
-        lines = as_bytes(lines)
-        made = self.dialect.rewritten(lines)
+        lines = lines.lines if isinstance(lines, Decoded) else as_bytes(lines)
+        made = self.dialect.read(lines, self.layout.encodings)
         if len(made.tables) > 1:
             first = quoted_name(made.tables[0])
             reason = f"the messages are of several tables: choose one, such as table={first!r}"
@@ -89,23 +84,51 @@ class DialectParser(ChangeParser):
         )
 
     def _whole(
-        self, made: Rewritten, lines: pa.Array, where: Callable[[int], str]
+        self, made: Messages, lines: pa.Array, where: Callable[[int], str]
     ) -> tuple[Parsed, Ints, list[Reject]]:
-        """Parse the texts of the messages of which all rows can be read."""
-        texts, numbers = made.texts, made.lines
+        """The rows of the messages of which all rows can be read."""
         bad: dict[int, Reject] = {}
         while True:
-            parsed = super().parse(
-                texts, partial(_place, where, numbers), origin=partial(_origin, lines, numbers)
-            )
+            parsed = self._read_messages(made, lines, where)
             for reject in parsed.rejects:
-                line = int(numbers[reject.line])
+                line = int(made.lines[reject.line])
                 bad.setdefault(line, Reject(line, reject.reason))
-            rejected = np.isin(numbers, list(bad))
+            rejected = np.isin(made.lines, list(bad))
             if rejected.sum() == len(parsed.rejects):
-                return parsed, numbers, list(bad.values())
+                return parsed, made.lines, list(bad.values())
             # Some rows of a rejected message were read.
-            texts, numbers = texts.filter(pa.array(~rejected)), numbers[~rejected]
+            made = made.chosen(~rejected)
+
+    def _read_messages(self, made: Messages, lines: pa.Array, where: Callable[[int], str]) -> Parsed:
+        bad: list[Reject] = []
+
+        def fail(at: Reject) -> None:
+            if not len(made.lines):
+                raise unreadable(at.reason, where(0))
+            line = int(made.lines[at.line])
+            raise unreadable(at.reason, f"{where(line)} line={shown(lines[line].as_py())}")
+
+        sure = fitting(made.ops, made.raw.before, made.raw.after, stored=self.layout.stored)
+        found = self.events_of(
+            made.raw.chosen(sure),
+            np.flatnonzero(~sure),
+            partial(self._exact_event, made),
+            bad,
+            marks=made.marks,
+            tombstones=made.tombstones,
+        )
+        return self.parsed_of(found, bad, None, fail)
+
+    def _exact_event(self, made: Messages, number: int) -> Event | None:
+        raw = made.raw
+        event = {
+            "op": made.ops[number].as_py(),
+            "before": _loaded(raw.before[number].as_py()),
+            "after": _loaded(raw.after[number].as_py()),
+            TIME_PATH: int(raw.times[number]),
+            ORDER_PATH: 0 if raw.orders is None else int(raw.orders[number]),
+        }
+        return event_of(event, PLAIN, self.time, self.order_by, stored=self.layout.stored, terms=self.terms)
 
     def _numbered(self, rows: pa.RecordBatch, numbers: Ints) -> pa.RecordBatch:
         """With the numbers of lines instead of texts; of a key's events in one line, only the last."""
@@ -126,3 +149,7 @@ class DialectParser(ChangeParser):
         by = [name for name in table.column_names if name not in ("text", "row")]
         last = table.group_by(by, use_threads=False).aggregate([("row", "last")]).column("row_last")
         return rows.take(last.combine_chunks().sort())
+
+
+def _loaded(row: bytes | None) -> Any:
+    return None if row is None else parsed_json(row)

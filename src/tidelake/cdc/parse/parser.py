@@ -21,8 +21,8 @@ are read from `before` or, if that is null, from the message's key. A change of 
 old key. A value that the source left out (an unchanged large one) is that of the row before. With old rows
 from `before` such a value, and a truncation, are refused.
 
-Blocks of lines are parsed at once (`blocks`). A block of which that parser is not sure is halved, and in the
-end parsed line by line (`event`).
+Lines are decoded once (`decoded`), and the rows of many are read at once (`blocks`). Events of which that
+parser is not sure are halved, and in the end parsed line by line (`exact`).
 
 INVARIANT: a line is either counted as tombstone, heartbeat or event, or it is an error that names the
 file, the line and the reason. There is no other case.
@@ -31,25 +31,25 @@ file, the line and the reason. There is no other case.
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelake.cdc.core.events import EventLayout, Events, EventSide
+from tidelake.cdc.core.events import EventLayout, Events, EventSide, RawEvents
 from tidelake.cdc.core.lineerrors import as_bytes, cut, late_reason, shown, unreadable
 from tidelake.cdc.core.ops import DEBEZIUM, MARKS, TRUNCATE, Terms, Unfit
 from tidelake.cdc.core.outcome import Parsed, Reject
-from tidelake.cdc.debezium.blocks import BlockReader
+from tidelake.cdc.debezium.blocks import BlockReader, raw_events
+from tidelake.cdc.debezium.decoded import Decoded, decode
 from tidelake.cdc.debezium.exact import Event, parse
 from tidelake.cdc.debezium.rowcolumns import (
     BadRow,
     chosen,
     concat,
     joined_sides,
-    moved,
     rows_of,
 )
 from tidelake.cdc.parse.rows import LEFT_OUT, LINE, ORDER, REMOVED, TIME, EventRows, truncates
@@ -57,11 +57,7 @@ from tidelake.cdc.times.positions import (
     NONE,
     REMEDY,
     ROWS,
-    Positions,
-    named_connector,
-    position_fields,
     positions,
-    read_positions,
 )
 from tidelake.cdc.times.timeline import Timeline
 from tidelake.data.json.block import Unsure
@@ -73,6 +69,8 @@ from tidelake.model.schema import DIFF
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Late: TypeAlias = Literal["refuse", "advance"]
+# Reads one event by its number; None: it is a tombstone.
+Exact: TypeAlias = Callable[[int], Event | None]
 OldRows: TypeAlias = Literal["events", "stored"]
 # Fewer lines than this are read one by one.
 _LINES_MIN = 32
@@ -172,77 +170,97 @@ class ChangeParser:
         return EventRows(self.schema_of_rows, self.schema.names, self.key, self.layout, self.terms)
 
     @cached_property
-    def _timed_blocks(self) -> BlockReader | None:
-        """Reads what positions are made of with the rows; None without a timeline."""
-        if self.timeline is None:
-            return None
-        fields = position_fields(self.timeline.connector, self.timeline.clock)
-        return BlockReader(replace(self.layout, fields=fields))
-
-    @cached_property
     def _blocks(self) -> BlockReader:
         return BlockReader(self.layout)
 
-    def timed(self, lines: pa.Array) -> tuple[Events, Positions] | None:
-        """The events in lines (binary), and their positions, read at once.
-
-        Returns:
-            None without a timeline, or if the fast parser is not sure: ask `positions` and `parse`.
-        """
-        if self._timed_blocks is None or self.timeline is None:
-            return None
-        try:
-            found = self._timed_blocks.read(lines)
-        except Unsure:
-            return None
-        places = read_positions(found.fields, self.timeline.connector, self.timeline.clock)
-        return None if places is None else (found, places)
+    def decoded(self, lines: pa.Array, column: pa.StructArray | None = None) -> Decoded:
+        """Decode lines (binary), unless they are: then `column` is `Decoded.column`."""
+        found = None if column is None else Decoded.of_column(lines, column)
+        return (
+            found if found is not None and found.has(self.layout.paths) else decode(lines, self.layout.paths)
+        )
 
     def parse(
         self,
-        lines: pa.Array,
+        lines: pa.Array | Decoded,
         where: Callable[[int], str],
         keys: pa.Array | None = None,
         times: Ints | None = None,
-        found: Events | None = None,
-        *,
-        origin: Callable[[int], bytes | None] | None = None,
     ) -> Parsed:
         """Parse lines.
 
         Args:
-            lines: binary or text, one JSON text each.
+            lines: binary or text, one JSON text each; or decoded, with the numbers that this parser reads.
             where: returns the place of a line by its number, for messages.
             keys: the key of each message, as JSON, if the source has keys.
             times: with a timeline, the time of each line; `NONE` for a line that has none.
-            found: the events, if the lines are read already; see `timed`.
-            origin: returns what a line was made of by its number, for messages; default: as the method.
 
         Raises:
             InvalidUpdates: a line cannot be read, or is late; gives its place, its beginning and the reason.
         """
         bad: list[Reject] = []
-        lines = as_bytes(lines)
+        given = lines if isinstance(lines, Decoded) else self.decoded(as_bytes(lines))
 
         def fail(at: Reject) -> None:
-            line = self.origin(lines[at.line].as_py()) if origin is None else origin(at.line)
+            line = self.origin(given.lines[at.line].as_py())
             raise unreadable(at.reason, f"{where(at.line)} line={shown(line)}")
 
         if self.untimed:
-            self._check_untimed(lines, fail)
-        if found is None:
-            found = self._joined(self._spans(lines, 0, bad))
+            self._check_untimed(given, fail)
+        found = self._read(given, bad)
         if times is not None:
             found = self._timed(found, times, bad)
-        return self._parsed(found, bad, keys, fail, lines)
+        return self.parsed_of(found, bad, keys, fail, given.lines)
 
-    def _check_untimed(self, lines: pa.Array, fail: Callable[[Reject], None]) -> None:
+    def _read(self, given: Decoded, bad: list[Reject]) -> Events:
+        """The events in decoded lines."""
+        raw, marks, others = raw_events(given, self.layout)
+        tombstones = int((~others).sum()) - len(raw) - len(marks)
+        exact = partial(self._exact, given)
+        rest = np.flatnonzero(others)
+        return self.events_of(raw, rest, exact, bad, marks=marks, tombstones=tombstones)
+
+    def _exact(self, given: Decoded, number: int) -> Event | None:
+        time = None if self.timeline is not None else self.time
+        stored = self.old_rows == "stored"
+        line = given.lines[number].as_py()
+        return parse(line, time, self.order_by, stored, self.terms, routed=self.routed)
+
+    def events_of(
+        self, raw: RawEvents, others: Ints, exact: Exact, bad: list[Reject], *, marks: Ints, tombstones: int
+    ) -> Events:
+        """Read the rows of events.
+
+        Args:
+            raw: the events.
+            others: numbers of further events, which are read one by one.
+            exact: reads one event, by its number.
+            bad: gets those that cannot be read.
+            marks: times of heartbeats and messages.
+            tombstones: number of tombstones.
+        """
+        parts = self._spans(raw, exact, bad)
+        if bad and not self.rejects:
+            # The first bad line fails the whole batch, so that the rest need not be parsed.
+            others = others[others < min(reject.line for reject in bad)]
+        if len(others):
+            parts.append(self._one_by_one(exact, others, bad))
+        found = self._joined(parts)
+        return replace(
+            found,
+            marks=np.concatenate([marks, found.marks]),
+            heartbeats=found.heartbeats + len(marks),
+            tombstones=found.tombstones + tombstones,
+        )
+
+    def _check_untimed(self, lines: Decoded, fail: Callable[[Reject], None]) -> None:
         """Refuse events whose times are those of their transactions, and say what there is to do."""
-        connector = named_connector(lines)
+        found = positions(lines)
+        connector = found.connector
         if not connector:
             return
-        rows = (positions(lines).roles & ROWS) > 0
-        if rows.any() and (positions(lines).starts[rows] < 0).all():
+        rows = (found.roles & ROWS) > 0
+        if rows.any() and (found.starts[rows] < 0).all():
             fail(Reject(int(np.flatnonzero(rows)[0]), REMEDY[connector]))
         raise InvalidUpdates(
             f"the times of change events of {connector!r} are those of their transactions, "
@@ -270,9 +288,9 @@ class ChangeParser:
         def fail(at: Reject) -> None:
             raise unreadable(at.reason, f"row={at.line}")
 
-        return self._parsed(found, bad, keys, fail)
+        return self.parsed_of(found, bad, keys, fail)
 
-    def _parsed(
+    def parsed_of(
         self,
         found: Events,
         bad: list[Reject],
@@ -280,6 +298,11 @@ class ChangeParser:
         fail: Callable[[Reject], None],
         lines: pa.Array | None = None,
     ) -> Parsed:
+        """The rows of events; `fail` raises the error of an event.
+
+        Raises:
+            InvalidUpdates: as `parse`.
+        """
         early = found.times < self.earliest
         if early.any():
             # The time field is wrong for all events: this is an error of the call, not rejects.
@@ -318,29 +341,25 @@ class ChangeParser:
             f"seconds? If it is meant, name the field: time={self.time!r}"
         )
 
-    def _spans(self, lines: pa.Array, start: int, bad: list[Reject]) -> list[Events]:
-        """Parse lines, by blocks if possible; `start` is the number of the first line."""
-        if not len(lines) or (bad and not self.rejects):
-            # After a line that fails the whole batch, the rest need not be parsed.
+    def _spans(self, raw: RawEvents, exact: Exact, bad: list[Reject]) -> list[Events]:
+        """Read the rows of events, by blocks if possible."""
+        if not len(raw) or (bad and not self.rejects):
             return []
         try:
-            found = self._blocks.read(lines)
+            return [self._blocks.read(raw)]
         except Unsure:
-            if len(lines) > _LINES_MIN:
-                half = len(lines) // 2
-                first = self._spans(lines.slice(0, half), start, bad)
-                return first + self._spans(lines.slice(half), start + half, bad)
-            return [self._one_by_one(lines, start, bad)]
-        return [moved(found, start)]
+            if len(raw) > _LINES_MIN:
+                half = len(raw) // 2
+                first = self._spans(raw.slice(0, half), exact, bad)
+                return first + self._spans(raw.slice(half), exact, bad)
+            return [self._one_by_one(exact, raw.lines, bad)]
 
-    def _one_by_one(self, lines: pa.Array, start: int, bad: list[Reject]) -> Events:
+    def _one_by_one(self, exact: Exact, numbers: Ints, bad: list[Reject]) -> Events:
         events: dict[int, Event] = {}
         tombstones = 0
-        for number, line in enumerate(lines.to_pylist(), start):
+        for number in numbers.tolist():
             try:
-                time = None if self.timeline is not None else self.time
-                stored = self.old_rows == "stored"
-                event = parse(line, time, self.order_by, stored, self.terms, routed=self.routed)
+                event = exact(number)
             except Unfit as unfit:
                 bad.append(Reject(number, cut(str(unfit))))
                 continue
@@ -391,15 +410,17 @@ class ChangeParser:
     def _joined(self, parts: list[Events]) -> Events:
         before = [part.before for part in parts]
         after = [part.after for part in parts]
-        orders = [part.orders for part in parts if part.orders is not None]
+        orders = concat([part.orders for part in parts if part.orders is not None])
+        lines = concat([part.lines for part in parts])
+        order = np.argsort(lines, kind="stable")
         return Events(
-            concat([part.lines for part in parts]),
-            concat([part.times for part in parts]),
-            None if self.order_by is None else concat(orders),
+            lines[order],
+            concat([part.times for part in parts])[order],
+            None if self.order_by is None else orders[order],
             joined_sides(before, self.layout.before),
             joined_sides(after, self.layout.after),
             concat([part.marks for part in parts]),
             sum(part.heartbeats for part in parts),
             sum(part.tombstones for part in parts),
-            concat([part.truncates for part in parts]),
+            np.sort(concat([part.truncates for part in parts])),
         )

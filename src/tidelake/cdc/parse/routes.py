@@ -6,12 +6,9 @@ parser finds the reason. Nor has an event on a statement that changes no rows.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,16 +16,13 @@ from tidelake.cdc.core.events import Mask
 from tidelake.cdc.core.lineerrors import as_bytes
 from tidelake.cdc.core.ops import TRUNCATE
 from tidelake.cdc.core.tablename import ESCAPE, SEPARATOR, Table
+from tidelake.cdc.debezium.decoded import Decoded, decode
 from tidelake.cdc.debezium.messagekeys import as_text, key_names
-from tidelake.cdc.debezium.schemaprefix import SCHEMA, by_schema
+from tidelake.cdc.debezium.schemaprefix import SCHEMA
 from tidelake.cdc.debezium.statements import empties, is_statement, unfit
-from tidelake.data.json.block import JsonMember, Unsure, objects, struct_shape, trimmed
 from tidelake.data.json.values import loads
 
 _PARTS = ("db", "schema", "table", "collection")
-
-
-_LINES_MIN = 32
 
 
 _NOWHERE = ("", False)
@@ -51,27 +45,29 @@ class TableColumns:
     empties: bool = False
 
 
-def tables_of(lines: pa.Array) -> pa.Array:
+def tables_of(lines: pa.Array | Decoded) -> pa.Array:
     """The table of each line, a text for `Table.of`; empty if it names none.
 
     Args:
-        lines: binary or text, one JSON text each; may have nulls.
+        lines: decoded; or binary or text, one JSON text each, with nulls.
     """
-    return _routed(as_bytes(lines))[0]
+    return _routed(_decoded(lines))[0]
 
 
-def seen_in(lines: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, list[TableColumns]]:
+def seen_in(lines: pa.Array | Decoded, keys: pa.Array | None) -> tuple[pa.Array, list[TableColumns]]:
     """The table of each line, as `tables_of`, and what the lines say of the tables, each thing once."""
-    tables, empty, schemas, texts = _routed(as_bytes(lines))
+    found = _decoded(lines)
+    tables, empty = _routed(found)
     codes, names = np.zeros(len(lines), np.int64), [as_text(None)]
     if keys is not None and keys.null_count < len(keys):
-        codes, found = key_names(keys)
-        names = [as_text(one) for one in found]
+        codes, several = key_names(keys)
+        names = [as_text(one) for one in several]
     # Events that empty a table have no keys, and a statement's key is not that of the table.
     codes = np.where(empty, 0, codes)
-    columns = {"table": tables, "schema": schemas, "key": codes, "empty": empty, "at": np.arange(len(lines))}
-    rows = pa.table(columns).filter(pc.not_equal(tables, ""))
+    columns = {"table": tables, "schema": found.schemas, "key": codes, "empty": empty}
+    rows = pa.table({**columns, "at": np.arange(len(lines))}).filter(pc.not_equal(tables, ""))
     grouped = rows.group_by(["table", "schema", "key"]).aggregate([("at", "min"), ("empty", "min")])
+    texts = [text[len(SCHEMA) :].decode() for text in found.texts]
     seen = [
         TableColumns(row["table"], texts[row["schema"]], names[row["key"]], row["empty_min"])
         for row in grouped.sort_by("at_min").to_pylist()
@@ -79,56 +75,24 @@ def seen_in(lines: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, list[Tabl
     return tables, list(dict.fromkeys(seen))
 
 
-def _routed(lines: pa.Array) -> tuple[pa.Array, Mask, npt.NDArray[np.int64], list[str]]:
-    """The tables, which lines empty theirs, the number of the schema of each line; the schemas by number."""
-    tables = np.full(len(lines), "", object)
-    empty = np.zeros(len(lines), np.bool_)
-    schemas = np.zeros(len(lines), np.int64)
-    texts = [""]
-    for prefix, at, rest in by_schema(trimmed(lines)):
-        if prefix:
-            schemas[at] = len(texts)
-            texts.append(prefix[len(SCHEMA) :].decode())
-        found, empty[at] = _named(rest)
-        tables[at] = found.to_numpy(zero_copy_only=False)
-    return pa.array(tables, pa.string()), empty, schemas, texts
+def _decoded(lines: pa.Array | Decoded) -> Decoded:
+    return lines if isinstance(lines, Decoded) else decode(as_bytes(lines))
 
 
-@lru_cache(1)
-def _members() -> dict[str, JsonMember]:
-    parts = {name: JsonMember(pa.string(), msgspec.Raw) for name in _PARTS}
-    kind = pa.struct([(name, one.kind) for name, one in parts.items()])
-    inner = {"op": JsonMember(pa.string(), msgspec.Raw), "source": JsonMember(kind, struct_shape(parts))}
-    payload = pa.struct([(name, one.kind) for name, one in inner.items()])
-    return {**inner, "payload": JsonMember(payload, struct_shape(inner))}
-
-
-def _named(lines: pa.Array) -> tuple[pa.Array, Mask]:
-    """The tables of lines without schemas, and which lines empty theirs."""
-    try:
-        found = objects(lines, _members())
-    except Unsure:
-        if len(lines) > _LINES_MIN:
-            half = len(lines) // 2
-            (first, one), (second, other) = _named(lines.slice(0, half)), _named(lines.slice(half))
-            return pa.concat_arrays([first, second]), np.concatenate([one, other])
-        tables, empty = zip(*(_one(line) for line in lines.to_pylist()), strict=True)
-        return pa.array(tables, pa.string()), np.array(empty)
-    outer, inner = found.field("source"), found.field("payload")
-    source = pc.struct_field(inner, "source")
-    parts = {
-        name: pc.fill_null(pc.coalesce(pc.struct_field(outer, name), pc.struct_field(source, name)), "")
-        for name in _PARTS
-    }
+def _routed(found: Decoded) -> tuple[pa.Array, Mask]:
+    """The table of each line, and which lines empty theirs."""
+    source = pc.struct_field(found.fields, "source")
+    parts = {name: pc.fill_null(pc.struct_field(source, name), "") for name in _PARTS}
     tables = _joined(parts["db"], parts["schema"], parts["table"], parts["collection"])
-    op = pc.coalesce(found.field("op"), pc.struct_field(inner, "op"))
+    op = pc.struct_field(found.fields, "op")
     empty = pc.fill_null(pc.equal(op, TRUNCATE), False).to_numpy(zero_copy_only=False)
     # A statement is no event on rows, though it names a table.
-    others = np.flatnonzero(pc.and_(op.is_null(), pc.not_equal(tables, "")).to_numpy(zero_copy_only=False))
+    exactly = pc.and_(op.is_null(), pc.not_equal(tables, "")).to_numpy(zero_copy_only=False) | ~found.known
+    others = np.flatnonzero(exactly)
     if len(others):
         told, empty = tables.to_numpy(zero_copy_only=False).copy(), empty.copy()
         for at in others.tolist():
-            told[at], empty[at] = _one(lines[at].as_py())
+            told[at], empty[at] = _one(found.lines[at].as_py())
         tables = pa.array(told, pa.string())
     return tables, empty
 

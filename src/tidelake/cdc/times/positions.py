@@ -15,20 +15,17 @@ Positions never decrease in the order in which a connector gives events out, and
 transaction, but for MySQL and MariaDB, where they ascend.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.cdc.core.ops import INCREMENTAL, MARKS, TRUNCATE
-from tidelake.cdc.debezium.blocks import spread
-from tidelake.data.json.block import JsonMember, Unsure, joined, objects, trimmed
-from tidelake.data.json.values import loads
+from tidelake.cdc.debezium.decoded import CONNECTORS, MYSQL, Decoded, decode
 from tidelake.errors import InvalidUpdates
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -39,7 +36,6 @@ NONE = -1
 NOTHING, ROWS, MARK, COPY, COPY_END, FRESH = 0, 1, 2, 4, 8, 16
 # Connectors that give the position of the commit before a transaction, and not that of its own commit.
 BEFORE = ("postgresql",)
-_MYSQL = ("mysql", "mariadb")
 REMEDY = {
     "postgresql": "no commit position in 'source.sequence': Debezium has it since 1.4",
     "mysql": "no 'source.gtid' and no 'transaction.id': set gtid_mode=ON at the source, or "
@@ -50,20 +46,7 @@ REMEDY = {
     "mongodb": "no 'source.ts_ms' and 'source.ord'",
 }
 REMEDY["mariadb"] = REMEDY["mysql"]
-CONNECTORS = frozenset(REMEDY)
-
-_TEXT, _NUMBER = pa.string(), pa.int64()
-_SHARED = {"connector": _TEXT, "snapshot": _TEXT}
-_OWN: dict[str, dict[str, pa.DataType]] = {
-    "": {},
-    "postgresql": {"sequence": _TEXT, "lsn": _NUMBER},
-    "mysql": {"file": _TEXT, "pos": _NUMBER, "gtid": _TEXT},
-    "sqlserver": {"commit_lsn": _TEXT},
-    "oracle": {"commit_scn": _TEXT, "scn": _TEXT},
-    "mongodb": {"ord": _NUMBER, "ts_ms": _NUMBER},
-}
-_OWN["mariadb"] = _OWN["mysql"]
-_LINES_MIN = 32
+_TEXT = pa.string()
 # Bits of the three numbers of an LSN of SQL Server: log file, block, slot.
 _LSN_BITS = (24, 24, 15)
 
@@ -93,46 +76,23 @@ class Positions:
     numbers: Ints | None = None
 
 
-def positions(lines: pa.Array, clock: str = "ts_ms", *, numbered: bool = False) -> Positions:
+def positions(lines: pa.Array | Decoded, clock: str = "ts_ms", *, numbered: bool = False) -> Positions:
     """The positions of lines.
 
     Args:
-        lines: binary, one JSON text each; any other lines have no position.
+        lines: decoded; or binary, one JSON text each. Any other lines have no position.
         clock: the field of `source` with the wall clock: `ts_ms` or `ts_us`.
         numbered: also find the numbers of events in their transactions.
 
     Raises:
         InvalidUpdates: lines of several connectors.
     """
-    bare = trimmed(lines)
-    guess = _mentioned(bare)
-    fields = _fields(bare, _kinds(guess, clock, numbered))
+    fields = (lines if isinstance(lines, Decoded) else decode(lines)).fields
     named = _named(fields)
     if len(named) > 1:
         raise InvalidUpdates(mixed(named))
-    connector = min(named, default="")
-    if connector != guess:
-        fields = _fields(bare, _kinds(connector, clock, numbered))
-    found = _positions(fields, connector, clock)
+    found = _positions(fields, min(named, default=""), clock)
     return replace(found, numbers=_order_numbers(fields)) if numbered else found
-
-
-def read_positions(fields: pa.StructArray, connector: str, clock: str) -> Positions | None:
-    """The positions of lines, from their `position_fields`; None: some are of another known connector."""
-    return None if _named(fields) - {connector} else _positions(fields, connector, clock)
-
-
-def position_fields(connector: str, clock: str) -> pa.Schema:
-    """The fields of an event that positions are made of."""
-    return pa.schema(list(_kinds(connector, clock).items()))
-
-
-def named_connector(lines: pa.Array) -> str:
-    """The known connector that lines (binary) name; empty if none does."""
-    names = "|".join(sorted(CONNECTORS))
-    if not pc.any(pc.match_substring_regex(lines, rf'"connector":\s*"({names})"')).as_py():
-        return ""
-    return positions(lines).connector
 
 
 def mixed(connectors: Collection[str]) -> str:
@@ -147,100 +107,11 @@ def _named(fields: pa.StructArray) -> set[str]:
     return set(_inside(fields.field("source"), "connector").unique().to_pylist()) & CONNECTORS
 
 
-def _mentioned(lines: pa.Array) -> str:
-    """The known connector whose name is in the first line that has such a name; empty: none of the first."""
-    for line in lines.slice(0, _LINES_MIN).to_pylist():
-        for name in sorted(CONNECTORS):
-            if line is not None and f'"{name}"'.encode() in line:
-                return name
-    return ""
-
-
-def _kinds(connector: str, clock: str, numbered: bool = False) -> dict[str, pa.DataType]:
-    source = _SHARED | {clock: _NUMBER} | _OWN[connector]
-    kinds = {"op": _TEXT, "status": _TEXT, "id": _TEXT, "source": pa.struct(list(source.items()))}
-    of_transaction = {"id": _TEXT} if connector in _MYSQL else {}
-    if numbered:
-        kinds["event_count"] = _NUMBER
-        of_transaction["total_order"] = _NUMBER
-    return kinds | ({"transaction": pa.struct(list(of_transaction.items()))} if of_transaction else {})
-
-
 def _order_numbers(fields: pa.StructArray) -> Ints:
     """The numbers of events in their transactions; of END events how many there are."""
     order = _inside(_inside(fields, "transaction"), "total_order")
     ends = pc.equal(_inside(fields, "status"), "END")
     return _numbers(pc.if_else(pc.fill_null(ends, False), _inside(fields, "event_count"), order))
-
-
-def _fields(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> pa.StructArray:
-    """The fields that positions are made of, in or outside of a payload; null where there are none."""
-    whole = pa.struct(list(kinds.items()))
-    found = _spans(lines, kinds, whole)
-    return pa.chunked_array(found, whole).combine_chunks() if len(found) != 1 else found[0]
-
-
-def _spans(lines: pa.Array, kinds: Mapping[str, pa.DataType], whole: pa.DataType) -> list[pa.Array]:
-    if not len(lines):
-        return [pa.array([], whole)]
-    empty = pc.or_(lines.is_null(), pc.is_in(lines, value_set=pa.array([b"", b"null"])))
-    there = np.flatnonzero(~empty.to_numpy(zero_copy_only=False))
-    if not len(there):
-        return [pa.nulls(len(lines), whole)]
-    try:
-        found = _block(lines.take(pa.array(there)) if len(there) < len(lines) else lines, kinds)
-    except Unsure:
-        if len(lines) > _LINES_MIN:
-            half = len(lines) // 2
-            return _spans(lines.slice(0, half), kinds, whole) + _spans(lines.slice(half), kinds, whole)
-        return [pa.array([_one(line, kinds) for line in lines.to_pylist()], whole)]
-    return [spread(found, there, len(lines))]
-
-
-def _block(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> pa.StructArray:
-    members = {name: JsonMember(kind, msgspec.Raw) for name, kind in kinds.items()}
-    first: bytes = lines[0].as_py()
-    if not first.startswith((b'{"schema":', b'{"payload":')):
-        # In a column of this name it is no payload; the slower way tells.
-        if b'"payload"' in joined(lines).to_pybytes():
-            raise Unsure
-        return objects(lines, members)
-    payload = pa.struct(list(kinds.items()))
-    bare = ("op", "status")
-    members = {name: JsonMember(_TEXT, msgspec.Raw) for name in bare}
-    found = objects(lines, {**members, "payload": JsonMember(payload, msgspec.Raw)})
-    if any(found.field(name).null_count < len(found) for name in bare):
-        raise Unsure
-    return found.field("payload")
-
-
-def _one(line: bytes | None, kinds: Mapping[str, pa.DataType]) -> dict[str, Any] | None:
-    """The same of one line, as the exact parser reads it; None if it is no event, which that parser tells."""
-    try:
-        event = None if line is None else loads(line.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(event, dict) and "payload" in event and "op" not in event:
-        event = event["payload"]
-    if not isinstance(event, dict):
-        return None
-    found: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        value = event.get(name)
-        if not pa.types.is_struct(kind):
-            found[name] = _plain(value, kind)
-        elif isinstance(value, dict):
-            inner = [kind.field(i) for i in range(kind.num_fields)]
-            found[name] = {field.name: _plain(value.get(field.name), field.type) for field in inner}
-    return found
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    if pa.types.is_integer(kind):
-        return value if type(value) is int and -(2**63) <= value < 2**63 else None
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | str) else None
 
 
 def _positions(fields: pa.StructArray, connector: str, clock: str) -> Positions:
@@ -280,7 +151,7 @@ def _of_connector(
     if connector == "postgresql":
         own = _numbers(_inside(source, "lsn"))
         return np.where(copies, own, _sequence(_inside(source, "sequence"))), own, None
-    if connector in _MYSQL:
+    if connector in MYSQL:
         number = _digits(_inside(source, "file"), r"\.(?P<n>[0-9]{1,9})$")
         at = _numbers(_inside(source, "pos"))
         names = pc.coalesce(_inside(source, "gtid"), _inside(fields.field("transaction"), "id"))

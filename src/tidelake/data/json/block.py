@@ -90,14 +90,33 @@ def objects(lines: pa.Array, members: Mapping[str, JsonMember], closed: bool = F
     Raises:
         Unsure: see the module.
     """
-    block = joined(lines)
+    return read_block(joined(lines), lines, members, closed)[0]
+
+
+def read_block(
+    block: pa.Buffer, lines: pa.Array, members: Mapping[str, JsonMember], closed: bool = False
+) -> tuple[pa.StructArray, list[Any]]:
+    """The objects of a block of texts, one after the other, which `joined` or msgspec has looked at.
+
+    Args:
+        block: the texts of `lines`, with ends of lines between.
+        lines: as for `objects`, as the other arguments.
+        members: likewise.
+        closed: likewise.
+
+    Returns:
+        One struct a text; and what msgspec made of each, with the fields `f0`, `f1` and so on, in the order
+        of `members`.
+
+    Raises:
+        Unsure: see the module.
+    """
     try:
         found = _decoder(tuple(members.items()), closed).decode_lines(memoryview(block))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         raise Unsure from None
     if len(found) != len(lines):
         raise Unsure
-    del found
     schema = pa.schema([(name, member.kind) for name, member in members.items()])
     if any(_has_decimals(kind) for kind in schema.types) and overlong_decimals(lines):
         raise Unsure
@@ -113,7 +132,7 @@ def objects(lines: pa.Array, members: Mapping[str, JsonMember], closed: bool = F
         raise Unsure from None
     if table.num_rows != len(lines):
         raise Unsure
-    return table.combine_chunks().to_struct_array().combine_chunks()
+    return table.combine_chunks().to_struct_array().combine_chunks(), found
 
 
 def _has_decimals(kind: pa.DataType) -> bool:

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.cdc.core.events import Events
 from tidelake.cdc.core.lineerrors import as_bytes, place
 from tidelake.cdc.core.ops import INCREMENTAL, REPEATED
 from tidelake.cdc.core.outcome import Parsed, Truncates
+from tidelake.cdc.debezium.decoded import Decoded
 from tidelake.cdc.parse import structcolumns as as_columns
 from tidelake.cdc.parse.linenumbers import LineNumbers
 from tidelake.cdc.parse.parser import ChangeParser
@@ -32,6 +32,8 @@ from tidelake.spark.uploads import Answer, encoded_answer, upload
 AS_TEXT = ("value", "key", "file", "block", "modified", "offset")
 # Columns of Kafka's source that tell where a message is, beside its offset.
 PLACES = ("topic", "partition")
+# A column beside those of texts: the lines, if they are decoded already.
+DECODED = "_decoded"
 AS_COLUMNS = ("op", "before", "after", "time", "order")
 # Limit for one task. More rejects mean a wrong kind of file, and they all go through the driver's memory.
 _REJECTS_MAX = 10_000
@@ -67,21 +69,19 @@ class EventReader:
         Raises:
             InvalidUpdates: an event cannot be read, and rejects are not kept; or there are too many.
         """
+        column = None
+        if DECODED in batch.schema.names:
+            column = batch.column(DECODED)
+            batch = batch.drop_columns([DECODED])
         named = batch.rename_columns(list(self.columns))
         text = is_text(self.columns)
         if self.columns not in (AS_TEXT, AS_COLUMNS):
             named = as_text(named) if text else _as_columns(named, self.parser)
         places = self._places(named, text)
-        times: npt.NDArray[np.int64] | None = None
-        found: Events | None = None
-        if text:
-            # Rows that were held back were counted with the micro-batch that they are from.
-            new = pc.fill_null(pc.greater_equal(named.column("block"), 0), True)
-            self.answer.see_files(named.column("file").filter(new).drop_null())
-            if self.parser.timeline is not None:
-                again = not pc.any(new, min_count=0).as_py()
-                named, places, times, found = self._in_time(named, places, self.parser.timeline, again=again)
-        parsed = self._text(named, places, times, found) if text else self._columns(named)
+        if not text:
+            parsed = self._columns(named)
+        else:
+            parsed, named, places = self._text(named, column, places)
         answer = self.answer
         answer.see_times(None, parsed.time_upper)
         answer.count(
@@ -108,46 +108,57 @@ class EventReader:
         rows, self._held = packed(self._held), []
         self._packed += [rows] if rows else []
 
+    def _text(
+        self, batch: pa.RecordBatch, column: pa.StructArray | None, places: "Places"
+    ) -> tuple[Parsed, pa.RecordBatch, "Places"]:
+        """Parse lines, which may be decoded already; with those that are not held back, and their places."""
+        # Rows that were held back were counted with the micro-batch that they are from.
+        new = pc.fill_null(pc.greater_equal(batch.column("block"), 0), True)
+        self.answer.see_files(batch.column("file").filter(new).drop_null())
+        found = self.parser.decoded(as_bytes(batch.column("value")), column)
+        times: npt.NDArray[np.int64] | None = None
+        timeline = self.parser.timeline
+        if timeline is not None:
+            again = not pc.any(new, min_count=0).as_py()
+            found, batch, places, times = self._in_time(found, batch, places, timeline, again=again)
+        keys = batch.column("key")
+        keys = None if keys.null_count == len(keys) else keys
+        return self.parser.parse(found, places.text, keys, times), batch, places
+
     def _in_time(
-        self, batch: pa.RecordBatch, places: "Places", timeline: Timeline, *, again: bool
-    ) -> tuple[pa.RecordBatch, "Places", npt.NDArray[np.int64], Events | None]:
+        self,
+        decoded: Decoded,
+        batch: pa.RecordBatch,
+        places: "Places",
+        timeline: Timeline,
+        *,
+        again: bool,
+    ) -> tuple[Decoded, pa.RecordBatch, "Places", npt.NDArray[np.int64]]:
         """The lines whose times are known, where they are from, and their times; the others are held back.
 
-        The last item are their events, if they are read already. `again` says that the lines were held back
-        before.
+        `again` says that the lines were held back before.
         """
-        lines = as_bytes(batch.column("value"))
-        events, found = self.parser.timed(lines) or (None, positions(lines, timeline.clock))
+        found = positions(decoded, timeline.clock)
         times, held, old = timeline.split(found)
         if not again:
-            old = old | timeline.again(lines, found)
+            old = old | timeline.again(as_bytes(batch.column("value")), found)
             held = held & ~old
         told = int((held & ((found.roles & MARK) == 0)).sum())
         self.answer.count(held=told, repeated=int(old.sum()))
         if held.any():
             kept = {"offset": places.numbers, "block": -1 - places.blocks}
+            rows = batch
             for name, values in kept.items():
-                at = batch.schema.get_field_index(name)
-                batch = batch.set_column(at, batch.schema.field(at), pa.array(values))
-            self._hold(batch.filter(pa.array(held)))
+                at = rows.schema.get_field_index(name)
+                rows = rows.set_column(at, rows.schema.field(at), pa.array(values))
+            self._hold(rows.filter(pa.array(held)))
         if places.files.null_count == len(places.files):
             # Messages of several partitions, in the order of the log.
             places = replace(places, modified=found.starts, blocks=found.ends)
         rest = ~(held | old)
         if rest.all():
-            return batch, places, times, events
-        return batch.filter(pa.array(rest)), places.chosen(rest), times[rest], None
-
-    def _text(
-        self,
-        batch: pa.RecordBatch,
-        places: "Places",
-        times: npt.NDArray[np.int64] | None,
-        found: Events | None,
-    ) -> Parsed:
-        keys = batch.column("key")
-        keys = None if keys.null_count == len(keys) else keys
-        return self.parser.parse(batch.column("value"), places.text, keys, times, found)
+            return decoded, batch, places, times
+        return decoded.chosen(rest), batch.filter(pa.array(rest)), places.chosen(rest), times[rest]
 
     def _columns(self, batch: pa.RecordBatch) -> Parsed:
         layout = self.parser.layout

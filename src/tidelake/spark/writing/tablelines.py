@@ -4,7 +4,7 @@ Owns where that work is done: few lines are fetched once, and this process works
 otherwise Spark keeps the lines with their tables on disk, and its tasks work on one table after the other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -17,17 +17,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
+from tidelake.cdc.core.lineerrors import as_bytes
 from tidelake.cdc.core.tablename import Table
 from tidelake.cdc.core.topicpartition import TopicPartition
 from tidelake.cdc.core.unmade import Unmade
+from tidelake.cdc.debezium.decoded import Path, decode
 from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.cdc.parse.routes import TableColumns, seen_in
-from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.overlap import mapped
 from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.debezium import Debezium, lines_arrow, of_kafka, texts
-from tidelake.spark.envelopes.read import AS_TEXT, NOTE, PLACES, ReadEvents
+from tidelake.spark.envelopes.read import AS_TEXT, DECODED, NOTE, PLACES, ReadEvents
 from tidelake.spark.envelopes.storing import check_parsed, event_schema
 from tidelake.spark.envelopes.surveylines import TABLE, NumberedLines, RouteLines, SurveyLines
 from tidelake.spark.envelopes.target import Target
@@ -72,7 +74,7 @@ class TablePlan:
     """
 
     table: Table
-    there: Collection | None
+    there: LakeCollection | None
     shape: Unmade
     envelope: TableEvents
     columns: str | None
@@ -97,7 +99,7 @@ class TableTarget:
     """
 
     table: Table
-    collection: Collection
+    collection: LakeCollection
     envelope: TableEvents
     columns: str | None
     created: bool = False
@@ -149,19 +151,22 @@ class Lines(Protocol):
         """Give up what was kept of them."""
 
 
-def lines_of(frame: DataFrame, held: HeldRows | None, expected_bytes: int | None) -> Lines:
+def lines_of(
+    frame: DataFrame, held: HeldRows | None, expected_bytes: int | None, paths: Collection[Path] = ()
+) -> Lines:
     """The lines of a micro-batch.
 
     Args:
         frame: with columns as the envelope `debezium` takes texts.
         held: lines that were held back by the micro-batch before.
         expected_bytes: the size of the last micro-batch, used if Spark has no estimate.
+        paths: where numbers are that the envelope reads.
     """
     lines = texts(frame, placed=of_kafka(frame.schema))
     keyed = "key" in frame.columns
     few = None if held is not None and held.many else fetched(lines, expected_bytes)
     if few is not None:
-        return FewLines([*([] if held is None else held.batches()), *few], keyed=keyed)
+        return FewLines([*([] if held is None else held.batches()), *few], keyed=keyed, paths=paths)
     if held is None:
         return SparkLines(lines, keyed=keyed)
     again = held.frame(lines.sparkSession, lines.select(*AS_TEXT).schema)
@@ -172,12 +177,19 @@ def lines_of(frame: DataFrame, held: HeldRows | None, expected_bytes: int | None
 class FewLines:
     """Lines in the memory of this process, with the columns of `AS_TEXT`; messages have those of `PLACES`."""
 
-    def __init__(self, lines: Sequence[pa.RecordBatch], *, keyed: bool = False) -> None:
+    def __init__(
+        self, lines: Sequence[pa.RecordBatch], *, keyed: bool = False, paths: Collection[Path] = ()
+    ) -> None:
         self.keyed = keyed
         numbers = NumberedLines()
-        found = [(numbers.of(batch), *seen_in(batch.column("value"), batch.column("key"))) for batch in lines]
-        self._lines = [(batch, tables) for batch, tables, _ in found]
-        self.seen = list(dict.fromkeys(one for _, _, seen in found for one in seen))
+        self._lines: list[tuple[pa.RecordBatch, pa.Array]] = []
+        seen: dict[TableColumns, None] = {}
+        for batch in lines:
+            found = decode(as_bytes(batch.column("value")), paths)
+            tables, told = seen_in(found, batch.column("key"))
+            self._lines.append((numbers.of(batch).append_column(DECODED, found.column), tables))
+            seen.update(dict.fromkeys(told))
+        self.seen = list(seen)
         self.taken_bytes: int | None = sum(batch.nbytes for batch in lines)
         self.placed = any(PLACES[0] in batch.schema.names for batch in lines)
 
@@ -224,7 +236,9 @@ class FewLines:
         return total(pa.Table.from_batches(work(iter(events.to_batches()))))
 
     def _of(self, table: str) -> Iterator[pa.RecordBatch]:
-        return (batch.select(AS_TEXT).filter(pc.equal(tables, table)) for batch, tables in self._lines)
+        return (
+            batch.select([*AS_TEXT, DECODED]).filter(pc.equal(tables, table)) for batch, tables in self._lines
+        )
 
 
 def _seen(batch: pa.RecordBatch, offsets: Mapping[TopicPartition, int]) -> npt.NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from tidelake.cdc.core.lineerrors import as_bytes
 from tidelake.cdc.core.topicpartition import TopicPartition
+from tidelake.cdc.debezium.decoded import Decoded, Path, decode
 from tidelake.cdc.debezium.exact import REPEATS
 from tidelake.cdc.times.heldevents import Held
 from tidelake.cdc.times.partitions import PLACED, partitions, placed_survey, seen_again
@@ -26,7 +27,7 @@ from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.debezium import Debezium, holds_texts, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.envelopes.read import AS_TEXT
+from tidelake.spark.envelopes.read import AS_TEXT, DECODED
 from tidelake.spark.envelopes.surveylines import NumberedLines
 from tidelake.spark.tasks import described, one_thread
 from tidelake.spark.versions import to_arrow
@@ -101,7 +102,8 @@ class Surveyed:
         """The same, as `found`."""
         for batch in batches:
             lines = as_bytes(batch.column("value"))
-            places = positions(lines, self.clock or "ts_ms", numbered=self.placed)
+            known = Decoded.of_column(lines, batch.column(DECODED)) if DECODED in batch.schema.names else None
+            places = positions(lines if known is None else known, self.clock or "ts_ms", numbered=self.placed)
             yield placed_survey(places, batch) if self.placed else survey(places)
 
     def timeline(
@@ -226,7 +228,7 @@ def surveyed(
             f"asked for: {REPEATS}"
         )
     lines = lines.select(*AS_TEXT)
-    few = None if few is None else [batch.select(AS_TEXT) for batch in few]
+    few = None if few is None else [batch.select([*AS_TEXT, DECODED]) for batch in few]
     if held is not None:
         lines = lines.unionByName(held.frame(lines.sparkSession, lines.schema))
         few = None if few is None else [*held.batches(), *few]
@@ -239,8 +241,14 @@ def _found(
     """The lines, if they are few, and their survey."""
     few = fetched(lines, expected_bytes) if fetch else None
     if few is not None:
+        few = [decoded(batch) for batch in few]
         return few, pa.Table.from_batches(work.all(iter(few)), schema=work.found)
     return None, to_arrow(lines.mapInArrow(work, frame_schema(work.found))).cast(work.found)
+
+
+def decoded(batch: pa.RecordBatch, paths: Collection[Path] = ()) -> pa.RecordBatch:
+    """A batch of lines, with the lines decoded beside them."""
+    return batch.append_column(DECODED, decode(as_bytes(batch.column("value")), paths).column)
 
 
 def _once(lines: DataFrame, clock: str | None, several: Twice) -> tuple[DataFrame, int]:

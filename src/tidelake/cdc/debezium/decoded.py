@@ -1,0 +1,336 @@
+"""Lines of Debezium, each decoded once: the fields beside the rows as columns, and the rows as texts.
+
+Owns which fields are read of a line: those of its operation, its table, its transaction, and numbers that a
+caller names. All that is asked of a line is answered from here: its position, its table, its rows. What the
+fields mean is owned by others. A line that cannot be decoded with others is left to the exact parser.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import compress
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.cdc.core.events import Ints, Mask
+from tidelake.cdc.debezium.schemaprefix import by_schema
+from tidelake.data.json.block import NEVER, JsonMember, Unsure, joined, read_block, trimmed
+from tidelake.data.json.values import loads
+
+Path: TypeAlias = tuple[str, ...]
+MYSQL = ("mysql", "mariadb")
+_TEXT, _NUMBER = pa.string(), pa.int64()
+_SHARED = dict.fromkeys(("connector", "snapshot", "db", "schema", "table", "collection"), _TEXT)
+_SHARED |= {"ts_ms": _NUMBER, "ts_us": _NUMBER}
+# The fields of `source` with positions, by connector.
+_OWN: dict[str, dict[str, pa.DataType]] = {
+    "": {},
+    "postgresql": {"sequence": _TEXT, "lsn": _NUMBER},
+    "mysql": {"file": _TEXT, "pos": _NUMBER, "gtid": _TEXT},
+    "sqlserver": {"commit_lsn": _TEXT},
+    "oracle": {"commit_scn": _TEXT, "scn": _TEXT},
+    "mongodb": {"ord": _NUMBER},
+}
+_OWN["mariadb"] = _OWN["mysql"]
+CONNECTORS = frozenset(_OWN) - {""}
+_OUTSIDE = {"op": _TEXT, "status": _TEXT, "id": _TEXT, "event_count": _NUMBER}
+_TRANSACTION = pa.struct([("id", _TEXT), ("total_order", _NUMBER)])
+_ROWS = ("before", "after")
+_CHILDREN = ["known", "fields", "before", "after", "schema"]
+_NULL = msgspec.Raw(b"null")
+_NOTHING = pa.array([b"", b"null"])
+_LINES_MIN = 32
+# So many first lines are asked for the name of a connector.
+_FIRST = 32
+_END_OF_LINE = 10
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Some lines, decoded; element i of each array belongs to line i.
+
+    Attributes:
+        lines: the lines (binary), as they came.
+        known: which lines were decoded; the others are for the exact parser.
+        fields: the fields beside the rows; null where the line has no event.
+        before: the old row as JSON (binary); null: there is none.
+        after: the new row.
+        schemas: numbers of the schemas beside the payloads.
+        texts: the beginnings of lines up to the end of their schemas, by number; empty: there is no schema.
+    """
+
+    lines: pa.Array
+    known: Mask
+    fields: pa.StructArray
+    before: pa.Array
+    after: pa.Array
+    schemas: Ints
+    texts: tuple[bytes, ...]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def column(self) -> pa.StructArray:
+        """All of it but the lines, as a column beside them; see `of_column`."""
+        schemas = pa.DictionaryArray.from_arrays(
+            pa.array(self.schemas, pa.int32()), pa.array(self.texts, pa.binary())
+        )
+        known = pa.array(self.known)
+        return pa.StructArray.from_arrays([known, self.fields, self.before, self.after, schemas], _CHILDREN)
+
+    @classmethod
+    def of_column(cls, lines: pa.Array, column: pa.StructArray) -> "Decoded":
+        """Lines (binary) with such a column, perhaps some of those that were decoded."""
+        known, fields, before, after, schemas = (column.field(name) for name in _CHILDREN)
+        codes = schemas.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        texts = tuple(schemas.dictionary.to_pylist())
+        return cls(lines, known.to_numpy(zero_copy_only=False), fields, before, after, codes, texts)
+
+    def chosen(self, which: Mask) -> "Decoded":
+        """Some of the lines."""
+        if which.all():
+            return self
+        here = pa.array(which)
+        return Decoded.of_column(self.lines.filter(here), self.column.filter(here))
+
+    def has(self, paths: Iterable[Path]) -> bool:
+        """Whether the numbers at these paths were read."""
+        return all(is_read(path, self.fields.type) for path in paths)
+
+    def numbers(self, path: Path) -> Ints:
+        """The whole number at a path that was read; -1 where there is none."""
+        found: pa.Array = self.fields
+        for name in path:
+            found = pc.struct_field(found, name)
+        numbers: Ints = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+        return numbers
+
+
+def decode(lines: pa.Array, paths: Collection[Path] = ()) -> Decoded:
+    """Decode lines.
+
+    Args:
+        lines: binary, one JSON text each; may have nulls.
+        paths: where whole numbers are that the caller wants.
+    """
+    bare = trimmed(lines)
+    guess = _mentioned(bare)
+    found = _decoded(lines, bare, guess, frozenset(paths))
+    source = pc.struct_field(found.fields, "source")
+    named = set(pc.struct_field(source, "connector").unique().to_pylist()) & CONNECTORS
+    if len(named) == 1 and not named <= {guess}:
+        return _decoded(lines, bare, named.pop(), frozenset(paths))
+    return found
+
+
+def _mentioned(lines: pa.Array) -> str:
+    """The known connector whose name is in the first line that has such a name; empty: none of the first."""
+    for line in lines.slice(0, _FIRST).to_pylist():
+        for name in sorted(CONNECTORS):
+            if line is not None and f'"{name}"'.encode() in line:
+                return name
+    return ""
+
+
+@dataclass
+class _Piece:
+    """Some decoded lines: their numbers, and what was found."""
+
+    at: Ints
+    known: bool
+    fields: pa.Array
+    before: pa.Array
+    after: pa.Array
+    schema: int = 0
+
+
+def _decoded(lines: pa.Array, bare: pa.Array, connector: str, paths: frozenset[Path]) -> Decoded:
+    kinds = _kinds(connector, paths)
+    texts = [b""]
+    pieces: list[_Piece] = []
+    for prefix, at, rest in by_schema(bare):
+        number = 0
+        if prefix:
+            number = len(texts)
+            texts.append(prefix)
+        for piece in _spans(rest, at, kinds):
+            piece.schema = number
+            pieces.append(piece)
+    empty = pc.or_kleene(bare.is_null(), pc.is_in(bare, value_set=_NOTHING)).to_numpy(zero_copy_only=False)
+    if len(pieces) == 1 and len(pieces[0].at) == len(lines):
+        (one,) = pieces
+        known = np.full(len(lines), one.known)
+        schemas = np.full(len(lines), one.schema)
+        return Decoded(lines, known, one.fields, one.before, one.after, schemas, tuple(texts))
+    known = empty.copy()
+    schemas = np.zeros(len(lines), np.int64)
+    index = np.full(len(lines), -1)
+    end = 0
+    for piece in pieces:
+        known[piece.at], schemas[piece.at] = piece.known, piece.schema
+        index[piece.at] = np.arange(end, end + len(piece.at))
+        end += len(piece.at)
+    take = pa.array(index, mask=index < 0)
+    whole = pa.struct(list(kinds.items()))
+
+    def joined_up(kind: pa.DataType, parts: Iterable[pa.Array]) -> pa.Array:
+        return pa.chunked_array(list(parts), kind).combine_chunks().take(take)
+
+    return Decoded(
+        lines,
+        known,
+        joined_up(whole, (piece.fields for piece in pieces)),
+        joined_up(pa.binary(), (piece.before for piece in pieces)),
+        joined_up(pa.binary(), (piece.after for piece in pieces)),
+        schemas,
+        tuple(texts),
+    )
+
+
+@lru_cache(64)
+def _kinds(connector: str, paths: frozenset[Path]) -> dict[str, pa.DataType]:
+    """The fields that are read, and their types."""
+    source = _SHARED | _OWN[connector]
+    kinds = _OUTSIDE | {"source": pa.struct(list(source.items())), "transaction": _TRANSACTION}
+    for path in sorted(paths):
+        kinds = _with_number(kinds, path)
+    return kinds
+
+
+def _with_number(kinds: Mapping[str, pa.DataType], path: Path) -> dict[str, pa.DataType]:
+    """The same fields, and a number at a path. A field that is read as text already stays a text."""
+    name, rest = path[0], path[1:]
+    there = kinds.get(name)
+    if not rest:
+        return {**kinds, name: _NUMBER} if there is None else dict(kinds)
+    if there is not None and not pa.types.is_struct(there):
+        return dict(kinds)
+    inner = {} if there is None else {f.name: f.type for f in map(there.field, range(there.num_fields))}
+    return {**kinds, name: pa.struct(list(_with_number(inner, rest).items()))}
+
+
+def is_read(path: Path, kinds: pa.DataType) -> bool:
+    """Whether there is a number at a path of some fields."""
+    kind = kinds
+    for name in path:
+        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+            return False
+        kind = kind.field(kind.get_field_index(name)).type
+    return bool(kind == _NUMBER)
+
+
+def _spans(lines: pa.Array, at: Ints, kinds: Mapping[str, pa.DataType]) -> list[_Piece]:
+    """Decode lines, by blocks if possible."""
+    if not len(lines):
+        return []
+    try:
+        return [_block(lines, at, kinds)]
+    except Unsure:
+        if len(lines) > _LINES_MIN:
+            half = len(lines) // 2
+            first = _spans(lines.slice(0, half), at[:half], kinds)
+            return first + _spans(lines.slice(half), at[half:], kinds)
+    whole = pa.struct(list(kinds.items()))
+    none = pa.nulls(len(lines), pa.binary())
+    return [_Piece(at, False, pa.array([_one(line, kinds) for line in lines.to_pylist()], whole), none, none)]
+
+
+def _block(lines: pa.Array, at: Ints, kinds: Mapping[str, pa.DataType]) -> _Piece:
+    wrapped = lines[0].as_py().startswith((b'{"schema":', b'{"payload":'))
+    members = _members(tuple(kinds.items()), wrapped)
+    found, raw = read_block(joined(lines), lines, members)
+    # What has a payload is wrapped, unless it has an op; a schema behind the payload is read exactly.
+    absent = ("op", "schema") if wrapped else ("payload",)
+    if any(found.field(name).null_count < len(found) for name in absent):
+        raise Unsure
+    if wrapped:
+        found = found.field("payload")
+        raw = [_EMPTY if one.f0 is None else one.f0 for one in raw]
+    fields = pa.StructArray.from_arrays(
+        [found.field(name) for name in kinds], names=list(kinds), mask=found.is_null()
+    )
+    there = [pc.struct_field(found, side).is_valid().to_numpy(zero_copy_only=False) for side in _ROWS]
+    before = row_texts([one.f0 for one in raw], there[0])
+    return _Piece(at, True, fields, before, row_texts([one.f1 for one in raw], there[1]))
+
+
+class _Empty:
+    """Stands for a payload of null."""
+
+    f0 = f1 = _NULL
+
+
+_EMPTY = _Empty()
+
+
+@lru_cache(64)
+def _members(kinds: tuple[tuple[str, pa.DataType], ...], wrapped: bool) -> dict[str, JsonMember]:
+    # First the rows, which msgspec gives as texts; Arrow only sees whether they are objects.
+    rows = {side: JsonMember(pa.struct([]), msgspec.Raw) for side in _ROWS}
+    inner = rows | {name: JsonMember(kind, msgspec.Raw) for name, kind in kinds}
+    if not wrapped:
+        return inner | {"payload": JsonMember(_TEXT, NEVER)}
+    payload = pa.struct([(name, one.kind) for name, one in inner.items()])
+    shape = msgspec.defstruct(
+        "Rows",
+        [(f"f{i}", msgspec.Raw, _NULL) for i in range(2)],
+        rename=dict(zip(("f0", "f1"), _ROWS, strict=True)),
+    )
+    return {
+        "payload": JsonMember(payload, shape | None, required=True),
+        "schema": JsonMember(pa.struct([]), msgspec.Raw),
+        "op": JsonMember(_TEXT, NEVER),
+    }
+
+
+def row_texts(rows: Sequence[Any], there: Mask) -> pa.Array:
+    """The texts of rows, each with an end of a line; null where there is none."""
+    given = rows if there.all() else list(compress(rows, there.tolist()))
+    block = b"".join((b"\n".join(given), b"\n")) if given else b""
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _END_OF_LINE) + 1
+    if len(ends) != len(given):
+        # A row is written on several lines.
+        ends = np.cumsum([len(bytes(row)) + 1 for row in given])
+    lengths = np.zeros(len(rows), np.int64)
+    lengths[there] = np.diff(ends, prepend=0)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    valid = pa.array(there).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), len(rows), [valid, pa.py_buffer(offsets), pa.py_buffer(block)])
+
+
+def _one(line: bytes, kinds: Mapping[str, pa.DataType]) -> dict[str, Any] | None:
+    """The same fields of one line, as the exact parser reads it; None if it is no event, which that tells."""
+    try:
+        event = loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(event, dict) and "payload" in event and "op" not in event:
+        event = event["payload"]
+    return _fields(event, kinds) if isinstance(event, dict) else None
+
+
+def _fields(event: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        value = event.get(name)
+        if not pa.types.is_struct(kind):
+            found[name] = _plain(value, kind)
+        elif isinstance(value, dict):
+            found[name] = _fields(value, {f.name: f.type for f in map(kind.field, range(kind.num_fields))})
+    return found
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_integer(kind):
+        return value if type(value) is int and -(2**63) <= value < 2**63 else None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, int | str):
+        return None
+    # JSON may escape halves of a character, which are no text.
+    return str(value).encode("utf-8", "replace").decode()
