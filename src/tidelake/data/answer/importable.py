@@ -75,7 +75,7 @@ def _check_fields(what: str, kind: pa.DataType) -> None:
 def _check_alike(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
     seen: dict[str, str] = {}
     for field in fields:
-        other = seen.setdefault(_lowered(field.name), field.name)
+        other = seen.setdefault(lowered(field.name), field.name)
         if other != field.name:
             raise UsageError(
                 f"DuckDB takes {what} {other!r} and {field.name!r} for one, as only their case differs: "
@@ -83,7 +83,8 @@ def _check_alike(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
             )
 
 
-def _lowered(name: str) -> str:
+def lowered(name: str) -> str:
+    """A name as DuckDB compares it."""
     return "".join(one.lower() if one.isascii() else one for one in name)
 
 

@@ -1,11 +1,11 @@
 """Statements that change a table: INSERT, UPDATE, DELETE and MERGE, cut into their clauses.
 
-Owns where clauses begin and end; what is between stays as it was written. Pure: texts in, places out. The
-grammar is Spark's.
+Owns where clauses begin and end, and which columns they name; what is between stays as it was written. Pure:
+texts in, places out. The grammar is Spark's, for DuckDB too: one text means the same to both.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,9 +13,11 @@ from sqlglot import TokenType, exp, tokenize
 
 from tidelake.data.sql.statement import Statement, shown
 from tidelake.errors import UsageError
+from tidelake.model.schema import Schema
 
 _TEXTS = (TokenType.STRING, TokenType.IDENTIFIER)
 _QUERY = re.compile(r"\s*(\(|(SELECT|WITH|VALUES|FROM|TABLE)\b)", re.I)
+_NOT_IN_INSERT = {"alternative": "OR", "conflict": "ON CONFLICT", "returning": "RETURNING"}
 _OPEN, _SHUT = ("(", "["), (")", "]")
 
 
@@ -91,10 +93,11 @@ def insertion(statement: Statement) -> Insertion:
     """
     tree, text = statement.tree, statement.text
     if tree.args.get("overwrite"):
-        raise UsageError(
-            f"{shown(text)}: INSERT OVERWRITE replaces the contents: use ts.replace(collection, frame)"
-        )
-    target = _target(statement)
+        raise UsageError(f"{shown(text)}: INSERT OVERWRITE replaces the contents: use {_replace(statement)}")
+    odd = next((word for name, word in _NOT_IN_INSERT.items() if tree.args.get(name)), None)
+    if odd is not None:
+        raise UsageError(f"{shown(text)}: INSERT takes no {odd}: use MERGE INTO ... USING")
+    target = target_of(statement)
     end, words = statement.tables[target].end, _Words(statement, target)
     columns = None
     if isinstance(tree.this, exp.Schema):
@@ -116,7 +119,7 @@ def change(statement: Statement) -> RowChange:
     """The parts of an UPDATE, a DELETE or a MERGE. Errors as for `insertion`."""
     if statement.tree.args.get("with_"):
         raise UsageError(f"{shown(statement.text)}: put the WITH clause into a sub-query")
-    target = _target(statement)
+    target = target_of(statement)
     words = _Words(statement, target)
     begin = statement.tables[target].end
     if statement.kind == "merge":
@@ -132,7 +135,44 @@ def change(statement: Statement) -> RowChange:
     return RowChange(target, (Action("update", True, condition, columns, values),))
 
 
-def _target(statement: Statement) -> int:
+def places(there: Sequence[str], names: Sequence[str], of: str, same: Callable[[str], str]) -> list[int]:
+    """The places of columns by their names, which may differ in case.
+
+    Args:
+        there: the columns.
+        names: those that a statement names.
+        of: the collection, for messages.
+        same: makes names equal that the engine takes for one.
+
+    Raises:
+        UsageError: there is no such column, or one is named twice.
+    """
+    found: list[int] = []
+    for name in names:
+        fits = [i for i, one in enumerate(there) if one == name]
+        fits = fits or [i for i, one in enumerate(there) if same(one) == same(name)]
+        if len(fits) != 1:
+            raise UsageError(
+                f"collection {of!r} has no one column {name!r}: there are {', '.join(map(repr, there))}"
+            )
+        if fits[0] in found:
+            raise UsageError(f"column {name!r} gets two values")
+        found.append(fits[0])
+    return found
+
+
+def in_order(schema: Schema, names: Sequence[str]) -> bool:
+    """Whether values go by their places: the order is the declared one, or the names say the same."""
+    ids = [column.id for column in schema.columns]
+    return ids == sorted(ids) or [n.casefold() for n in names] == [c.name.casefold() for c in schema.columns]
+
+
+def _replace(statement: Statement) -> str:
+    return "ts.replace(collection, frame)" if statement.engine == "spark" else "collection.replace(table)"
+
+
+def target_of(statement: Statement) -> int:
+    """The position of the table that is changed. Errors as for `insertion`."""
     node = statement.tree.this
     node = node.this if isinstance(node, exp.Schema) else node
     for index, table in enumerate(statement.tables):
@@ -247,9 +287,10 @@ class _Words:
         head = [t for t in self._outer if span.start <= t.start < then]
         words = [t.text.upper() for t in head]
         if words[:5] == ["WHEN", "NOT", "MATCHED", "BY", "SOURCE"]:
+            instead = _replace(self._statement)
             raise UsageError(
-                "WHEN NOT MATCHED BY SOURCE is not supported: use ts.replace, if the source has all "
-                "rows, or DELETE FROM ... WHERE NOT EXISTS (...)"
+                f"WHEN NOT MATCHED BY SOURCE is not supported: use {instead}, if the source has all rows, or "
+                "a DELETE whose WHERE asks NOT EXISTS (...)"
             )
         matched = words[1] == "MATCHED"
         conjunction = self.find("AND", span.start, then)

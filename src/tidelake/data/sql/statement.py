@@ -44,7 +44,9 @@ _SAMPLE = re.compile(r"\s+(TABLESAMPLE|USING\s+SAMPLE)\b", re.I)
 # What sqlglot reads of other words is a guess, and it warns of it.
 _SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*+\*/)*+"
 _FIRST = re.compile(rf"(?:{_SPACE}\()*{_SPACE}(\w+)", re.S)
-_READ = re.compile(r"SELECT|WITH|FROM|VALUES|TABLE|INSERT|UPDATE|DELETE|MERGE|DESC(RIBE)?|SUMMARIZE", re.I)
+_READ = re.compile(
+    r"SELECT|WITH|FROM|VALUES|TABLE|INSERT|UPDATE|DELETE|MERGE|DESC(RIBE)?|SUMMARIZE|(UN)?PIVOT", re.I
+)
 _EXPLAIN = re.compile(rf"{_SPACE}EXPLAIN(?:\s+ANALYZE)?\b", re.I | re.S)
 _SHOW_TABLES = re.compile(rf"{_SPACE}SHOW\s+TABLES{_SPACE};?{_SPACE}", re.I | re.S)
 # Behind these a name stands alone, without an alias.
@@ -178,8 +180,10 @@ def statement(text: str, engine: Engine) -> Statement:
         raise UsageError(f"{shown(text)} has {len(found)} statements: give one")
     tree: Any = found[0]
     kinds: list[Kind] = [kind for type_, kind in _KINDS if isinstance(tree, type_)]
-    if engine == "duckdb" and isinstance(tree, exp.Describe | exp.Summarize):
+    if engine == "duckdb" and isinstance(tree, exp.Describe | exp.Summarize | exp.Pivot):
         kinds = ["query"]
+    if explained is not None and kinds[:1] != ["query"]:
+        kinds = []  # nothing is changed by asking how
     nodes = sorted(_tables(tree), key=_start)
     return Statement(
         text,
@@ -187,6 +191,8 @@ def statement(text: str, engine: Engine) -> Statement:
         kinds[0] if kinds else "other",
         tuple(reference(text, node, engine) for node in nodes),
         tree,
+        # A pivot uses columns that it does not name.
+        is_understood=tree.find(exp.Pivot) is None,
     )
 
 

@@ -63,13 +63,20 @@ class Scan:
             raise
 
 
-def run(text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[str, object] | None) -> Rows:
+def run(
+    text: str,
+    scans: Mapping[str, Scan],
+    args: Sequence[object] | Mapping[str, object] | None,
+    *,
+    some: bool = False,
+) -> Rows:
     """Carry a query out.
 
     Args:
         text: the query, or EXPLAIN of one; tables have the names in `scans`.
         scans: the tables.
         args: values of the parameters in the text: a list for `?`, a dict for `$name`.
+        some: whether a dict may have more, since the text is a piece of another one.
 
     Returns:
         The answer as a stream. What is spilled is in a directory that only this user can read.
@@ -79,7 +86,6 @@ def run(text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[s
         TidelakeError: a table could not be read.
     """
     duckdb = optional("duckdb", "sql")
-    kinds = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
     database = _Database(duckdb)
     connection = database.connection
     try:
@@ -88,8 +94,10 @@ def run(text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[s
         for setting in (*DUCKDB_SETTINGS, *_WALLS):
             connection.execute(setting)
         parsed = connection.extract_statements(text)
-        if len(parsed) != 1 or parsed[0].type not in kinds:
+        if len(parsed) != 1 or parsed[0].type not in _kinds(duckdb, text):
             raise UsageError(f"DuckDB reads {text[:200]!r} as something else than one query")
+        if some and isinstance(args, Mapping):
+            args = {name: value for name, value in args.items() if name in parsed[0].named_parameters}
         reader = connection.sql(text, params=args).to_arrow_reader(_BATCH_ROWS)
     except duckdb.Error as error:
         database.close()
@@ -98,6 +106,12 @@ def run(text: str, scans: Mapping[str, Scan], args: Sequence[object] | Mapping[s
         database.close()
         raise
     return Rows(reader.schema, _batches(reader, database, scans))
+
+
+def _kinds(duckdb: Any, text: str) -> set[Any]:
+    """What DuckDB may take a query for. It finds the columns of a pivot by a statement before it."""
+    found = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
+    return found | {duckdb.StatementType.MULTI} if "pivot" in text.lower() else found
 
 
 class _Database:

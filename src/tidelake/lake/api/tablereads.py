@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidelake.data.answer import changefeed
+from tidelake.data.answer.importable import lowered
 from tidelake.data.answer.tablerows import expanded
 from tidelake.data.kernel.types import row_schema
 from tidelake.data.sql.needs import needs_of
-from tidelake.data.sql.statement import Statement, TableReference
+from tidelake.data.sql.statement import Engine, Statement, TableReference
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import last_time_and_group
@@ -95,7 +96,7 @@ def table_reads(
     found: dict[int, Collection] = {}
     opened: dict[str, Collection] = {}
     for index, table in enumerate(statement.tables):
-        name = collection_name(table, names)
+        name = collection_name(table, names, statement.engine)
         if index in skipped or (name is None and table.changes is None):
             continue
         wanted = table.name if name is None else name
@@ -113,19 +114,22 @@ def table_reads(
     return reads
 
 
-def collection_name(table: TableReference, names: Iterable[str]) -> str | None:
+def collection_name(table: TableReference, names: Iterable[str], engine: Engine) -> str | None:
     """The collection that a table names; None if there is none.
 
-    Case matters in names of collections. A name without quotes also means the only one that differs in case.
+    Case matters in names of collections. A name also means the only one that differs in case, but for a name
+    in quotes of Spark.
     """
     listed = list(names)
     if table.name in listed:
         return table.name
-    alike = [name for name in listed if name.casefold() == table.name.casefold()]
-    if table.quoted or not alike:
+    same = lowered if engine == "duckdb" else str.casefold
+    alike = [name for name in listed if same(name) == same(table.name)]
+    if (table.quoted and engine == "spark") or not alike:
         return None
     if len(alike) > 1:
-        raise UsageError(f"table {table.name!r} could be {', '.join(map(repr, alike))}: write it in quotes")
+        both = ", ".join(map(repr, alike))
+        raise UsageError(f"table {table.name!r} could be {both}: write one of them, in quotes")
     return alike[0]
 
 

@@ -290,6 +290,39 @@ def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Attempt:
     return difference
 
 
+def change(
+    shard: Shard,
+    updates: Callable[[Version], list[pa.Table]],
+    content: str,
+    time: Time | None = None,
+    idempotency: IdempotencyKey | None = None,
+) -> Appended:
+    """Append updates that are computed from contents: only if these are the newest, else they are made again.
+
+    Args:
+        shard: the shard to write to.
+        updates: makes them of the contents that a version has closed, without times.
+        content: tells this change from others under a claim.
+        time: the time of the change; None: picked at the commit.
+        idempotency: the claim to append under.
+
+    Raises:
+        InvalidUpdates, UpdateBeforeLower: the updates or the time cannot be taken. Nothing was written.
+    """
+    check_total(shard.spec)
+
+    def difference(version: Version) -> Difference:
+        state, spec = version.state, version.spec
+        at = commit_floor(shard, state) if time is None else time
+        check_open(state, at)
+        made = pa.concat_tables([normalized(spec, table, at) for table in updates(version)])
+        found = consolidate(made, spec.schema, spec.domain).to_batches()
+        picked = None if time is not None else at
+        return Difference(Seen(state.seqno, times.parts(at)[0]), iter(found), time, picked)
+
+    return _written(shard, difference, idempotency, lambda _spec: pa.table({"content": [content]}))
+
+
 def _has_times(domain: TimeDomain, given: pa.Table) -> bool:
     return any(name in given.column_names for name in domain.columns)
 

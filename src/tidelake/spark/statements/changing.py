@@ -18,7 +18,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from tidelake.data.sql.changes import Action, Insertion, RowChange, TextSpan, change, insertion
+from tidelake.data.sql.changes import (
+    Action,
+    Insertion,
+    RowChange,
+    TextSpan,
+    change,
+    in_order,
+    insertion,
+    places,
+)
 from tidelake.data.sql.statement import Statement, quoted, shown
 from tidelake.errors import UpperMismatch, UsageError
 from tidelake.lake.api.collection import Collection
@@ -119,18 +128,18 @@ def _insert(
             f"{shown(parsed.text)} has {len(rows.columns)} columns for {len(names)} of {collection.name!r}: "
             f"name those that are given, of {', '.join(schema.names)}"
         )
-    if asked.columns is None and not asked.by_name and not _in_order(collection, rows.columns):
+    if asked.columns is None and not asked.by_name and not in_order(collection.state().schema, rows.columns):
         listed = ", ".join(quoted(name, "spark") for name in schema.names)
         raise UsageError(
             f"{shown(parsed.text)}: keys come first in {collection.name!r}, unlike where it was made: "
             f"name them, INSERT INTO {collection.name} ({listed}), or write BY NAME"
         )
-    places = {field.name: i for i, field in enumerate(_fields(schema, names, collection))}
+    given = {field.name: i for i, field in enumerate(_fields(schema, names, collection))}
     kinds, rows = [field.dataType for field in rows.schema], rows.toDF(*_numbered(len(names)))
     made = [
         f.lit(None).cast(one.dataType).alias(one.name)
-        if one.name not in places
-        else assigned(f.col(f"c{places[one.name]}"), kinds[places[one.name]], one)
+        if one.name not in given
+        else assigned(f.col(f"c{given[one.name]}"), kinds[given[one.name]], one)
         for one in schema
     ]
     new = rows.select(*made)
@@ -160,13 +169,6 @@ def _upper_read(rows: DataFrame, collection: Collection, upper: Frontier | None)
             )
             raise UpperMismatch(seen, upper, remedy=remedy).of(collection.domain.unit)
     return upper
-
-
-def _in_order(collection: Collection, names: Sequence[str]) -> bool:
-    """Whether values go by their places: the order is the declared one, or the names say the same."""
-    columns = collection.state().schema.columns
-    ids = [column.id for column in columns]
-    return ids == sorted(ids) or [n.casefold() for n in names] == [c.name.casefold() for c in columns]
 
 
 def _open_upper(collection: Collection) -> Frontier:
@@ -389,22 +391,8 @@ class _Attempt:
 
 
 def _fields(schema: t.StructType, names: list[str], collection: Collection) -> list[t.StructField]:
-    """The columns of these names, which may differ in case.
-
-    Raises:
-        UsageError: there is none, or one is named twice.
-    """
-    found: list[t.StructField] = []
-    for name in names:
-        same = [one for one in schema if one.name == name]
-        same = same or [one for one in schema if one.name.casefold() == name.casefold()]
-        if len(same) != 1:
-            there = ", ".join(map(repr, schema.names))
-            raise UsageError(f"collection {collection.name!r} has no one column {name!r}: there are {there}")
-        if same[0] in found:
-            raise UsageError(f"column {name!r} gets two values")
-        found.append(same[0])
-    return found
+    """The columns of these names, which may differ in case. Raises as `places`."""
+    return [schema[i] for i in places(schema.names, names, collection.name, str.casefold)]
 
 
 def _numbered(count: int) -> list[str]:

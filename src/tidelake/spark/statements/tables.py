@@ -80,11 +80,11 @@ class SqlTables:
         one = parsed.tables[index]
         if self._is_view(one):
             raise UsageError(f"{one.name!r} is a temporary view here: drop it, or use spark.sql")
-        return self.lake.collection(collection_name(one, self.lake.list()) or one.name)
+        return self.lake.collection(collection_name(one, self.lake.list(), "spark") or one.name)
 
     def means(self, one: TableReference, collection: Collection) -> bool:
         """Whether a table is this collection."""
-        return not self._is_view(one) and collection_name(one, self.lake.list()) == collection.name
+        return not self._is_view(one) and collection_name(one, self.lake.list(), "spark") == collection.name
 
     def run(self, text: str, frames: Mapping[str, DataFrame]) -> DataFrame:
         """Carry a text out in which marks stand for DataFrames.
