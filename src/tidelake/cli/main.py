@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from tidelake import errors
-from tidelake.cli import export, ingest, naming, rows, serve, stage, tables, tail, upkeep, views, watch
+from tidelake.cli import export, ingest, naming, rows, serve, sql, stage, tables, tail, upkeep, views, watch
 from tidelake.cli.group import cli
 
 # Importing these modules registers their commands with the group.
-COMMANDS = (rows, stage, tail, upkeep, naming, watch, export, ingest, tables, views, serve)
+COMMANDS = (rows, sql, stage, tail, upkeep, naming, watch, export, ingest, tables, views, serve)
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UsageError, 2),

@@ -162,6 +162,21 @@ def rows(
             click.echo("... and more rows; see --limit, --out and --json")
 
 
+def csv(reader: Rows, limit: int | None) -> None:
+    """Print rows as CSV, with the names of the columns in the first line.
+
+    Raises:
+        UsageError: CSV cannot hold a column.
+    """
+    try:
+        with pyarrow.csv.CSVWriter(sys.stdout.buffer, reader.schema) as text:
+            for batch in _first(reader, limit):
+                text.write_batch(batch)
+    except UNFIT as error:
+        reason = str(error).split("\n", 1)[0]
+        raise UsageError(f"CSV cannot hold these rows: {reason}; use --format json") from error
+
+
 def diff(changes: Rows, limit: int, times: Sequence[str]) -> None:
     """Print changes, a line each: what went with `-`, what came with `+`, in colours in a terminal.
 

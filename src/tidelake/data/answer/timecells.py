@@ -37,11 +37,19 @@ def _texts(type_: pa.DataType) -> pa.DataType:
 
 
 def _as_text(column: pa.Array) -> pa.Array:
+    if pa.types.is_interval(column.type):
+        # Arrow has no texts of these, which only answers of SQL have.
+        return pa.array([None if span is None else _span(span) for span in column.to_pylist()], pa.string())
     there = _has_text(column)
     if there is None or pc.all(there, min_count=0).as_py():
         return column.cast(_texts(column.type))
     numbers = _numbers(column).cast(pa.string())
     return pc.if_else(there, pc.if_else(there, column, None).cast(pa.string()), numbers)
+
+
+def _span(span: pa.MonthDayNano) -> str:
+    parts = [f"{n} {unit}" for n, unit in zip(span, ("months", "days", "nanoseconds"), strict=True) if n]
+    return " ".join(parts) or "0 days"
 
 
 def has_no_text(column: pa.Array) -> bool:

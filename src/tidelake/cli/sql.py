@@ -1,0 +1,161 @@
+"""The command `sql`: one statement, or a prompt for several."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from tidelake import errors
+from tidelake.cli.group import AUTHOR, LAKE, LIMIT, MESSAGE, OUT, READ_ONLY, TIMEOUT, TOKEN, cli
+
+if TYPE_CHECKING:
+    from tidelake.data.answer.rows import Rows
+    from tidelake.lake.api.lake import Lake
+
+HISTORY = "TIDELAKE_SQL_HISTORY"
+"""The variable that names the file of earlier statements; default: `~/.tidelake_sql_history`."""
+_HISTORY_LINES, _LEAVE = 1_000, ("exit", "quit", ".exit", ".quit", r"\q")
+
+
+@cli.command()
+@LAKE
+@click.argument("statement", required=False)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="How rows are printed; json prints one object for each row.",
+)
+@click.option("--as-of", metavar="TIME", help="Time of the tables that name none; default: the last closed.")
+@click.option("--time", metavar="TIME", help="Time of a change; default: one set at the commit.")
+@LIMIT
+@OUT
+@TIMEOUT
+@TOKEN
+@AUTHOR
+@MESSAGE
+@READ_ONLY
+def sql(
+    lake: str,
+    statement: str | None,
+    format_: Literal["table", "csv", "json"],
+    as_of: str | None,
+    time: str | None,
+    limit: int | None,
+    out: Path | None,
+    timeout_s: float | None,
+    token: str | None,
+    author: str,
+    message: str,
+    read_only: bool,
+) -> None:
+    """Carry out a statement of SQL, in which collections are tables.
+
+    Without STATEMENT, or with -, statements are read from standard input; each ends with a ; at the end of a
+    line. In a terminal there is a prompt, with a history of earlier statements. Needs the extra sql.
+    """
+    import tidelake
+    from tidelake.cli import output
+    from tidelake.lake.arguments.times import whole_of
+
+    output.check_out(out)
+
+    def instant(text: str | None) -> Any:
+        whole = None if text is None else whole_of(text)
+        return text if whole is None else whole
+
+    given = {"as_of": instant(as_of), "time": instant(time), "timeout_s": timeout_s}
+    given |= {"token": token, "author": author, "message": message}
+
+    def carry_out(opened: "Lake", text: str) -> None:
+        with opened.sql(text, **given) as rows:
+            _print(rows, format_, limit, out)
+
+    with tidelake.open(lake, create=False, read_only=read_only) as opened:
+        if statement is not None and statement != "-":
+            carry_out(opened, statement)
+        elif statement is None and sys.stdin.isatty():
+            with _history():
+                _prompt(lambda text: carry_out(opened, text))
+        else:
+            for text in _statements(lambda _: sys.stdin.readline()):
+                carry_out(opened, text)
+
+
+def _print(rows: "Rows", format_: str, limit: int | None, out: Path | None) -> None:
+    from tidelake.cli import output
+
+    if format_ == "csv" and out is None:
+        output.csv(rows, limit)
+    else:
+        output.rows(rows, limit, out, format_ == "json")
+
+
+def _statements(read: Callable[[str], str]) -> Iterator[str]:
+    """Statements of some lines, each without its semicolon; the last one may have none.
+
+    Args:
+        read: gives the next line, with its end, or an empty text; its argument is the prompt.
+    """
+    lines: list[str] = []
+    while line := read("tidelake> " if not lines else "       -> "):
+        lines.append(line)
+        if line.rstrip().endswith(";") or (len(lines) == 1 and line.strip().lower() in _LEAVE):
+            yield "".join(lines).strip().rstrip(";")
+            lines.clear()
+        elif not line.strip() and len(lines) == 1:
+            lines.clear()
+    if "".join(lines).strip():
+        yield "".join(lines).strip()
+
+
+def _prompt(carry_out: Callable[[str], None]) -> None:
+    """Ask for statements until the user leaves; an error ends a statement only."""
+
+    def read(prompt: str) -> str:
+        try:
+            return f"{input(prompt)}\n"
+        except EOFError:
+            click.echo()
+            return ""
+
+    click.echo("Statements end with ;  exit or Ctrl-D leaves.", err=True)
+    while True:
+        try:
+            for text in _statements(read):
+                if text.strip().lower() in _LEAVE:
+                    return
+                try:
+                    carry_out(text)
+                except errors.TidelakeError as error:
+                    click.echo(f"tidelake: {' '.join(str(error).split())}", err=True)
+            return
+        except KeyboardInterrupt:
+            click.echo()
+
+
+@contextmanager
+def _history() -> Iterator[None]:
+    """Earlier statements in the prompt, where this Python can edit lines."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    path = Path(os.environ.get(HISTORY) or "~/.tidelake_sql_history").expanduser()
+    readline.set_history_length(_HISTORY_LINES)
+    with suppress(OSError):  # there is none yet
+        readline.read_history_file(path)
+    try:
+        yield
+    finally:
+        # A history that cannot be kept is no error of a statement.
+        with suppress(OSError):
+            path.touch(mode=0o600)
+            readline.write_history_file(path)

@@ -1,0 +1,85 @@
+"""`tidelake sql`: a statement, statements of standard input, and a prompt."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+import tidelake
+
+pytest.importorskip("duckdb")
+
+
+@pytest.fixture
+def place(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake:
+        made = lake.create("t", {"id": "int64 not null", "name": "string"}, key=["id"])
+        made.append([{"id": 1, "name": "a,b"}, {"id": 2, "name": None}])
+    return tmp_path / "lake"
+
+
+def test_an_answer_is_printed_in_each_format_and_written_to_files(run, place, tmp_path):
+    assert run("sql", place, "FROM t").out.split() == ["id", "name", "1", "a,b", "2", "–"]
+    assert run("sql", place, "FROM t", "--format", "csv").out == '"id","name"\n1,"a,b"\n2,\n'
+    printed = run("sql", place, "FROM t", "--format", "json").lines
+    assert printed == [{"id": 1, "name": "a,b"}, {"id": 2, "name": None}]
+    assert run("sql", place, "FROM t", "--format", "csv", "--limit", "1").out.count("\n") == 2
+    assert run("sql", place, "FROM t", "--out", tmp_path / "x.jsonl").code == 0
+    assert json.loads((tmp_path / "x.jsonl").read_text(encoding="utf-8").split("\n")[0])["id"] == 1
+    assert run("sql", place, "SHOW TABLES").out.split() == ["name", "t"]
+    assert run("sql", place, "SELECT INTERVAL 1 DAY AS i").code == 0
+    assert run("sql", place, "SELECT count(*) AS n FROM t", "--as-of", "0").out.split() == ["n", "2"]
+
+
+def test_a_change_is_committed_once_under_a_token(run, place):
+    for updates in ("1", "0"):
+        answer = run("sql", place, "DELETE FROM t WHERE id = 2", "--token", "x", "--author", "ann")
+        assert answer.out.split() == ["updates", "upper", updates, "[2]"] and answer.err == ""
+    assert run("sql", place, "DELETE FROM t", "--read-only").code == 2
+    answer = run("sql", place, "SELEC 1")
+    assert (answer.code, answer.out) == (2, "") and "no statement for a lake" in answer.err
+
+
+def test_statements_of_standard_input_are_carried_out_until_one_fails(place):
+    text = "SELECT 1 AS a;\n\nUPDATE t\nSET name = 'x;'\nWHERE id = 1;\nSELECT name FROM t WHERE id = 1"
+    command = [sys.executable, "-m", "tidelake", "sql", str(place), "--format", "json"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"a": 1},
+        {"updates": 2, "upper": "[2]"},
+        {"name": "x;"},
+    ]
+    text = "SELECT nope;\nDELETE FROM t;\n"
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "nope" in done.stderr
+    with tidelake.open(place) as lake:
+        assert lake.collection("t").to_arrow().num_rows == 2
+
+
+def test_a_terminal_has_a_prompt_with_a_history(place, tmp_path):
+    history = tmp_path / "history"
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tidelake", "sql", str(place)]
+    environment = os.environ | {"TIDELAKE_SQL_HISTORY": str(history), "TERM": "dumb"}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, close_fds=True
+    )
+    os.close(theirs)
+    os.write(ours, b"SELECT nope;\nSELECT count(*) AS many\nFROM t;\nexit\n")
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    assert process.wait() == 0
+    os.close(ours)
+    text = shown.decode()
+    assert "tidelake> " in text and "nope" in text and "many" in text.split("FROM t;")[-1]
+    assert "SELECT nope;" in history.read_text(encoding="utf-8") and history.stat().st_mode & 0o077 == 0
