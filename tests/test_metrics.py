@@ -25,7 +25,6 @@ from tidelake.state.life.holds import advance_since
 from tidelake.store.layers import BlobOperation, LogOperation
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PAGE = REPOSITORY / "docs" / "metrics.md"
 ROW = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 # A call that tells something, and the names in it.
 CALL = re.compile(r"(?:recorder\.(?:count|observe|gauge)|env(?:_here\(\))?\.failed|\b_?count)\(([^)]*)\)")
@@ -46,15 +45,6 @@ def told() -> set[str]:
     # Calls of other functions that are called count.
     found -= {name for name in found if "." not in name and name not in BY_NAME}
     return found
-
-
-def test_the_page_lists_the_catalogue() -> None:
-    cells = [
-        tuple(cell.strip() for cell in line.strip("|").split("|"))
-        for line in PAGE.read_text(encoding="utf-8").split("## Catalogue")[1].splitlines()
-        if line.startswith("| `")
-    ]
-    assert cells == [(f"`{m.name}`", m.kind, m.unit or "–", m.label or "–", m.meaning) for m in CATALOGUE]
 
 
 def test_every_name_in_the_code_is_in_the_catalogue() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import tidelake
 import tidelake.spark
+from tidelake.metrics import CATALOGUE
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SITE = REPOSITORY / "setup" / "site"
@@ -46,6 +47,18 @@ def test_the_navigation_names_every_page_once_and_nothing_else() -> None:
     settings = tomllib.loads((SITE / "zensical.toml").read_text(encoding="utf-8"))
     named = sorted(_pages_of(settings["project"]["nav"]))
     assert named == sorted(p.relative_to(REPOSITORY).as_posix() for p in _loaded(SITE / "build.py").pages())
+
+
+def test_what_is_made_for_the_site_has_its_place_on_a_page() -> None:
+    build = _loaded(SITE / "build.py")
+    asked = [x for page in build.pages() for x in build._MADE.findall(page.read_text(encoding="utf-8"))]
+    assert sorted(asked) == sorted(build.MADE)
+    made = {name: make() for name, make in build.MADE.items()}
+    rows = [
+        f"| `{m.name}` | {m.kind} | {m.unit or '–'} | {m.label or '–'} | {m.meaning} |" for m in CATALOGUE
+    ]
+    assert [line for line in made["metrics"].splitlines() if line.startswith("| `")] == rows
+    assert "| `shard/engine/lease.py` | Leases: " in made["modules"]
 
 
 def _in_reference() -> list[str]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import metrics_table
 import modules
 import promises
 
@@ -37,6 +38,7 @@ NOT_INSTALLED = 3
 # Parts of pages that are made from the code, where a page has `<!-- made for the site: NAME -->`.
 _MADE = re.compile(r"<!-- made for the site: (\w+) -->")
 MADE = {
+    "metrics": metrics_table.table,
     "modules": lambda: "## All modules\n\n" + modules.table(modules.modules()),
     "promises": lambda: "## All promises\n\n" + promises.tables(promises.promises()),
 }

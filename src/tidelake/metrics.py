@@ -1,7 +1,7 @@
 """The catalogue of metrics: every counter, gauge and histogram that Tidelake tells a recorder.
 
-Owns names, units and meanings. docs/metrics.md has the same table; tests compare it with this catalogue, and
-the catalogue with the code. Must not know who counts.
+Owns names, units and meanings. The site shows it as a table, and tests compare it with the code. Must not
+know who counts.
 """
 
 from dataclasses import dataclass
