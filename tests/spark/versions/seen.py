@@ -1,9 +1,9 @@
-"""What Tidelake was seen to do with each version of PySpark: runs it, and writes the table of the docs.
+"""What Tidelake was seen to do with each version of PySpark: runs it, and writes `seen.md`.
 
     python -m tests.spark.versions.seen [VERSION ...] [--path PATH ...]   # after setup/sparks.sh
 
 Takes paths of `matrix_driver` (default: all) over a small history, in an environment of `setup/sparks.sh`,
-and the probe of `probes.py`. What is not run stays in `docs/spark-versions.md` as it is.
+and the probe of `probes.py`. What is not run stays in `seen.md` as it is.
 """
 
 import json
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[2] / "docs" / "spark-versions.md"
+PAGE = HERE / "seen.md"
 sys.path[:0] = [str(HERE.parent)]
 
 import test_matrix as matrix  # noqa: E402  # as pytest finds them
