@@ -18,6 +18,7 @@ import click
 from rich.console import Console
 
 from demo.job import Check, DemoJob, own_files, repository
+from demo.revenue import revenue
 from tidelake.cli import output
 from tidelake.errors import UsageError, to_install
 
@@ -66,7 +67,8 @@ def demo(
 
     Every commit is a time, every path a key. The history goes through change files and a Spark stream
     into a lake; what the lake says as of five commits, and of the changes between two, is compared with
-    what git says, before and after all batches are merged into one.
+    what git says, before and after all batches are merged into one. At the end a late correction changes a
+    view.
     """
     if change_files is not None and (repo is not None or limit is not None):
         raise UsageError("--change-files takes the place of --repo and --limit: give one of them")
@@ -163,6 +165,7 @@ def _run(job: DemoJob, session: "SparkSession", console: Console) -> list[Check]
     checks = job.reads(session, "before the merge")
     job.merge(session)
     checks += job.reads(session, "after the merge")
+    checks += revenue(job.root / "lake", console)
     for check in checks:
         for example in check.examples:
             console.print(f"  {check.what} {check.when}: {example}", style="red", markup=False)
