@@ -1,8 +1,8 @@
 """`make bench`: every measurement, as JSON on standard output and in bench-out/bench.json.
 
 Each figure that counts is a ratio of two things measured in turn in one process. With `--only`, what an
-earlier run measured of the other modules is kept. `--docs` writes the tables into docs/benchmarks.md and the
-figures beside it; what it has no numbers for stays as it is.
+earlier run measured of the other modules is kept. `--docs` writes the tables into bench/results.md and the
+figures into docs/benchmarks; what it has no numbers for stays as it is.
 """
 
 import argparse
@@ -40,7 +40,7 @@ MEASURED = (
     "spark_history",
 )
 OUT = Path("bench-out/bench.json")
-SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")
+SUMMARY, FIGURES = Path("bench/results.md"), Path("docs/benchmarks")
 # Of these modules the page shows some rows; the JSON has all.
 SHOWN = {
     "history": r"growth at rest|1,200,000 updates, 90 % let go|sliced to unsliced",
@@ -150,7 +150,8 @@ def write_summary(found: dict[str, object], page: Path = SUMMARY, figures: Path 
             sections[titled(name)] = tables(shown) + "\n\n"
     draw(found, figures)
     drawn = {file: title for file, title in TITLES.items() if (figures / file).exists()}
-    sections["Figures"] = "\n".join(f"![{title}]({figures.name}/{file})\n" for file, title in drawn.items())
+    folder = os.path.relpath(figures, page.parent)
+    sections["Figures"] = "\n".join(f"![{title}]({folder}/{file})\n" for file, title in drawn.items())
     said = [f"{asked}: {value}" for asked, value in machine().items()]
     text = [f"{found['rows']:,} rows; " + "; ".join(said) + ".\n\n"]
     for name in (*map(titled, MEASURED), "Figures"):

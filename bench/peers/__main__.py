@@ -16,7 +16,7 @@ from bench.peers.run import PEERS, Sizes, python_of, run
 from bench.plots import STYLE
 
 OUT = Path("bench-out/peers.json")
-PAGE, FIGURE = Path("docs/peers.md"), Path("docs/benchmarks/peers.svg")
+PAGE, FIGURE = Path("bench/results-peers.md"), Path("docs/benchmarks/peers.svg")
 BEGIN, END = "<!-- begin: make bench-peers ARGS=--docs -->", "<!-- end -->"
 Shown = dict[str, Any]
 
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--appends", type=int, default=sizes.appends, help="appends of ten rows")
     parser.add_argument("--rounds", type=int, default=sizes.rounds, help="how often each read is asked")
     parser.add_argument("--peer", action="append", choices=PEERS, help="only these; default: all")
-    parser.add_argument("--docs", action="store_true", help="write docs/peers.md and its figure")
+    parser.add_argument("--docs", action="store_true", help="write bench/results-peers.md and the figure")
     given = parser.parse_args()
     sizes = Sizes(given.rows, given.upserts, given.appends, given.rounds)
     asked = given.peer or PEERS

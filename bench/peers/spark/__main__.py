@@ -65,7 +65,7 @@ def main() -> None:
     print(page(shown))
     if given.docs:
         draw(found, FIGURE, OURS)
-        write_page(f"![Medians on Spark by work and peer](benchmarks/{FIGURE.name})\n\n{page(shown)}", BEGIN)
+        write_page(page(shown), BEGIN)
 
 
 if __name__ == "__main__":
