@@ -77,8 +77,17 @@ class Messages:
 
 
 @dataclass
-class _Made:
-    """The events of one message, or none."""
+class Message:
+    """What one message says.
+
+    Attributes:
+        changes: the rows that it changes.
+        time: their time.
+        order: the value that orders them among others of their time.
+        mark: a time that is reached without rows; None: it tells none.
+        table: their table; None: it is about none.
+        key: the key columns that it tells.
+    """
 
     changes: list[Change]
     time: int = 0
@@ -172,13 +181,13 @@ class Dialect(ABC):
         tables: list[tuple[str, ...]] = []
         another: Reject | None = None
         skipped = tombstones = 0
-        decoder = self._decoder()
+        decoder = self.decoder()
         for number, line in enumerate(lines.to_pylist()):
             if line is None or line.strip() in (b"", b"null"):
                 tombstones += 1
                 continue
             try:
-                made = self._made(decoder, line)
+                made = self.message(line, decoder)
             except Unfit as unfit:
                 bad.append(Reject(number, cut(str(unfit))))
                 continue
@@ -257,23 +266,28 @@ class Dialect(ABC):
     def _repairs(self) -> Mapping[str, Repair]:
         return self.repairs()
 
-    def _decoder(self) -> msgspec.json.Decoder[Any]:
+    def decoder(self) -> msgspec.json.Decoder[Any]:
+        """What decodes the fields of messages that are read."""
         paths = [path for path in (self.time, self.order) if path is not None]
         others = dict.fromkeys((path.partition(".")[0] for path in paths), Any)
         return _decoder(tuple((others | dict(self.members) | dict(self.extra())).items()))
 
-    def _made(self, decoder: msgspec.json.Decoder[Any], line: bytes) -> _Made:
-        """What a message says."""
+    def message(self, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Message:
+        """What a line says, by `decoder`.
+
+        Raises:
+            Unfit: it cannot be read.
+        """
         message = self._decoded(decoder, line)
         table = self.table_of(message)
         if not self._is_ours(table):
             time = self._number(message, self.time, "time") if self.on_rows(message) else None
-            return _Made([], mark=time - 1 if time else None)
+            return Message([], mark=time - 1 if time else None)
         found = self.changes(message)
         if found is None:
-            return _Made([], key=self.key_of(message))
+            return Message([], key=self.key_of(message))
         time, order = self._place(message)
-        return _Made(list(found), time, order, table=table, key=self.key_of(message))
+        return Message(list(found), time, order, table=table, key=self.key_of(message))
 
     def _is_ours(self, table: tuple[str, ...]) -> bool:
         if self.table is None or not table:
