@@ -3,8 +3,11 @@
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.lake.api.embedded import Scan
+from tidelake.views.plan import FromCollection
+from tidelake.views.reach import Reach
 from tidelake.views.rules import Emission
 from tidelake.views.spans import Database, SpanRun
 
@@ -76,11 +79,64 @@ def read(stage, rows):
     return Scan(batch.schema, lambda: iter([batch]))
 
 
-def span(plan, given, lower, upper, birth, *, pairs_max=None):
+class State:
+    """What a view keeps, in memory; each as a table of updates."""
+
+    def __init__(self, plan):
+        self.plan, self.tables, self.read = plan, {}, set()
+
+    def add(self, kept):
+        for one, table in kept.items():
+            self.tables[one] = pa.concat_tables([*([self.tables[one]] if one in self.tables else []), table])
+
+    def at(self, lower):
+        """Reads it as of just before a time: the rows with these keys and no others."""
+
+        def rows(kept, keys):
+            self.read.add(kept)
+            table = netted(self.tables[kept].filter(pc.less(self.tables[kept]["_time"], lower)))
+            if keys is not None:
+                wanted = set(rows_of(keys))
+                found = [row in wanted for row in rows_of(table.select(keys.column_names))]
+                table = table.filter(pa.array(found, pa.bool_()))
+            return Scan(table.schema, lambda: iter(table.to_batches()))
+
+        return rows
+
+    def contents(self, kept, time):
+        """Its rows at a time."""
+        rows = Counter({row[:-1]: row[-1] for row in rows_of(self.tables[kept])})
+        return at(rows, time)
+
+
+def netted(table):
+    """The contents that updates make."""
+    DATABASE.connection.register("netted", table)
+    names = ", ".join(f'"{name}"' for name in table.column_names[:-2])
+    query = f"SELECT {names}, 0 AS _time, sum(_diff)::BIGINT AS _diff FROM netted GROUP BY {names}"
+    found = DATABASE.connection.sql(f"{query} HAVING sum(_diff) <> 0").to_arrow_table()
+    DATABASE.connection.unregister("netted")
+    return found
+
+
+def reach_of(plan, *, keyed=()):
+    """Where rows are found, if these tables are looked up by their first column."""
+    keys = {}
+    for number, stage in enumerate(plan.stages):
+        if isinstance(stage, FromCollection) and stage.collection in keyed and "k" in stage.names:
+            keys[number] = (stage.columns[stage.names.index("k")].name,)
+    return Reach(plan, keys)
+
+
+def span(plan, given, lower, upper, birth, *, pairs_max=None, state=None, keyed=()):
     """The updates of one refresh; `lower` None: the first one."""
 
-    def contents(stage):
-        return read(stage, [row for row in given[stage.collection] if row[-2] < lower])
+    def contents(stage, keys):
+        rows = [row for row in given[stage.collection] if row[-2] < lower]
+        if keys is not None:
+            wanted = {row[0] for row in rows_of(keys)}
+            rows = [row for row in rows if plain(row[0]) in wanted]
+        return read(stage, rows)
 
     def updates(stage):
         start = birth if lower is None else lower
@@ -89,17 +145,26 @@ def span(plan, given, lower, upper, birth, *, pairs_max=None):
             rows = [(*row[:-2], max(row[-2], birth), row[-1]) for row in rows]
         return read(stage, [row for row in rows if row[-2] >= start])
 
-    emission = Emission(lower is not None, birth if lower is None else None)
-    run = SpanRun("v", plan, emission, contents=contents, updates=updates, pairs_max=pairs_max)
+    run = SpanRun(
+        "v",
+        reach_of(plan, keyed=keyed),
+        Emission(lower is not None, birth if lower is None else None),
+        contents=contents,
+        updates=updates,
+        state=None if state is None else state.at(lower),
+        pairs_max=pairs_max,
+    )
     table = run.carried_out(DATABASE)
+    if state is not None:
+        state.add(run.kept)
     return Counter({row[:-1]: row[-1] for row in rows_of(table)})
 
 
-def refreshes(plan, given, cuts, birth):
-    """The updates of refreshes up to each of these times."""
-    found, lower = Counter(), None
+def refreshes(plan, given, cuts, birth, *, keyed=(), state=None):
+    """The updates of refreshes up to each of these times, with what the view keeps."""
+    found, lower, state = Counter(), None, state or State(plan)
     for upper in cuts:
-        found.update(span(plan, given, lower, upper, birth))
+        found.update(span(plan, given, lower, upper, birth, state=state, keyed=keyed))
         lower = upper
     return found
 

@@ -21,7 +21,7 @@ from span_histories import (
 from tidelake.errors import RefreshFailed
 from tidelake.views.plan import Join
 from tidelake.views.query.compile import compiled
-from tidelake.views.rules import reads_before
+from tidelake.views.reach import needs
 from tidelake.views.spans import SpanTooLarge
 from tiers import rounds
 
@@ -90,7 +90,8 @@ def test_contents_are_those_of_the_query_at_every_time(sql, rng):
     plan = compiled(sql, schema_of)
     for _ in rounds(fast=1, full=8, soak=100):
         tables, birth = given(rng), rng.choice((0, 0, 2))
-        several = refreshes(plan, tables, cuts(rng, birth), birth)
+        keyed = rng.choice(((), ("a",), ("b", "c")))
+        several = refreshes(plan, tables, cuts(rng, birth), birth, keyed=keyed)
         assert several == span(plan, tables, None, TIMES, birth), "the updates depend on the cuts"
         for time in range(birth, TIMES):
             assert at(several, time) == answer(sql, tables, time), (time, tables)
@@ -200,5 +201,5 @@ def test_a_span_in_which_a_group_is_computed_too_often_is_to_be_cut():
 def test_a_join_reads_before_the_span_only_what_meets_a_change():
     plan = compiled("SELECT a.k FROM a JOIN b ON a.k = b.k", schema_of)
     (stage,) = (one for one in plan.stages if isinstance(one, Join))
-    assert reads_before(stage, frozenset({stage.inputs[0]})) == {stage.inputs[1]}
-    assert reads_before(stage, frozenset(stage.inputs)) == {*stage.inputs}
+    assert [(need.place, need.given) for need in needs(stage, 0)] == [(1, 0)]
+    assert [(need.place, need.given) for need in needs(stage, 1)] == [(0, 1)]

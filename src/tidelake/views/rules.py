@@ -4,18 +4,21 @@ Owns the four rules (map, join, count, redo) and the tables that they read and m
 come from, nor who runs the texts.
 
 The tables of a stage: `d3` has its updates of the span, with their times and multiplicities; `a3` its
-contents just before the span, at the time `BEFORE`, which is before all times of the span; `f3` is both.
-Updates are netted: no row is there twice, or with multiplicity 0; of contents only the sums matter. Keys of
-groups are equal if they are NOT DISTINCT; joins compare as their conditions say.
+contents just before the span, at the time `BEFORE`, which is before all times of the span. A count has also
+`ds3`, the updates of its sums by key, and `b3`, at least those sums just before the span that change. What a stage reads of an
+input just before the span are rows of it: at least those that meet a change (`before`), and with the updates
+of the span (`whole`). Updates are netted: no row is there twice, or with multiplicity 0; of contents only the
+sums matter. Keys of groups are equal if they are NOT DISTINCT; joins compare as their conditions say.
 
 The contents of a stage just before the span follow by the same rules: they are what the stage emits, at
 `BEFORE`, if the contents of its inputs come at that time (`contents`). So there is one text for each rule.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidelake.views.plan import (
+    Columns,
     Constant,
     Count,
     FromCollection,
@@ -33,6 +36,7 @@ from tidelake.views.plan import (
 BEFORE = -1
 """The time of the contents just before a span."""
 _UNBORN = -2
+SUM = "HUGEINT"
 REPEATS_MAX = 1_000_000
 """How often a row may be there where each time counts for itself, as for a median."""
 TOO_OFTEN = f"a row is there more than {REPEATS_MAX:,} times where an aggregate or window counts each time"
@@ -53,6 +57,9 @@ class Emission:
     birth: int | None = None
     changes: str = "d"
     changed: frozenset[int] | None = None
+
+
+_CONTENTS = Emission(base=False, birth=BEFORE, changes="a")
 
 
 class Rules:
@@ -77,21 +84,40 @@ class Rules:
     def updates(self, number: int, span: Emission) -> str:
         """The query for `d{number}`, over the tables of the inputs of the stage.
 
-        The query reads the tables `d` of all inputs. With `span.base` it also reads `a` and `f` of the
-        inputs that `reads_before` names.
+        The query reads the tables `d` of all inputs, that of a count its own `ds`. With `span.base` it
+        also reads what a stage reads of its inputs just before the span.
         """
         return self._shown(number, span, net=True)
 
-    def contents(self, number: int) -> str:
-        """The query for `a{number}`, over tables `a` of its inputs."""
-        return self._shown(number, Emission(base=False, birth=BEFORE, changes="a"), net=False)
+    def contents(self, number: int, tables: str = "a") -> str:
+        """The query for `a{number}`, over tables `a` of its inputs; that of a count over its `as`.
+
+        `tables` are other names for `a`: then all of it may be about some rows.
+        """
+        return self._shown(number, replace(_CONTENTS, changes=tables), net=False)
+
+    def sums(self, number: int, span: Emission) -> str:
+        """The query for `ds{number}` of a count, over `d` of its input; with `span.base` also its table `b`."""
+        return self._summed(number, span)
+
+    def sums_before(self, number: int) -> str:
+        """The query for `as{number}` of a count, over `a` of its input."""
+        return self._summed(number, _CONTENTS)
+
+    def sum_columns(self, number: int) -> Columns:
+        """The columns of the tables of the sums of a count, without times and multiplicities."""
+        stage = self.plan.stages[number]
+        assert isinstance(stage, Count)
+        types = {column.name: column for column in self.plan.stages[stage.input].columns}
+        keys = tuple(types[key] for key in stage.keys)
+        return (*keys, *(PlanColumn(one.name, SUM) for one in stage.sums))
 
     def pairs(self, number: int, span: Emission) -> str:
         """A query for the number of rows that a redo looks at: of each group, once for each of its times."""
         stage = self.plan.stages[number]
         keys = [quoted(name) for name in stage.keys] if isinstance(stage, Redo) else []
         (of,) = inputs(stage)
-        rows, by = f"{'f' if span.base else 'd'}{of}", f" GROUP BY {_list(keys)}" if keys else ""
+        rows, by = whole(number, 0, 0) if span.base else f"d{of}", f" GROUP BY {_list(keys)}" if keys else ""
         points = f"SELECT {_list(keys, [f'count(DISTINCT {self._t}) AS {self._p}'])} FROM d{of}{by}"
         many = f"SELECT {_list(keys, [f'count(*) AS {self._q}'])} FROM {rows}{by}"
         return (
@@ -110,11 +136,11 @@ class Rules:
             case Union() as stage:
                 return " UNION ALL ".join(f"SELECT * FROM {span.changes}{n}" for n in stage.inputs)
             case Join() as stage:
-                return self._join(stage, span)
+                return self._join(number, stage, span)
             case Count() as stage:
-                return self._counted(stage, span)
+                return self._counted(f"{span.changes}s{number}", stage)
             case Redo() as stage:
-                return self._redone(stage, span)
+                return self._redone(number, stage, span)
 
     def _shown(self, number: int, span: Emission, *, net: bool) -> str:
         """What a stage emits, or the sums of equal rows. -0.0 is 0.0, as if the row were stored."""
@@ -142,7 +168,7 @@ class Rules:
             source = f"(SELECT * FROM {source} AS i0 WHERE {stage.where})"
         return f"SELECT {select}, i0.{self._t}, {stage.sign} * i0.{self._m} FROM {source} AS i0"
 
-    def _join(self, stage: Join, span: Emission) -> str:
+    def _join(self, number: int, stage: Join, span: Emission) -> str:
         """By the first input that changes: those before it as they were, those behind as they come."""
         select, many = ", ".join(stage.select), range(len(stage.inputs))
         time = f"greatest({', '.join(f'i{n}.{self._t}' for n in many)})"
@@ -151,18 +177,21 @@ class Rules:
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         terms = []
         for first in firsts(stage, span.changed) if span.base else (0,):
-            behind = "f" if span.base else span.changes
-            tables = [f"a{n}" for n in stage.inputs[:first]] + [f"{span.changes}{stage.inputs[first]}"]
-            tables += [f"{behind}{n}" for n in stage.inputs[first + 1 :]]
+            tables = [f"{span.changes}{one}" for one in stage.inputs]
+            if span.base:
+                tables[:first] = [before(number, first, place) for place in range(first)]
+                tables[first + 1 :] = [whole(number, first, place) for place in many if place > first]
             source = ", ".join(f"{table} AS i{n}" for n, table in enumerate(tables))
             terms.append(f"SELECT {select}, {time}, {product} FROM {source}{where}")
         return " UNION ALL ".join(terms)
 
-    def _counted(self, stage: Count, span: Emission) -> str:
-        """By key the running sums after each time at which they change, and just before it."""
-        t, sign, times = self._t, self._q, self._p
+    def _summed(self, number: int, span: Emission) -> str:
+        """By key the running sums after each time at which they change, less those just before it."""
+        stage = self.plan.stages[number]
+        assert isinstance(stage, Count)
+        t, m = self._t, self._m
         keys, sums = [quoted(name) for name in stage.keys], [quoted(one.name) for one in stage.sums]
-        added = [f"sum(i0.{self._m} * ({one.value})) AS {quoted(one.name)}" for one in stage.sums]
+        added = [f"sum(i0.{m} * ({one.value})) AS {quoted(one.name)}" for one in stage.sums]
         of_keys = [f"i0.{key}" for key in keys]
         changed = (
             f"SELECT {_list(of_keys, [f'i0.{t}'], added)} FROM {span.changes}{stage.input} AS i0 "
@@ -172,41 +201,46 @@ class Rules:
             born = _list([f"{span.birth}::BIGINT AS {t}"], [f"0::HUGEINT AS {one}" for one in sums])
             again = _list([t], [f"sum({one}) AS {one}" for one in sums])
             changed = f"SELECT {again} FROM ({changed} UNION ALL SELECT {born}) GROUP BY {t}"
-        before, source, base = "", "changed AS c", ""
+        source, base = "changed AS c", ""
         if span.base:
-            group = f" GROUP BY {_list(of_keys)}" if keys else ""
-            rows = _affected(f"a{stage.input}", keys)
-            before = f", before AS (SELECT {_list(of_keys, added, ['1'])} FROM {rows} AS i0{group})"
-            source += f" LEFT JOIN before AS b ON {_same('c', 'b', keys)}"
+            source += f" LEFT JOIN b{number} AS b ON {_same('c', 'b', keys)}"
             base = " + coalesce(b.{0}, 0)"
         by = _list(f"c.{one}" for one in keys) or "NULL"
         window = f"(PARTITION BY {by} ORDER BY c.{t} ROWS UNBOUNDED PRECEDING)"
         total = [f"sum(c.{one}) OVER {window}{base.format(one)} AS {one}" for one in sums]
         running = f"SELECT {_list([f'c.{k}' for k in keys], [f'c.{t}'], total)} FROM {source}"
-        at = _list([f"r.{one}" for one in keys], [f"r.{t}"])
+        of_group = [f"r.{one}" for one in keys]
+        at = [f"r.{t}"]
         both = (
-            f"SELECT {_list([at], [f'r.{one}' for one in sums])}, 1 AS {sign} FROM running AS r UNION ALL "
-            f"SELECT {_list([at], [f'r.{one} - c.{one} AS {one}' for one in sums])}, -1 AS {sign} "
-            f"FROM running AS r JOIN changed AS c ON {_same('r', 'c', [*keys, t])}"
+            f"SELECT {_list(of_group, [f'r.{one}' for one in sums], at)}, 1 AS {m} FROM running AS r "
+            f"UNION ALL SELECT {_list(of_group, [f'r.{one} - c.{one} AS {one}' for one in sums], at)}, "
+            f"-1 AS {m} FROM running AS r JOIN changed AS c ON {_same('r', 'c', [*keys, t])}"
         )
         # Without keys there is a group from the birth of the view on, whatever its sums are.
         there = " OR ".join(f"{one} <> 0" for one in sums)
         if not keys:
-            there = "true" if span.birth is None else f"{sign} > 0 OR {t} <> {span.birth}"
-        kept = f"(SELECT * FROM ({both}) WHERE {there})"
-        counted = f"SELECT g.*, ({stage.times})::HUGEINT AS {times} FROM {kept} AS g"
+            there = "true" if span.birth is None else f"{m} > 0 OR {t} <> {span.birth}"
         return (
-            f"WITH changed AS MATERIALIZED ({changed}){before}, running AS MATERIALIZED ({running}) "
-            f"SELECT {', '.join(stage.select)}, g.{t}, g.{sign} * g.{times} "
+            f"WITH changed AS MATERIALIZED ({changed}), running AS MATERIALIZED ({running}) "
+            f"SELECT * EXCLUDE ({m}), sum({m})::HUGEINT AS {m} FROM ({both}) WHERE {there} "
+            f"GROUP BY ALL HAVING sum({m}) <> 0"
+        )
+
+    def _counted(self, table: str, stage: Count) -> str:
+        """The rows that the sums of each group stand for."""
+        times = self._p
+        counted = f"SELECT g.*, ({stage.times})::HUGEINT AS {times} FROM {table} AS g"
+        return (
+            f"SELECT {', '.join(stage.select)}, g.{self._t}, g.{self._m} * g.{times} "
             f"FROM (SELECT * FROM ({counted}) WHERE {times} > 0) AS g"
         )
 
-    def _redone(self, stage: Redo, span: Emission) -> str:
+    def _redone(self, number: int, stage: Redo, span: Emission) -> str:
         """By key the result at each time at which a row of it changes, less that at the time before."""
         keys, point = [quoted(name) for name in stage.keys], self._p
         columns = [quoted(one.name) for one in self.plan.stages[stage.input].columns]
         changed = f"{span.changes}{stage.input}"
-        source = f"f{stage.input}" if span.base else changed
+        source = whole(number, 0, 0) if span.base else changed
         points = f"SELECT DISTINCT {_list(keys, [f'{self._t} AS {point}'])} FROM {changed}"
         if not keys and span.birth is not None:
             points += f" UNION SELECT {span.birth}::BIGINT AS {point}"
@@ -278,30 +312,20 @@ def firsts(stage: Join, changed: frozenset[int] | None) -> list[int]:
     return [place for place, one in enumerate(stage.inputs) if changed is None or one in changed]
 
 
-def reads_before(stage: Stage, changed: frozenset[int]) -> frozenset[int]:
-    """The inputs of a stage whose contents just before the span it reads, if these stages have updates."""
-    match stage:
-        case FromCollection() | Constant() | Map() | Union():
-            return frozenset()
-        case Count() | Redo():
-            return frozenset({stage.input})
-        case Join():
-            places = range(len(stage.inputs))
-            found = ((first, place) for first in firsts(stage, changed) for place in places)
-            return frozenset(stage.inputs[place] for first, place in found if place != first)
+def before(reader: int, first: int, place: int) -> str:
+    """The table of what a stage reads of an input just before the span; `first` is the place that changes."""
+    return f"a{reader}_{first}_{place}"
+
+
+def whole(reader: int, first: int, place: int) -> str:
+    """The same, with the updates of the span."""
+    return f"f{reader}_{first}_{place}"
 
 
 def canonical(column: PlanColumn) -> str:
     """A column as it would be read back if it were stored."""
     name = quoted(column.name)
     return f"{name} + 0 AS {name}" if column.type in ("FLOAT", "DOUBLE") else name
-
-
-def _affected(table: str, keys: Sequence[str]) -> str:
-    """The rows of a table whose keys change."""
-    if not keys:
-        return table
-    return f"(SELECT o.* FROM {table} AS o SEMI JOIN changed AS c ON {_same('o', 'c', keys)})"
 
 
 def _same(left: str, right: str, names: Iterable[str]) -> str:

@@ -23,22 +23,28 @@ from tidelake.lake.api.embedded import DUCKDB_CONFIG, DUCKDB_SETTINGS, Scan
 from tidelake.model.schema import DIFF
 from tidelake.views.plan import (
     Columns,
+    Count,
     FromCollection,
+    Join,
     PlanColumn,
     Redo,
-    Stage,
     ViewPlan,
     inputs,
     quoted,
 )
-from tidelake.views.rules import BEFORE, Emission, Rules, reads_before
+from tidelake.views.reach import Computed, Kept, Looked, Need, Reach, Summed, distinct, needs, sums_of
+from tidelake.views.rules import BEFORE, Emission, Rules, before, firsts, whole
 
 _SETTINGS = (*DUCKDB_SETTINGS, "SET default_null_order = 'nulls_last'", "SET preserve_insertion_order = true")
 _ANSWER = "tidelake_answer"
 _STORED, _HAVE, _WANT = "tidelake_stored", "tidelake_have", "tidelake_want"
 _TIME = "_time"
-Reads = Callable[[FromCollection], Scan]
-"""Reads rows of a collection: the columns of the stage, in its order, then times and multiplicities."""
+Updates = Callable[[FromCollection], Scan]
+"""Reads updates of a collection: the columns of the stage, in its order, then times and multiplicities."""
+Contents = Callable[[FromCollection, pa.Table | None], Scan]
+"""Reads contents of a collection likewise: at least the rows with these values in its key; None: all."""
+State = Callable[[Kept, pa.Table | None], Scan]
+"""Reads what a view keeps, likewise; columns as `kept_columns` gives them."""
 
 
 class Database:
@@ -108,6 +114,12 @@ def answer_schema(database: Database, columns: Columns) -> pa.Schema:
     return found
 
 
+def kept_columns(plan: ViewPlan, kept: Kept) -> Columns:
+    """The columns of what a view keeps. They are called by their number, since a collection has its own."""
+    columns = Rules(plan).sum_columns(kept.stage) if kept.sums else plan.stages[kept.stage].columns
+    return tuple(replace(column, name=f"s{number}") for number, column in enumerate(columns))
+
+
 class SpanTooLarge(Exception):
     """A span has so many times that groups would be computed again too often."""
 
@@ -117,35 +129,39 @@ class SpanRun:
 
     Args:
         view: the name of the view, for messages.
-        plan: of the view.
+        reach: the plan of the view, and where rows of its stages are found.
         emission: what the updates depend on.
         contents: reads the contents of a collection just before the span.
         updates: reads the updates of a collection in the span.
+        state: reads what the view keeps, as of just before the span; None: it keeps nothing, and computes it.
         pairs_max: a group that is computed again, once for each of its times, has at most so many rows;
             None: any number.
 
     Attributes:
         read: rows that were read, by stage.
         emitted: updates of each stage.
+        kept: the updates of what the view keeps, as `kept_columns`, `_time` and `_diff`.
     """
 
     def __init__(
         self,
         view: str,
-        plan: ViewPlan,
+        reach: Reach,
         emission: Emission,
         *,
-        contents: Reads,
-        updates: Reads,
+        contents: Contents,
+        updates: Updates,
+        state: State | None = None,
         pairs_max: int | None = None,
     ) -> None:
-        self._view, self._plan, self._emission = view, plan, emission
-        self._contents, self._updates = contents, updates
+        self._view, self._plan, self._reach, self._emission = view, reach.plan, reach, emission
+        self._contents, self._updates, self._state = contents, updates, state
         self._pairs_max = pairs_max
-        self._rules = Rules(plan)
-        self._held: set[int] = set()
+        self._rules = Rules(self._plan)
+        self._known: set[int] = set()
         self.read: dict[int, int] = {}
         self.emitted: dict[int, int] = {}
+        self.kept: dict[Kept, pa.Table] = {}
 
     def carried_out(self, database: Database) -> pa.Table:
         """The updates of the view: its columns, `_time` and `_diff`, each row of a time once.
@@ -157,23 +173,42 @@ class SpanRun:
         try:
             for number in range(len(self._plan.stages)):
                 self._change(database, number)
+            if self._state is not None:
+                self.kept = {one: self._rows_kept(database, one, "d") for one in self._reach.kept()}
             return self._answer(database)
+        finally:
+            database.clear()
+
+    def computed(self, database: Database, wanted: Sequence[Kept]) -> dict[Kept, pa.Table]:
+        """What the view keeps, as of just before the span, from all of the contents of the inputs.
+
+        Raises:
+            RefreshFailed: as `carried_out`.
+        """
+        try:
+            for one in wanted:
+                self._know(database, one.stage)
+            return {one: self._rows_kept(database, one, "a") for one in wanted}
         finally:
             database.clear()
 
     def _change(self, database: Database, number: int) -> None:
         stage, rules = self._plan.stages[number], self._rules
         if isinstance(stage, FromCollection):
-            self._take(database, f"d{number}", number, self._updates(stage))
+            self._take(database, f"d{number}", number, self._updates(stage), net=True)
         elif self._emission.birth is None and not any(self.emitted[one] for one in inputs(stage)):
-            _make(database, f"d{number}", self._columns(stage))
+            _make(database, f"d{number}", self._timed(stage.columns))
+            if isinstance(stage, Count):
+                _make(database, f"ds{number}", self._timed(rules.sum_columns(number)))
         else:
             changed = frozenset(one for one in inputs(stage) if self.emitted[one])
             emission = replace(self._emission, changed=changed)
-            for one in sorted(reads_before(stage, changed)) if emission.base else ():
-                self._hold(database, one)
+            if emission.base:
+                self._look(database, number, changed)
             if isinstance(stage, Redo):
                 self._check_size(database, number, emission)
+            if isinstance(stage, Count):
+                self._make_of(database, f"ds{number}", number, rules.sums(number, emission), sums=True)
             self._make_of(database, f"d{number}", number, rules.updates(number, emission))
         self.emitted[number] = database.rows(f"d{number}")
 
@@ -183,39 +218,121 @@ class SpanRun:
         if self._pairs_max is not None and pairs > self._pairs_max and times > 1:
             raise SpanTooLarge
 
-    def _hold(self, database: Database, number: int) -> None:
-        """Make the tables of the contents of a stage just before the span, and of all its rows."""
-        self._know(database, number)
-        both = f"CREATE VIEW IF NOT EXISTS f{number} AS FROM a{number} UNION ALL FROM d{number}"
-        database.connection.execute(both)
+    def _look(self, database: Database, number: int, changed: frozenset[int]) -> None:
+        """Make the tables of what a stage reads of its inputs just before the span."""
+        match self._plan.stages[number]:
+            case Count() as stage:
+                need = Need(0, stage.keys, 0, stage.keys, (True,) * len(stage.keys))
+                self._sums(database, f"b{number}", number, self._values(database, need, f"d{stage.input}"))
+            case Redo() as stage:
+                self._meet(database, number, stage, 0)
+            case Join() as stage:
+                for first in firsts(stage, changed):
+                    self._meet(database, number, stage, first)
+            case _:
+                pass
+
+    def _meet(self, database: Database, number: int, stage: Join | Redo, first: int) -> None:
+        """Make the tables of what meets the updates of the input at a place."""
+        read = inputs(stage)
+        known = {first: f"d{read[first]}"}
+        for need in needs(stage, first):
+            table, both = before(number, first, need.place), whole(number, first, need.place)
+            self._rows(
+                database, table, read[need.place], need.by, self._values(database, need, known[need.given])
+            )
+            run = f"CREATE VIEW {both} AS FROM {table} UNION ALL FROM d{read[need.place]}"
+            database.connection.execute(run)
+            known[need.place] = table if need.place < first else both
+
+    def _values(self, database: Database, need: Need, table: str) -> pa.Table | None:
+        """The values to look for; None: all rows are wanted."""
+        if not need.by:
+            return None
+        return database.connection.sql(distinct(need, table)).to_arrow_table()
+
+    def _rows(
+        self, database: Database, table: str, number: int, by: tuple[str, ...], keys: pa.Table | None
+    ) -> None:
+        """Make a table of the rows of a stage just before the span: at least those with keys."""
+        stage, way = self._plan.stages[number], self._reach.way(number, by)
+        if keys is not None and not keys.num_rows:
+            _make(database, table, self._timed(stage.columns))
+            return
+        match way:
+            case Looked(key):
+                assert isinstance(stage, FromCollection)
+                found = None if keys is None or not key else keys.select(list(key))
+                self._take(database, table, number, self._contents(stage, found))
+            case Computed(ways):
+                for one, columns in ways:
+                    inner = None if keys is None else _renamed(keys.select(list(by)), columns)
+                    self._rows(database, f"{table}_{one}", one, columns, inner)
+                self._make_of(database, table, number, self._rules.contents(number, f"{table}_"))
+            case Summed(columns):
+                inner = None if keys is None or not columns else _renamed(keys.select(list(by)), columns)
+                self._sums(database, f"{table}_s{number}", number, inner)
+                self._make_of(database, table, number, self._rules.contents(number, f"{table}_"))
+            case Kept():
+                if self._state is None:
+                    self._know(database, number)
+                    database.connection.execute(f"CREATE VIEW {table} AS FROM a{number}")
+                else:
+                    self._take(database, table, number, self._state(way, _numbered(keys, stage.columns)))
+
+    def _sums(self, database: Database, table: str, number: int, keys: pa.Table | None) -> None:
+        """Make a table of the sums of groups just before the span: at least those of keys."""
+        stage, columns = self._plan.stages[number], self._rules.sum_columns(number)
+        assert isinstance(stage, Count)
+        if keys is not None and not keys.num_rows:
+            _make(database, table, self._timed(columns))
+        elif self._state is None:
+            self._know(database, number)
+            database.connection.execute(f"CREATE VIEW {table} AS FROM as{number}")
+        else:
+            scan = self._state(sums_of(number, stage), _numbered(keys, columns))
+            self._take(database, table, number, scan, sums=True)
 
     def _know(self, database: Database, number: int) -> None:
-        if number in self._held:
+        """Make the table of all contents of a stage just before the span."""
+        if number in self._known:
             return
-        self._held.add(number)
+        self._known.add(number)
         stage = self._plan.stages[number]
         if isinstance(stage, FromCollection):
-            self._take(database, f"a{number}", number, self._contents(stage))
+            self._take(database, f"a{number}", number, self._contents(stage, None))
             return
         for one in dict.fromkeys(inputs(stage)):
             self._know(database, one)
+        if isinstance(stage, Count):
+            self._make_of(database, f"as{number}", number, self._rules.sums_before(number), sums=True)
         self._make_of(database, f"a{number}", number, self._rules.contents(number))
 
-    def _take(self, database: Database, table: str, number: int, scan: Scan) -> None:
-        """Read rows of a collection into a table: updates, or contents, which are at `BEFORE`."""
+    def _take(
+        self,
+        database: Database,
+        table: str,
+        number: int,
+        scan: Scan,
+        *,
+        net: bool = False,
+        sums: bool = False,
+    ) -> None:
+        """Read rows into a table: updates, which are netted, or contents, which are at `BEFORE`."""
         source = f"tidelake_source_{table}"
-        names = [quoted(column.name) for column in self._plan.stages[number].columns]
+        columns = self._rules.sum_columns(number) if sums else self._plan.stages[number].columns
+        names = [quoted(column.name) for column in columns]
         time, count = quoted(self._rules.time), quoted(self._rules.count)
         given = [quoted(name) for name in scan.schema.names[: len(names)]]
         same = ", ".join(f"{old} AS {new}" for old, new in zip(given, names, strict=True))
-        at = f"{BEFORE}::BIGINT" if table.startswith("a") else _TIME
+        at = _TIME if net else f"{BEFORE}::BIGINT"
         query = f"SELECT {same}, {at} AS {time}, {DIFF}::HUGEINT AS {count} FROM {source}"
-        if table.startswith("d"):
-            sums = f"SELECT {', '.join(names)}, {time}, sum({count}) AS {count}"
-            query = f"{sums} FROM ({query}) GROUP BY ALL HAVING sum({count}) <> 0"
+        if net:
+            added = f"SELECT {', '.join(names)}, {time}, sum({count}) AS {count}"
+            query = f"{added} FROM ({query}) GROUP BY ALL HAVING sum({count}) <> 0"
         database.connection.register(source, scan)
         try:
-            self._make_of(database, table, number, query)
+            self._make_of(database, table, number, query, sums=sums)
         except RefreshFailed:
             if isinstance(scan.failure, TidelakeError):
                 raise scan.failure from None
@@ -224,20 +341,38 @@ class SpanRun:
             database.connection.unregister(source)
         self.read[number] = self.read.get(number, 0) + database.rows(table)
 
-    def _columns(self, stage: Stage) -> tuple[PlanColumn, ...]:
+    def _timed(self, columns: Columns) -> Columns:
         return (
-            *stage.columns,
+            *columns,
             PlanColumn(self._rules.time, "BIGINT"),
             PlanColumn(self._rules.count, "HUGEINT"),
         )
 
-    def _make_of(self, database: Database, table: str, number: int, query: str) -> None:
-        _make(database, table, self._columns(self._plan.stages[number]))
+    def _make_of(
+        self, database: Database, table: str, number: int, query: str, *, sums: bool = False
+    ) -> None:
+        columns = self._rules.sum_columns(number) if sums else self._plan.stages[number].columns
+        _make(database, table, self._timed(columns))
         try:
             database.connection.execute(f"INSERT INTO {table} {query}")
         except (database.error, pa.ArrowException, OSError, RuntimeError) as error:
             kind = type(self._plan.stages[number]).__name__.lower()
             raise RefreshFailed(self._view, f"{number} ({kind})", _reason(error)) from error
+
+    def _rows_kept(self, database: Database, kept: Kept, letter: str) -> pa.Table:
+        """What is kept, or its updates, as a collection takes them. A sum that is too large is refused."""
+        columns = self._rules.sum_columns(kept.stage) if kept.sums else self._plan.stages[kept.stage].columns
+        shown = ", ".join(
+            f"CAST({quoted(column.name)} AS {stored(column.type)}) AS s{number}"
+            for number, column in enumerate(columns)
+        )
+        table = f"{letter}{'s' if kept.sums else ''}{kept.stage}"
+        timed = f"{quoted(self._rules.time)} AS {_TIME}, {quoted(self._rules.count)}::BIGINT AS {DIFF}"
+        query = f"SELECT {shown}, {timed} FROM {table}"
+        try:
+            return database.connection.sql(query).to_arrow_table()
+        except (database.error, pa.ArrowException) as error:
+            raise RefreshFailed(self._view, str(kept), _reason(error)) from error
 
     def _answer(self, database: Database) -> pa.Table:
         last, rules = len(self._plan.stages) - 1, self._rules
@@ -276,6 +411,25 @@ def differing(text: str, tables: Mapping[str, Scan], stored: Scan) -> tuple[int,
         except (database.error, pa.ArrowException, RuntimeError) as error:
             failures = [one.failure for one in scans.values() if isinstance(one.failure, TidelakeError)]
             raise (failures[0] if failures else UsageError(f"DuckDB: {_reason(error)}")) from error
+
+
+def stored(type_: str) -> str:
+    """The type in which a collection keeps a column."""
+    return type_.replace("HUGEINT", "DECIMAL(38,0)")
+
+
+def _renamed(keys: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Keys under other names; if two columns get one name, the first stays."""
+    columns = dict(zip(reversed(names), reversed(keys.columns), strict=True))
+    return pa.table({name: columns[name] for name in dict.fromkeys(names)})
+
+
+def _numbered(keys: pa.Table | None, columns: Columns) -> pa.Table | None:
+    """Keys under the names of `kept_columns`."""
+    if keys is None:
+        return None
+    number = {column.name: n for n, column in enumerate(columns)}
+    return keys.rename_columns([f"s{number[name]}" for name in keys.column_names])
 
 
 def _make(database: Database, table: str, columns: Sequence[PlanColumn]) -> None:

@@ -1,0 +1,217 @@
+"""What a stage reads of its inputs just before a span: by which columns, and where those rows are found.
+
+Owns what a view keeps beside itself: sums of groups, and rows by columns by which no input can be looked up.
+Must not know who stores it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidelake.views.plan import (
+    Constant,
+    Count,
+    FromCollection,
+    Join,
+    Map,
+    Redo,
+    Stage,
+    Union,
+    ViewPlan,
+    quoted,
+)
+
+_REFERENCE = re.compile(r'(?:i0|g)\."((?:[^"]|"")*)"')
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something of a stage that a view keeps, to be looked up.
+
+    Attributes:
+        stage: its number.
+        by: names of columns, ascending; none: it is always read whole.
+        sums: the sums of a count by its keys; else the rows of the stage.
+    """
+
+    stage: int
+    by: tuple[str, ...]
+    sums: bool = False
+
+    def __str__(self) -> str:
+        """For people, and as a part of a name."""
+        return f"{'sums' if self.sums else 'rows'} of stage {self.stage} by ({', '.join(self.by)})"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a stage reads of an input just before a span.
+
+    Attributes:
+        place: of the input.
+        by: columns of the input; none: all rows are read.
+        given: the place of the input whose rows have the values to look for.
+        values: the columns of that one, for each of `by`.
+        nulls: for each, whether NULL is looked for.
+    """
+
+    place: int
+    by: tuple[str, ...]
+    given: int
+    values: tuple[str, ...]
+    nulls: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The rows are in a collection, which is looked up by these columns; none: it is read whole."""
+
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The rows follow from those of the inputs: by number, which of their columns are those asked for."""
+
+    inputs: tuple[tuple[int, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Summed:
+    """The rows follow from the sums of groups: which keys are the columns asked for."""
+
+    by: tuple[str, ...]
+
+
+Way: TypeAlias = Looked | Computed | Summed | Kept
+
+
+def needs(stage: Stage, first: int) -> tuple[Need, ...]:
+    """What a stage reads if the input at the place `first` changes, each behind the one that gives values."""
+    match stage:
+        case Redo(keys=keys):
+            return (Need(0, keys, 0, keys, (True,) * len(keys)),)
+        case Join(inputs=inputs):
+            found, known = list[Need](), [first]
+            while len(known) < len(inputs):
+                left = [place for place in range(len(inputs)) if place not in known]
+                best = max(
+                    (_linked(stage, place, given) for place in left for given in known),
+                    key=lambda one: len(one.by),
+                )
+                found.append(best)
+                known.append(best.place)
+            return tuple(found)
+        case _:
+            return ()
+
+
+def _linked(stage: Join, place: int, given: int) -> Need:
+    """What of one input meets rows of another one."""
+    pairs = {}
+    for one in stage.equals:
+        if (one.left, one.right) == (given, place):
+            pairs.setdefault(one.right_column, (one.left_column, one.nulls))
+        elif (one.left, one.right) == (place, given):
+            pairs.setdefault(one.left_column, (one.right_column, one.nulls))
+    values, nulls = [value for value, _ in pairs.values()], [null for _, null in pairs.values()]
+    return Need(place, tuple(pairs), given, tuple(values), tuple(nulls))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where rows of the stages of a plan are found.
+
+    Attributes:
+        plan: the stages.
+        keys: the key of the collection, by the number of its stage, as columns of the stage. A stage without
+            one of the key columns is not in it.
+    """
+
+    plan: ViewPlan
+    keys: Mapping[int, tuple[str, ...]]
+
+    def way(self, number: int, by: tuple[str, ...]) -> Way:
+        """Where the rows of a stage with some values in columns are found. There may be more than these."""
+        kept = Kept(number, tuple(sorted(by)))
+        match self.plan.stages[number]:
+            case Constant():
+                return Computed(())
+            case FromCollection():
+                if not by:
+                    return Looked(())
+                key = self.keys.get(number, ())
+                return Looked(key) if key and {*key} <= {*by} else kept
+            case Map() as stage:
+                return self._through(((stage.input, _inner(stage, by)),)) or kept
+            case Union() as stage:
+                names = [column.name for column in stage.columns]
+                at = [names.index(one) for one in by]
+                return (
+                    self._through(
+                        tuple(
+                            (one, tuple(self.plan.stages[one].columns[i].name for i in at))
+                            for one in dict.fromkeys(stage.inputs)
+                        )
+                    )
+                    or kept
+                )
+            case Count() as stage:
+                inner = _inner(stage, by)
+                if not by or not stage.keys:
+                    return Summed(())
+                return Summed(inner) if inner is not None and {*stage.keys} <= {*inner} else kept
+            case Join() | Redo():
+                return kept
+
+    def kept(self) -> tuple[Kept, ...]:
+        """All that a view keeps for its plan."""
+        return tuple(dict.fromkeys(self._kept()))
+
+    def _kept(self) -> Iterator[Kept]:
+        for number, stage in enumerate(self.plan.stages):
+            match stage:
+                case Count():
+                    yield sums_of(number, stage)
+                case Join(inputs=inputs):
+                    for first in range(len(inputs)):
+                        for need in needs(stage, first):
+                            yield from self._of(inputs[need.place], need.by)
+                case Redo():
+                    yield from self._of(stage.input, stage.keys)
+                case FromCollection() | Constant() | Map() | Union():
+                    pass
+
+    def _of(self, number: int, by: tuple[str, ...]) -> Iterator[Kept]:
+        way = self.way(number, by)
+        if isinstance(way, Kept):
+            yield way
+
+    def _through(self, inputs: tuple[tuple[int, tuple[str, ...] | None], ...]) -> Computed | None:
+        """By way of the inputs, if nothing has to be kept for it."""
+        known = tuple((one, by) for one, by in inputs if by is not None)
+        if len(known) < len(inputs) or any(isinstance(self.way(one, by), Kept) for one, by in known):
+            return None
+        return Computed(known)
+
+
+def sums_of(number: int, stage: Count) -> Kept:
+    """The sums of a count."""
+    return Kept(number, tuple(sorted(stage.keys)), sums=True)
+
+
+def _inner(stage: Map | Count, by: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The columns of the input, or the keys, that columns of a stage are; None: some are computed."""
+    text = {column.name: one for column, one in zip(stage.columns, stage.select, strict=True)}
+    found = [_REFERENCE.fullmatch(text[one]) for one in by]
+    names = tuple(one[1].replace('""', '"') for one in found if one is not None)
+    return names if len(names) == len(by) else None
+
+
+def distinct(need: Need, table: str) -> str:
+    """The query for the values to look for, as the columns to look in."""
+    pairs = list(zip(need.by, need.values, need.nulls, strict=True))
+    where = [f"{quoted(value)} IS NOT NULL" for _, value, null in pairs if not null]
+    shown = ", ".join(f"{quoted(value)} AS {quoted(name)}" for name, value, _ in pairs)
+    return f"SELECT DISTINCT {shown} FROM {table}" + (f" WHERE {' AND '.join(where)}" if where else "")
