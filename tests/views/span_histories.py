@@ -131,14 +131,16 @@ def reach_of(plan, *, keyed=()):
 def span(plan, given, lower, upper, birth, *, pairs_max=None, state=None, keyed=()):
     """The updates of one refresh; `lower` None: the first one."""
 
-    def contents(stage, keys):
+    def contents(number, keys):
+        stage = plan.stages[number]
         rows = [row for row in given[stage.collection] if row[-2] < lower]
         if keys is not None:
             wanted = {row[0] for row in rows_of(keys)}
             rows = [row for row in rows if plain(row[0]) in wanted]
         return read(stage, rows)
 
-    def updates(stage):
+    def updates(number):
+        stage = plan.stages[number]
         start = birth if lower is None else lower
         rows = [row for row in given[stage.collection] if row[-2] < upper]
         if lower is None:

@@ -30,6 +30,7 @@ from tidelake.lake.api.naming import Naming
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
+from tidelake.state.core.owned import is_part
 from tidelake.state.life.copying import CopyRecord
 from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity, is_owner
 from tidelake.views.explaining import Explained, explained
@@ -229,10 +230,13 @@ def _look(lake: Naming, source: ViewSource, known: dict[str, tuple[Collection, D
 
 
 def release(lake: Naming) -> None:
-    """Drop the holds of views that are gone: a process died between their end and that of the holds."""
+    """Drop what views that are gone kept, and their holds: a process died as it dropped them."""
     states = [(one, one.state()) for one in lake.collections()]
-    owners = {state.owned.by for _, state in states if state.owned is not None}
+    owners = {state.owned.by for _, state in states if state.owned is not None and not is_part(state)}
     for one, state in states:
+        if state.owned is not None and state.owned.by not in owners:
+            lake._dropped(one.id, one.name, force=True)
+            continue
         # A copy has the holds of its source, and is no copy any more once it is changed.
         gone = [hold for hold in state.critical if is_owner(hold) and hold not in owners]
         for hold in gone if CopyRecord.of(state) is None else ():

@@ -267,6 +267,24 @@ def inputs(stage: Stage) -> tuple[int, ...]:
             return stage.inputs
 
 
+def count_at(plan: ViewPlan, number: int) -> Count:
+    """A stage that is a count."""
+    match plan.stages[number]:
+        case Count() as stage:
+            return stage
+        case stage:
+            raise AssertionError(f"stage {number} is no count: {stage}")
+
+
+def collection_at(plan: ViewPlan, number: int) -> FromCollection:
+    """A stage that is a collection."""
+    match plan.stages[number]:
+        case FromCollection() as stage:
+            return stage
+        case stage:
+            raise AssertionError(f"stage {number} is no collection: {stage}")
+
+
 def recomputes_whole(stage: Stage) -> bool:
     """Whether each change of the input makes the stage read all of it."""
     return isinstance(stage, Redo) and not stage.keys and stage.rows_max is None

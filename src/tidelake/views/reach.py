@@ -10,18 +10,22 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidelake.views.plan import (
+    Columns,
     Constant,
     Count,
     FromCollection,
     Join,
     Map,
+    PlanColumn,
     Redo,
     Stage,
     Union,
     ViewPlan,
+    count_at,
     quoted,
 )
 
+SUM = "HUGEINT"
 _REFERENCE = re.compile(r'(?:i0|g)\."((?:[^"]|"")*)"')
 
 
@@ -109,7 +113,7 @@ def needs(stage: Stage, first: int) -> tuple[Need, ...]:
 
 def _linked(stage: Join, place: int, given: int) -> Need:
     """What of one input meets rows of another one."""
-    pairs = {}
+    pairs: dict[str, tuple[str, bool]] = {}
     for one in stage.equals:
         if (one.left, one.right) == (given, place):
             pairs.setdefault(one.right_column, (one.left_column, one.nulls))
@@ -173,7 +177,7 @@ class Reach:
         for number, stage in enumerate(self.plan.stages):
             match stage:
                 case Count():
-                    yield sums_of(number, stage)
+                    yield sums_of(self.plan, number)
                 case Join(inputs=inputs):
                     for first in range(len(inputs)):
                         for need in needs(stage, first):
@@ -196,9 +200,21 @@ class Reach:
         return Computed(known)
 
 
-def sums_of(number: int, stage: Count) -> Kept:
+def columns_of(plan: ViewPlan, kept: Kept) -> Columns:
+    """The columns of what is kept."""
+    return sum_columns(plan, kept.stage) if kept.sums else plan.stages[kept.stage].columns
+
+
+def sum_columns(plan: ViewPlan, number: int) -> Columns:
+    """The columns of the sums of a count: its keys, and its sums by name."""
+    stage = count_at(plan, number)
+    types = {column.name: column for column in plan.stages[stage.input].columns}
+    return (*(types[key] for key in stage.keys), *(PlanColumn(one.name, SUM) for one in stage.sums))
+
+
+def sums_of(plan: ViewPlan, number: int) -> Kept:
     """The sums of a count."""
-    return Kept(number, tuple(sorted(stage.keys)), sums=True)
+    return Kept(number, tuple(sorted(count_at(plan, number).keys)), sums=True)
 
 
 def _inner(stage: Map | Count, by: tuple[str, ...]) -> tuple[str, ...] | None:

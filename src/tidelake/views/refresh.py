@@ -8,9 +8,9 @@ compare-and-append at the upper that they were computed for. So any number of re
 them may die.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 
 import pyarrow as pa
 
@@ -31,10 +31,12 @@ from tidelake.model.schema import DIFF
 from tidelake.model.time import TIME_MAX, parts
 from tidelake.tabletext import FieldsAsHtml
 from tidelake.views.definition import Definition, ViewSource, current_names, identity, owner_of
-from tidelake.views.plan import FromCollection, ViewPlan
+from tidelake.views.plan import FromCollection, ViewPlan, collection_at
 from tidelake.views.query.compile import compiled
+from tidelake.views.reach import Kept, Reach
 from tidelake.views.rules import Emission
-from tidelake.views.spans import Database, SpanRun, SpanTooLarge, engine_version
+from tidelake.views.spans import Database, SpanRun, SpanTooLarge, State, engine_version
+from tidelake.views.state import ViewState, contents_of
 
 PAIRS_MAX = 20_000_000
 """Rows of groups that a span computes again, each once for each of its times; else the span is cut."""
@@ -103,19 +105,27 @@ def refreshed(
     # A handle of its own: that of a user takes no writes.
     writer = lake.same_collection(view.id, view.name)
     shard_of(writer).writes_as = owner_of(view.id)
+    reach = Reach(plan, _keys(plan, inputs))
+    state = ViewState(lake, view, definition, plan, reach.kept())
     lower, rows, read = start, 0, dict.fromkeys(inputs, 0)
     while lower < upper:
-        reads = _Reads(view.name, definition, inputs, lower, upper)
+        reads = _Reads(view.name, definition, plan, inputs, lower, upper, state)
         try:
-            updates, run = _carried_out(plan, reads, database)
-            written = writer.compare_and_append(updates, lower, run.upper).upper
+            run = _carried_out(reach, reads, database)
+            # The state first: it may be ahead of the view, and is never behind.
+            state.append(run.kept, run.upper)
+            written = writer.compare_and_append(run.updates, lower, run.upper).upper
         except UpperMismatch:
             # Another refresh was faster.
             return Refreshed(view.name, start, view.upper, already=not rows, rows=rows, read=read)
-        except HistoryCompacted as error:
+        except (HistoryCompacted, CollectionDropped) as error:
+            shard_of(view).alive()
+            if view.upper != lower:
+                # Another one was faster, and has given up state that only this one wanted.
+                return Refreshed(view.name, start, view.upper, already=not rows, rows=rows, read=read)
             raise RebuildNeeded(view.name, f"history that it needs is gone: {error}") from error
         keep_holds(view, definition, inputs, written)
-        lower, rows = written, rows + updates.num_rows
+        lower, rows = written, rows + run.updates.num_rows
         for number, count in run.read.items():
             stage = plan.stages[number]
             if isinstance(stage, FromCollection):
@@ -128,26 +138,59 @@ class _Done:
     """What a span did: times before `upper` are computed, from so many rows of stages."""
 
     upper: Frontier
+    updates: pa.Table
+    kept: dict[Kept, pa.Table]
     read: dict[int, int]
 
 
-def _carried_out(plan: ViewPlan, reads: "_Reads", database: Database) -> tuple[pa.Table, _Done]:
+def _carried_out(reach: Reach, reads: "_Reads", database: Database) -> _Done:
     """The updates of a span, or of the first part of it whose groups are not computed again too often."""
+    reads.state.ready(
+        reads.time, partial(_computed, reach, reads, database) if reads.base else None, database
+    )
     while True:
         half = reads.half
-        emission = Emission(reads.base, None if reads.base else reads.definition.birth)
-        run = SpanRun(
-            reads.view,
-            plan,
-            emission,
-            contents=reads.contents,
-            updates=reads.updates,
-            pairs_max=None if half is None else PAIRS_MAX,
-        )
+        run = _run(reach, reads, reads.kept, None if half is None else PAIRS_MAX)
         try:
-            return run.carried_out(database), _Done(reads.upper, run.read)
+            return _Done(reads.upper, run.carried_out(database), run.kept, run.read)
         except SpanTooLarge:
             reads = reads if half is None else replace(reads, upper=half)
+
+
+def _computed(
+    reach: Reach, reads: "_Reads", database: Database, wanted: Sequence[Kept]
+) -> dict[Kept, pa.Table]:
+    """What the view keeps, from the contents of the inputs."""
+    return _run(reach, reads, None, None).computed(database, wanted)
+
+
+def _run(reach: Reach, reads: "_Reads", state: State | None, pairs_max: int | None) -> SpanRun:
+    emission = Emission(reads.base, None if reads.base else reads.definition.birth)
+    return SpanRun(
+        reads.view,
+        reach,
+        emission,
+        contents=reads.contents,
+        updates=reads.updates,
+        state=state,
+        pairs_max=pairs_max,
+    )
+
+
+def _keys(plan: ViewPlan, inputs: Mapping[str, Input]) -> dict[int, tuple[str, ...]]:
+    """The keys of the inputs, by the numbers of their stages, as these call them."""
+    found = {}
+    for number, stage in enumerate(plan.stages):
+        if isinstance(stage, FromCollection):
+            one = inputs[stage.collection]
+            called = {
+                one.names[name]: column.name
+                for name, column in zip(stage.names, stage.columns, strict=True)
+                if name in one.names
+            }
+            if {*one.collection.key} <= {*called}:
+                found[number] = tuple(called[name] for name in one.collection.key)
+    return found
 
 
 @dataclass(frozen=True)
@@ -156,9 +199,16 @@ class _Reads:
 
     view: str
     definition: Definition
+    plan: ViewPlan
     inputs: dict[str, Input]
     lower: Frontier
     upper: Frontier
+    state: ViewState
+
+    @property
+    def time(self) -> int:
+        """The last time before the span; if the view has no contents before it, the first one of these."""
+        return _last(self.lower) if self.base else self.definition.birth
 
     @property
     def base(self) -> bool:
@@ -180,12 +230,19 @@ class _Reads:
             raise RebuildNeeded(self.view, reason)
         return [one.names[name] for name in stage.names]
 
-    def contents(self, stage: FromCollection) -> Scan:
+    def contents(self, number: int, keys: pa.Table | None) -> Scan:
+        stage = collection_at(self.plan, number)
         names, of = self.columns(stage), self.inputs[stage.collection].collection
-        before = _last(self.lower)
-        return Scan(_schema(of, names), lambda: iter(of.snapshot(before, columns=names)))
+        if keys is not None:
+            called = {column.name: name for column, name in zip(stage.columns, names, strict=True)}
+            keys = keys.rename_columns([called[one] for one in keys.column_names])
+        return contents_of(of, names, keys, self.time)
 
-    def updates(self, stage: FromCollection) -> Scan:
+    def kept(self, kept: Kept, keys: pa.Table | None) -> Scan:
+        return self.state.read(kept, keys, self.time)
+
+    def updates(self, number: int) -> Scan:
+        stage = collection_at(self.plan, number)
         names, of = self.columns(stage), self.inputs[stage.collection].collection
         return Scan(_schema(of, names), lambda: self._updates(of, names))
 

@@ -5,20 +5,19 @@ come from, nor who runs the texts.
 
 The tables of a stage: `d3` has its updates of the span, with their times and multiplicities; `a3` its
 contents just before the span, at the time `BEFORE`, which is before all times of the span. A count has also
-`ds3`, the updates of its sums by key, and `b3`, at least those sums just before the span that change. What a stage reads of an
-input just before the span are rows of it: at least those that meet a change (`before`), and with the updates
-of the span (`whole`). Updates are netted: no row is there twice, or with multiplicity 0; of contents only the
-sums matter. Keys of groups are equal if they are NOT DISTINCT; joins compare as their conditions say.
+`ds3`, the updates of its sums by key, and `b3`, at least those sums just before the span that change. Of an
+input, a stage reads at least the rows just before the span that meet a change (`before`), alone or with the
+updates of the span (`whole`). Updates are netted: no row is there twice, or with multiplicity 0; of contents
+only the sums matter. Keys of groups are equal if they are NOT DISTINCT; joins compare as they say.
 
 The contents of a stage just before the span follow by the same rules: they are what the stage emits, at
 `BEFORE`, if the contents of its inputs come at that time (`contents`). So there is one text for each rule.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tidelake.views.plan import (
-    Columns,
     Constant,
     Count,
     FromCollection,
@@ -26,9 +25,9 @@ from tidelake.views.plan import (
     Map,
     PlanColumn,
     Redo,
-    Stage,
     Union,
     ViewPlan,
+    count_at,
     inputs,
     quoted,
 )
@@ -36,7 +35,6 @@ from tidelake.views.plan import (
 BEFORE = -1
 """The time of the contents just before a span."""
 _UNBORN = -2
-SUM = "HUGEINT"
 REPEATS_MAX = 1_000_000
 """How often a row may be there where each time counts for itself, as for a median."""
 TOO_OFTEN = f"a row is there more than {REPEATS_MAX:,} times where an aggregate or window counts each time"
@@ -97,20 +95,12 @@ class Rules:
         return self._shown(number, replace(_CONTENTS, changes=tables), net=False)
 
     def sums(self, number: int, span: Emission) -> str:
-        """The query for `ds{number}` of a count, over `d` of its input; with `span.base` also its table `b`."""
+        """The query for `ds{number}` of a count, over `d` of its input; with `span.base` also its `b`."""
         return self._summed(number, span)
 
     def sums_before(self, number: int) -> str:
         """The query for `as{number}` of a count, over `a` of its input."""
         return self._summed(number, _CONTENTS)
-
-    def sum_columns(self, number: int) -> Columns:
-        """The columns of the tables of the sums of a count, without times and multiplicities."""
-        stage = self.plan.stages[number]
-        assert isinstance(stage, Count)
-        types = {column.name: column for column in self.plan.stages[stage.input].columns}
-        keys = tuple(types[key] for key in stage.keys)
-        return (*keys, *(PlanColumn(one.name, SUM) for one in stage.sums))
 
     def pairs(self, number: int, span: Emission) -> str:
         """A query for the number of rows that a redo looks at: of each group, once for each of its times."""
@@ -187,8 +177,7 @@ class Rules:
 
     def _summed(self, number: int, span: Emission) -> str:
         """By key the running sums after each time at which they change, less those just before it."""
-        stage = self.plan.stages[number]
-        assert isinstance(stage, Count)
+        stage = count_at(self.plan, number)
         t, m = self._t, self._m
         keys, sums = [quoted(name) for name in stage.keys], [quoted(one.name) for one in stage.sums]
         added = [f"sum(i0.{m} * ({one.value})) AS {quoted(one.name)}" for one in stage.sums]

@@ -28,23 +28,34 @@ from tidelake.views.plan import (
     Join,
     PlanColumn,
     Redo,
-    ViewPlan,
     inputs,
     quoted,
 )
-from tidelake.views.reach import Computed, Kept, Looked, Need, Reach, Summed, distinct, needs, sums_of
+from tidelake.views.reach import (
+    Computed,
+    Kept,
+    Looked,
+    Need,
+    Reach,
+    Summed,
+    columns_of,
+    distinct,
+    needs,
+    sum_columns,
+    sums_of,
+)
 from tidelake.views.rules import BEFORE, Emission, Rules, before, firsts, whole
 
 _SETTINGS = (*DUCKDB_SETTINGS, "SET default_null_order = 'nulls_last'", "SET preserve_insertion_order = true")
 _ANSWER = "tidelake_answer"
 _STORED, _HAVE, _WANT = "tidelake_stored", "tidelake_have", "tidelake_want"
 _TIME = "_time"
-Updates = Callable[[FromCollection], Scan]
-"""Reads updates of a collection: the columns of the stage, in its order, then times and multiplicities."""
-Contents = Callable[[FromCollection, pa.Table | None], Scan]
+Updates = Callable[[int], Scan]
+"""Reads updates of the collection of a stage: its columns, in its order, then times and multiplicities."""
+Contents = Callable[[int, pa.Table | None], Scan]
 """Reads contents of a collection likewise: at least the rows with these values in its key; None: all."""
 State = Callable[[Kept, pa.Table | None], Scan]
-"""Reads what a view keeps, likewise; columns as `kept_columns` gives them."""
+"""Reads what a view keeps, likewise; columns as `columns_of` gives them."""
 
 
 class Database:
@@ -107,17 +118,11 @@ def types_of(database: Database, schema: pa.Schema) -> dict[str, str]:
 
 
 def answer_schema(database: Database, columns: Columns) -> pa.Schema:
-    """The columns of a view as a collection has them."""
+    """Columns of an answer as a collection has them."""
     _make(database, _ANSWER, columns)
     found: pa.Schema = database.connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_table().schema
-    database.clear()
+    database.connection.execute(f"DROP TABLE {_ANSWER}")
     return found
-
-
-def kept_columns(plan: ViewPlan, kept: Kept) -> Columns:
-    """The columns of what a view keeps. They are called by their number, since a collection has its own."""
-    columns = Rules(plan).sum_columns(kept.stage) if kept.sums else plan.stages[kept.stage].columns
-    return tuple(replace(column, name=f"s{number}") for number, column in enumerate(columns))
 
 
 class SpanTooLarge(Exception):
@@ -140,7 +145,7 @@ class SpanRun:
     Attributes:
         read: rows that were read, by stage.
         emitted: updates of each stage.
-        kept: the updates of what the view keeps, as `kept_columns`, `_time` and `_diff`.
+        kept: the updates of what the view keeps, its columns, `_time` and `_diff`.
     """
 
     def __init__(
@@ -195,11 +200,11 @@ class SpanRun:
     def _change(self, database: Database, number: int) -> None:
         stage, rules = self._plan.stages[number], self._rules
         if isinstance(stage, FromCollection):
-            self._take(database, f"d{number}", number, self._updates(stage), net=True)
+            self._take(database, f"d{number}", number, self._updates(number), net=True)
         elif self._emission.birth is None and not any(self.emitted[one] for one in inputs(stage)):
             _make(database, f"d{number}", self._timed(stage.columns))
             if isinstance(stage, Count):
-                _make(database, f"ds{number}", self._timed(rules.sum_columns(number)))
+                _make(database, f"ds{number}", self._timed(sum_columns(self._plan, number)))
         else:
             changed = frozenset(one for one in inputs(stage) if self.emitted[one])
             emission = replace(self._emission, changed=changed)
@@ -261,9 +266,8 @@ class SpanRun:
             return
         match way:
             case Looked(key):
-                assert isinstance(stage, FromCollection)
                 found = None if keys is None or not key else keys.select(list(key))
-                self._take(database, table, number, self._contents(stage, found))
+                self._take(database, table, number, self._contents(number, found))
             case Computed(ways):
                 for one, columns in ways:
                     inner = None if keys is None else _renamed(keys.select(list(by)), columns)
@@ -278,19 +282,17 @@ class SpanRun:
                     self._know(database, number)
                     database.connection.execute(f"CREATE VIEW {table} AS FROM a{number}")
                 else:
-                    self._take(database, table, number, self._state(way, _numbered(keys, stage.columns)))
+                    self._take(database, table, number, self._state(way, keys))
 
     def _sums(self, database: Database, table: str, number: int, keys: pa.Table | None) -> None:
         """Make a table of the sums of groups just before the span: at least those of keys."""
-        stage, columns = self._plan.stages[number], self._rules.sum_columns(number)
-        assert isinstance(stage, Count)
         if keys is not None and not keys.num_rows:
-            _make(database, table, self._timed(columns))
+            _make(database, table, self._timed(sum_columns(self._plan, number)))
         elif self._state is None:
             self._know(database, number)
             database.connection.execute(f"CREATE VIEW {table} AS FROM as{number}")
         else:
-            scan = self._state(sums_of(number, stage), _numbered(keys, columns))
+            scan = self._state(sums_of(self._plan, number), keys)
             self._take(database, table, number, scan, sums=True)
 
     def _know(self, database: Database, number: int) -> None:
@@ -300,7 +302,7 @@ class SpanRun:
         self._known.add(number)
         stage = self._plan.stages[number]
         if isinstance(stage, FromCollection):
-            self._take(database, f"a{number}", number, self._contents(stage, None))
+            self._take(database, f"a{number}", number, self._contents(number, None))
             return
         for one in dict.fromkeys(inputs(stage)):
             self._know(database, one)
@@ -320,7 +322,7 @@ class SpanRun:
     ) -> None:
         """Read rows into a table: updates, which are netted, or contents, which are at `BEFORE`."""
         source = f"tidelake_source_{table}"
-        columns = self._rules.sum_columns(number) if sums else self._plan.stages[number].columns
+        columns = columns_of(self._plan, Kept(number, (), sums))
         names = [quoted(column.name) for column in columns]
         time, count = quoted(self._rules.time), quoted(self._rules.count)
         given = [quoted(name) for name in scan.schema.names[: len(names)]]
@@ -351,7 +353,7 @@ class SpanRun:
     def _make_of(
         self, database: Database, table: str, number: int, query: str, *, sums: bool = False
     ) -> None:
-        columns = self._rules.sum_columns(number) if sums else self._plan.stages[number].columns
+        columns = columns_of(self._plan, Kept(number, (), sums))
         _make(database, table, self._timed(columns))
         try:
             database.connection.execute(f"INSERT INTO {table} {query}")
@@ -361,10 +363,9 @@ class SpanRun:
 
     def _rows_kept(self, database: Database, kept: Kept, letter: str) -> pa.Table:
         """What is kept, or its updates, as a collection takes them. A sum that is too large is refused."""
-        columns = self._rules.sum_columns(kept.stage) if kept.sums else self._plan.stages[kept.stage].columns
         shown = ", ".join(
-            f"CAST({quoted(column.name)} AS {stored(column.type)}) AS s{number}"
-            for number, column in enumerate(columns)
+            f"CAST({quoted(column.name)} AS {stored_type(column.type)}) AS {quoted(column.name)}"
+            for column in columns_of(self._plan, kept)
         )
         table = f"{letter}{'s' if kept.sums else ''}{kept.stage}"
         timed = f"{quoted(self._rules.time)} AS {_TIME}, {quoted(self._rules.count)}::BIGINT AS {DIFF}"
@@ -413,7 +414,7 @@ def differing(text: str, tables: Mapping[str, Scan], stored: Scan) -> tuple[int,
             raise (failures[0] if failures else UsageError(f"DuckDB: {_reason(error)}")) from error
 
 
-def stored(type_: str) -> str:
+def stored_type(type_: str) -> str:
     """The type in which a collection keeps a column."""
     return type_.replace("HUGEINT", "DECIMAL(38,0)")
 
@@ -422,14 +423,6 @@ def _renamed(keys: pa.Table, names: Sequence[str]) -> pa.Table:
     """Keys under other names; if two columns get one name, the first stays."""
     columns = dict(zip(reversed(names), reversed(keys.columns), strict=True))
     return pa.table({name: columns[name] for name in dict.fromkeys(names)})
-
-
-def _numbered(keys: pa.Table | None, columns: Columns) -> pa.Table | None:
-    """Keys under the names of `kept_columns`."""
-    if keys is None:
-        return None
-    number = {column.name: n for n, column in enumerate(columns)}
-    return keys.rename_columns([f"s{number[name]}" for name in keys.column_names])
 
 
 def _make(database: Database, table: str, columns: Sequence[PlanColumn]) -> None:

@@ -44,6 +44,7 @@ from tidelake.shard.engine.overlap import mapped
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.ending import Ending
+from tidelake.state.core.owned import is_part
 from tidelake.state.core.state import ShardState
 from tidelake.state.life import dropping
 from tidelake.state.life.copying import CopyRecord, contents_of
@@ -123,7 +124,7 @@ class LakeCopy:
         ids = {name: self._source.shards.id_of(name) for name in given}
         listing = self._place.catalog.look(given.values())
         wanted = {ids[name]: new for name, new in given.items()}
-        copied, failed = self._copied(wanted, self._opened(listing))
+        copied, failed = self._copied(wanted, self._opened(listing), parts=True)
         _check(failed, len(wanted))
         done = {one.name for one in copied}
         for name, new in given.items():
@@ -155,7 +156,7 @@ class LakeCopy:
             self._target.rename_all(moved, allow_recreate=True)
         if moved or dropped:
             shards = {moved.get(name, name): shard for name, shard in shards.items() if name not in dropped}
-        copied, failed = self._copied(wanted, shards)
+        copied, failed = self._copied(wanted, shards, parts=False)
         _check(failed, len(wanted))
         return CopyReport(tuple(copied), moved, dropped, tuple(name for name in gone if not delete))
 
@@ -194,13 +195,14 @@ class LakeCopy:
         return sorted(name for id_, name in found.items() if id_ not in wanted and name in there)
 
     def _copied(
-        self, wanted: Mapping[str, str], there: Mapping[str, Shard | TidelakeError]
+        self, wanted: Mapping[str, str], there: Mapping[str, Shard | TidelakeError], *, parts: bool
     ) -> tuple[list[CopiedCollection], dict[str, TidelakeError]]:
         """Copy shards of the source, all as of one moment.
 
         Args:
             wanted: names in the target, by the ids of the shards.
             there: the collections of the target.
+            parts: also those that belong to others, as the state of a view.
 
         Returns:
             What was copied, without collections that are dropped by now; and errors by name.
@@ -219,6 +221,9 @@ class LakeCopy:
         ids = sorted(wanted, key=lambda id_: wanted[id_])
         pairs = zip(ids, mapped(opened, ids, THREADS), strict=True)
         sources = {id_: shard for id_, shard in pairs if shard is not None}
+        if not parts:
+            # The copy of a view is an ordinary collection, which needs no state.
+            sources = {id_: shard for id_, shard in sources.items() if not is_part(shard.known())}
         states = states_at_one_moment(sources, _MOMENT_S)
         contents = {id_: contents_of(state) for id_, state in states.items()}
         copied: list[CopiedCollection] = []

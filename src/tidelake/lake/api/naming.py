@@ -30,6 +30,7 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.upkeep.ending import Ending
+from tidelake.state.core.owned import is_part, owns
 from tidelake.state.core.state import Owned
 
 
@@ -353,20 +354,24 @@ class Naming(LakeHandle):
             raise CollectionInUse(name, self._told(error.holders)) from error
         is_done = self._catalog.unname(shard_id, name)
         ending.remove()
-        if ending.owner:
+        if owns(ending.owner, shard_id):
             self._release(ending.owner)
         return is_done
 
     def _told(self, holders: Sequence[str]) -> tuple[str, ...]:
         """The holders of a collection; views that stand on it by their names."""
-        owned = ((one.name, one.state().owned) for one in self.collections())
-        views = {f"critical hold {by.by!r}": f"view {name!r}" for name, by in owned if by is not None}
+        states = ((one.name, one.state()) for one in self.collections())
+        owners = ((name, by.by) for name, state in states if (by := state.owned) and not is_part(state))
+        views = {f"critical hold {by!r}": f"view {name!r}" for name, by in owners}
         return tuple(views.get(holder, holder) for holder in holders)
 
     def _release(self, owner: str) -> None:
-        """Drop the critical holds by which an owner that is gone kept the history of other collections."""
+        """Drop what an owner that is gone has left: its state, and its holds on other collections."""
         for one in self.collections():
-            if owner in one.state().critical:
+            state = one.state()
+            if state.owned is not None and state.owned.by == owner:
+                self._dropped(one.id, one.name, force=True)
+            elif owner in state.critical:
                 one.critical_hold(owner).drop()
 
     def _ended(self, ending: Ending, *, force: bool) -> bool:

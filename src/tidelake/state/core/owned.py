@@ -20,3 +20,13 @@ def not_for(state: ShardState, owner: str) -> CollectionIsView | None:
     """The error for a change that the owner of the shard does not make; None: it does, or there is none."""
     strange = state.owned is not None and state.owned.by != owner
     return CollectionIsView(state.shard_id) if strange else None
+
+
+def is_part(state: ShardState) -> bool:
+    """Whether the shard belongs to another one, as the state of a view: an owner is called by its own id."""
+    return state.owned is not None and not owns(state.owned.by, state.shard_id)
+
+
+def owns(owner: str, shard_id: str) -> bool:
+    """Whether an owner is called by the id of this shard."""
+    return owner.endswith(f" {shard_id}")
