@@ -24,7 +24,7 @@ def test_a_view_is_made_refreshed_and_verified(run, place):
     with tidelake.open(place) as lake:
         lake["orders"].append(pa.table({"id": [3], "price": [5]}))
     assert json.loads(run("refresh", place, "prices", "--json")[1]) == [
-        {"view": "prices", "upper": [2], "rows": 2, "read": 3}
+        {"view": "prices", "upper": [2], "rows": 2, "read": 1}
     ]
     assert run("verify", place, "prices")[:2] == (0, "2 rows, as the query says\n")
     code, _, err = run("append", place, "prices", query.with_suffix(".jsonl"))
@@ -48,6 +48,6 @@ def test_maintain_refreshes_views_and_one_that_fails_stops_no_other(run, place):
         lake["orders"].append(pa.table({"id": [3], "price": [1_000]}))
     code, out, err = run("maintain", place, "--once", "--json")
     assert code != 0 and "view 'bad'" in err
-    assert {line["collection"] for line in json.loads(out)} == {"bad", "good", "orders"}
+    assert {line["collection"] for line in json.loads(out)} > {"bad", "good", "orders"}
     with tidelake.open(place) as lake:
         assert lake["good"].snapshot().read_all()["n"].to_pylist() == [3]

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from tidelake.errors import CollectionIsView
 from tidelake.lake.api.collection import Collection
@@ -167,7 +168,7 @@ def test_what_a_view_that_died_as_it_was_dropped_has_left_goes_at_the_next_refre
         (one,) = states_of(lake, view.id)
         # The process dies right after the view itself is gone.
         lake._leftovers.ending(view.id).drop(force=True)
-        lake._catalog.unname(view.id, "sums")
+        inside.catalog(lake).unname(view.id, "sums")
         assert one.name in lake.list()
         lake.refresh()
         assert lake.list() == ["a", "b"] and owner_of(view.id) not in lake["a"].state().critical

@@ -30,7 +30,7 @@ _REFERENCE = re.compile(r'(?:i0|g)\."((?:[^"]|"")*)"')
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptStage:
     """Something of a stage that a view keeps, to be looked up.
 
     Attributes:
@@ -88,7 +88,7 @@ class Summed:
     by: tuple[str, ...]
 
 
-Way: TypeAlias = Looked | Computed | Summed | Kept
+Way: TypeAlias = Looked | Computed | Summed | KeptStage
 
 
 def needs(stage: Stage, first: int) -> tuple[Need, ...]:
@@ -138,7 +138,7 @@ class Reach:
 
     def way(self, number: int, by: tuple[str, ...]) -> Way:
         """Where the rows of a stage with some values in columns are found. There may be more than these."""
-        kept = Kept(number, tuple(sorted(by)))
+        kept = KeptStage(number, tuple(sorted(by)))
         match self.plan.stages[number]:
             case Constant():
                 return Computed(())
@@ -169,11 +169,11 @@ class Reach:
             case Join() | Redo():
                 return kept
 
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[KeptStage, ...]:
         """All that a view keeps for its plan."""
         return tuple(dict.fromkeys(self._kept()))
 
-    def _kept(self) -> Iterator[Kept]:
+    def _kept(self) -> Iterator[KeptStage]:
         for number, stage in enumerate(self.plan.stages):
             match stage:
                 case Count():
@@ -187,20 +187,20 @@ class Reach:
                 case FromCollection() | Constant() | Map() | Union():
                     pass
 
-    def _of(self, number: int, by: tuple[str, ...]) -> Iterator[Kept]:
+    def _of(self, number: int, by: tuple[str, ...]) -> Iterator[KeptStage]:
         way = self.way(number, by)
-        if isinstance(way, Kept):
+        if isinstance(way, KeptStage):
             yield way
 
     def _through(self, inputs: tuple[tuple[int, tuple[str, ...] | None], ...]) -> Computed | None:
         """By way of the inputs, if nothing has to be kept for it."""
         known = tuple((one, by) for one, by in inputs if by is not None)
-        if len(known) < len(inputs) or any(isinstance(self.way(one, by), Kept) for one, by in known):
+        if len(known) < len(inputs) or any(isinstance(self.way(one, by), KeptStage) for one, by in known):
             return None
         return Computed(known)
 
 
-def columns_of(plan: ViewPlan, kept: Kept) -> Columns:
+def columns_of(plan: ViewPlan, kept: KeptStage) -> Columns:
     """The columns of what is kept."""
     return sum_columns(plan, kept.stage) if kept.sums else plan.stages[kept.stage].columns
 
@@ -212,9 +212,9 @@ def sum_columns(plan: ViewPlan, number: int) -> Columns:
     return (*(types[key] for key in stage.keys), *(PlanColumn(one.name, SUM) for one in stage.sums))
 
 
-def sums_of(plan: ViewPlan, number: int) -> Kept:
+def sums_of(plan: ViewPlan, number: int) -> KeptStage:
     """The sums of a count."""
-    return Kept(number, tuple(sorted(count_at(plan, number).keys)), sums=True)
+    return KeptStage(number, tuple(sorted(count_at(plan, number).keys)), sums=True)
 
 
 def _inner(stage: Map | Count, by: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -33,7 +33,7 @@ from tidelake.tabletext import FieldsAsHtml
 from tidelake.views.definition import Definition, ViewSource, current_names, identity, owner_of
 from tidelake.views.plan import FromCollection, ViewPlan, collection_at
 from tidelake.views.query.compile import compiled
-from tidelake.views.reach import Kept, Reach
+from tidelake.views.reach import KeptStage, Reach
 from tidelake.views.rules import Emission
 from tidelake.views.spans import Database, SpanRun, SpanTooLarge, State, engine_version
 from tidelake.views.state import ViewState, contents_of
@@ -139,7 +139,7 @@ class _Done:
 
     upper: Frontier
     updates: pa.Table
-    kept: dict[Kept, pa.Table]
+    kept: dict[KeptStage, pa.Table]
     read: dict[int, int]
 
 
@@ -158,8 +158,8 @@ def _carried_out(reach: Reach, reads: "_Reads", database: Database) -> _Done:
 
 
 def _computed(
-    reach: Reach, reads: "_Reads", database: Database, wanted: Sequence[Kept]
-) -> dict[Kept, pa.Table]:
+    reach: Reach, reads: "_Reads", database: Database, wanted: Sequence[KeptStage]
+) -> dict[KeptStage, pa.Table]:
     """What the view keeps, from the contents of the inputs."""
     return _run(reach, reads, None, None).computed(database, wanted)
 
@@ -238,7 +238,7 @@ class _Reads:
             keys = keys.rename_columns([called[one] for one in keys.column_names])
         return contents_of(of, names, keys, self.time)
 
-    def kept(self, kept: Kept, keys: pa.Table | None) -> Scan:
+    def kept(self, kept: KeptStage, keys: pa.Table | None) -> Scan:
         return self.state.read(kept, keys, self.time)
 
     def updates(self, number: int) -> Scan:

@@ -33,7 +33,7 @@ from tidelake.views.plan import (
 )
 from tidelake.views.reach import (
     Computed,
-    Kept,
+    KeptStage,
     Looked,
     Need,
     Reach,
@@ -54,7 +54,7 @@ Updates = Callable[[int], Scan]
 """Reads updates of the collection of a stage: its columns, in its order, then times and multiplicities."""
 Contents = Callable[[int, pa.Table | None], Scan]
 """Reads contents of a collection likewise: at least the rows with these values in its key; None: all."""
-State = Callable[[Kept, pa.Table | None], Scan]
+State = Callable[[KeptStage, pa.Table | None], Scan]
 """Reads what a view keeps, likewise; columns as `columns_of` gives them."""
 
 
@@ -166,7 +166,7 @@ class SpanRun:
         self._known: set[int] = set()
         self.read: dict[int, int] = {}
         self.emitted: dict[int, int] = {}
-        self.kept: dict[Kept, pa.Table] = {}
+        self.kept: dict[KeptStage, pa.Table] = {}
 
     def carried_out(self, database: Database) -> pa.Table:
         """The updates of the view: its columns, `_time` and `_diff`, each row of a time once.
@@ -184,7 +184,7 @@ class SpanRun:
         finally:
             database.clear()
 
-    def computed(self, database: Database, wanted: Sequence[Kept]) -> dict[Kept, pa.Table]:
+    def computed(self, database: Database, wanted: Sequence[KeptStage]) -> dict[KeptStage, pa.Table]:
         """What the view keeps, as of just before the span, from all of the contents of the inputs.
 
         Raises:
@@ -277,7 +277,7 @@ class SpanRun:
                 inner = None if keys is None or not columns else _renamed(keys.select(list(by)), columns)
                 self._sums(database, f"{table}_s{number}", number, inner)
                 self._make_of(database, table, number, self._rules.contents(number, f"{table}_"))
-            case Kept():
+            case KeptStage():
                 if self._state is None:
                     self._know(database, number)
                     database.connection.execute(f"CREATE VIEW {table} AS FROM a{number}")
@@ -322,7 +322,7 @@ class SpanRun:
     ) -> None:
         """Read rows into a table: updates, which are netted, or contents, which are at `BEFORE`."""
         source = f"tidelake_source_{table}"
-        columns = columns_of(self._plan, Kept(number, (), sums))
+        columns = columns_of(self._plan, KeptStage(number, (), sums))
         names = [quoted(column.name) for column in columns]
         time, count = quoted(self._rules.time), quoted(self._rules.count)
         given = [quoted(name) for name in scan.schema.names[: len(names)]]
@@ -353,7 +353,7 @@ class SpanRun:
     def _make_of(
         self, database: Database, table: str, number: int, query: str, *, sums: bool = False
     ) -> None:
-        columns = columns_of(self._plan, Kept(number, (), sums))
+        columns = columns_of(self._plan, KeptStage(number, (), sums))
         _make(database, table, self._timed(columns))
         try:
             database.connection.execute(f"INSERT INTO {table} {query}")
@@ -361,7 +361,7 @@ class SpanRun:
             kind = type(self._plan.stages[number]).__name__.lower()
             raise RefreshFailed(self._view, f"{number} ({kind})", _reason(error)) from error
 
-    def _rows_kept(self, database: Database, kept: Kept, letter: str) -> pa.Table:
+    def _rows_kept(self, database: Database, kept: KeptStage, letter: str) -> pa.Table:
         """What is kept, or its updates, as a collection takes them. A sum that is too large is refused."""
         shown = ", ".join(
             f"CAST({quoted(column.name)} AS {stored_type(column.type)}) AS {quoted(column.name)}"

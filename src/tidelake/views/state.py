@@ -25,7 +25,7 @@ from tidelake.model.time import parts
 from tidelake.state.core.state import Owned
 from tidelake.views.definition import Definition, owner_of
 from tidelake.views.plan import PlanColumn, ViewPlan
-from tidelake.views.reach import Kept, columns_of
+from tidelake.views.reach import KeptStage, columns_of
 from tidelake.views.spans import Database, answer_schema, stored_type
 
 FORMAT = 1
@@ -36,7 +36,7 @@ _ROWS_PER_KEY = 8
 # So often the history that no refresh reads any more is given up: each time is a commit.
 _TRIMMED_EVERY = 16
 _NAME_MAX = 200
-Made = Callable[[Sequence[Kept]], Mapping[Kept, pa.Table]]
+Made = Callable[[Sequence[KeptStage]], Mapping[KeptStage, pa.Table]]
 """Computes what is kept, as of just before a span, from the inputs."""
 
 
@@ -52,7 +52,12 @@ class ViewState:
     """
 
     def __init__(
-        self, lake: Naming, view: Collection, definition: Definition, plan: ViewPlan, kept: Sequence[Kept]
+        self,
+        lake: Naming,
+        view: Collection,
+        definition: Definition,
+        plan: ViewPlan,
+        kept: Sequence[KeptStage],
     ) -> None:
         self._lake, self._view, self._plan, self._kept = lake, view, plan, kept
         self._owner = owner_of(view.id)
@@ -60,7 +65,7 @@ class ViewState:
             one: json.dumps({"format": FORMAT, "plan": definition.plan, "keeps": str(one)}, sort_keys=True)
             for one in kept
         }
-        self._found: dict[Kept, Collection] = {}
+        self._found: dict[KeptStage, Collection] = {}
 
     def ready(self, time: int, make: Made | None, database: Database) -> None:
         """Open all of it, for reads at a time; what is missing or cannot be read there is made.
@@ -79,18 +84,18 @@ class ViewState:
             timed = rows.set_column(rows.schema.get_field_index(_TIME), _TIME, at)
             self._append(one, timed, Frontier.past(time))
 
-    def read(self, kept: Kept, keys: pa.Table | None, time: int) -> Scan:
+    def read(self, kept: KeptStage, keys: pa.Table | None, time: int) -> Scan:
         """Its rows at a time, with these values in columns, or also others; None: all."""
         called = self._called(kept)
         named = None if keys is None else keys.rename_columns([called[one] for one in keys.column_names])
         return contents_of(self._found[kept], [*called.values()], named, time)
 
-    def append(self, updates: Mapping[Kept, pa.Table], upper: Frontier) -> None:
+    def append(self, updates: Mapping[KeptStage, pa.Table], upper: Frontier) -> None:
         """Write the updates of a span, as far as they are not there."""
         for one, table in updates.items():
             self._append(one, table, upper)
 
-    def _append(self, kept: Kept, updates: pa.Table, upper: Frontier) -> None:
+    def _append(self, kept: KeptStage, updates: pa.Table, upper: Frontier) -> None:
         of, called = self._found[kept], self._called(kept)
         updates = updates.rename_columns([*called.values(), _TIME, DIFF])
         if _NO_KEY in of.key:
@@ -106,7 +111,7 @@ class ViewState:
             else:
                 return
 
-    def _is_open(self, kept: Kept, time: int, *, has: bool) -> bool:
+    def _is_open(self, kept: KeptStage, time: int, *, has: bool) -> bool:
         """Whether it can be read at a time, which it `has`; then it is open."""
         if kept in self._found:
             return True
@@ -126,7 +131,7 @@ class ViewState:
             found.advance_since(time)
         return True
 
-    def _made(self, kept: Kept, time: int, database: Database) -> Collection:
+    def _made(self, kept: KeptStage, time: int, database: Database) -> Collection:
         """An empty collection for it."""
         name, called = self._name(kept), self._called(kept)
         columns = columns_of(self._plan, kept)
@@ -151,11 +156,11 @@ class ViewState:
         shard_of(made).writes_as = self._owner
         return made
 
-    def _called(self, kept: Kept) -> dict[str, str]:
+    def _called(self, kept: KeptStage) -> dict[str, str]:
         """How the collection calls the columns: by number, since a collection has names of its own."""
         return {column.name: f"s{n}" for n, column in enumerate(columns_of(self._plan, kept))}
 
-    def _name(self, kept: Kept) -> str:
+    def _name(self, kept: KeptStage) -> str:
         """The name of the collection: of the id of the view, since the view may be renamed."""
         name = f"{self._owner}: {kept}"
         if len(name.encode()) <= _NAME_MAX:
