@@ -6,24 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from run_page import blocks, run
 from tests.spark import quick
-from tidelake.arrangement.checkpoint import saved
 from tidelake.cli.main import cli
-from tidelake.data.ingest import events
-from tidelake.model import batch, bounds, schema, time
-from tidelake.shard.engine import spec
-from tidelake.shard.runs import plan
-from tidelake.shard.writing import replacement, uploader, upserter
-from tidelake.shard.writing.batch import SentBatch
-from tidelake.state.core import codec, edits, garbage, state
-from tidelake.state.core.fields import Move
-from tidelake.state.spine import bases, spine
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -183,35 +172,6 @@ def test_a_file_or_a_test_that_is_not_there_is_found() -> None:
         "`state/gone.py`; `test_docs.py::test_gone`, `::test_gone_too`",
     ]
     assert missing(lines) == {"state/gone.py", "test_docs.py::test_gone", "test_docs.py::test_gone_too"}
-
-
-# What is stored, or travels between processes: all of it is JSON by the names of its fields.
-STORED = (
-    *(batch.ColumnStats, batch.HollowBatch, batch.Part, batch.Run, bounds.Bounds, time.TimeDomain),
-    *(schema.Column, schema.DataType, schema.Schema, schema.SchemaVersion),
-    *(
-        bases.Base,
-        bases.Unpaid,
-        garbage.Garbage,
-        garbage.Sweep,
-        spine.FuelingMerge,
-        spine.Member,
-        spine.SpineBatch,
-        spine.SpineEdit,
-    ),
-    *(edits.Delta, edits.Edits, Move, state.CriticalHold, state.Hold, state.MergeClaim),
-    *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image, codec._SpineImage),
-    *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader, upserter.Upserter),
-    *(events.EventColumns, replacement.Replacement),
-    *(saved.Checkpoint, saved.Followed, saved.SavedBatch),
-)
-
-
-@pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.__name__)
-def test_every_stored_field_stands_on_the_page_of_formats(stored: type) -> None:
-    lines = _prose(REPOSITORY / "docs/formats.md")
-    codes = {code for line in lines for code in _CODE.findall(line)}
-    assert {field.name for field in fields(stored)} <= codes
 
 
 def test_every_command_stands_on_the_page_of_commands() -> None:

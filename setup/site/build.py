@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import metrics_table
 import modules
 import promises
+import stored
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
@@ -40,6 +41,7 @@ _MADE = re.compile(r"<!-- made for the site: (\w+) -->")
 MADE = {
     "metrics": metrics_table.table,
     "modules": lambda: "## All modules\n\n" + modules.table(modules.modules()),
+    "stored": stored.tables,
     "promises": lambda: "## All promises\n\n" + promises.tables(promises.promises()),
 }
 

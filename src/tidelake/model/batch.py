@@ -131,7 +131,7 @@ class Run:
 
 @dataclass(frozen=True)
 class HollowBatch:
-    """The description of a batch: runs that together hold the updates of `bounds`.
+    """The description of a batch: `runs` that together hold the updates of `bounds`.
 
     Without runs it only moves the frontier.
     """

@@ -14,7 +14,7 @@ from tidelake.model.time import Time
 
 @dataclass(frozen=True)
 class Bounds:
-    """The half-open interval `[lower, upper)` and the frontier `since`."""
+    """The half-open interval `[lower, upper)` of times, which may have been advanced to `since`."""
 
     lower: Frontier
     upper: Frontier

@@ -49,7 +49,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a collection. Its `id` never changes and is never used again; a name may be."""
+    """A column: `id` (never used again), `name` (may be used again), `type`, and whether it is `nullable`."""
 
     id: int
     name: str
@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """Key columns (at least one) and value columns (any number), in order."""
+    """The columns of the `key` (at least one) and of the `value` (any number), in order."""
 
     key: tuple[Column, ...]
     value: tuple[Column, ...] = ()

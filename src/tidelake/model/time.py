@@ -57,7 +57,7 @@ def meet(a: Time, b: Time) -> Time:
 
 @dataclass(frozen=True)
 class TimeDomain:
-    """The unit of a collection's times, and how many components each has.
+    """The `unit` of a collection's times, and how many components each has.
 
     `counter` counts from 0; `ms`, `us` and `date` (days) count since 1970 UTC; `tuple` has `arity` counters.
     """

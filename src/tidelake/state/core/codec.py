@@ -39,6 +39,17 @@ _BEFORE = b"tidelake-"
 
 @dataclass(frozen=True)
 class _SpineImage:
+    """The spine of a stored state.
+
+    Attributes:
+        next_id: the insertion that comes next.
+        spent: fuel given in all.
+        members: oldest first.
+        batches: the spine batches, oldest first: slices up to `sliced`, then levels.
+        merges: of the levels, that are under way.
+        sliced: where the slices end and the levels begin: an insertion.
+    """
+
     next_id: int = 0
     spent: int = 0
     members: tuple[Member, ...] = ()

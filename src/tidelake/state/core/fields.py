@@ -75,7 +75,7 @@ class Declared(Generic[S, E]):
 
 @dataclass(frozen=True)
 class Move:
-    """A move of a frontier; `before` is stored so that it can be checked."""
+    """A move of a frontier to `after`; `before` is stored so that it can be checked."""
 
     before: Frontier
     after: Frontier

@@ -172,7 +172,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Written:
-    """Totals over the shard's whole life: what appends wrote, and what merges wrote again."""
+    """Totals over the shard's whole life.
+
+    What appends wrote (`appended_rows`, `appended_bytes`), and what merges wrote again (`merged_rows`,
+    `merged_bytes`).
+    """
 
     appended_rows: int = 0
     appended_bytes: int = 0
