@@ -344,3 +344,54 @@ def test_flattened_events_that_hide_what_happened_are_refused(message: Any, reas
     if message in (None, b"null"):
         lines = Decoder(flattened=True, tombstones="ignore").values(pa.array([message], pa.binary()))
         assert lines.to_pylist() == [None]
+
+
+def connect(columns: dict[str, str]) -> dict[str, Any]:
+    fields = [{"field": n, "type": kind, "optional": n != "id"} for n, kind in columns.items()]
+    return {"type": "struct", "fields": fields, "optional": True}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_columns_get_other_names_in_rows_keys_and_schemas(wrapped: bool) -> None:
+    names = {"_time": "at", "_diff": "by"}
+    old, new = {"id": 1, "_time": 2, "_diff": None}, {"id": 1, "_time": 5, "_diff": 3}
+    whole = {"op": "u", "before": old, "after": new, "source": {"lsn": 7, "_time": 1}}
+    key = {"id": 1, "_time": 5}
+    kinds = connect({"id": "int64", "_time": "int64", "_diff": "int64"})
+    sides = [kinds | {"field": "before"}, kinds | {"field": "after"}, {"type": "string", "field": "op"}]
+    if wrapped:
+        whole = {"schema": {"type": "struct", "fields": sides}, "payload": whole}
+        key = {"schema": connect({"id": "int64", "_time": "int64"}), "payload": key}
+    decoder = Decoder(rename=names)
+    (line,) = decoder.values(pa.array([json.dumps(whole).encode()])).to_pylist()
+    (text,) = decoder.keys(pa.array([json.dumps(key).encode()])).to_pylist()
+    schema = pa.schema([SCHEMA.field("id"), ("at", pa.int64()), ("by", pa.int64())])
+    rows = ChangeParser(schema, ("id",)).parse(pa.array([line]), str).rows.to_pylist()
+    assert [(row["id"], row["at"], row["by"], row["_diff"]) for row in rows] == [
+        (1, 2, None, -1),
+        (1, 5, 3, 1),
+    ]
+    found = json.loads(text)
+    assert (found["payload"] if wrapped else found) == {"id": 1, "at": 5}
+    if wrapped:
+        assert [one["field"] for one in found["schema"]["fields"]] == ["id", "at"]
+        after = json.loads(line)["schema"]["fields"][1]
+        assert (after["field"], [one["field"] for one in after["fields"]]) == ("after", ["id", "at", "by"])
+
+
+def test_a_name_that_is_taken_is_refused_and_what_is_no_event_stays(directory: str) -> None:
+    decoder = Decoder(rename={"_time": "id"})
+    taken = b'{"op":"c","after":{"id":1,"_time":2}}'
+    lines = [taken, b"[1]", b"{", None, b'{"op":"d","before":null,"after":"text"}']
+    found = decoder.values(pa.array(lines)).to_pylist()
+    assert b"the table has a column 'id'" in found[0]
+    assert found[1:] == lines[1:]
+    with pytest.raises(UsageError, match="gives two columns one name"):
+        Decoder(rename={"a": "c", "b": "c"})
+    # With the others: first the bytes, then the flattened event, then the names.
+    both = Decoder(directory, rename={"kind": "sort"}).values(messages(EVENTS[0]))
+    event = json.loads(both[0].as_py())
+    assert (
+        event["payload"]["after"]["sort"] == "b"
+        and event["schema"]["fields"][1]["fields"][8]["field"] == "sort"
+    )

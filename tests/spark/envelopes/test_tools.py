@@ -201,7 +201,8 @@ def of_maxwell(**changed: Any) -> dict[str, Any]:
         (of_maxwell(position=-1), "from 0 to"),
         (of_maxwell(data={"id": 1}), "column 'name' of 'data': is missing"),
         (of_maxwell(data=ROW | {"id": "x"}), "column 'id' of 'data': \"x\" is a string"),
-        (of_maxwell(data=ROW | {"at": "0000-00-00 00:00:00"}), "column 'at' of 'data'"),
+        (of_maxwell(data=ROW | {"at": "0000-00-00 00:00:00"}), "column 'at': 0000-00-00 is no day"),
+        (of_maxwell(data=ROW | {"day": "0000-00-00"}), "zero_times='null'"),
         (maxwell(UPDATE, old=None), "a row is missing"),
         (of_maxwell(type="bootstrap-insert"), "use old_rows='stored'"),
         (of_maxwell(type="database-drop", table=None), "'database-drop' removes rows"),
@@ -369,6 +370,19 @@ def test_a_message_from_before_a_column_was_added_is_read_with_null_if_that_is_a
         assert parsed.rows.column("ratio").to_pylist() == [None]
         with pytest.raises(UsageError, match="missing='null' needs old_rows='stored'"):
             envelope(missing="null")
+
+
+def test_days_that_mysql_does_not_have_are_null_on_request_and_sets_are_lists(tmp_path: Path) -> None:
+    c = collection(tmp_path, schema=SCHEMA.append(pa.field("tags", pa.list_(pa.string()))))
+    zeros = ROW | {"at": "0000-00-00 00:00:00.000", "day": "0000-00-00", "name": "0000-00-00", "tags": ["a"]}
+    told = maxwell(STEP, data=zeros), maxwell(UPDATE, data=zeros, old={"day": "2026-01-31", "at": None})
+    parsed = parse(c, Maxwell(zero_times="null"), *told)
+    rows = [(row["at"], row["day"] and row["day"].day, row["_diff"]) for row in parsed.rows.to_pylist()]
+    assert rows == [(None, None, 1), (None, 31, -1), (None, None, 1)]
+    assert parsed.rows.column("name").to_pylist()[0] == "0000-00-00"
+    assert parsed.rows.column("tags").to_pylist()[0] == ["a"]
+    with pytest.raises(UsageError, match="zero_times='now' is unknown"):
+        Canal(zero_times="now")  # type: ignore[arg-type]
 
 
 def test_a_before_image_of_keys_removes_the_old_key(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from feed import connect, contents
 
 import tidelake
+from tidelake.cdc.wire.decoder import Decoder
 from tidelake.errors import IncompatibleSchema, InvalidUpdates, TidelakeWarning, UsageError
 from tidelake.spark import WrittenBatch, tables_sink
 from tidelake.spark.envelopes.read import AS_TEXT
@@ -116,6 +117,21 @@ def test_a_key_that_the_caller_gave_is_compared_too(tmp_path: Path) -> None:
         ({"id": 4}, None),
     )
     assert (done.events, stream.rows("crm.p.t")) == (2, {4: {"id": 4, "v": "y"}})
+
+
+def test_columns_that_a_collection_has_for_itself_need_other_names(tmp_path: Path) -> None:
+    kinds = connect("t", {"id": ("int64", False), "_time": ("int64", True)})
+    message = key(id=1), event("c", {"id": 1, "_time": 2}, 5, columns=kinds)
+    stream = Stream(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"'_time' is reserved: rename it with decode_events\(frame, rename="
+    ):
+        stream.take(message)
+    decoder = Decoder(rename={"_time": "at"})
+    texts = [json.dumps(one).encode() for one in message]
+    found = decoder.keys(pa.array(texts[:1]))[0].as_py(), decoder.values(pa.array(texts[1:]))[0].as_py()
+    stream.take((json.loads(found[0]), json.loads(found[1])))
+    assert stream.rows("crm.p.t") == {1: {"id": 1, "at": 2}}
 
 
 def test_a_table_that_was_truncated_amid_its_copy_is_told(tmp_path: Path) -> None:

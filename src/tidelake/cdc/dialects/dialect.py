@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from tidelake.cdc.debezium.decoded import row_texts
 from tidelake.cdc.debezium.messagekeys import changed
 from tidelake.cdc.debezium.unavailable import PLACEHOLDER
 from tidelake.cdc.dialects.fieldnumbers import MICROSECONDS, number_in
+from tidelake.cdc.dialects.jsonvalues import ZERO, zero_as_null, zero_refused
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import not_json
 from tidelake.model.time import TIME_MAX
@@ -40,6 +41,7 @@ Repair: TypeAlias = Callable[[Json], Json]
 
 # The paths of what a message has of one event, for messages.
 TIME_PATH, ORDER_PATH = "time", "order"
+ZeroTimes: TypeAlias = Literal["refuse", "null"]
 _Rows = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LEFT_OUT = msgspec.Raw(msgspec.json.encode(PLACEHOLDER))
 
@@ -110,6 +112,7 @@ class Dialect(ABC):
         key: the key columns of the collection.
         stored: old rows are looked up.
         counted: columns whose times are written as numbers, see `tidelake.data.json.encoding`.
+        zero_times: what MySQL's `0000-00-00` is in columns of dates and timestamps.
     """
 
     time: str
@@ -120,6 +123,7 @@ class Dialect(ABC):
     key: tuple[str, ...] = ()
     stored: bool = False
     counted: frozenset[str] = frozenset()
+    zero_times: ZeroTimes = "refuse"
 
     # The tool's name and terms, the fields that `changes` reads, and what the times in fields count
     # (`fieldnumbers`).
@@ -132,6 +136,8 @@ class Dialect(ABC):
     defaults: ClassVar[Mapping[str, str]]
     no_time: ClassVar[str]
     untimed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Whether the source may have dates without a day.
+    has_zero_times: ClassVar[bool] = False
     positions: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
@@ -233,8 +239,9 @@ class Dialect(ABC):
         """
         if row is None:
             raise Unfit("a row is missing")
-        if not self._repairs:
-            return bytes(row)
+        data = bytes(row)
+        if not self._own_repairs and not (self.has_zero_times and ZERO in data):
+            return data
         return self._repaired(as_object(row))
 
     def merged(self, row: Any, changed: Any) -> Json:
@@ -259,12 +266,23 @@ class Dialect(ABC):
     def _repaired(self, row: dict[str, Any]) -> Json:
         for name, repair in self._repairs.items():
             if name in row:
-                row[name] = msgspec.Raw(repair(bytes(row[name])))
+                try:
+                    row[name] = msgspec.Raw(repair(bytes(row[name])))
+                except Unfit as unfit:
+                    raise Unfit(f"column {name!r}: {unfit}") from None
         return msgspec.json.encode(row)
 
     @cached_property
-    def _repairs(self) -> Mapping[str, Repair]:
+    def _own_repairs(self) -> Mapping[str, Repair]:
         return self.repairs()
+
+    @cached_property
+    def _repairs(self) -> Mapping[str, Repair]:
+        found = dict(self._own_repairs)
+        if self.has_zero_times:
+            repair = zero_as_null if self.zero_times == "null" else zero_refused
+            found |= {one.name: repair for one in self.schema if one.name not in found and _of_days(one.type)}
+        return found
 
     def decoder(self) -> msgspec.json.Decoder[Any]:
         """What decodes the fields of messages that are read."""
@@ -362,6 +380,10 @@ def member(message: Any, name: str) -> Any:
         text = memoryview(value)
         return None if len(text) == 4 and bytes(text) == b"null" else value
     return value
+
+
+def _of_days(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
 
 
 def as_object(row: Any) -> dict[str, Any]:

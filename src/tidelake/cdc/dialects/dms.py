@@ -48,6 +48,7 @@ class DmsDialect(Dialect):
         sides={"before": "the old row", "after": "'data'", "key": "the key"},
         whole="let BeforeImageSettings keep all columns (column-filter 'all'), or set old_rows='stored'",
     )
+    has_zero_times: ClassVar[bool] = True
     members: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"metadata": dict[str, Any] | None, "data": msgspec.Raw, "control": dict[str, Any] | None}
     )

@@ -15,6 +15,8 @@ _NUMBER = re.compile(rb'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 
 
 _Text = msgspec.json.Decoder(str)
+# How a date of MySQL begins that has no day.
+ZERO = b'"0000-00-00'
 
 
 def as_number(value: Json) -> Json:
@@ -39,7 +41,7 @@ def as_base64(value: Json) -> Json:
     try:
         return b'"%b"' % base64.b64encode(_Text.decode(value).encode("latin-1"))
     except (UnicodeEncodeError, msgspec.DecodeError) as error:
-        raise Unfit(f"a value of a binary column is no text of bytes: {error}") from None
+        raise Unfit(f"it is no text of bytes: {error}") from None
 
 
 def as_hexadecimal(value: Json) -> Json:
@@ -53,4 +55,22 @@ def as_hexadecimal(value: Json) -> Json:
     try:
         return b'"%b"' % base64.b64encode(bytes.fromhex(_Text.decode(value).removeprefix("\\x")))
     except (ValueError, msgspec.DecodeError) as error:
-        raise Unfit(f"a value of a binary column is no text of hexadecimal digits: {error}") from None
+        raise Unfit(f"it is no text of hexadecimal digits: {error}") from None
+
+
+def zero_as_null(value: Json) -> Json:
+    """MySQL's `0000-00-00`, which is no day, as null."""
+    return b"null" if value.startswith(ZERO) else value
+
+
+def zero_refused(value: Json) -> Json:
+    """Any other value.
+
+    Raises:
+        Unfit: it is MySQL's `0000-00-00`.
+    """
+    if value.startswith(ZERO):
+        raise Unfit(
+            "0000-00-00 is no day: take it for null with zero_times='null', or use a column of type string"
+        )
+    return value

@@ -62,6 +62,7 @@ class MaxwellDialect(Dialect):
         sides={"before": "the old row", "after": "'data'", "key": "the key"},
         whole=BINLOG,
     )
+    has_zero_times: ClassVar[bool] = True
     members: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {
             **dict.fromkeys(("type", "database", "table"), str | None),

@@ -42,6 +42,7 @@ class TicdcDialect(Dialect):
         sides={"before": "'old'", "after": "'data'", "key": "the key"},
         whole="set old_rows='stored'",
     )
+    has_zero_times: ClassVar[bool] = True
     members: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {
             **dict.fromkeys(("type", "database", "table"), str | None),

@@ -5,6 +5,7 @@ message that cannot be decoded becomes a text that says why, which the parser re
 """
 
 import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from tidelake.cdc.core.lineerrors import as_bytes, shown
 from tidelake.cdc.core.ops import Unfit
 from tidelake.cdc.wire.flattened import NULL, unflattened
+from tidelake.cdc.wire.renamed import renamed_event, renamed_key
 from tidelake.cdc.wire.schemas import Schemas
 from tidelake.errors import UsageError
 
@@ -31,48 +33,68 @@ class Decoder:
         flattened: the events are flattened by `ExtractNewRecordState`.
         tombstones: what a message without a value is, if they are: `"refuse"` is an error, `"ignore"` says
             that each follows an event on its deletion.
+        rename: other names of columns, by name.
     """
 
     schemas: str | None = None
     flattened: bool = False
     tombstones: Tombstones = "refuse"
+    rename: Mapping[str, str] = field(default_factory=dict)
     _places: Schemas | None = field(default=None, init=False, repr=False)
     _readers: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.tombstones not in get_args(Tombstones):
             raise UsageError(f"tombstones={self.tombstones!r} is unknown: use 'refuse' or 'ignore'")
-        if self.schemas is None and not self.flattened:
-            raise UsageError("give schemas=DIRECTORY, or the address of a registry, or flattened=True")
+        if self.schemas is None and not self.flattened and not self.rename:
+            raise UsageError(
+                "there is nothing to decode: give schemas=DIRECTORY or the address of a registry, "
+                "flattened=True, or rename"
+            )
+        if len({*self.rename.values()}) < len(self.rename):
+            raise UsageError(f"rename={dict(self.rename)!r} gives two columns one name")
         self._places = None if self.schemas is None else Schemas(self.schemas)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What was found is made of functions.
-        return type(self), (self.schemas, self.flattened, self.tombstones)
+        return type(self), (self.schemas, self.flattened, self.tombstones, dict(self.rename))
 
     def values(self, messages: pa.Array) -> pa.Array:
         """The values of messages, as texts."""
-        return self._texts(messages, self.flattened)
+        return self._texts(messages, self._value)
 
     def keys(self, messages: pa.Array) -> pa.Array:
         """The keys of messages, as texts."""
-        return self._texts(messages, False)
+        return self._texts(messages, self._key)
 
-    def _texts(self, messages: pa.Array, flattened: bool) -> pa.Array:
-        return pa.array([self._text(one, flattened) for one in as_bytes(messages).to_pylist()], pa.binary())
+    def _texts(self, messages: pa.Array, of: Callable[[bytes | None], bytes | None]) -> pa.Array:
+        found: list[bytes | None] = []
+        for one in as_bytes(messages).to_pylist():
+            try:
+                found.append(of(one))
+            except Unfit as unfit:
+                found.append(b"cannot be decoded: " + str(unfit).encode())
+        return pa.array(found, pa.binary())
 
-    def _text(self, message: bytes | None, flattened: bool) -> bytes | None:
-        try:
-            if message is None or message.strip() == b"null":
-                if flattened and self.tombstones == "refuse":
-                    raise Unfit(NULL)
-                return None
-            text = message if self._places is None else self._decoded(message)
-            return unflattened(text) if flattened else text
-        except Unfit as unfit:
-            return b"cannot be decoded: " + str(unfit).encode()
+    def _value(self, message: bytes | None) -> bytes | None:
+        if message is None or message.strip() == b"null":
+            if self.flattened and self.tombstones == "refuse":
+                raise Unfit(NULL)
+            return None
+        text = self._decoded(message)
+        if self.flattened:
+            text = unflattened(text)
+        return renamed_event(text, self.rename) if self.rename else text
+
+    def _key(self, message: bytes | None) -> bytes | None:
+        if message is None:
+            return None
+        text = self._decoded(message)
+        return renamed_key(text, self.rename) if self.rename else text
 
     def _decoded(self, message: bytes) -> bytes:
+        if self._places is None:
+            return message
         if message[:2] in _GLUE:
             raise Unfit("it is in the format of AWS Glue's registry: let the connector write Confluent's")
         if message[:1] != b"\0" or len(message) < _HEAD:

@@ -4,7 +4,7 @@ Owns how the messages get to the tasks; `tidelake.cdc.wire` owns what they mean.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ def decode_events(
     *,
     flattened: bool = False,
     tombstones: Tombstones = "refuse",
+    rename: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Make the messages of a DataFrame, streaming or not, JSON texts that the envelope `debezium` reads.
 
@@ -38,6 +39,9 @@ def decode_events(
         tombstones: what a message without a value is then: `"refuse"` is an error, `"ignore"` says that each
             follows an event on its deletion, as with `delete.tombstone.handling.mode=rewrite-with-tombstone`.
 
+        rename: other names of columns, by name, such as `{"_time": "time"}`: a collection has columns `_time`
+            and `_diff` of its own.
+
     Raises:
         InvalidUpdates: there is no column `value` of texts or bytes.
         UsageError: there is nothing to decode; in a task: a schema is not there, or is none of Avro.
@@ -45,7 +49,7 @@ def decode_events(
     kinds = {field.name: field.dataType for field in frame.schema}
     if not isinstance(kinds.get("value"), t.StringType | t.BinaryType):
         raise InvalidUpdates("messages are a column 'value' of texts or bytes: there is none")
-    decoder = Decoder(None if schemas is None else os.fspath(schemas), flattened, tombstones)
+    decoder = Decoder(None if schemas is None else os.fspath(schemas), flattened, tombstones, rename or {})
     made = t.StructType(
         [
             t.StructField(field.name, t.BinaryType(), True) if field.name in ("value", "key") else field

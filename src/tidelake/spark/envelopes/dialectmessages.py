@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 
 from tidelake.cdc.core.tablename import name_parts
 from tidelake.cdc.dialects.canal import CanalDialect
-from tidelake.cdc.dialects.dialect import Dialect
+from tidelake.cdc.dialects.dialect import Dialect, ZeroTimes
 from tidelake.cdc.dialects.dynamodb import DynamoDbDialect
 from tidelake.cdc.dialects.goldengate import GoldenGateDialect
 from tidelake.cdc.dialects.maxwell import MaxwellDialect
@@ -40,11 +40,13 @@ class ToolMessages(Debezium):
             must be of one table.
         missing: what a column is that a row leaves out, such as one that the table did not have yet:
             `"refuse"` is an error, `"null"` means null.
+        zero_times: what MySQL's `0000-00-00` is in columns of dates and timestamps, likewise.
     """
 
     table: str | None = None
 
     missing: Missing = field(default="refuse", kw_only=True)
+    zero_times: ZeroTimes = field(default="refuse", kw_only=True)
 
     refuses: ClassVar[frozenset[str]] = frozenset({"idle"})
     dialect: ClassVar[type[Dialect]]
@@ -58,6 +60,8 @@ class ToolMessages(Debezium):
             )
         if self.missing not in get_args(Missing):
             raise UsageError(f"missing={self.missing!r} is unknown: use 'refuse' or 'null'")
+        if self.zero_times not in get_args(ZeroTimes):
+            raise UsageError(f"zero_times={self.zero_times!r} is unknown: use 'refuse' or 'null'")
         if self.missing == "null" and self.old_rows == "events":
             raise UsageError(
                 "missing='null' needs old_rows='stored': in an old row it cannot be told from a column that "
@@ -125,6 +129,7 @@ class ToolMessages(Debezium):
             key=tuple(collection.key),
             stored=self.old_rows == "stored",
             counted=frozenset(name for name, _ in made.encodings),
+            zero_times=self.zero_times,
         )
         return DialectParser.of(made, dialect, **self._parsing(collection.schema))
 

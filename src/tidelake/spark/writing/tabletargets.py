@@ -24,6 +24,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.model.evolution import widens
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import DIFF
 from tidelake.spark.writing.tablelines import Lines, TableEvents, TablePlan, TableTarget
 
 R = TypeVar("R")
@@ -232,7 +233,9 @@ class TableTargets:
         except UsageError as error:
             if there is not None:
                 raise
-            raise UsageError(f"table '{table}' gets no collection: {error}") from error
+            own = {DIFF, *self.register.domain.columns} & {str(one["field"]) for one in told[0]}
+            remedy = f" with decode_events(frame, rename={{{min(own)!r}: ...}})" if own else ""
+            raise UsageError(f"table '{table}' gets no collection: {error}{remedy}") from error
         missing: set[str] = set()
         if told:
             all_named = set.intersection(*({str(column["field"]) for column in one} for one in told))
