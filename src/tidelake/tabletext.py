@@ -2,9 +2,11 @@
 
 Owns how a cell is made safe and short, and how cells are set; must not know what they tell.
 
-INVARIANT: no character of a cell moves a cursor, changes the direction of other text, or is read as HTML.
+INVARIANT: no character of a cell moves a cursor, changes the direction or colour of other text, or is read as
+HTML. Cells of different texts that are not cut are different.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, fields
 from html import escape
@@ -13,8 +15,33 @@ from typing import Any
 CELL_MAX = 60
 
 
+# Parts of words and of emoji, which move and turn nothing: joiners, the space of Chinese and Japanese, emoji
+# that are newer than this Python, and the letters of flags.
+_SHOWN = re.compile(
+    "[\u200c\u200d\u3000\U0001f000-\U0001faff]"
+    "|(?<=\U0001f3f4)[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f"
+)
+_LOOKS_ESCAPED = re.compile(r"\\[\\nrtxuU]")
+
+
+def harmless(text: str) -> str:
+    """A sentence with control and format characters (of terminals, of right-to-left text) as escapes."""
+    if text.isprintable():
+        return text
+    pieces, at = [], 0
+    for found in _SHOWN.finditer(text):
+        pieces += [_escaped(text[at : found.start()]), found[0]]
+        at = found.end()
+    return "".join([*pieces, _escaped(text[at:])])
+
+
 def printable(text: str) -> str:
-    """The text with control and format characters (of terminals, of right-to-left text) as escapes."""
+    """A value or a name as `harmless` shows it; where that might be mistaken, backslashes are doubled."""
+    is_plain = "\\" not in text or (text.isprintable() and _LOOKS_ESCAPED.search(text) is None)
+    return harmless(text if is_plain else text.replace("\\", "\\\\"))
+
+
+def _escaped(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -47,16 +74,36 @@ def as_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(map(padded, lines))
 
 
-def as_html(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", note: str = "") -> str:
-    """A table for notebooks, with a line of text above and one below; no script, no style of its own."""
+def as_html(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    title: str = "",
+    note: str = "",
+    *,
+    is_cut: bool = True,
+) -> str:
+    """A table for notebooks, with a line of text above and one below; no script, no style of its own.
+
+    Args:
+        head: names of the columns.
+        rows: the cells of each row.
+        title: the line above.
+        note: the line below.
+        is_cut: whether cells are short, as those of unknown rows must be.
+    """
     above = "".join(f"<th>{escape(cell(name))}</th>" for name in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row)}</tr>" for row in rows)
-    before = f"<p><b>{escape(printable(title))}</b></p>" if title else ""
-    after = f"<p>{escape(printable(note))}</p>" if note else ""
+    shown = cell if is_cut else _whole
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(shown(v))}</td>' for v in row)}</tr>" for row in rows)
+    before = f"<p><b>{escape(harmless(title))}</b></p>" if title else ""
+    after = f"<p>{escape(harmless(note))}</p>" if note else ""
     body = (
         f'<table border="1" class="dataframe"><thead><tr>{above}</tr></thead><tbody>{lines}</tbody></table>'
     )
     return f"<div>{before}{body if head else ''}{after}</div>"
+
+
+def _whole(value: object) -> str:
+    return "–" if value is None else printable(str(value))
 
 
 def number(value: int) -> str:
@@ -76,4 +123,4 @@ class FieldsAsHtml:
         # Numbers that answers have in common come last.
         shown = [(one.name, getattr(this, one.name)) for one in sorted(fields(this), key=_is_common)]
         plain = [(name, number(value) if type(value) is int else value) for name, value in shown]
-        return as_html(["field", "value"], plain, title=type(self).__name__)
+        return as_html(["field", "value"], plain, title=type(self).__name__, is_cut=False)

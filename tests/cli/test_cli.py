@@ -283,6 +283,20 @@ def test_markup_and_control_characters_in_data_are_shown_and_not_obeyed(run, use
     assert len(shown.splitlines()) == 1 + 2 + 5
 
 
+def test_markup_in_names_is_shown_and_controls_of_errors_are_not_obeyed(run, users, tmp_path):
+    key, value = "[red]id[/red]", ":x: :smile:"
+    with tidelake.open("cl") as lake:
+        lake.create("odd", {key: "int64", value: "string"}, key=[key])
+    (tmp_path / "r.jsonl").write_text('{"[red]id[/red]": 1, ":x: :smile:": "\\u009b31m"}\n', encoding="utf-8")
+    run("append", "cl", "odd", "r.jsonl")
+    shown = run("snapshot", "cl", "odd", "--columns", "nope\x1b[31m").err
+    assert "nope" in shown and "\x1b" not in shown
+    assert run("snapshot", "cl", "odd").out.split("\n")[0].split()[:3] == ["[red]id[/red]", ":x:", ":smile:"]
+    printed = run("snapshot", "cl", "odd", "--json")
+    assert "\x9b" not in printed.out and printed.lines[0][":x: :smile:"] == "\x9b31m"
+    assert "\x1b" not in run("snapshot", "cl\x1b[31m", "odd").err
+
+
 def test_odd_names_of_collections_can_be_typed(run):
     names = ["../x", "日本", "a b", "--json"]
     for name in names:

@@ -29,12 +29,15 @@ _SHOWN_MAX = 60
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _FRACTION = re.compile(r"\.(\d{1,9})")
+_CONTROLS = re.compile(r"[\x7f-\x9f]")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def dump(value: object) -> str:
     """Encode a value as one line of strict JSON."""
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+    # Controls of eight bits are orders to some terminals, and JSON may have them as they are.
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def lines(batch: pa.RecordBatch) -> Iterator[str]:

@@ -14,6 +14,7 @@ import click
 from tidelake import errors
 from tidelake.cli import export, ingest, naming, rows, serve, sql, stage, tables, tail, upkeep, views, watch
 from tidelake.cli.group import cli
+from tidelake.tabletext import harmless
 
 # Importing these modules registers their commands with the group.
 COMMANDS = (rows, sql, stage, tail, upkeep, naming, watch, export, ingest, tables, views, serve)
@@ -64,7 +65,7 @@ def run(command: click.Command, name: str, arguments: list[str] | None = None) -
         click.echo(_usage(error), err=True)
         sys.exit(error.exit_code)
     except errors.TidelakeError as error:
-        click.echo(f"tidelake: {' '.join(str(error).split())}", err=True)
+        click.echo(f"tidelake: {harmless(' '.join(str(error).split()))}", err=True)
         sys.exit(next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1))
     sys.exit(answer if isinstance(answer, int) else 0)
 
@@ -73,7 +74,7 @@ def _usage(error: click.ClickException) -> str:
     """Format an error of click as one line, like Tidelake's own errors."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "tidelake"
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = harmless(" ".join(error.format_message().split())).rstrip(".")
     return f"{path}: {message[:1].lower()}{message[1:]}; see {path} --help"
 
 

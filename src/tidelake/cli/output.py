@@ -3,11 +3,13 @@
 Must not know what is printed; `tidelake.cli.show` describes collections.
 """
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time, TimeDomain
-from tidelake.tabletext import printable
+from tidelake.tabletext import harmless, printable
 from tidelake.timetext import span
 
 STREAM = Path("-")
@@ -78,9 +80,14 @@ class CommandFailed:
     def check(self) -> None:
         """Raise the first error, which decides the exit code; print the others before."""
         for name, error in self._errors[1:]:
-            click.echo(f"tidelake: {name}: {error}", err=True)
+            failed(f"{name}: {error}")
         if self._errors:
             raise self._errors[0][1]
+
+
+def failed(error: object) -> None:
+    """Print an error as one line, in which nothing is an order to a terminal."""
+    click.echo(f"tidelake: {harmless(' '.join(str(error).split()))}", err=True)
 
 
 class _Console(Console):
@@ -109,13 +116,13 @@ def table(
         click.echo(empty)
         return
     if title:
-        console().print(title, style="bold")
+        console().print(Text(harmless(title), style="bold"))
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     for column, value in shown[0].items():
         number = isinstance(value, int) and not isinstance(value, bool)
         number = number and not column.endswith(_WALL_MS)
         header = printable(column.removesuffix(_WALL_MS))
-        drawn.add_column(header, justify="right" if number else "left", overflow="fold")
+        drawn.add_column(Text(header), justify="right" if number else "left", overflow="fold")
     for row in shown:
         drawn.add_row(*(Text(printable(_text(_of_wall(*cell)))) for cell in row.items()))
     console().print(drawn)
@@ -169,35 +176,56 @@ def csv(reader: Rows, limit: int | None) -> None:
         UsageError: CSV cannot hold a column.
     """
     try:
-        with pyarrow.csv.CSVWriter(sys.stdout.buffer, reader.schema) as text:
-            for batch in _first(reader, limit):
-                text.write_batch(batch)
+        if sys.stdout.isatty():
+            kept = io.BytesIO()
+            _write_csv(kept, reader, limit)
+            # As they are in a file, but for orders to the terminal.
+            click.echo("\n".join(map(harmless, kept.getvalue().decode().split("\n"))), nl=False)
+        else:
+            _write_csv(sys.stdout.buffer, reader, limit)
     except UNFIT as error:
         reason = str(error).split("\n", 1)[0]
         raise UsageError(f"CSV cannot hold these rows: {reason}; use --format json") from error
 
 
-def diff(changes: Rows, limit: int, times: Sequence[str]) -> None:
+def _write_csv(file: Any, reader: Rows, limit: int | None) -> None:
+    with pyarrow.csv.CSVWriter(file, reader.schema) as text:
+        for batch in _first(reader, limit):
+            text.write_batch(batch)
+
+
+def diff(changes: Rows, limit: int, key: Sequence[str], times: Sequence[str]) -> None:
     """Print changes, a line each: what went with `-`, what came with `+`, in colours in a terminal.
 
     Args:
         changes: updates that are sorted by key, so that what replaces a row is next to it.
         limit: at most so many rows.
+        key: the key columns that are shown; of one key, rows that went come first.
         times: the columns of times, which are left out, since all changes are at one time.
     """
     screen = console()
     # One more row, to see if there are more.
-    head = [row for batch in _first(changes, limit + 1) for row in texts(batch).to_pylist()]
+    head = list(islice(_removals_first(changes, key), limit + 1))
     for row in head[:limit]:
         count = row.pop(DIFF, 1)
-        cells = [f"{name}={tabletext.cell(value)}" for name, value in row.items() if name not in times]
+        cells = [
+            f"{printable(name)}={tabletext.cell(value)}" for name, value in row.items() if name not in times
+        ]
         sign, colour = ("+", "green") if count > 0 else ("-", "red")
         times_ = f" (×{abs(count):,})" if abs(count) > 1 else ""
-        screen.print(Text(f"{sign} {', '.join(map(printable, cells))}{times_}", style=colour), soft_wrap=True)
+        screen.print(Text(f"{sign} {', '.join(cells)}{times_}", style=colour), soft_wrap=True)
     if not head:
         click.echo("no changes")
     elif len(head) > limit:
         click.echo("... and more rows; see --limit")
+
+
+def _removals_first(changes: Rows, key: Sequence[str]) -> Iterator[dict[str, Any]]:
+    rows = (row for batch in changes for row in texts(batch).to_pylist())
+    for _, found in groupby(rows, lambda row: [row[name] for name in key]):
+        same = list(found)
+        yield from (row for row in same if row.get(DIFF, 1) < 0)
+        yield from (row for row in same if row.get(DIFF, 1) > 0)
 
 
 def _cell(name: str, value: object, times: Callable[[int], str]) -> str:

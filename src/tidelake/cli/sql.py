@@ -117,6 +117,7 @@ def _statements(read: Callable[[str], str]) -> Iterator[str]:
 
 def _prompt(carry_out: Callable[[str], None]) -> None:
     """Ask for statements until the user leaves; an error ends a statement only."""
+    from tidelake.cli import output
 
     def read(prompt: str) -> str:
         try:
@@ -134,7 +135,7 @@ def _prompt(carry_out: Callable[[str], None]) -> None:
                 try:
                     carry_out(text)
                 except errors.TidelakeError as error:
-                    click.echo(f"tidelake: {' '.join(str(error).split())}", err=True)
+                    output.failed(error)
             return
         except KeyboardInterrupt:
             click.echo()

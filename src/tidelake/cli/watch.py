@@ -87,7 +87,8 @@ def diff(
         found = of.changes(
             start, end, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged
         )
-        output.diff(found, limit, of.domain.columns)
+        key = [name for name in of.key if name in found.schema.names]
+        output.diff(found, limit, key, of.domain.columns)
 
 
 @cli.command()

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 import tidelake
+from tidelake import Frontier
 from tidelake.config import Config
 from tidelake.errors import UsageError
 
@@ -59,3 +60,14 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
         for draw in (c.plot_history, c.plot_spine):
             with pytest.raises(UsageError, match=r"tidelake\[plot\]"):
                 draw()
+
+
+def test_a_notebook_shows_pictures_as_pictures_and_commits_as_a_table(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create("days", {"id": "int64 not null"}, key=["id"], time="date")
+        c.append({"id": 1}, time="2026-11-01", author="<ann>")
+        for figure in (c.plot_history(), c.plot_spine()):
+            assert figure._repr_png_().startswith(b"\x89PNG")
+        shown = c.commits()._repr_html_()
+        assert "<td>2026-11-02</td>" in shown and "&lt;ann&gt;" in shown
+        assert c.commits()[0].upper == Frontier.of(20759)

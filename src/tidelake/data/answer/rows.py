@@ -210,7 +210,7 @@ class Rows(Handle):
             note = f"the first {SHOWN_ROWS} rows"
         if is_wide:
             note += f"; {len(places)} of {len(self._schema):,} columns"
-        return head, rows, tabletext.printable(note)
+        return head, rows, tabletext.harmless(note)
 
     def _look_ahead(self) -> bool:
         """Read until there are more rows than are shown. Returns whether these are all."""

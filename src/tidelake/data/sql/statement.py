@@ -191,8 +191,6 @@ def statement(text: str, engine: Engine) -> Statement:
         kinds[0] if kinds else "other",
         tuple(reference(text, node, engine) for node in nodes),
         tree,
-        # A pivot uses columns that it does not name.
-        is_understood=tree.find(exp.Pivot) is None,
     )
 
 

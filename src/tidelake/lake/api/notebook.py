@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from tidelake.env import Clock
-from tidelake.tabletext import number, printable
+from tidelake.tabletext import harmless, number
 
 _AFTER_S, _PAUSE_S = 1.0, 0.2
 
@@ -71,4 +71,4 @@ def _display() -> Any:
 def _html(text: str, done: int, total: int) -> str:
     known = f' value="{done}" max="{total}"' if total else ""
     amount = f" {number(done)} of {number(total)}" if total else ""
-    return f"<div><progress{known}></progress> {escape(printable(text))}{amount}</div>"
+    return f"<div><progress{known}></progress> {escape(harmless(text))}{amount}</div>"

@@ -3,6 +3,7 @@
 Owns what is drawn; each picture costs what its docstring says, and reads no rows.
 """
 
+import io
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,7 +35,7 @@ class Plotting(CollectionHandle):
         Raises:
             UsageError: matplotlib is not installed; says how to install it.
         """
-        figure = optional("matplotlib.figure", _EXTRA).Figure(figsize=(9, 5), layout="constrained")
+        figure = _figure(9, 5)
         above, below = figure.subplots(2, 1, sharex=True)
         state, found = self.state(), self.commits(limit)
         # From the newest total backwards: the log knows how many updates each commit brought.
@@ -72,7 +73,7 @@ class Plotting(CollectionHandle):
         Raises:
             UsageError: matplotlib is not installed; says how to install it.
         """
-        figure = optional("matplotlib.figure", _EXTRA).Figure(figsize=(9, 3), layout="constrained")
+        figure = _figure(9, 3)
         axes, state = figure.subplots(), self.state()
         spine = state.spine
         members = list(spine)
@@ -94,6 +95,19 @@ class Plotting(CollectionHandle):
         if members:
             axes.legend(loc="upper left")
         return figure
+
+
+def _figure(width: int, height: int) -> Any:
+    """A figure that a notebook shows as a picture; one of matplotlib alone is shown as its name."""
+    figure = optional("matplotlib.figure", _EXTRA).Figure
+    picture = type("Picture", (figure,), {"_repr_png_": _png})
+    return picture(figsize=(width, height), layout="constrained")
+
+
+def _png(figure: Any) -> bytes:
+    made = io.BytesIO()
+    figure.savefig(made, format="png")
+    return made.getvalue()
 
 
 def _place(frontier: Frontier | None, domain: TimeDomain) -> int | datetime | None:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
 from tidelake.shard.engine.shard import Shard
 from tidelake.state.core import codec
 from tidelake.state.core.edits import Edits, Note
 from tidelake.state.core.state import Written
 from tidelake.state.spine.staged import Staged
-from tidelake.tabletext import FieldsAsHtml
+from tidelake.tabletext import FieldsAsHtml, as_html, number
 
 _ENTRIES = 256  # of a scan
 
@@ -51,6 +52,31 @@ class CommitEntry(FieldsAsHtml):
         return self.what in _WRITES
 
 
+class CommitEntries(list[CommitEntry]):
+    """Commits, which a notebook shows as a table with times as texts."""
+
+    domain: TimeDomain
+
+    def _repr_html_(self) -> str:
+        head = ["commit", "committed", "what", "updates", "bytes", "upper", "writers", "author", "message"]
+        rows = [
+            (
+                one.seqno,
+                _WALL.text(one.committed_ms),
+                one.what,
+                "–" if one.rows is None else number(one.rows),
+                "–" if one.size_bytes is None else number(one.size_bytes),
+                None if one.upper is None else self.domain.text(one.upper),
+                ", ".join(one.writers),
+                one.author,
+                one.message,
+            )
+            for one in self
+        ]
+        return as_html(head, rows, note=f"{len(self):,} commits, the newest first")
+
+
+_WALL = TimeDomain("ms")
 _WRITES = frozenset(("create", "append", "stage", "seal", "evolve", "repair", "drop"))
 
 
@@ -62,7 +88,7 @@ class _Step:
     written: Written | None
 
 
-def commits(shard: Shard, limit: int, *, every: bool = False) -> list[CommitEntry]:
+def commits(shard: Shard, limit: int, *, every: bool = False) -> CommitEntries:
     """The newest commits that the log has, newest first.
 
     Args:
@@ -73,7 +99,8 @@ def commits(shard: Shard, limit: int, *, every: bool = False) -> list[CommitEntr
     Returns:
         Costs a log scan, and one for every 256 entries that are looked at.
     """
-    found: list[CommitEntry] = []
+    found = CommitEntries()
+    found.domain = shard.spec.domain
     # Place in `found` of a write whose rows are known with the totals before it, and the totals after it.
     waiting: tuple[int, Written] | None = None
     for step in _backwards(shard):
