@@ -17,6 +17,9 @@ from tidelake.cdc.core.events import Events
 from tidelake.cdc.core.outcome import Reject
 from tidelake.cdc.debezium.blocks import raw_events
 from tidelake.cdc.parse.parser import ChangeParser
+from tidelake.cdc.times.positions import positions
+from tidelake.cdc.times.surveys import SURVEY, survey
+from tidelake.cdc.times.timeline import timeline
 from tidelake.data.json.block import Unsure
 from tidelake.data.json.encoding import Encoding
 from tiers import examples
@@ -147,10 +150,10 @@ def lines(draw: st.DrawFn) -> bytes | None:
 def at_once(parser: ChangeParser, texts: Sequence[bytes | None]) -> tuple[Events, list[bytes | None]]:
     """The events of the lines that are read at once, and the other lines."""
     given = parser.decoded(pa.array(texts, pa.binary()))
-    raw, marks, others = raw_events(given, parser.layout)
+    raw, marks, heartbeats, others = raw_events(given, parser.layout)
     found = parser._blocks.read(raw)
-    tombstones = int((~others).sum()) - len(raw) - len(marks)
-    found = replace(found, marks=marks, heartbeats=len(marks), tombstones=tombstones)
+    tombstones = int((~others).sum()) - len(raw) - heartbeats
+    found = replace(found, marks=marks, heartbeats=heartbeats, tombstones=tombstones)
     return found, [text for text, other in zip(texts, others.tolist(), strict=True) if other]
 
 
@@ -158,6 +161,11 @@ def exactly(parser: ChangeParser, texts: Sequence[bytes | None]) -> tuple[Events
     bad: list[Reject] = []
     given = parser.decoded(pa.array(texts, pa.binary()))
     return parser._one_by_one(partial(parser._exact, given), np.arange(len(texts)), bad), bad
+
+
+def survey_of(*lines: bytes) -> pa.Table:
+    found = positions(pa.array([b'{"op":"h","source":{"connector":"postgresql"}}', *lines], pa.binary()))
+    return pa.Table.from_batches([survey(found)], schema=SURVEY)
 
 
 def same(fast: Events, exact: Events) -> None:
@@ -214,7 +222,7 @@ def test_a_block_says_what_its_lines_say_or_is_left_to_them(
     parser: ChangeParser, texts: list[bytes | None]
 ) -> None:
     given = parser.decoded(pa.array(texts, pa.binary()))
-    _, _, others = raw_events(given, parser.layout)
+    _, _, _, others = raw_events(given, parser.layout)
     sure = [text for text, other in zip(texts, others.tolist(), strict=True) if not other]
     try:
         fast, rest = at_once(parser, sure)
@@ -381,3 +389,26 @@ def test_lines_that_run_into_each_other_are_not_read_at_once() -> None:
         exact, bad = exactly(parser, sure)
         assert bad == []
         assert (fast.heartbeats, fast.tombstones) == (exact.heartbeats, exact.tombstones)
+
+
+@pytest.mark.parametrize("wrap", ["%s", '{"payload":%s}', '{"schema":{"type":"struct"},"payload":%s}'])
+def test_begin_and_end_of_transactions_are_read_at_once(wrap: str) -> None:
+    times = timeline(survey_of(b'{"status":"END","id":"5:9"}'), None, None, whole=True)
+    parsers = [replace(PARSERS[0], timeline=times), PARSERS[0]]
+    begin, end = '{"status":"BEGIN","id":"5:7","ts_ms":1}', '{"status":"END","id":"5:9","event_count":2}'
+    odd = [
+        '{"op":null,"status":"END","id":"5:9"}', '{"status":"OTHER","id":"5:9"}', '{"status":"END"}',
+        '{"status":"END","status":"END","id":"5:9"}', '{"status":"END","id":"5:9","op":"h"}',
+    ]  # fmt: skip
+    for parser, sure in zip(parsers, (2, 0), strict=True):
+        for several in ([begin, end], *([one] for one in odd), [begin, *odd, end]):
+            texts = [(wrap % text).encode() for text in several]
+            given = parser.decoded(pa.array(texts, pa.binary()))
+            assert int(given.brackets.sum()) == (2 if several == [begin, end] else 0)
+            if several == [begin, end]:
+                assert raw_events(given, parser.layout)[2] == sure
+            bad: list[Reject] = []
+            together = replace(parser, rejects=True)._read(given, bad)
+            exact, refused = exactly(parser, texts)
+            same(together, exact)
+            assert sorted(bad, key=lambda one: one.line) == refused

@@ -26,12 +26,12 @@ from tidelake.data.json.values import loads
 _SAMPLE = 50
 
 
-def raw_events(found: Decoded, layout: EventLayout) -> tuple[RawEvents, Ints, Mask]:
+def raw_events(found: Decoded, layout: EventLayout) -> tuple[RawEvents, Ints, int, Mask]:
     """The events among decoded lines that are surely right but for their rows.
 
     Returns:
-        The events; the times of heartbeats and messages; and which lines are for the exact parser: all others
-        but tombstones.
+        The events; the times of heartbeats and messages, and how many there are; and which lines are for the
+        exact parser: all others but tombstones.
     """
     sure = found.known.copy()
     if not found.has(layout.paths):
@@ -43,6 +43,8 @@ def raw_events(found: Decoded, layout: EventLayout) -> tuple[RawEvents, Ints, Ma
     if not layout.stored:
         snapshot = pc.struct_field(pc.struct_field(found.fields, "source"), "snapshot")
         fits &= ~(_is(op, ("r",)) & _is(snapshot, (INCREMENTAL,)))
+    # Where times are those of transactions, these lines have none.
+    brackets = sure & found.brackets & (layout.time is None)
     sure &= fits
     none = np.full(len(found), -1)
     times, orders = np.zeros(len(found), np.int64), None
@@ -73,7 +75,8 @@ def raw_events(found: Decoded, layout: EventLayout) -> tuple[RawEvents, Ints, Ma
         found.schemas[events],
         tuple(encodings),
     )
-    return raw, times[sure & marks], ~(sure | tombstones)
+    reached = times[sure & marks]
+    return raw, reached, len(reached) + int(brackets.sum()), ~(sure | brackets | tombstones)
 
 
 def fitting(op: pa.Array, before: pa.Array, after: pa.Array, *, stored: bool) -> Mask:

@@ -40,9 +40,10 @@ CONNECTORS = frozenset(_OWN) - {""}
 _OUTSIDE = {"op": _TEXT, "status": _TEXT, "id": _TEXT, "event_count": _NUMBER}
 _TRANSACTION = pa.struct([("id", _TEXT), ("total_order", _NUMBER)])
 _ROWS = ("before", "after")
-_CHILDREN = ["known", "fields", "before", "after", "schema"]
+_CHILDREN = ["known", "brackets", "fields", "before", "after", "schema"]
 _NULL = msgspec.Raw(b"null")
 _NOTHING = pa.array([b"", b"null"])
+_BRACKETS = pa.array(["BEGIN", "END"])
 _LINES_MIN = 32
 # So many first lines are asked for the name of a connector.
 _FIRST = 32
@@ -56,6 +57,7 @@ class Decoded:
     Attributes:
         lines: the lines (binary), as they came.
         known: which lines were decoded; the others are for the exact parser.
+        brackets: which of them surely say that a transaction begins or ends.
         fields: the fields beside the rows; null where the line has no event.
         before: the old row as JSON (binary); null: there is none.
         after: the new row.
@@ -65,6 +67,7 @@ class Decoded:
 
     lines: pa.Array
     known: Mask
+    brackets: Mask
     fields: pa.StructArray
     before: pa.Array
     after: pa.Array
@@ -80,16 +83,19 @@ class Decoded:
         schemas = pa.DictionaryArray.from_arrays(
             pa.array(self.schemas, pa.int32()), pa.array(self.texts, pa.binary())
         )
-        known = pa.array(self.known)
-        return pa.StructArray.from_arrays([known, self.fields, self.before, self.after, schemas], _CHILDREN)
+        known, brackets = pa.array(self.known), pa.array(self.brackets)
+        return pa.StructArray.from_arrays(
+            [known, brackets, self.fields, self.before, self.after, schemas], _CHILDREN
+        )
 
     @classmethod
     def of_column(cls, lines: pa.Array, column: pa.StructArray) -> "Decoded":
         """Lines (binary) with such a column, perhaps some of those that were decoded."""
-        known, fields, before, after, schemas = (column.field(name) for name in _CHILDREN)
+        known, brackets, fields, before, after, schemas = (column.field(name) for name in _CHILDREN)
         codes = schemas.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         texts = tuple(schemas.dictionary.to_pylist())
-        return cls(lines, known.to_numpy(zero_copy_only=False), fields, before, after, codes, texts)
+        known, brackets = (mask.to_numpy(zero_copy_only=False) for mask in (known, brackets))
+        return cls(lines, known, brackets, fields, before, after, codes, texts)
 
     def chosen(self, which: Mask) -> "Decoded":
         """Some of the lines."""
@@ -143,6 +149,7 @@ class _Piece:
 
     at: Ints
     known: bool
+    brackets: Mask
     fields: pa.Array
     before: pa.Array
     after: pa.Array
@@ -166,13 +173,14 @@ def _decoded(lines: pa.Array, bare: pa.Array, connector: str, paths: frozenset[P
         (one,) = pieces
         known = np.full(len(lines), one.known)
         schemas = np.full(len(lines), one.schema)
-        return Decoded(lines, known, one.fields, one.before, one.after, schemas, tuple(texts))
-    known = empty.copy()
+        return Decoded(lines, known, one.brackets, one.fields, one.before, one.after, schemas, tuple(texts))
+    known, brackets = empty.copy(), np.zeros(len(lines), np.bool_)
     schemas = np.zeros(len(lines), np.int64)
     index = np.full(len(lines), -1)
     end = 0
     for piece in pieces:
         known[piece.at], schemas[piece.at] = piece.known, piece.schema
+        brackets[piece.at] = piece.brackets
         index[piece.at] = np.arange(end, end + len(piece.at))
         end += len(piece.at)
     take = pa.array(index, mask=index < 0)
@@ -184,6 +192,7 @@ def _decoded(lines: pa.Array, bare: pa.Array, connector: str, paths: frozenset[P
     return Decoded(
         lines,
         known,
+        brackets,
         joined_up(whole, (piece.fields for piece in pieces)),
         joined_up(pa.binary(), (piece.before for piece in pieces)),
         joined_up(pa.binary(), (piece.after for piece in pieces)),
@@ -237,7 +246,16 @@ def _spans(lines: pa.Array, at: Ints, kinds: Mapping[str, pa.DataType]) -> list[
             return first + _spans(lines.slice(half), at[half:], kinds)
     whole = pa.struct(list(kinds.items()))
     none = pa.nulls(len(lines), pa.binary())
-    return [_Piece(at, False, pa.array([_one(line, kinds) for line in lines.to_pylist()], whole), none, none)]
+    return [
+        _Piece(
+            at,
+            False,
+            np.zeros(len(lines), np.bool_),
+            pa.array([_one(line, kinds) for line in lines.to_pylist()], whole),
+            none,
+            none,
+        )
+    ]
 
 
 def _block(lines: pa.Array, at: Ints, kinds: Mapping[str, pa.DataType]) -> _Piece:
@@ -255,14 +273,24 @@ def _block(lines: pa.Array, at: Ints, kinds: Mapping[str, pa.DataType]) -> _Piec
         [found.field(name) for name in kinds], names=list(kinds), mask=found.is_null()
     )
     there = [pc.struct_field(found, side).is_valid().to_numpy(zero_copy_only=False) for side in _ROWS]
-    before = row_texts([one.f0 for one in raw], there[0])
-    return _Piece(at, True, fields, before, row_texts([one.f1 for one in raw], there[1]))
+    before, after = row_texts([one.f0 for one in raw], there[0]), row_texts([one.f1 for one in raw], there[1])
+    return _Piece(at, True, _brackets(fields, raw), fields, before, after)
+
+
+def _brackets(fields: pa.StructArray, raw: Sequence[Any]) -> Mask:
+    """Which events of a block say that a transaction begins or ends; what has an `op` does not."""
+    status, told = (pc.struct_field(fields, name) for name in ("status", "id"))
+    maybe = pc.and_(pc.is_in(status, value_set=_BRACKETS), told.is_valid())
+    found: Mask = maybe.to_numpy(zero_copy_only=False)
+    if found.any():
+        found = found & np.array([one.f2 is None for one in raw])
+    return found
 
 
 class _Empty:
     """Stands for a payload of null."""
 
-    f0 = f1 = _NULL
+    f0 = f1 = f2 = _NULL
 
 
 _EMPTY = _Empty()
@@ -270,7 +298,7 @@ _EMPTY = _Empty()
 
 @lru_cache(64)
 def _members(kinds: tuple[tuple[str, pa.DataType], ...], wrapped: bool) -> dict[str, JsonMember]:
-    # First the rows, which msgspec gives as texts; Arrow only sees whether they are objects.
+    # First the rows, which msgspec gives as texts; Arrow only sees whether they are objects. Then the op.
     rows = {side: JsonMember(pa.struct([]), msgspec.Raw) for side in _ROWS}
     inner = rows | {name: JsonMember(kind, msgspec.Raw) for name, kind in kinds}
     if not wrapped:
@@ -278,8 +306,9 @@ def _members(kinds: tuple[tuple[str, pa.DataType], ...], wrapped: bool) -> dict[
     payload = pa.struct([(name, one.kind) for name, one in inner.items()])
     shape = msgspec.defstruct(
         "Rows",
-        [(f"f{i}", msgspec.Raw, _NULL) for i in range(2)],
-        rename=dict(zip(("f0", "f1"), _ROWS, strict=True)),
+        [("f0", msgspec.Raw, _NULL), ("f1", msgspec.Raw, _NULL), ("f2", msgspec.Raw, None)],
+        rename=dict(zip(("f0", "f1", "f2"), (*_ROWS, "op"), strict=True)),
+        gc=False,
     )
     return {
         "payload": JsonMember(payload, shape | None, required=True),

@@ -214,11 +214,12 @@ class ChangeParser:
 
     def _read(self, given: Decoded, bad: list[Reject]) -> Events:
         """The events in decoded lines."""
-        raw, marks, others = raw_events(given, self.layout)
-        tombstones = int((~others).sum()) - len(raw) - len(marks)
+        raw, marks, heartbeats, others = raw_events(given, self.layout)
+        tombstones = int((~others).sum()) - len(raw) - heartbeats
         exact = partial(self._exact, given)
         rest = np.flatnonzero(others)
-        return self.events_of(raw, rest, exact, bad, marks=marks, tombstones=tombstones)
+        found = self.events_of(raw, rest, exact, bad, marks=marks, tombstones=tombstones)
+        return replace(found, heartbeats=found.heartbeats + heartbeats - len(marks))
 
     def _exact(self, given: Decoded, number: int) -> Event | None:
         time = None if self.timeline is not None else self.time
