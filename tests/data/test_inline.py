@@ -16,8 +16,9 @@ from tidelake.data.ingest.updates import normalize
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.types import schema_from_arrow
+from tidelake.data.keys.keyset import KeySet
 from tidelake.data.part.container import checksum
-from tidelake.data.part.inline import decode_inline, encode_inline
+from tidelake.data.part.inline import decode_inline, decode_together, encode_inline
 from tidelake.data.part.part import PartWriter
 from tidelake.data.part.stats import StatsSettings
 from tidelake.data.part.timecounts import BUCKETS_MAX, TimeCounts
@@ -75,6 +76,35 @@ def test_an_inline_part_is_described_like_a_stored_one_and_read_by_key_range(dra
     inside = [(low is None or k >= low) and (high is None or k < high) for k in keys]
     found = read(part, schema, domain, key_from=low, key_below=high)
     assert same(found, table.filter(pa.array(inside)))
+
+
+@settings(max_examples=examples(60))
+@given(updates(columns=2), updates(columns=2), st.data())
+def test_several_inline_parts_read_together_have_the_rows_that_each_has(one, other, data):
+    schema, domain, table = one
+    tables = [consolidate(table, schema, domain)]
+    if other[0] == schema and other[1] == domain:
+        tables.append(consolidate(other[2], schema, domain))
+    tables = [table for table in (*tables, tables[0].slice(1)) if table.num_rows]
+    if not tables:
+        return
+    parts = [inline(table, schema, domain) for table in tables]
+    keys = encode_key(pa.concat_tables(tables), schema)
+    bounds = st.none() | st.sampled_from(keys.to_pylist()) | st.sampled_from([b"", b"\xff"])
+    wanted = {"key_from": data.draw(bounds), "key_below": data.draw(bounds)}
+    if data.draw(st.booleans()):
+        few = data.draw(st.lists(st.sampled_from(range(len(keys))), min_size=1))
+        wanted["among"] = KeySet.of(pa.concat_tables(tables).take(few), schema)
+    found = pa.Table.from_batches([decode_together(parts, schema, domain, **wanted)])
+    assert same(found, pa.concat_tables([read(part, schema, domain, **wanted) for part in parts]))
+
+
+def test_damage_to_any_of_several_inline_parts_is_noticed():
+    schema, table = sample(12)
+    part = inline(table, schema, INT)
+    damaged = replace(part, name="i2", inline=part.inline[:-1] + b"x")
+    with pytest.raises(CorruptionError, match="'i2' is damaged"):
+        decode_together([part, damaged, part], schema, INT)
 
 
 def test_the_limit_of_inline_parts_is_exclusive():

@@ -111,6 +111,11 @@ class Run:
         """Updates in it; an upper bound if truncated."""
         return sum(p.rows for p in self.parts)
 
+    @cached_property
+    def inline(self) -> bool:
+        """Whether all of its rows are in the state."""
+        return all(p.inline is not None for p in self.parts)
+
     @property
     def size_bytes(self) -> int:
         """Stored bytes."""

@@ -1,8 +1,10 @@
 """What writes tell of themselves in numbers, and how the numbers of several are summed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
+
+from tidelake.model.frozen import with_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +22,19 @@ class Removals:
 
     def counts(self) -> dict[str, Any]:
         """The numbers alone, by name."""
-        return {one.name: getattr(self, one.name) for one in fields(Removals)}
+        return {name: getattr(self, name) for name in _NAMES}
 
     def plus(self, *others: "Removals") -> Self:
         """The same answer with the numbers of others added, as far as it has these numbers."""
         sums = self.counts()
         for other in others:
-            sums |= {name: added(sums[name], more) for name, more in other.counts().items() if name in sums}
-        return replace(self, **sums)
+            for name, more in other.counts().items():
+                if name in sums and more:
+                    sums[name] = added(sums[name], more)
+        return with_fields(self, **sums)
+
+
+_NAMES = [one.name for one in fields(Removals)]
 
 
 def added(a: Any, b: Any) -> Any:

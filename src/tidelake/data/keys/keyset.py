@@ -86,6 +86,15 @@ class KeySet:
         """Whether all keys are at or after `start` and before `stop`; None: no bound."""
         return (start is None or start <= self.first) and (stop is None or self.last < stop)
 
+    def between(self, start: bytes | None, stop: bytes | None) -> pa.Array:
+        """The keys at or after `start` and before `stop`; None: no bound."""
+        if self.lies_in(start, stop):
+            return self.keys
+        places = range(len(self))
+        low = 0 if start is None else bisect_left(places, start, key=self._key)
+        high = len(self) if stop is None else bisect_left(places, stop, low, key=self._key)
+        return self.keys.slice(low, high - low)
+
     def meets(self, low: bytes, high: bytes | None) -> bool:
         """Whether a key lies between two bounds, both inclusive; None: no upper bound."""
         if self._few is not None:

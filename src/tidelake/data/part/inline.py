@@ -8,9 +8,13 @@ Ten rows take about 0.9 KB and some microseconds, where a Parquet part takes 2 K
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
+from functools import reduce
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidelake.data.kernel.arrays import binaries
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.types import update_schema
 from tidelake.data.keys.keyset import KeySet, searchable
@@ -82,16 +86,7 @@ def decode_inline(
     Raises:
         CorruptionError: the bytes are not what was encoded.
     """
-    if part.inline is None:
-        raise InternalError(f"part {part.name} is not inline")
-    verify(part.inline, part)
-    try:
-        rows = pa.ipc.read_record_batch(pa.py_buffer(part.inline), update_schema(schema, domain))
-        rows.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptionError(part.name, f"its inline rows cannot be decoded: {error}") from error
-    if rows.num_rows != part.rows:
-        raise CorruptionError(part.name, f"it has {rows.num_rows} rows instead of {part.rows}")
+    rows = _decoded(part, update_schema(schema, domain))
     if among is not None:
         rows = among.rows(rows, searchable(rows, schema))
         if among.lies_in(key_from, key_below):
@@ -102,3 +97,52 @@ def decode_inline(
     low = 0 if key_from is None else bisect_left(keys, key_from)
     high = len(keys) if key_below is None else bisect_left(keys, key_below, low)
     return rows.slice(low, high - low)
+
+
+def decode_together(
+    parts: Sequence[Part],
+    schema: Schema,
+    domain: TimeDomain,
+    *,
+    key_from: bytes | None = None,
+    key_below: bytes | None = None,
+    among: KeySet | None = None,
+) -> pa.RecordBatch:
+    """The updates of several inline parts, one part after the other.
+
+    Args:
+        parts: at least one; all were written under one schema.
+        schema: that schema; this and the rest as for `decode_inline`.
+        domain: likewise.
+        key_from: likewise.
+        key_below: likewise.
+        among: likewise.
+
+    Raises:
+        CorruptionError: the bytes of a part are not what was encoded.
+    """
+    wanted = update_schema(schema, domain)
+    rows = pa.concat_batches([_decoded(part, wanted) for part in parts])
+    if key_from is None and key_below is None and among is None:
+        return rows
+    keys = encode_key(rows, schema)
+    if among is not None:
+        return rows.filter(pc.is_in(keys, value_set=among.between(key_from, key_below)))
+    ends = [(pc.greater_equal, key_from), (pc.less, key_below)]
+    masks = [compare(keys, binaries([end])[0]) for compare, end in ends if end is not None]
+    return rows.filter(reduce(pc.and_, masks))
+
+
+def _decoded(part: Part, wanted: pa.Schema) -> pa.RecordBatch:
+    """All updates of an inline part, which was written under this schema."""
+    if part.inline is None:
+        raise InternalError(f"part {part.name} is not inline")
+    verify(part.inline, part)
+    try:
+        rows = pa.ipc.read_record_batch(pa.py_buffer(part.inline), wanted)
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptionError(part.name, f"its inline rows cannot be decoded: {error}") from error
+    if rows.num_rows != part.rows:
+        raise CorruptionError(part.name, f"it has {rows.num_rows} rows instead of {part.rows}")
+    return rows

@@ -5,7 +5,7 @@ for.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain
 
@@ -22,7 +22,7 @@ from tidelake.shard.runs.cache import Whole, worth_keeping
 from tidelake.shard.runs.far import readers, readers_of
 from tidelake.shard.runs.partcaches import part_caches
 from tidelake.shard.runs.scope import Scope, Source
-from tidelake.shard.runs.stream import chunk_limits, is_here, streams, whole
+from tidelake.shard.runs.stream import chunk_limits, is_here, streams, together, whole
 from tidelake.store.protocols import BlobStore
 
 _FEW_KEYS = 16
@@ -34,11 +34,16 @@ def gathered(
     spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope
 ) -> Generator[pa.RecordBatch]:
     """The answer to a query over the keys of a scope."""
+    inline: list[Source] = []
     here: list[Source] = []
     others: list[Source] = []
     for source in runs:
-        is_all_here = all(is_here(spec, part, lookup=True) for part in source.run.parts)
-        (here if is_all_here else others).append(source)
+        if source.run.inline:
+            inline.append(source)
+        elif all(is_here(spec, part, lookup=True) for part in source.run.parts):
+            here.append(source)
+        else:
+            others.append(source)
     with ExitStack() as stack:
         # Read ahead, except for runs that are inline or in the cache. To find a few keys in a store that is
         # near takes less time than threads do.
@@ -48,14 +53,26 @@ def gathered(
         found: list[Iterator[pa.RecordBatch]] = [
             stack.enter_context(closing(one)) for one in streams(spec, blobs, here, scope, runs)
         ]
-        yield from _merged(spec, [*found, *ahead], query)
+
+        def sorted_() -> list[Iterator[pa.RecordBatch]]:
+            return [stack.enter_context(closing(one)) for one in streams(spec, blobs, inline, scope, runs)]
+
+        yield from _merged(spec, [*found, *ahead], query, together(spec, inline, scope), sorted_)
 
 
-def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query) -> Iterator[pa.RecordBatch]:
+def _merged(
+    spec: ShardSpec,
+    runs: list[Iterator[pa.RecordBatch]],
+    query: Query,
+    inline: list[pa.RecordBatch],
+    sorted_: Callable[[], list[Iterator[pa.RecordBatch]]],
+) -> Iterator[pa.RecordBatch]:
+    """The answer from sorted runs, and inline rows in no order, of which `sorted_` gives the sorted runs."""
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     held: list[deque[pa.RecordBatch]] = [deque() for _ in runs]
     wanted = Selector(query, spec.domain)
-    held_bytes, bytes_max = 0, spec.config.merge_memory_bytes // _GATHERED_SHARE
+    tiny, bytes_max = [wanted(batch) for batch in inline], spec.config.merge_memory_bytes // _GATHERED_SHARE
+    held_bytes = sum(batch.nbytes for batch in tiny)
     for batches, run in zip(held, runs, strict=True):
         while held_bytes <= bytes_max and (batch := next(run, None)) is not None:
             batches.append(wanted(batch))
@@ -63,8 +80,10 @@ def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query)
     if held_bytes > bytes_max:
         # Too many rows: merge. The merge selects the held rows again, which changes nothing.
         left = [chain(_drain(batches), run) for batches, run in zip(held, runs, strict=True)]
-        return merge(left, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
-    table = pa.Table.from_batches(chain(*held), update_schema(spec.schema, spec.domain))
+        return merge(
+            [*left, *sorted_()], spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes
+        )
+    table = pa.Table.from_batches(chain(tiny, *held), update_schema(spec.schema, spec.domain))
     found = consolidate(table, spec.schema, spec.domain)
     return iter(found.to_batches(max_chunksize=spec.config.row_group_rows))
 

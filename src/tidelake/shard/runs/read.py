@@ -29,7 +29,7 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.far import readers, readers_of
 from tidelake.shard.runs.gather import gathered
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
-from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams
+from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams, together
 from tidelake.state.core.state import ShardState
 from tidelake.state.spine import bases
 from tidelake.store.protocols import BlobStore
@@ -66,17 +66,21 @@ def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:
     found: list[Source] = []
     for batch in batches:
         for run in batch.runs:
-            parts = tuple(part for part in run.parts if _may_match(part, query))
+            parts = [part for part in run.parts if _may_match(part, query)]
             if parts:
-                found.append(Source.of(Run(parts, run.truncated), batch))
+                kept = run if len(parts) == len(run.parts) else Run(tuple(parts), run.truncated)
+                found.append(Source(kept, batch.bounds.lower, batch.bounds.upper))
     return found
 
 
 def _may_match(part: Part, query: Query) -> bool:
     """Whether the part may have a time that the query needs."""
-    first, last = part.seen_times
+    first, last = (part.time_lower, part.time_upper) if part.rewrite is None else part.seen_times
     match query:
         case AsOf(time):
+            # Most times are one number, and a look-up asks for each of many tiny parts.
+            if isinstance(first, int) and isinstance(time, int):
+                return first <= time
             return times.less_equal(first, time)
         case Changes(after, through):
             return times.less_equal(first, through) and not times.less_equal(last, after)
@@ -233,11 +237,13 @@ def _folded(
     wanted = Selector(query, spec.domain)
     held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])
     one_of = partial(stream, spec, blobs, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max)
-    found = [one_of(source=source, scope=scope, runs=len(small)) for source in small]
-    # Runs that are far are fetched at the same time; for inline ones, threads would only cost.
-    is_stored = any(part.inline is None for source in small for part in source.run.parts)
-    with prefetch_all(found, readers(blobs, 0) if is_stored else 0) as ahead:
-        for batch in chain.from_iterable(ahead):
+    inline, stored = list[Source](), list[Source]()
+    for source in small:
+        (inline if source.run.inline else stored).append(source)
+    found = [one_of(source=source, scope=scope, runs=len(small)) for source in stored]
+    # Runs that are far are fetched at the same time.
+    with prefetch_all(found, readers(blobs, 0)) as ahead:
+        for batch in chain(together(spec, inline, scope), *ahead):
             held.append(wanted(batch))
             held_bytes += held[-1].get_total_buffer_size()
             # Slices of one buffer count it several times, and adding up their exact sizes takes long.

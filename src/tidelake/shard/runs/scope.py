@@ -106,15 +106,19 @@ class Scope:
     def may_hold(self, part: Part) -> bool:
         """Whether the part may hold rows in scope, judged by the key bounds and statistics in the state.
 
-        Its filter counts as well if this process has read it.
+        Its filter counts as well if this process has read it; an inline part has none.
         """
-        pruning = self._pruning(part)
-        return (
-            self.keys.may_hold(part)
-            and (self.among is None or self.among.meets(part.key_lower, part.key_upper))
-            and (pruning is None or pruning.part(part))
-            and (self.among is None or part_caches().filters.among(self._spec, part, self.among) is not None)
-        )
+        if self.among is not None and not self.among.meets(part.key_lower, part.key_upper):
+            return False
+        # Exactly the range of the keys is in scope then, and the part meets it.
+        if self.only_keys and part.inline is not None:
+            return True
+        pruning = None if self.where is None else self._pruning(part)
+        if not self.keys.may_hold(part) or not (pruning is None or pruning.part(part)):
+            return False
+        if self.among is None or part.inline is not None:
+            return True
+        return part_caches().filters.among(self._spec, part, self.among) is not None
 
     def row_groups(self, part: Part) -> Callable[[pq.FileMetaData], list[bool]] | None:
         """A function that says which row groups of a part may hold rows in scope; None: all may."""
@@ -139,9 +143,9 @@ def matching(needed: Iterable[Source], scope: Scope) -> list[Source]:
     """The given runs, reduced to the parts that may hold rows in scope."""
     found: list[Source] = []
     for source in needed:
-        parts = tuple(part for part in source.run.parts if scope.may_hold(part))
+        parts = [part for part in source.run.parts if scope.may_hold(part)]
         if len(parts) == len(source.run.parts):
             found.append(source)
         elif parts:
-            found.append(replace(source, run=Run(parts, source.run.truncated)))
+            found.append(replace(source, run=Run(tuple(parts), source.run.truncated)))
     return found

@@ -15,10 +15,12 @@ from tidelake.config import Config
 from tidelake.data.kernel.project import Projection, in_order
 from tidelake.data.kernel.select import taken_away, view
 from tidelake.data.keys.keyset import KeySet
-from tidelake.data.part.inline import decode_inline
+from tidelake.data.part.inline import decode_inline, decode_together
 from tidelake.data.part.rowgroups import rows_among
 from tidelake.data.part.scan import Mapped, one_by_one, read_part
 from tidelake.model.batch import Part
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.cache import Whole, identity, worth_keeping
 from tidelake.shard.runs.far import FarPart, Open, footer_of, opener
@@ -45,6 +47,8 @@ def streams(
 
     A batch is the share of its run in a chunk: the fewer rows are decoded at once, the longer each takes.
     """
+    if not of:
+        return []
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     rows = max(1, sum(source.run.rows for source in runs))
     found: list[Generator[pa.RecordBatch]] = []
@@ -78,6 +82,31 @@ def stream(
     ) as found:
         # Parts of one run that differ in schema have no key in common, and every prefix includes the key.
         yield from in_order(found, min(prefixes)) if prefixes else found
+
+
+def together(spec: ShardSpec, of: Sequence[Source], scope: Scope) -> list[pa.RecordBatch]:
+    """The rows of runs that are in the state, in no order: what `streams` gives, for a fraction of the calls.
+
+    Only for readers that sort and consolidate all that they get.
+    """
+    alike: dict[tuple[int, Time | None, Frontier | None, Frontier | None, int | None], list[Part]] = {}
+    for source in of:
+        lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
+        for part in source.run.parts:
+            alike.setdefault((part.schema_id, part.rewrite, lower, upper, source.less), []).append(part)
+    found: list[pa.RecordBatch] = []
+    for (id_, rewrite, lower, upper, less), parts in alike.items():
+        schema, keys = spec.written_under(id_), scope.keys
+        rows = decode_together(
+            parts, schema, spec.domain, key_from=keys.start, key_below=keys.stop, among=scope.among
+        )
+        rows = view(rows, spec.domain, rewrite, lower, upper)
+        if less is not None:
+            rows = taken_away(rows, less, spec.domain)
+        if id_ != spec.schema_id or not spec.newest:
+            rows = Projection.of(schema, spec.schema, spec.domain, spec.live).rows(rows)
+        found.append(scope.rows(rows))
+    return found
 
 
 def seen(

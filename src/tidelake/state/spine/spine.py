@@ -159,6 +159,10 @@ class Totals:
         )
 
 
+def _untiled(id_: SpineId) -> InternalError:
+    return InternalError(f"no members of the spine tile the ids {id_}")
+
+
 @dataclass(frozen=True)
 class Spine:
     """Members, spine batches and merges. Shares structure with the spines it was made from.
@@ -239,11 +243,14 @@ class Spine:
         Raises:
             InternalError: no members do.
         """
-        lo = id_.lo
-        while lo < id_.hi:
-            found = self.members.get(lo)
-            if found is None or found.id.hi > id_.hi:
-                raise InternalError(f"no members of the spine tile the ids {id_}")
+        lo, hi = id_
+        while lo < hi:
+            try:
+                found = self.members[lo]
+            except KeyError:
+                raise _untiled(id_) from None
+            if found.id.hi > hi:
+                raise _untiled(id_)
             yield found
             lo = found.id.hi
 
