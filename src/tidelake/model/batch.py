@@ -155,22 +155,22 @@ class HollowBatch:
             negative_rows += part.negative_rows
         return rows, size_bytes, inline_bytes, negative_rows
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Updates in it; an upper bound if a run is truncated."""
         return self._sums[0]
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Stored bytes."""
         return self._sums[1]
 
-    @property
+    @cached_property
     def inline_bytes(self) -> int:
         """Bytes of inline parts, which are in the state."""
         return self._sums[2]
 
-    @property
+    @cached_property
     def negative_rows(self) -> int:
         """Updates that take rows away; an upper bound if a run is truncated."""
         return self._sums[3]

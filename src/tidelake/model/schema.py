@@ -6,6 +6,8 @@ Types are described here without Arrow, so that the pure state can compare and e
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 
 from tidelake.errors import UsageError
 
@@ -47,6 +49,9 @@ class Field:
     nullable: bool = True
 
 
+_HASHED = attrgetter("id", "name")
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: `id` (never used again), `name` (may be used again), `type`, and whether it is `nullable`."""
@@ -58,7 +63,7 @@ class Column:
 
     def __hash__(self) -> int:
         # Of what tells columns apart: caches ask for it for every part that is read.
-        return hash((self.id, self.name))
+        return hash(_HASHED(self))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}{'' if self.nullable else ' not null'}"
@@ -89,7 +94,10 @@ class Schema:
                     f"key column {column.name!r} is a {column.type}: keys cannot be nested; make it a value"
                 )
 
-    @property
+    def __hash__(self) -> int:
+        return hash(tuple(map(_HASHED, self.columns)))
+
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """Key columns, then value columns."""
         return self.key + self.value

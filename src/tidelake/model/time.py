@@ -8,6 +8,7 @@ the only place that knows the two forms; `<=` on tuples means something else in 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from tidelake.errors import UsageError
@@ -91,12 +92,12 @@ class TimeDomain:
     def __str__(self) -> str:
         return f"tuple({self.arity})" if self.unit == "tuple" else self.unit
 
-    @property
+    @cached_property
     def total_order(self) -> bool:
         """Whether any two times are comparable."""
         return self.unit != "tuple"
 
-    @property
+    @cached_property
     def minimum(self) -> Time:
         """The first time."""
         return (0,) * self.arity if self.unit == "tuple" else 0
@@ -106,7 +107,7 @@ class TimeDomain:
         """The last time."""
         return (TIME_MAX,) * self.arity if self.unit == "tuple" else TIME_MAX
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns that hold a time: `_time`, or `_time_0`, `_time_1`, ... for tuples."""
         if self.unit == "tuple":

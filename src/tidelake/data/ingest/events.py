@@ -8,6 +8,7 @@ nullable column or in the values of a removal.
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +110,7 @@ def removals(keys: pa.Table) -> pa.Table:
     return keys.append_column(DELETED, pa.array(np.ones(keys.num_rows, np.bool_)))
 
 
+@lru_cache(64)
 def with_nullable_values(schema: Schema) -> Schema:
     """The schema of events: a removal has no values."""
     return Schema(schema.key, tuple(replace(column, nullable=True) for column in schema.value))

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.ingest.events import BEFORE, LEFT_OUT, ORDER, REMOVED, left_out_rows
+from tidelake.data.kernel.arrays import from_numpy
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.order import Mask, differ, group_starts
@@ -157,7 +158,7 @@ def _at_one_time(updates: pa.Table, column: str) -> pa.Table:
 
 def _joined(events: pa.Table) -> pa.RecordBatch:
     batch = events.combine_chunks().to_batches()[0]
-    return batch.append_column(_ROW, pa.array(np.arange(batch.num_rows)))
+    return batch.append_column(_ROW, from_numpy(np.arange(batch.num_rows)))
 
 
 def _winners(
@@ -340,9 +341,9 @@ def _differences(
     ends = np.flatnonzero(present[:-1] & ~first[1:]) if count else np.zeros(0, np.int64)
     return pa.concat_tables(
         [
-            _updates(old, times.take(pa.array(at)), _negated(old.column(DIFF)), wanted),
+            _updates(old, times.take(from_numpy(at)), _negated(old.column(DIFF)), wanted),
             _updates(last.filter(pa.array(present)), times.filter(pa.array(present)), 1, wanted),
-            _updates(last.take(pa.array(ends)), times.take(pa.array(ends + 1)), -1, wanted),
+            _updates(last.take(from_numpy(ends)), times.take(from_numpy(ends + 1)), -1, wanted),
         ]
     )
 
@@ -358,6 +359,6 @@ def _updates(
     rows: pa.RecordBatch | pa.Table, times: pa.Array, diffs: pa.ChunkedArray | int, wanted: pa.Schema
 ) -> pa.Table:
     if isinstance(diffs, int):
-        diffs = pa.array(np.full(rows.num_rows, diffs, np.int64))
-    columns = [*(rows.column(name) for name in wanted.names[:-2]), times, diffs]
-    return pa.Table.from_arrays(columns, schema=wanted)
+        diffs = from_numpy(np.full(rows.num_rows, diffs, np.int64))
+    columns = [rows.column(name) for name in wanted.names[:-2]]
+    return pa.Table.from_arrays([*columns, times, diffs], schema=wanted)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidelake.data.kernel.arrays import from_numpy
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.order import group_starts
 from tidelake.data.kernel.sort import sort_indices
@@ -71,14 +72,17 @@ def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: RangeLimits) 
         held.clear()
         for found in _cut(joined, schema, limits):
             if held:
-                done = _after(done, held[0], schema)
+                _check_after(done, held[0], schema)
+                done = _key(held[0], -1, schema)
                 yield held.pop()
             held.append(found)
         most = 2 * held[0].num_rows
     for joined in held:
         for found in _cut(joined, schema, limits):
-            done = _after(done, found, schema)
+            _check_after(done, found, schema)
             yield found
+            if found.num_rows < joined.num_rows:
+                done = _key(found, -1, schema)
 
 
 def _cut(table: pa.Table, schema: Schema, limits: RangeLimits) -> Iterator[pa.Table]:
@@ -86,7 +90,7 @@ def _cut(table: pa.Table, schema: Schema, limits: RangeLimits) -> Iterator[pa.Ta
     if not table.num_rows:
         return
     names = [column.name for column in schema.key]
-    keys = table.select(names).append_column(_ROW, pa.array(np.arange(table.num_rows)))
+    keys = table.select(names).append_column(_ROW, from_numpy(np.arange(table.num_rows)))
     batch = keys.combine_chunks().to_batches()[0]
     order = sort_indices(batch, len(names) + 1)
     starts = np.flatnonzero(group_starts(batch.select(names).take(order), len(names)))
@@ -101,13 +105,15 @@ def _cut(table: pa.Table, schema: Schema, limits: RangeLimits) -> Iterator[pa.Ta
         at = int(edges[fits])
 
 
-def _after(done: bytes | None, found: pa.Table, schema: Schema) -> bytes:
-    """The last key of a range, once it is sure that the first one is past `done`."""
-    last = found.num_rows - 1
-    first_key, last_key = encode_key(found.take(pa.array([0, last])), schema).to_pylist()
-    if done is not None and first_key <= done:
+def _check_after(done: bytes | None, found: pa.Table, schema: Schema) -> None:
+    """Refuse a range that does not begin past the last key of those before."""
+    if done is not None and _key(found, 0, schema) <= done:
         raise UsageError(
             f"more rows than fit into memory must come sorted by {', '.join(c.name for c in schema.key)}, "
             "nulls last: sort them first"
         )
-    return bytes(last_key)
+
+
+def _key(rows: pa.Table, at: int, schema: Schema) -> bytes:
+    found: bytes = encode_key(rows.slice(at % rows.num_rows, 1), schema)[0].as_py()
+    return found

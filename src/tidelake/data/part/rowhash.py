@@ -27,6 +27,9 @@ _HALF = np.uint64(32)
 _THREE = np.uint64(3)
 _ALL = np.uint64(2**64 - 1)
 _WORD_BYTES = 8
+# Of most columns; to ask for each property takes longer than to hash a few values.
+_TEXTS = {pa.string().id, pa.binary().id}
+_INTS = {kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
 # So many rows are hashed at once: with more, numbers of all rows leave the cache between the steps.
 _BLOCK_ROWS = 32 * 1024
 # So many words of each string are mixed in one after the other; those of longer ones are added up.
@@ -37,8 +40,10 @@ _MASKS = np.array([(1 << (8 * n)) - 1 for n in range(_WORD_BYTES + 1)], np.uint6
 
 def row_hash(batch: pa.RecordBatch, schema: Schema) -> int:
     """The hash of a batch of canonical updates, from 0 to 2^64 - 1."""
-    blocks = (batch.slice(start, _BLOCK_ROWS) for start in range(0, batch.num_rows, _BLOCK_ROWS))
-    return sum(_block_hash(block, schema) for block in blocks) % ROW_HASHES
+    found = 0
+    for start in range(0, batch.num_rows, _BLOCK_ROWS):
+        found += _block_hash(batch.slice(start, _BLOCK_ROWS), schema)
+    return found % ROW_HASHES
 
 
 def _block_hash(batch: pa.RecordBatch, schema: Schema) -> int:
@@ -57,11 +62,13 @@ def _mix(numbers: Hashes) -> None:
 
 def _values(column: pa.Array, type_: DataType) -> Hashes:
     """A number for each value: its bits if it has at most 64, else a hash of them."""
-    is_, kind = pa.types, column.type
+    kind = column.type
     found: Hashes
-    if is_.is_string(kind) or is_.is_binary(kind):
+    if kind.id in _TEXTS:
         found = _strings(column)
-    elif is_.is_decimal128(kind):
+    elif kind.id in _INTS:
+        found = raw(column, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64, copy=False)
+    elif pa.types.is_decimal128(kind):
         found = _halves(column)
     elif _is_number(kind):
         found = raw(column, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64, copy=False)

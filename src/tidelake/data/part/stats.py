@@ -212,6 +212,8 @@ class Tally:
 
     def _kept(self, settings: StatsSettings) -> dict[int, ColumnStats]:
         """Column statistics, truncated and trimmed: the largest are dropped first."""
+        if not self._extremes:
+            return {}
         cut = {e.column.id: _truncated(e.result(), settings.bound_bytes) for e in self._extremes}
         kept = [c.id for c in self._columns if c.id in cut and settings.keeps(c.name)]
         left = settings.budget_bytes - sum(_size(cut[id_]) for id_ in kept)

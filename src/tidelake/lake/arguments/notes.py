@@ -31,7 +31,7 @@ def noted(author: str, message: str) -> AbstractContextManager[None]:
             raise UsageError(f"{name}={text!r} must be a text")
         if len(text.encode("utf-8", "surrogatepass")) > limit:
             raise UsageError(f"{name} has more than {limit:,} bytes: shorten it")
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
             raise UsageError(f"{name}={text!r} is not valid Unicode")
     if not (author or message):
         return nullcontext()

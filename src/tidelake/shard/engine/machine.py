@@ -156,6 +156,9 @@ class Machine:
 
     def adopt(self, known: LoadedVersion) -> LoadedVersion:
         """Take over a version that was read or committed, unless a newer one is known. Returns the newest."""
+        before = self._known
+        if before is not None and known.state.seqno <= before.state.seqno:
+            return before
         with self._adopting.get():
             if self._known is None or self._known.state.seqno < known.state.seqno:
                 self._known = known

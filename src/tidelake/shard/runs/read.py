@@ -64,9 +64,10 @@ def sources_of(state: ShardState, query: Query) -> tuple[list[Source], Query]:
 def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:
     """The runs that a query needs, without the parts whose times it cannot see."""
     found: list[Source] = []
+    matches = partial(_may_match, query=query)
     for batch in batches:
         for run in batch.runs:
-            parts = [part for part in run.parts if _may_match(part, query)]
+            parts = list(filter(matches, run.parts))
             if parts:
                 kept = run if len(parts) == len(run.parts) else Run(tuple(parts), run.truncated)
                 found.append(Source(kept, batch.bounds.lower, batch.bounds.upper))

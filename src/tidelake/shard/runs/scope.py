@@ -143,7 +143,7 @@ def matching(needed: Iterable[Source], scope: Scope) -> list[Source]:
     """The given runs, reduced to the parts that may hold rows in scope."""
     found: list[Source] = []
     for source in needed:
-        parts = [part for part in source.run.parts if scope.may_hold(part)]
+        parts = list(filter(scope.may_hold, source.run.parts))
         if len(parts) == len(source.run.parts):
             found.append(source)
         elif parts:

@@ -224,10 +224,10 @@ def check_times(table: pa.Table, domain: TimeDomain, lower: Frontier | None, upp
         UpdateBeforeLower, UpdateNotBeforeUpper: a time lies outside; names the time and the frontier.
     """
     batches = table.to_batches()
-    if lower is not None and sum(view(b, domain, None, lower, None).num_rows for b in batches) < len(table):
+    if lower is not None and sum([view(b, domain, None, lower, None).num_rows for b in batches]) < len(table):
         early = next(t for t in _times(table, domain) if not lower.less_equal(t))
         raise UpdateBeforeLower(early, lower).of(domain.unit)
-    if upper is not None and sum(view(b, domain, None, None, upper).num_rows for b in batches) < len(table):
+    if upper is not None and sum([view(b, domain, None, None, upper).num_rows for b in batches]) < len(table):
         late = next(t for t in _times(table, domain) if upper.less_equal(t))
         raise UpdateNotBeforeUpper(late, upper).of(domain.unit)
 

@@ -413,7 +413,7 @@ def unmerged(state: ShardState) -> int:
     are merged.
     """
     spine = state.spine
-    runs = spine.totals.runs - sum(1 for batch in spine.batches if batch.rows) - len(spine.slices)
+    runs = spine.totals.runs - len([batch for batch in spine.batches if batch.rows]) - len(spine.slices)
     return max(runs, len(spine) - len(spine.batches) - len(spine.slices))
 
 

@@ -226,6 +226,9 @@ def leaving(state: ShardState, edits: Edits) -> Iterator[tuple[str, int]]:
 
 def going(state: ShardState, edits: Edits) -> Iterator[tuple[Part, int]]:
     """The parts of everything that a step removes or changes; some stay elsewhere. Arguments as `leaving`."""
+    spine_goes = edits.spine is not None and (edits.spine.members_gone or len(state.bases))
+    if not (spine_goes or edits.staged or edits.bases or edits.chunks):
+        return
     staged = state.staged.batches
     gone: list[Member | Staged] = [staged[name] for name in edits.staged if name in staged]
     if edits.spine is not None:

@@ -84,7 +84,8 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _require(after.since <= after.retained, "owner-keeps-since", after.since, "is after", after.retained)
     _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", after.committed_ms)
     _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
-    _require(before.drained <= after.drained, "drained-never-goes-back", before.drained, "to", after.drained)
+    drained = before.drained, after.drained
+    _require(drained[0] <= drained[1], "drained-never-goes-back", drained[0], "to", drained[1])
     _require(before.expired <= after.expired, "expired-never-goes-back", "to", after.expired)
     if after.dropped or not _same_holds(before, after):
         _check_holds(after)
@@ -102,9 +103,9 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_claimed(before, after, edits)
     if edits.decisions or edits.memberships or edits.group is not None:
         _check_group(before, after, edits)
-    _check_staged_changes(before, after, edits)
+    _check_staged_changes(before, after, edits, drained)
     if edits.spine is not None:
-        _check_spine_edit(before, after, edits)
+        _check_spine_edit(before, after, edits, drained)
     if edits.erasures:
         _check_erasures(before, after, edits)
     come = [base for base in edits.bases.values() if base is not None]
@@ -131,7 +132,9 @@ def _check_new_schemas(before: ShardState, after: ShardState, edits: Edits) -> N
         _check_schemas(after, max(before.schemas) + 1)
 
 
-def _check_staged_changes(before: ShardState, after: ShardState, edits: Edits) -> None:
+def _check_staged_changes(
+    before: ShardState, after: ShardState, edits: Edits, drained: tuple[Frontier, Frontier]
+) -> None:
     """Staged batches are numbered and well-formed, lose no row, and lie after the end of the spine."""
     if edits.staged:
         come = {name: staged for name, staged in edits.staged.items() if staged is not None}
@@ -143,7 +146,7 @@ def _check_staged_changes(before: ShardState, after: ShardState, edits: Edits) -
         if before.upper == after.upper and not after.dropped and not _erases(edits):
             _check_drained(before, edits)
     changed = any(name in before.staged.batches for name in edits.staged)
-    if changed or (before.upper, before.drained) != (after.upper, after.drained):
+    if changed or before.upper != after.upper or drained[0] != drained[1]:
         # A step that closes or drains times concerns all staged batches.
         _check_staged(after, after.staged)
     elif edits.staged:
@@ -152,17 +155,19 @@ def _check_staged_changes(before: ShardState, after: ShardState, edits: Edits) -
         _check_open(after, arrived)
 
 
-def _check_spine_edit(before: ShardState, after: ShardState, edits: Edits) -> None:
+def _check_spine_edit(
+    before: ShardState, after: ShardState, edits: Edits, drained: tuple[Frontier, Frontier]
+) -> None:
     """New members tile and are well-formed, and the levels describe them."""
     edit = edits.spine or SpineEdit(0, 0)
-    _check_tiling(before, after, edit, erases=_erases(edits))
+    _check_tiling(before, after, edit, drained, erases=_erases(edits))
     same = same_batches(before.spine, after.spine)
-    validate_levels(after.spine, after.minimum, after.drained, after.since, same)
+    validate_levels(after.spine, after.minimum, drained[1], after.since, same)
     for member in edit.members:
         _check_batch(member.batch, after)
         since = member.batch.bounds.since
         _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
-        if before.drained != after.drained and after.domain.total_order:
+        if drained[0] != drained[1] and after.domain.total_order:
             _check_times(member.batch)
     _check_spine_batches(before.spine, after.spine, edit, after.since, same)
 
@@ -264,17 +269,24 @@ def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
         _require(not waits, "left-behind-nothing", before.group, "and", waits)
 
 
-def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit, *, erases: bool) -> None:
+def _check_tiling(
+    before: ShardState,
+    after: ShardState,
+    edit: SpineEdit,
+    drained: tuple[Frontier, Frontier],
+    *,
+    erases: bool,
+) -> None:
     """New members cover the times of the members that go, and at the end the newly drained times."""
     gone, come = [], []
     covered = intervals(member.id for member in edit.members)
     if not (covered and covered[-1].hi == after.spine.next_id):
-        _require(before.drained == after.drained, "batches-tile", "batches end at", after.drained)
+        _require(drained[0] == drained[1], "batches-tile", "batches end at", drained[1])
     for ids in covered:
         removed = list(before.spine.range(SpineId(ids.lo, min(ids.hi, before.spine.next_id))))
         added = list(after.spine.range(ids))
-        at = removed[0].batch.bounds.lower if removed else before.drained
-        end = after.drained if ids.hi == after.spine.next_id else removed[-1].batch.bounds.upper
+        at = removed[0].batch.bounds.lower if removed else drained[0]
+        end = drained[1] if ids.hi == after.spine.next_id else removed[-1].batch.bounds.upper
         for member in added:
             bounds = member.batch.bounds
             _require(bounds.lower == at, "batches-tile", bounds, "does not start at", at)
@@ -282,7 +294,7 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit, *, era
         _require(at == end, "batches-tile", "batches end at", at, "instead of", end)
         gone += removed
         come += added
-    if before.drained == after.drained and not after.dropped and not erases:
+    if drained[0] == drained[1] and not after.dropped and not erases:
         rules = "merge-keeps-diffs", "merge-keeps-rows"
         _check_kept(*rules, [member.batch for member in gone], [member.batch for member in come])
 
@@ -461,6 +473,8 @@ def _check_open(state: ShardState, staged: Iterable[Staged]) -> None:
 
 
 def _check_named_once(names: list[str]) -> None:
+    if len({*names}) == len(names):
+        return
     twice = [name for name, count in Counter(names).items() if count > 1]
     _require(not twice, "part-named-once", ", ".join(twice[:3]))
 

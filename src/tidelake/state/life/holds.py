@@ -38,13 +38,13 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     for hold in (*_changed(state.holds, leased), *_changed(state.critical, edits.critical)):
         target = target.meet(hold.since)
     since = state.since.join(target)
-    if since != state.since:
+    if since.elements != state.since.elements:
         since = _readable(state, since, upper)
     return with_fields(
         edits,
         holds=leased,
-        retained=None if retained == state.retained else Move(state.retained, retained),
-        since=None if since == state.since else Move(state.since, since),
+        retained=None if retained.elements == state.retained.elements else Move(state.retained, retained),
+        since=None if since.elements == state.since.elements else Move(state.since, since),
     )
 
 

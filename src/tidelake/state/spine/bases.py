@@ -220,7 +220,9 @@ def _contents(spine: Spine, bases: Bases, time: int, minimum: Frontier) -> list[
     base = bases.serving(time)
     found = [] if base is None else [base.batch(minimum)]
     for member in spine.range(SpineId(0 if base is None else base.hi, spine.next_id)):
-        if not member.batch.bounds.lower.less_equal(time):
+        # As `less_equal`, which every look-up would ask of many tiny batches.
+        first = next(iter(member.batch.bounds.lower.elements), None)
+        if not isinstance(first, int) or first > time:
             break
         found.append(member.batch)
     return found

@@ -12,7 +12,7 @@ Source: the fueled spine of differential dataflow (McSherry et al., "Shared Arra
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelake.errors import InternalError
@@ -79,40 +79,36 @@ def collapse(spine: Spine, since: Frontier) -> FuelStep | None:
     return levels.step() if levels.collapse() else None
 
 
-@dataclass(slots=True)
-class _Level:
-    batches: list[SpineBatch] = field(default_factory=list)
-    merge: FuelingMerge | None = None
-
-
 class _Levels:
-    """The levels of a spine while a step is made."""
+    """The levels of a spine while a step is made: batches, and the merge of a level with two."""
 
     def __init__(self, spine: Spine, since: Frontier) -> None:
         self._before, self._since = spine, since
         self._next_id, self._spent = spine.next_id, spine.spent
         # Levels fall from old to new.
-        self._levels = [_Level() for _ in range(spine.batches[0].level + 1 if spine.batches else 0)]
+        count = spine.batches[0].level + 1 if spine.batches else 0
+        self._levels: list[list[SpineBatch]] = [[] for _ in range(count)]
+        self._merges: list[FuelingMerge | None] = [None] * count
         self._fresh: dict[SpineId, Member] = {}
         self._replaced: list[SpineId] = []
         self._due: list[MergeDue] = []
         for batch in spine.batches:
-            self._levels[batch.level].batches.append(batch)
+            self._levels[batch.level].append(batch)
         by_id = {merge.id: merge for merge in spine.merges}
-        for level in self._levels:
-            if len(level.batches) > 1:
-                level.merge = by_id[SpineId(level.batches[0].id.lo, level.batches[-1].id.hi)]
+        for i, level in enumerate(self._levels):
+            if len(level) > 1:
+                self._merges[i] = by_id[SpineId(level[0].id.lo, level[-1].id.hi)]
 
     @property
     def count(self) -> int:
         """Spine batches."""
-        return sum(len(level.batches) for level in self._levels)
+        return sum(map(len, self._levels))
 
     def push(self, batch: HollowBatch, seqno: int) -> None:
         """Insert a batch; an empty one is fused with an empty one that is alone at the lowest level."""
         new = self._inserted(batch, seqno)
-        lowest = next((i for i, level in enumerate(self._levels) if level.batches), None)
-        if batch.rows == 0 and lowest is not None and [b.rows for b in self._levels[lowest].batches] == [0]:
+        lowest = None if batch.rows else next((i for i, level in enumerate(self._levels) if level), None)
+        if lowest is not None and [b.rows for b in self._levels[lowest]] == [0]:
             self._insert(lowest, new)
             fused = self._complete(lowest)
             if fused is not None:
@@ -125,7 +121,7 @@ class _Levels:
         if self.count < 2:
             return False
         self.tidy()
-        if any(level.merge for level in self._levels):
+        if any(self._merges):
             self._apply_fuel(fuel)
         else:
             upper = self._newest().bounds.upper
@@ -137,7 +133,7 @@ class _Levels:
         """Finish all merges and carry each level into the next; False if all is one spine batch."""
         if self.count < 2:
             return False
-        while under_way := [level.merge for level in self._levels if level.merge]:
+        while under_way := [merge for merge in self._merges if merge]:
             self._apply_fuel(max(merge.done_at for merge in under_way) - self._spent)
         self._roll_up(len(self._levels))
         self.tidy()
@@ -148,14 +144,14 @@ class _Levels:
         batches = [
             batch if batch.level == i else SpineBatch(batch.id, i, batch.bounds, batch.rows)
             for i, level in reversed(list(enumerate(self._levels)))
-            for batch in level.batches
+            for batch in level
         ]
-        merges = [level.merge for level in reversed(self._levels) if level.merge]
+        merges = [merge for merge in reversed(self._merges) if merge]
         edit = SpineEdit(
             self._next_id,
             self._spent,
             tuple(sorted(self._replaced)),
-            tuple(member for _, member in sorted(self._fresh.items())),
+            tuple([member for _, member in sorted(self._fresh.items())]),
             *_changes(self._before.batches, batches),
             *_changes(self._before.merges, merges),
         )
@@ -178,7 +174,7 @@ class _Levels:
         # A merge that begins meanwhile, with what a level below has completed, gets this fuel as well.
         reached = self._spent + fuel
         for i in range(len(self._levels)):
-            merge = self._levels[i].merge
+            merge = self._merges[i]
             if merge is not None and merge.done_at <= reached:
                 complete = self._complete(i)
                 if complete is not None:
@@ -187,7 +183,7 @@ class _Levels:
 
     def _roll_up(self, level: int) -> None:
         """Carry everything below a level up into it as one spine batch: levels must fall from old to new."""
-        if not any(below.batches for below in self._levels[:level]):
+        if not any(self._levels[:level]):
             return
         carried: SpineBatch | None = None
         for i in range(level):
@@ -196,7 +192,7 @@ class _Levels:
             carried = self._complete(i)
         if carried is not None:
             self._insert(level, carried)
-        if self._levels[level].merge is not None:
+        if self._merges[level] is not None:
             complete = self._complete(level)
             if complete is not None:
                 self._insert(level + 1, complete)
@@ -204,30 +200,30 @@ class _Levels:
     def _insert(self, level: int, batch: SpineBatch) -> None:
         self._reach(level)
         here = self._levels[level]
-        if here.merge is not None:
+        if self._merges[level] is not None:
             raise InternalError(f"level {level} is full, and {batch.id} is to enter it")
-        here.batches.append(batch)
-        if len(here.batches) == 2:
-            older, newer = here.batches
+        here.append(batch)
+        if len(here) == 2:
+            older, newer = here
             since = older.bounds.since.join(newer.bounds.since).join(self._since)
             work = older.rows + newer.rows
-            here.merge = FuelingMerge(SpineId(older.id.lo, newer.id.hi), since, self._spent + work)
+            self._merges[level] = FuelingMerge(SpineId(older.id.lo, newer.id.hi), since, self._spent + work)
 
     def _complete(self, level: int) -> SpineBatch | None:
         """Empty a level and return its one spine batch, or its two as one; None if the level was empty."""
-        here = self._levels[level]
-        self._levels[level] = _Level()
-        if here.merge is None:
-            return here.batches[0] if here.batches else None
-        older, newer = here.batches
+        here, merge = self._levels[level], self._merges[level]
+        self._levels[level], self._merges[level] = [], None
+        if merge is None:
+            return here[0] if here else None
+        older, newer = here
         # A merge result that came in meanwhile may be folded further than was planned when the merge began.
-        since = here.merge.since.join(older.bounds.since).join(newer.bounds.since)
+        since = merge.since.join(older.bounds.since).join(newer.bounds.since)
         bounds = Bounds(older.bounds.lower, newer.bounds.upper, since)
         if older.rows == newer.rows == 0:
-            self._fuse(here.merge.id, bounds)
+            self._fuse(merge.id, bounds)
         else:
-            self._due.append(MergeDue(here.merge.id, bounds))
-        return SpineBatch(here.merge.id, level, bounds, older.rows + newer.rows)
+            self._due.append(MergeDue(merge.id, bounds))
+        return SpineBatch(merge.id, level, bounds, older.rows + newer.rows)
 
     def _fuse(self, id_: SpineId, bounds: Bounds) -> None:
         """Make empty members one at once: without rows there is nothing to merge."""
@@ -240,30 +236,33 @@ class _Levels:
 
     def tidy(self) -> None:
         """Let the top level sink to the level of its number of updates, if that adds no unpaid work."""
-        while len(self._levels) > 1 and len(self._levels[-1].batches) == 1:
+        while len(self._levels) > 1 and len(self._levels[-1]) == 1:
             top = len(self._levels) - 1
-            if level_of(self._levels[top].batches[0].rows) >= top:
+            if level_of(self._levels[top][0].rows) >= top:
                 return
             below = self._levels[top - 1]
-            if below.merge is not None:
+            if self._merges[top - 1] is not None:
                 return
-            if below.batches:
-                smaller = sum(len(level.batches) << i for i, level in enumerate(self._levels[: top - 1]))
+            if below:
+                smaller = sum(len(level) << i for i, level in enumerate(self._levels[: top - 1]))
                 if smaller <= (1 << (top + 1)) // 8:
-                    del self._levels[top - 1]
-                    self._insert(top - 1, below.batches[0])
+                    del self._levels[top - 1], self._merges[top - 1]
+                    self._insert(top - 1, below[0])
                 return
-            del self._levels[top - 1]
+            del self._levels[top - 1], self._merges[top - 1]
 
     def _reach(self, level: int) -> None:
         while len(self._levels) <= level:
-            self._levels.append(_Level())
+            self._levels.append([])
+            self._merges.append(None)
 
     def _newest(self) -> SpineBatch:
-        return next(level.batches[-1] for level in self._levels if level.batches)
+        return next(level[-1] for level in self._levels if level)
 
     def _needed(self) -> tuple[MergeDue, ...]:
         """The merges of this step, except those that a later one with the same since covers."""
+        if len(self._due) < 2:
+            return tuple(self._due)
         kept: list[MergeDue] = []
         for due in reversed(self._due):
             if not any(k.id.covers(due.id) and k.bounds.since == due.bounds.since for k in kept):
@@ -273,8 +272,15 @@ class _Levels:
 
 def _changes(before: Sequence[Item], after: Sequence[Item]) -> tuple[tuple[SpineId, ...], tuple[Item, ...]]:
     """The ids that go or change, and the items that come or have changed, each in their order."""
-    old, new = {item.id: item for item in before}, {item.id: item for item in after}
-    # Most are the same objects, which takes less time to see than that they are equal.
-    gone = [id_ for id_, item in old.items() if (now := new.get(id_)) is not item and now != item]
-    come = [item for id_, item in new.items() if (was := old.get(id_)) is not item and was != item]
-    return tuple(gone), tuple(come)
+    old = {item.id: item for item in before}
+    come: list[Item] = []
+    for item in after:
+        was = old.pop(item.id, None)
+        # Most are the same object, which takes less time to see than that they are equal.
+        if was is item or (was is not None and was == item):
+            continue
+        if was is not None:
+            old[item.id] = was
+        come.append(item)
+    # Those that are left go, or change.
+    return tuple([item.id for item in before if item.id in old]) if old else (), tuple(come)

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeVar
 
 from pyrsistent import PMap, PSet, PVector, pmap, pset, pvector
@@ -262,8 +263,9 @@ class Spine:
         """The members that cover exactly this range, oldest first; None if there are none."""
         members, lo = list[Member](), id_.lo
         while lo < id_.hi:
-            found = self.members.get(lo)
-            if found is None:
+            try:
+                found = self.members[lo]
+            except KeyError:
                 return None
             members.append(found)
             lo = found.id.hi
@@ -312,8 +314,9 @@ class Spine:
         for new in edit.members:
             members[new.id.lo] = new
         slices, levels = _divided(edit.batches, end)
-        old_slices = [id_ for id_ in edit.batches_gone if id_.lo < self.sliced]
-        old_levels = [id_ for id_ in edit.batches_gone if id_.lo >= self.sliced]
+        old_end = self.sliced
+        old_slices = [id_ for id_ in edit.batches_gone if id_.lo < old_end]
+        old_levels = [id_ for id_ in edit.batches_gone if id_.lo >= old_end]
         spine = Spine(
             edit.next_id,
             edit.spent,
@@ -378,6 +381,7 @@ class _Identified(Protocol):
 
 
 Item = TypeVar("Item", bound=_Identified)
+_ID = attrgetter("id")
 
 
 def _edited(
@@ -386,15 +390,18 @@ def _edited(
     kept = [item for item in present if item.id not in gone]
     if len(present) - len(kept) != len(gone):
         raise InternalError(f"an edit ends {what} {listed(gone)}, which are not all there")
-    return tuple(sorted((*kept, *come), key=lambda item: item.id))
+    return tuple(sorted((*kept, *come), key=_ID))
 
 
 def _check_cover(what: str, gone: Sequence[SpineId], fresh: SpineId, come: Sequence[SpineId]) -> None:
     """Check that what comes covers the same insertions as what goes, and the new one."""
     before, after = intervals([*gone, fresh]), intervals(come)
-    if [id_ for id_ in come if id_.lo >= id_.hi]:
-        raise InternalError(f"an edit brings {what} {listed(come)}, one of which covers no insertion")
-    if before != after or sum([b - a for a, b in come]) != sum([b - a for a, b in after]):
+    covered = 0
+    for lo, hi in come:
+        if lo >= hi:
+            raise InternalError(f"an edit brings {what} {listed(come)}, one of which covers no insertion")
+        covered += hi - lo
+    if before != after or covered != sum([hi - lo for lo, hi in after]):
         raise InternalError(f"an edit replaces {what} of ids {listed(before)} by some of {listed(after)}")
 
 

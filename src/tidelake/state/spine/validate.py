@@ -1,7 +1,5 @@
 """The rules of a spine: its members, slices, levels and merges tile and describe each other."""
 
-from itertools import takewhile
-
 from tidelake.errors import InternalError
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -41,8 +39,12 @@ def same_batches(before: Spine, after: Spine) -> int:
     """How many of the oldest spine batches of the levels a step has left as they were; 0 if slices moved."""
     if before.slices is not after.slices and before.sliced != after.sliced:
         return 0
-    pairs = zip(before.batches, after.batches, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+    same = 0
+    for old, new in zip(before.batches, after.batches, strict=False):
+        if old is not new:
+            break
+        same += 1
+    return same
 
 
 def validate_levels(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier, same: int = 0) -> None:
@@ -89,12 +91,12 @@ def _check_tiling(what: str, tiles: list[tuple[SpineId, Bounds]], ids: SpineId, 
     for id_, bounds in tiles:
         if id_.lo != lo or id_.hi <= lo:
             raise InternalError(f"{what} {id_} does not start at id {lo}")
-        if bounds.lower != at:
+        if bounds.lower.elements != at.elements:
             raise InternalError(f"{what} {id_} starts at {bounds.lower}, expected {at}")
         if not bounds.since <= whole.since:
             raise InternalError(f"{what} {id_} since {bounds.since} is after the shard's {whole.since}")
         lo, at = id_.hi, bounds.upper
     if lo != ids.hi:
         raise InternalError(f"the ids end at {lo}, expected {ids.hi}")
-    if at != whole.upper:
+    if at.elements != whole.upper.elements:
         raise InternalError(f"the batches end at {at}, the shard at {whole.upper}")

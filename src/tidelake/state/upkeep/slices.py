@@ -85,7 +85,7 @@ def shortened(
 
 def may_cut(state: ShardState, least: int) -> bool:
     """Whether the levels hold as many updates as a slice. Costs O(levels)."""
-    rows = sum(batch.rows for batch in state.spine.batches)
+    rows = sum([batch.rows for batch in state.spine.batches])
     able = state.domain.total_order and not state.dropped
     return able and rows >= slice_rows(state.spine, least)
 
