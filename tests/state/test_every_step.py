@@ -32,7 +32,6 @@ from tidelake.state.core.state import Owned, Retention, Rollup
 from tidelake.state.core.tokens import DAY_MS
 from tidelake.state.group import applying, awaiting, deciding, joining, memberwriters
 from tidelake.state.group.deciding import Intent, Share
-from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.life import agreeing, collecting, dropping, erasing, forking, holds, schemas
 from tidelake.state.spine.merging import MergeRequest, MergeResult, request, requests
 from tidelake.state.spine.spine import SpineId
@@ -457,7 +456,7 @@ class World:
             own_times=rng.random() < 0.5,
             least=rng.choice((None, at)),
             alone=rng.random() < 0.5,
-            number=None if claim is None else GroupNumber(claim, rng.choice(("", "n"))),
+            number=None if claim is None else replace(claim, member=rng.choice(("", "n"))),
         )
         return partial(deciding.decide, wanted=wanted)
 

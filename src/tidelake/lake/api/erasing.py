@@ -19,6 +19,7 @@ from tidelake.shard.reading.lookup import keys_of
 from tidelake.shard.upkeep.eraser import Eraser, ask
 from tidelake.state.core.erasures import Erasure
 from tidelake.state.core.state import ShardState
+from tidelake.state.core.writername import WriterName
 from tidelake.state.life.copying import CopyRecord
 from tidelake.state.write.heldback import objects_of, rows_in
 from tidelake.tabletext import FieldsAsHtml
@@ -149,7 +150,7 @@ def _held_back(shard: Shard) -> Iterator[tuple[str, bytes]]:
     states = [shard.version().state, *(() if group is None else (group,))]
     for state in states:
         for writer, record in state.writers.items():
-            name = writer.partition(":")[2] if group is not None and state is group else writer
+            name = WriterName.of(writer).name if group is not None and state is group else writer
             if rows := rows_in(record.content):
                 yield name, rows
             for stored in objects_of(state, writer):

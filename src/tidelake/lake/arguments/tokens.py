@@ -12,7 +12,7 @@ from tidelake.lake.arguments.names import check_name
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.committing import open_writer, writer_record
 from tidelake.state.core.state import WriterRecord
-from tidelake.state.core.tokens import PREFIX
+from tidelake.state.core.writername import PREFIX, WriterName
 from tidelake.state.write.idempotency import IdempotencyKey
 
 R = TypeVar("R")
@@ -25,7 +25,7 @@ def writer_of(token: str) -> str:
     Raises:
         UsageError: it is empty, too long or has control characters.
     """
-    return PREFIX + check_name(token, "token", bytes_max=_BYTES_MAX)
+    return WriterName.of_token(check_name(token, "token", bytes_max=_BYTES_MAX)).name
 
 
 def written(shard: Shard, token: str) -> WriterRecord | None:

@@ -34,7 +34,7 @@ from tidelake.shard.writing.proposal import Proposal, expire_earlier
 from tidelake.shard.writing.uploads import REFUSED
 from tidelake.state.group import deciding
 from tidelake.state.group.deciding import Decided, Intent, Share
-from tidelake.state.group.memberwriters import GroupNumber
+from tidelake.state.write.idempotency import IdempotencyKey
 
 
 class Attempt:
@@ -179,7 +179,7 @@ class Attempt:
         own_times: bool,
         picked: bool,
         upper: Frontier | None,
-        number: GroupNumber | None,
+        number: IdempotencyKey | None,
     ) -> Decided:
         """Let the group commit it: one log write. Arguments and errors as for `Intent` and `decide`.
 

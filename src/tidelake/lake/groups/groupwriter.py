@@ -17,7 +17,6 @@ from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.memberwrite import MemberWrite, offered_of
 from tidelake.shard.writing.uploads import REFUSED
-from tidelake.state.group.memberwriters import GroupNumber
 from tidelake.state.write.idempotency import IdempotencyKey
 
 
@@ -98,7 +97,7 @@ class GroupWriter(NumberedHandle):
         register = self._member(self._register).spec.shard_id
 
         def attempt(key: IdempotencyKey) -> Committed:
-            number = GroupNumber(key, register)
+            number = replace(key, member=register)
             transaction = _Numbered(self._groups, self._member, self._new_id, number, upper)
             transaction.take_part(self._register)
             for name, given in uploads.items():
@@ -137,7 +136,7 @@ class _Numbered(Transaction):
         groups: Groups,
         open_: Callable[[str], Shard],
         new_id: Callable[[], str],
-        number: GroupNumber,
+        number: IdempotencyKey,
         upper: FrontierLike | None,
     ) -> None:
         super().__init__(groups, open_, new_id, upper=upper)
@@ -155,5 +154,5 @@ class _Numbered(Transaction):
             draft.kind = "write"
             draft.rows.append(MemberWrite(name, replace(offered, read_at=read_at)))
 
-    def _number(self, group: Shard) -> GroupNumber | None:  # noqa: ARG002
+    def _number(self, group: Shard) -> IdempotencyKey | None:  # noqa: ARG002
         return self._numbered

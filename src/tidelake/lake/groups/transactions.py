@@ -42,8 +42,7 @@ from tidelake.shard.writing.memberwrite import (
 )
 from tidelake.shard.writing.proposal import expired
 from tidelake.state.core.commands import open_writer
-from tidelake.state.core.tokens import PREFIX
-from tidelake.state.group.memberwriters import GroupNumber
+from tidelake.state.core.writername import WriterName
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.tabletext import FieldsAsHtml
 
@@ -454,11 +453,11 @@ class Transaction(Handle):
         shown = upper if together else reduce(Frontier.meet, uppers.values())
         return Committed(shown, already, uppers).plus(*attempt.changed.values())
 
-    def _number(self, group: Shard) -> GroupNumber | None:
+    def _number(self, group: Shard) -> IdempotencyKey | None:
         """The claim that makes the token's transaction commit once; None: no token, or it is committed."""
         if self._token is None:
             return None
-        name = PREFIX + self._token
+        name = WriterName.of_token(self._token).name
         # A collection that left another group still has the records of transactions of that group.
         for shard in (group, *self._draft.shards.values()):
             record = shard.known().writers.get(name)
@@ -469,7 +468,7 @@ class Transaction(Handle):
         except CollectionNotFound as error:
             # The group ended when its last collection left.
             raise LeftGroup(min(self._draft.shards)) from error
-        return GroupNumber(IdempotencyKey(name, record.epoch, 0)) if record.sequence is None else None
+        return IdempotencyKey(name, record.epoch, 0) if record.sequence is None else None
 
     def _open_draft(self) -> Draft:
         if self._ended:

@@ -40,7 +40,7 @@ from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.group import applying, awaiting
 from tidelake.state.group.deciding import Intent, Share
-from tidelake.state.group.memberwriters import GroupNumber, alone, known_writer, open_member_writer
+from tidelake.state.group.memberwriters import alone, known_writer, open_member_writer
 from tidelake.state.spine.staged import Awaited
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Addition, Appended, Write, commit, plan
@@ -327,5 +327,6 @@ def _wanted(found: Addition, seen: ShardState, look: LogView, awaited: Awaited, 
         least=floats,
         alone=True,
         picked=True,
-        number=None if key is None else GroupNumber(key, state.shard_id, state.writers.get(key.writer)),
+        number=None if key is None else replace(key, member=state.shard_id),
+        record=None if key is None else state.writers.get(key.writer),
     )

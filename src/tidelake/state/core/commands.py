@@ -18,7 +18,8 @@ from tidelake.model.time import TimeDomain
 from tidelake.state.core.agreed import NEW, Agreed
 from tidelake.state.core.edits import Edits
 from tidelake.state.core.state import Rollup, ShardState, WriterRecord
-from tidelake.state.core.tokens import DAY_MS, PREFIX, writes_once
+from tidelake.state.core.tokens import DAY_MS, writes_once
+from tidelake.state.core.writername import WriterName
 from tidelake.state.spine.fuel import MergeDue
 
 R = TypeVar("R", covariant=True)
@@ -109,7 +110,7 @@ def open_writer(
 
 def _begun(state: ShardState, now_ms: int, name: str, old: WriterRecord | None) -> tuple[str, ...]:
     """The token under which a write begins, if `name` is one; otherwise nothing."""
-    if not name.startswith(PREFIX) or not writes_once(old):
+    if not WriterName(name).is_token or not writes_once(old):
         return ()
     today = max(now_ms, state.committed_ms) // DAY_MS
     return () if name in state.tokens.get(today, ()) else (name,)

@@ -23,6 +23,7 @@ from tidelake.state.core.garbage import expired
 from tidelake.state.core.partnames import is_taken
 from tidelake.state.core.state import ShardState
 from tidelake.state.core.tokens import days_of, is_token, over, writes_once
+from tidelake.state.core.writername import WriterName
 from tidelake.state.spine.bases import Base
 from tidelake.state.spine.partsums import diff_sum, may_have_the_same_rows
 from tidelake.state.spine.spine import (
@@ -226,7 +227,7 @@ def _check_writers(before: ShardState, after: ShardState, edits: Edits) -> None:
             )
     _check_tokens(after, edits.tokens)
     left = {id_ for id_, member in edits.memberships.items() if member is None}
-    gone = {name for name in edits.writers_gone if name.partition(":")[0] not in left}
+    gone = {name for name in edits.writers_gone if WriterName.of(name).member not in left}
     days = days_of(before.tokens, gone)
     _require(gone == {name for names in days.values() for name in names}, "tokens-last", sorted(gone)[:3])
     for day in days:

@@ -17,15 +17,14 @@ from pyrsistent import pmap, pset
 
 from tidelake.state.core.agreed import Agreed
 from tidelake.state.core.state import Tokens, WriterRecord
+from tidelake.state.core.writername import WriterName
 
-PREFIX = "token:"
-"""Names of tokens begin with this. In a group the id of a collection may stand before it."""
 DAY_MS = 86_400_000
 
 
 def is_token(name: str) -> bool:
     """Whether a writer of this name may be a token."""
-    return name.startswith(PREFIX) or f":{PREFIX}" in name
+    return WriterName.of(name).is_token
 
 
 def writes_once(record: WriterRecord | None) -> bool:

@@ -18,7 +18,8 @@ from tidelake.state.core.edits import Edits, stepped
 from tidelake.state.core.fields import Move
 from tidelake.state.core.partnames import by_seqno, is_taken
 from tidelake.state.core.state import ShardState, WriterRecord
-from tidelake.state.core.tokens import PREFIX, writes_once
+from tidelake.state.core.tokens import writes_once
+from tidelake.state.core.writername import WriterName
 from tidelake.state.group.memberwriters import writers_of
 from tidelake.state.spine.staged import Staged, begins_before
 from tidelake.state.write.staging import closing
@@ -99,7 +100,7 @@ def taken_along(state: ShardState, group: ShardState) -> dict[str, WriterRecord]
     tokens = {
         name: record
         for name, record in group.writers.items()
-        if record.sequence is not None and name.partition(":")[0] not in group.memberships
+        if record.sequence is not None and WriterName.of(name).member not in group.memberships
     }
     known = {name for name in tokens if name in state.writers and state.writers[name].sequence is not None}
     own = writers_of(group, state.shard_id)
@@ -108,7 +109,7 @@ def taken_along(state: ShardState, group: ShardState) -> dict[str, WriterRecord]
 
 def _tokens(records: Mapping[str, WriterRecord]) -> tuple[str, ...]:
     """The names among these that are tokens: from now on they are remembered as long as any token."""
-    found = (name for name, one in records.items() if name.startswith(PREFIX) and writes_once(one))
+    found = (name for name, one in records.items() if WriterName(name).is_token and writes_once(one))
     return tuple(sorted(found))
 
 

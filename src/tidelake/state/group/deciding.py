@@ -29,9 +29,10 @@ from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.decisions import Decision, GroupView
 from tidelake.state.core.edits import Edits
 from tidelake.state.core.fields import Move
-from tidelake.state.core.state import ShardState
-from tidelake.state.group.memberwriters import GroupNumber, keys_of_writers, not_member
+from tidelake.state.core.state import ShardState, WriterRecord
+from tidelake.state.group.memberwriters import answer_in_group, keys_of_writers, not_member, recorded_in_group
 from tidelake.state.write.clockbounds import closed_at, closed_for, leap_from, too_far
+from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.staging import closing
 
 # Later than any seqno.
@@ -81,6 +82,7 @@ class Intent:
         alone: close times of these collections only, and not of the group.
         picked: the caller gave no time.
         number: of a named writer, if one writes.
+        record: the record that its collection has of that writer, for a group that has none yet.
     """
 
     id: str
@@ -92,7 +94,8 @@ class Intent:
     upper: Frontier | None = None
     alone: bool = False
     picked: bool = False
-    number: GroupNumber | None = None
+    number: IdempotencyKey | None = None
+    record: WriterRecord | None = None
 
     @property
     def written(self) -> dict[str, tuple[int, int]]:
@@ -154,7 +157,7 @@ def decide(state: ShardState, now_ms: int, wanted: Intent) -> Outcome[Decided]:
     refusal = _stale(state, wanted, time) or far or _leaps(state, wanted, time)
     if refusal is not None:
         return refusal
-    left = next(iter(ends.values()), upper) if wanted.alone else upper
+    left, key = next(iter(ends.values()), upper) if wanted.alone else upper, wanted.number
     edits = Edits(
         memberships={
             id_: replace(member, upper=member.upper.join(after), closed_ms=closed_at(state, now_ms))
@@ -163,7 +166,7 @@ def decide(state: ShardState, now_ms: int, wanted: Intent) -> Outcome[Decided]:
             for member in [state.memberships[id_]]
         },
         decisions=_decisions(state, wanted, time),
-        writers={} if wanted.number is None else wanted.number.recorded(state, left),
+        writers={} if key is None else recorded_in_group(state, key, wanted.record, left),
     )
     bounds = {id_: (before, ends.get(id_, before).join(upper)) for id_, before in uppers.items()}
     if upper == state.upper:
@@ -191,8 +194,9 @@ def _known(state: ShardState, wanted: Intent) -> NoOp[Decided] | Refused | None:
     found = (not_member(state, id_, share.joined) for id_, share in wanted.shares.items())
     stranger = next((one for one in found if one is not None), None)
     # SUBTLE: with a collection that has left, its group has forgotten the writers of that collection.
-    told = wanted.number is not None and (stranger is None or not wanted.number.member)
-    known = wanted.number.answer(state) if told and wanted.number is not None else None
+    key = wanted.number
+    told = key is not None and (stranger is None or not key.member)
+    known = answer_in_group(state, key, wanted.record) if told and key is not None else None
     if isinstance(known, NoOp):
         return NoOp(Decided(known.result, already=True))
     if known is not None:

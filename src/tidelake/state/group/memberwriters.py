@@ -4,7 +4,7 @@ So the compare-and-set that decides also records the number of a writer, or fenc
 own records from before it joined stay unchanged, and hold for writers of which the group has no record.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyrsistent import pmap
 
@@ -14,39 +14,29 @@ from tidelake.state.core import commands
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.edits import Edits
 from tidelake.state.core.state import ShardState, WriterRecord
+from tidelake.state.core.writername import WriterName
 from tidelake.state.write.idempotency import IdempotencyKey, advanced, answer_of_record
 
 
-@dataclass(frozen=True)
-class GroupNumber:
-    """The number under which a group decides a transaction.
+def answer_in_group(
+    group: ShardState, key: IdempotencyKey, own: WriterRecord | None
+) -> NoOp[Frontier] | Refused | None:
+    """The upper that the last number left, if this one is in; None: it is the writer's next one.
 
-    Attributes:
-        key: the number and its writer.
-        member: id of the collection whose writer it is; empty: it is the group's own.
-        record: the collection's own record of the writer.
+    Args:
+        group: the state of the group.
+        key: the number; its member says whose writer it is.
+        own: the collection's own record of the writer.
     """
+    return answer_of_record(group.writers.get(key.kept_as) or own, key, lambda upper: upper)
 
-    key: IdempotencyKey
-    member: str = ""
-    record: WriterRecord | None = None
 
-    @property
-    def name(self) -> str:
-        """The name under which the group keeps the writer's record."""
-        return member_key(self.member, self.key.writer) if self.member else self.key.writer
-
-    def answer(self, group: ShardState) -> NoOp[Frontier] | Refused | None:
-        """The upper that the last number left, if this one is in; None: it is the writer's next one."""
-        return answer_of_record(self._known(group), self.key, lambda upper: upper)
-
-    def recorded(self, group: ShardState, upper: Frontier) -> dict[str, WriterRecord]:
-        """The record afterwards, by its name; `upper` is the one that it leaves."""
-        known = self._known(group)
-        return {} if known is None else {self.name: advanced(known, self.key, upper)}
-
-    def _known(self, group: ShardState) -> WriterRecord | None:
-        return group.writers.get(self.name) or self.record
+def recorded_in_group(
+    group: ShardState, key: IdempotencyKey, own: WriterRecord | None, upper: Frontier
+) -> dict[str, WriterRecord]:
+    """The record afterwards, by its name; `upper` is the one that it leaves. Arguments as before."""
+    known = group.writers.get(key.kept_as) or own
+    return {} if known is None else {key.kept_as: advanced(known, key, upper)}
 
 
 def alone(state: ShardState, group: ShardState, idempotency: IdempotencyKey | None = None) -> ShardState:
@@ -66,23 +56,18 @@ def alone(state: ShardState, group: ShardState, idempotency: IdempotencyKey | No
 
 def known_writer(group: ShardState, state: ShardState, name: str) -> WriterRecord | None:
     """The record of a writer of a collection in a group: the group's, or else the collection's own."""
-    return group.writers.get(member_key(state.shard_id, name)) or state.writers.get(name)
+    return group.writers.get(WriterName(name, state.shard_id).text) or state.writers.get(name)
 
 
 def writers_of(group: ShardState, member: str) -> dict[str, WriterRecord]:
     """The group's records of one collection's writers, by writer. Costs O(writers)."""
-    start = member_key(member, "")
-    return {name.removeprefix(start): one for name, one in group.writers.items() if name.startswith(start)}
+    named = ((WriterName.of(text), one) for text, one in group.writers.items())
+    return {writer.name: one for writer, one in named if writer.member == member}
 
 
 def keys_of_writers(group: ShardState, members: list[str]) -> tuple[str, ...]:
     """The keys of the group's records of the writers of some collections."""
-    return tuple(sorted(member_key(id_, name) for id_ in members for name in writers_of(group, id_)))
-
-
-def member_key(member: str, name: str) -> str:
-    """The name under which a group keeps the record of a writer of one of its collections."""
-    return f"{member}:{name}"
+    return tuple(sorted(WriterName(name, id_).text for id_ in members for name in writers_of(group, id_)))
 
 
 def open_member_writer(
@@ -115,12 +100,12 @@ def open_member_writer(
     stranger = not_member(state, member, joined)
     if stranger is not None:
         return stranger
-    known = state.writers.get(member_key(member, name)) or record
+    key = WriterName(name, member).text
+    known = state.writers.get(key) or record
     before = replace(state, upper=upper, writers=pmap({} if known is None else {name: known}), tokens=pmap())
     outcome = commands.open_writer(before, now_ms, name, owner, take_over=take_over, resume=resume)
     if not isinstance(outcome, Commit):
         return outcome
-    key = member_key(member, name)
     begun = tuple(key for _ in outcome.edits.tokens)
     return Commit(Edits(writers={key: outcome.result}, tokens=begun), outcome.result)
 

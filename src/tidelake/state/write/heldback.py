@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 from tidelake.model import names
 from tidelake.state.core.state import ShardState
+from tidelake.state.core.writername import WriterName
 
 MARK = " transactions "
 """Parts what identifies the rows of a record from what its stream keeps: JSON, a space, and rows."""
@@ -47,7 +48,7 @@ def digest_of(data: bytes) -> str:
 
 def objects_of(state: ShardState, writer: str) -> list[str]:
     """The names of the objects in which a writer of a shard, or of a member of a group, holds rows back."""
-    owner = writer.partition(":")[0]
+    owner = WriterName.of(writer).member
     shard_id = owner if owner in state.memberships else state.shard_id
     return [names.held(shard_id, one) for one in stored_in(state.writers[writer].content)]
 

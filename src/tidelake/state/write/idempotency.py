@@ -16,6 +16,7 @@ from tidelake.errors import UsageError, WriterFenced
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.commands import NoOp, Refused
 from tidelake.state.core.state import ShardState, WriterRecord
+from tidelake.state.core.writername import WriterName
 
 R = TypeVar("R")
 
@@ -31,6 +32,7 @@ class IdempotencyKey:
         content: identifies the data; may be empty.
         fresh: the handle chose the number, as the next one: no earlier call had it. If it is in, another
             handle of the same epoch took it, and these rows are not in.
+        member: in a group, the id of the collection whose writer it is; empty: the group's own.
     """
 
     writer: str
@@ -38,6 +40,12 @@ class IdempotencyKey:
     sequence: int
     content: str = ""
     fresh: bool = False
+    member: str = ""
+
+    @property
+    def kept_as(self) -> str:
+        """The name under which the state that is written keeps the writer's record."""
+        return WriterName(self.writer, self.member).text
 
 
 def answer_of_state(
