@@ -134,6 +134,8 @@ class TimeDomain:
             UsageError: wrong form, negative or too large for an int64, or an instant that does not say its
                 zone; names the value and the unit.
         """
+        if type(time) is int and self.unit != "tuple" and 0 <= time <= TIME_MAX:
+            return time
         at = None if type(time) is int else clock_time(time, self.unit, name, up=up, now_ms=now_ms)
         if at is not None:
             return at

@@ -121,8 +121,9 @@ def summary(
         batch,
         int(np.count_nonzero(values < 0)),
         total(values),
-        tuple([int(t.min()) for t in times]),
-        tuple([int(t.max()) for t in times]),
+        # As `min` and `max`, which take more calls.
+        tuple([int(np.minimum.reduce(t)) for t in times]),
+        tuple([int(np.maximum.reduce(t)) for t in times]),
         tuple([column.null_count for column in columns]),
         tuple([_extremes(column, leads=i == 0) for i, column in enumerate(columns)]),
         row_hash(batch, schema),

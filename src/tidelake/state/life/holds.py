@@ -28,15 +28,19 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     """
     if state.dropped or edits.dropped:
         return edits
-    held = state.holds.items() if state.holds else ()
-    over = [id_ for id_, hold in held if hold.expires_ms <= now_ms and id_ not in edits.holds]
-    leased = {**edits.holds, **dict.fromkeys(over)}
+    leased: Mapping[str, Hold | None] = edits.holds
+    if state.holds:
+        held = state.holds.items()
+        over = [id_ for id_, hold in held if hold.expires_ms <= now_ms and id_ not in edits.holds]
+        leased = {**edits.holds, **dict.fromkeys(over)}
     upper = edits.upper.after if edits.upper else state.upper
     retained = edits.retained.after if edits.retained else state.retained
     retained = _kept(retained, upper, edits.retention or state.retention)
     target = retained
-    for hold in (*_changed(state.holds, leased), *_changed(state.critical, edits.critical)):
+    for hold in _changed(state.holds, leased):
         target = target.meet(hold.since)
+    for critical in _changed(state.critical, edits.critical):
+        target = target.meet(critical.since)
     since = state.since.join(target)
     if since.elements != state.since.elements:
         since = _readable(state, since, upper)
@@ -72,7 +76,9 @@ def _kept(retained: Frontier, upper: Frontier, retention: Retention) -> Frontier
 def _changed(present: Mapping[str, H], edits: Mapping[str, H | None]) -> Iterator[H]:
     if present:
         yield from (hold for id_, hold in present.items() if id_ not in edits)
-    yield from (hold for hold in edits.values() if hold is not None)
+    for fresh in edits.values():
+        if fresh is not None:
+            yield fresh
 
 
 def reader_pins(state: ShardState, now_ms: int) -> list[int]:

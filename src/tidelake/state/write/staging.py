@@ -90,6 +90,9 @@ def closing(state: ShardState, batch: HollowBatch, fresh: Sequence[Staged] = ())
         fresh: batches that the same step stages before it closes these times.
     """
     upper = batch.bounds.upper
+    if not fresh and not len(state.staged):
+        step = _pushed(state, batch, ())
+        return Closing(step.edit, {}, step.due)
     before = [one for one in (*state.staged, *fresh) if begins_before(one.batch, upper)]
     stays = {one.name: one for one in fresh if one not in before}
     if state.drained != state.upper or any(_mixed(one, upper) for one in before):
@@ -102,7 +105,7 @@ def closing(state: ShardState, batch: HollowBatch, fresh: Sequence[Staged] = ())
 
 def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> fuel.FuelStep:
     """The spine with one more batch, some of whose runs were staged, so that readers may have read them."""
-    added = min((state.seqno + 1, *(one.added for one in before)))
+    added = min([state.seqno + 1, *[one.added for one in before]])
     return fuel.push(state.spine, batch, state.since, added)
 
 

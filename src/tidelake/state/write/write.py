@@ -198,7 +198,7 @@ def commit(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
         return Commit(Edits(writers=writers), found.answer)
     batch, fresh = found.batch, found.staged
     written = _more(state.written, batch) if batch.runs else None
-    taken = by_seqno(part.name for part in write.offered)
+    taken = by_seqno(part.name for part in write.offered) if write.offered else {}
     if fresh is not None and batch.bounds.empty:
         edits = Edits(staged={fresh.name: fresh}, writers=writers, written=written, taken=taken)
         return Commit(edits, found.answer)
@@ -238,7 +238,7 @@ def plan(state: ShardState, write: Write) -> Addition | NoOp[Appended] | Refused
     if isinstance(placed, NoOp):
         return placed
     # Before a conflict is reported: a retry of an append that is in must learn that it is in.
-    parts = (*(part for run in write.runs for part in run.parts), *write.offered)
+    parts = [*[part for run in write.runs for part in run.parts], *write.offered]
     known = repeated(state, parts)
     if known is not None:
         return Refused(known)
@@ -285,6 +285,8 @@ def _outdated(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | 
 
     A column that was renamed is gone by its old name, which may be that of another one now.
     """
+    if len(state.schemas) == 1:
+        return None
     newest = state.schema_id
     others = {part.schema_id for run in runs for part in run.parts if part.schema_id != newest}
     live = {(column.id, column.name) for column in state.schemas[newest].schema.columns} if others else ()
