@@ -103,6 +103,8 @@ def together(spec: ShardSpec, of: Sequence[Source], scope: Scope) -> list[pa.Rec
         rows = view(rows, spec.domain, rewrite, lower, upper)
         if less is not None:
             rows = taken_away(rows, less, spec.domain)
+        if not rows.num_rows:
+            continue
         if id_ != spec.schema_id or not spec.newest:
             rows = Projection.of(schema, spec.schema, spec.domain, spec.live).rows(rows)
         found.append(scope.rows(rows))
