@@ -2,7 +2,7 @@
 # for Spark. ARGS is passed on: make test ARGS="-k frontier".
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cdc test check fix full bench bench-peers bench-peers-spark bench-spark bench-stores soak sim docs docs-site lock clean venv
+.PHONY: help demo demo-cdc test check fix full bench bench-peers bench-peers-spark bench-spark bench-stores bench-views soak sim docs docs-site lock clean venv
 
 ARGS ?=
 RUN := .venv/bin/python -m
@@ -60,6 +60,9 @@ bench-spark: venv   ## the measurements with Spark: make bench-spark SCALE=0.1 f
 bench-stores: venv   ## a lake in an object store against the store itself: make bench-stores ROWS=100000
 	@setup/servers.sh >/dev/null
 	@$(RUN) bench.stores $(or $(ROWS),1000000)
+
+bench-views: venv   ## refreshes of views beside DuckDB's recompute: make bench-views ROWS=10000000
+	@$(RUN) bench.views $(or $(ROWS),1000000)
 
 soak: venv   ## the tests that run for hours, with fresh random choices
 	@setup/servers.sh >/dev/null

@@ -67,6 +67,7 @@ class Database:
     def __init__(self) -> None:
         self._duckdb: Any = optional("duckdb", "sql")
         self.error: type[Exception] = self._duckdb.Error
+        self._made: list[str] = []
         self._home: Home | None = None
 
     @cached_property
@@ -84,12 +85,15 @@ class Database:
         ((found,),) = self.connection.execute(f"SELECT count(*) FROM {table}").fetchall()
         return int(found)
 
+    def make(self, kind: str, name: str, text: str) -> None:
+        """Make a table or a view, which `clear` removes."""
+        self.connection.execute(f"CREATE {kind} {name} {text}")
+        self._made.append(f"{kind} {name}")
+
     def clear(self) -> None:
-        """Remove all tables."""
-        kinds = "SELECT 'VIEW', view_name FROM duckdb_views() WHERE NOT internal"
-        kinds += " UNION ALL SELECT 'TABLE', table_name FROM duckdb_tables()"
-        for kind, name in self.connection.execute(kinds).fetchall():
-            self.connection.execute(f"DROP {kind} {quoted(name)}")
+        """Remove all that was made."""
+        while self._made:
+            self.connection.execute(f"DROP {self._made.pop()}")
 
     def __enter__(self) -> "Database":
         return self
@@ -121,7 +125,7 @@ def answer_schema(database: Database, columns: Columns) -> pa.Schema:
     """Columns of an answer as a collection has them."""
     _make(database, _ANSWER, columns)
     found: pa.Schema = database.connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_table().schema
-    database.connection.execute(f"DROP TABLE {_ANSWER}")
+    database.clear()
     return found
 
 
@@ -246,8 +250,7 @@ class SpanRun:
             self._rows(
                 database, table, read[need.place], need.by, self._values(database, need, known[need.given])
             )
-            run = f"CREATE VIEW {both} AS FROM {table} UNION ALL FROM d{read[need.place]}"
-            database.connection.execute(run)
+            database.make("VIEW", both, f"AS FROM {table} UNION ALL FROM d{read[need.place]}")
             known[need.place] = table if need.place < first else both
 
     def _values(self, database: Database, need: Need, table: str) -> pa.Table | None:
@@ -280,7 +283,7 @@ class SpanRun:
             case KeptStage():
                 if self._state is None:
                     self._know(database, number)
-                    database.connection.execute(f"CREATE VIEW {table} AS FROM a{number}")
+                    database.make("VIEW", table, f"AS FROM a{number}")
                 else:
                     self._take(database, table, number, self._state(way, keys))
 
@@ -290,7 +293,7 @@ class SpanRun:
             _make(database, table, self._timed(sum_columns(self._plan, number)))
         elif self._state is None:
             self._know(database, number)
-            database.connection.execute(f"CREATE VIEW {table} AS FROM as{number}")
+            database.make("VIEW", table, f"AS FROM as{number}")
         else:
             scan = self._state(sums_of(self._plan, number), keys)
             self._take(database, table, number, scan, sums=True)
@@ -427,7 +430,7 @@ def _renamed(keys: pa.Table, names: Sequence[str]) -> pa.Table:
 
 def _make(database: Database, table: str, columns: Sequence[PlanColumn]) -> None:
     told = ", ".join(f"{quoted(column.name)} {column.type}" for column in columns)
-    database.connection.execute(f"CREATE TABLE {table} ({told})")
+    database.make("TABLE", table, f"({told})")
 
 
 def _reason(error: Exception) -> str:
