@@ -54,7 +54,7 @@ class World:
     """Everything outside the processes.
 
     Attributes:
-        turn: says which thread runs, and holds the simulated time.
+        scheduler: says which thread runs, and holds the simulated time.
         disk: the disk that holds the blobs; None if they are in a memory store, which loses nothing.
         options: the options of the run.
         injected: count of faults by kind.

@@ -99,6 +99,6 @@ def check_place(marker: Marker, place: str) -> None:
     if marker.place != place:
         raise NotALake(
             f"{place!r} holds a copy of the objects of the lake at {marker.place!r}, and a copy made object "
-            "by object is no lake of its own: open the original, or copy it with `tidelake backup`; if you "
+            "by object is no lake of its own: open the original, or copy it with `tidelake copy`; if you "
             f'have moved it, and the original is gone for good, correct "place" in {MARKER}'
         )

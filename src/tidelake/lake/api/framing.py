@@ -1,4 +1,4 @@
-"""TableContents of a collection as frames of other libraries."""
+"""Contents of a collection as tables and frames of other libraries."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -38,17 +38,17 @@ class CloseGuard:
             raise Closed(f"the lake at {self._url} was closed: open it again with tidelake.open")
 
     def command(self) -> AbstractContextManager[None]:
-        """Enter: the body runs to its end, even if the gate is shut meanwhile.
+        """Enter: the body runs to its end, even if the guard is shut meanwhile.
 
         Raises:
-            Closed: on entry, the gate is shut already.
+            Closed: on entry, the guard is shut already.
         """
         return self._inside.get()
 
     def layer(self, below: Methods) -> Methods:
         """Make a call of the log, or a put, as a command; a `Layer`.
 
-        Other calls of the blob store are made even when the gate is shut, so that streams can be read to
+        Other calls of the blob store are made even when the guard is shut, so that streams can be read to
         their end and unused uploads deleted.
         """
 
@@ -74,7 +74,7 @@ class CloseGuard:
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Let this thread finish its work after it has shut the gate."""
+        """Let this thread finish its work after it has shut the guard."""
         inside = self._inside.get()
         with inside.lock:
             inside.enter()

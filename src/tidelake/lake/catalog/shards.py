@@ -32,7 +32,7 @@ class Shards:
         url: URL of the lake.
         config: settings of this process.
         catalog: catalog of the lake.
-        gate: shut when the lake is closed.
+        guard: shut when the lake is closed.
         renewer: keeps the parts of long reads.
     """
 

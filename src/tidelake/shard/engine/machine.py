@@ -52,7 +52,7 @@ _SHRUNK = 8
 
 
 class GroupCommit:
-    """Work that the handles of one lake on one shard do together: one combiner for each kind of work.
+    """Work that the handles of one lake on one shard do together: one queue of requests for each kind.
 
     Attributes:
         commits: commits of commands.
@@ -105,11 +105,11 @@ class Machine:
         history: the history of the shard.
         config: settings.
         env: the clock and ids of this process.
-        together: shared with other handles on the shard; default: not shared.
+        group_commit: shared with other handles on the shard; default: not shared.
 
     Attributes:
         title: the name of the shard in messages.
-        together: as the argument.
+        group_commit: as the argument.
     """
 
     def __init__(

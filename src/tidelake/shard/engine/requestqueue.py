@@ -34,7 +34,7 @@ class Request:
         hurried: whether its thread does not wait for others when it leads.
         answered: whether it is done, with a result or an error.
         gone: whether its thread no longer waits.
-        gate: a lock that is released when the thread may go on; None: it did not have to wait.
+        guard: a lock that is released when the thread may go on; None: it did not have to wait.
         error: the error that its thread is to raise.
     """
 
@@ -139,7 +139,7 @@ class _Line:
         self._waiting: list[Request] = []
 
     def enter(self, request: Request) -> "threading.Lock | None":
-        """Join the line. Returns None if this request leads, else the gate to wait at."""
+        """Join the line. Returns None if this request leads, else the lock to wait at."""
         with self._lock:
             if self._leader is None:
                 self._leader = request

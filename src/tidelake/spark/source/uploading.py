@@ -59,7 +59,7 @@ class _Plan:
     Attributes:
         target: the collection to write to.
         work: work of the envelope; None: the rows are handed over.
-        handover: bytes of the `ShuffleSpill`.
+        spill: bytes of the `ShuffleSpill`.
         names: names of the columns.
         key: the key columns.
     """

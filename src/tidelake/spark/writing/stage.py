@@ -1,8 +1,7 @@
 """Staging DataFrames at open times; and micro-batches that are staged and sealed in one commit.
 
 Owns the way from a DataFrame to one stage: workers sort and upload, and the driver stages once. Rows whose
-    times
-are closed already are refused, or staged in another collection.
+times are closed already are refused, or staged in another collection.
 
 INVARIANT: each row of a micro-batch is in exactly one of the two collections. The first collection's upper
 decides which one, and the commit that stages rows there records this time: a repeated batch is divided at the
