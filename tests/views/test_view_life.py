@@ -17,7 +17,8 @@ from tidelake.errors import (
     RefreshFailed,
     UsageError,
 )
-from tidelake.views.definition import Definition, owner_of
+from tidelake.state.core.owned import owner_of
+from tidelake.views.definition import Definition
 from tidelake.views.refresh import plan_of
 
 SUMS = "SELECT k, count(*) AS n, sum(x) AS s FROM a GROUP BY k"
@@ -220,7 +221,8 @@ def test_an_input_that_has_become_something_else_stops_the_view(lake, change):
         case "dropped":
             a.evolve(pa.schema([("id", pa.int64()), ("k", pa.int32())]), drop=["x"])
         case "erased":
-            a.erase([1], reason="asked for")
+            remains = a.erase([1], reason="asked for").remains
+            assert remains[0] == "view 'v', and what was made of it: lake.rebuild('v')"
         case "gone":
             lake.drop("a", force=True)
     if change != "gone":
@@ -357,6 +359,118 @@ def test_errors_name_views_and_collections_as_the_user_does(lake):
             ask()
     with pytest.raises(UsageError, match="other statements: keep one SELECT"):
         lake.view("w", "SELECT k FROM b; DROP TABLE b")
+
+
+def test_a_grid_is_exact_at_its_times_and_between_them_as_at_the_last_one(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 3, 1), (2, 7, 1, 10, 1)), upper=12)
+    view = lake.view("v", SUMS, every=10)
+    assert str(view.upper) == "[20]"
+    assert [contents(view, time) for time in (0, 9, 10, 19)] == [[], [], [(7, 2, 11)], [(7, 2, 11)]]
+    a.append(rows((3, 7, 1, 12, 1), (3, 7, 1, 14, -1), (4, 8, 1, 20, 1), (5, 8, 1, 21, 1)), upper=31)
+    assert str(a.state().critical[owner_of(view.id)].since) == "[10]"
+    (done,) = lake.refresh()
+    assert done.rows == 3 and str(view.upper) == "[40]"
+    assert contents(view, 29) == [(7, 2, 11), (8, 1, 1)] and contents(view, 30) == [(7, 2, 11), (8, 2, 2)]
+    assert all(lake.verify("v", at=time).equal for time in (0, 9, 10, 20, 29, 30, 39))
+    lake.view("over", "SELECT sum(n) AS n FROM v", every=20)
+    assert contents(lake["over"], 39) == [(3,)] and lake.verify("over", at=39).equal
+    with pytest.raises(CollectionExists, match="another query"):
+        lake.view("v", SUMS, every=5)
+
+
+def test_a_grid_does_not_depend_on_the_refreshes_and_ends_with_its_inputs(lake):
+    a = lake["a"]
+    a.seal(4)
+    a.advance_since(3)
+    one = lake.view("one", SUMS, every=4)
+    for now in range(4, 30):
+        a.append(rows((now, now % 3, 1, now, 1), (now - 1, (now - 1) % 3, 1, now, -1)), upper=now + 1)
+        if now % 5 == 0:
+            lake.refresh()
+    a.append(rows((99, 1, 1, 33, 1)), upper=[])
+    lake.refresh()
+    many = lake.view("many", SUMS, every=4)
+    kept = [
+        [*view.snapshot(4).read_all().to_pylist(), *view.updates(5, 50).read_all().to_pylist()]
+        for view in (one, many)
+    ]
+    assert kept[0] == kept[1] and one.upper.closed and str(one.since) == "[4]"
+    assert contents(one, 35) != contents(one, 36) == contents(one, 99)
+
+
+def test_a_grid_of_a_clock_is_a_span(lake):
+    events = lake.create("events", {"id": "int64"}, key=["id"], time="us")
+    hour = 3_600_000_000
+    events.append(pa.table({"id": [1, 2], "_time": [hour // 2, hour + 1]}), lower=0, upper=3 * hour)
+    view = lake.view("v", "SELECT count(*) AS n FROM events", every="1h")
+    assert [contents(view, time) for time in (hour - 1, hour, 2 * hour)] == [[(0,)], [(1,)], [(2,)]]
+    with pytest.raises(UsageError, match="every 1h is a span of a clock"):
+        lake.view("w", SUMS, every="1h")
+    with pytest.raises(UsageError, match="every 0 must be a whole number"):
+        lake.view("w", SUMS, every=0)
+
+
+def test_a_view_that_is_too_far_behind_holds_its_inputs_no_longer(lake):
+    a, b = lake["a"], lake.create("b", {"k": "int32"}, key=["k"])
+    a.seal(5)
+    b.seal(5)
+    view = lake.view("v", "SELECT a.k, x FROM a JOIN b ON a.k = b.k", max_lag=10)
+    name = owner_of(view.id)
+    a.append(rows((1, 7, 10, 8, 1)), upper=15)
+    lake.refresh()
+    assert name in a.state().critical, "it waits for b, and is not too far behind"
+    a.seal(20)
+    lake.refresh()
+    assert name not in a.state().critical and name in b.state().critical
+    b.append(pa.table({"k": pa.array([7], pa.int32())}), time=19)
+    assert not lake.refresh()[0].already, "the history is still there"
+    assert name in a.state().critical and contents(view) == [(7, 10)]
+    a.seal(50)
+    lake.refresh()
+    a.advance_since(45)
+    b.seal(50)
+    with pytest.raises(RebuildNeeded, match=r"not behind by more than 10; lake.rebuild\('v'\)"):
+        lake.refresh()
+    assert contents(lake.rebuild("v")) == [(7, 10)] and lake.refresh()[0].already
+    assert str(a.state().critical[owner_of(lake["v"].id)].since) == "[49]"
+
+
+def test_a_changed_query_takes_the_place_of_a_view_when_it_is_as_far(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=2)
+    old = lake.view("v", SUMS)
+    lake.view("over", "SELECT count(*) AS c FROM v")
+    a.append(rows((2, 8, 1, 2, 1)), upper=3)
+    new = lake.view("v", "SELECT k, max(x) AS hi FROM a GROUP BY k", replace=True)
+    assert new.id != old.id and str(new.upper) == "[3]" and contents(new) == [(7, 10), (8, 1)]
+    assert lake.view("v", "SELECT k, max(x) AS hi FROM a GROUP BY k", replace=True).id == new.id
+    assert lake.list() == ["a", "over", "v"] and owner_of(old.id) not in a.state().critical
+    with pytest.raises(RebuildNeeded, match="its input 'v' was dropped"):
+        lake.refresh("over")
+    assert contents(lake.rebuild("over")) == [(2,)]
+    lake.create("b", {"k": "int32"}, key=["k"])
+    with pytest.raises(UsageError, match=r"closed up to \[3\], and an input of its new query up to \[0\]"):
+        lake.view("v", "SELECT k FROM b", replace=True)
+    with pytest.raises(RefreshFailed, match="view 'v' cannot be refreshed"):
+        lake.view("v", "SELECT CAST('x' || k AS INTEGER) AS i FROM a", replace=True)
+    with pytest.raises(CollectionExists, match="no view"):
+        lake.view("a", SUMS, replace=True)
+    assert lake["v"].id == new.id and lake.list() == ["a", "b", "over", "v"]
+
+
+def test_an_input_that_is_swapped_or_forked_is_the_same_input(lake):
+    a = lake["a"]
+    a.append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("v", SUMS)
+    fork = lake.fork("a", "b")
+    assert not fork.state().critical, "a fork keeps nothing for the views of its source"
+    lake.swap("a", "b")
+    fork.append(rows((2, 8, 1, 1, 1)), upper=2)
+    lake["b"].append(rows((3, 9, 2, 1, 1)), upper=2)
+    lake.refresh()
+    assert contents(lake["v"]) == [(7, 1, 10), (9, 1, 2)] and lake.verify("v").equal
+    assert contents(lake.rebuild("v")) == [(7, 1, 10), (8, 1, 1)], "names mean what they mean now"
 
 
 NAMES = ("n", "a0", "r0", "w0", "w", "c0", "_t", "_m", "l", "d")

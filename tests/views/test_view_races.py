@@ -7,8 +7,8 @@ import pytest
 
 import tidelake
 from killed import killed
+from tidelake.state.core.owned import owner_of
 from tidelake.views import refresh
-from tidelake.views.definition import owner_of
 
 SQL = "SELECT k, count(*) AS n, max(id) AS last FROM a GROUP BY k"
 

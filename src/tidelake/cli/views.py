@@ -12,9 +12,24 @@ from tidelake.cli.group import JSON, LAKE, NAME, FilePath, cli
 @click.argument("name")
 @click.argument("query", type=FilePath(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--key", metavar="NAMES", help="Key columns, separated by commas; default: the first column.")
+@click.option(
+    "--every", metavar="SPAN", help="Exact at multiples of this only, such as 1h; default: at all times."
+)
+@click.option("--max-lag", metavar="SPAN", help="Hold no more history of the inputs than this; default: all.")
+@click.option("--replace", is_flag=True, help="Take the place of a view of another query.")
 @click.option("--allow-recreate", is_flag=True, help="Also if one called NAME was dropped or renamed.")
 @JSON
-def view(lake: str, name: str, query: Path, key: str | None, allow_recreate: bool, as_json: bool) -> None:
+def view(
+    lake: str,
+    name: str,
+    query: Path,
+    key: str | None,
+    every: str | None,
+    max_lag: str | None,
+    replace: bool,
+    allow_recreate: bool,
+    as_json: bool,
+) -> None:
     """Make a collection of the answer of a query, from a file or (-) from standard input."""
     import tidelake
     from tidelake.cli import output
@@ -23,12 +38,24 @@ def view(lake: str, name: str, query: Path, key: str | None, allow_recreate: boo
         text = file.read()
     columns = None if key is None else [one.strip() for one in key.split(",")]
     with tidelake.open(lake, create=False) as opened:
-        made = opened.view(name, text, key=columns, allow_recreate=allow_recreate)
+        made = opened.view(
+            name,
+            text,
+            key=columns,
+            every=_span(every),
+            max_lag=_span(max_lag),
+            replace=replace,
+            allow_recreate=allow_recreate,
+        )
         stages = [
             {"stage": number, "rule": rule, "of": of, "what": what}
             for number, rule, of, what in opened.explain(name).stages
         ]
         output.table(stages, as_json, title=f"{name}, upper {made.domain.text(made.upper)}")
+
+
+def _span(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdigit() else text
 
 
 @cli.command()

@@ -10,11 +10,13 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 
 from tidelake.errors import RebuildNeeded
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import parts
+from tidelake.state.core.owned import owner_of
 from tidelake.state.core.state import Owned, ShardState
 from tidelake.views.plan import ViewPlan
 
 FORMAT = 1
-_PREFIX = "view "
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Definition:
         birth: the first time at which the view has contents.
         sources: the inputs.
         plan: identifies the stages: a version that makes others must not go on with the view.
+        every: the grid of its times: it changes only at multiples of this, and shows the inputs as of them.
+        max_lag: so far behind an input, the view no longer holds the history of that; None: no such limit.
         dialect: of the query.
         format: of this record.
     """
@@ -70,6 +74,8 @@ class Definition:
     birth: int
     sources: tuple[ViewSource, ...]
     plan: str
+    every: int = 1
+    max_lag: int | None = None
     dialect: str = "duckdb"
     format: int = FORMAT
 
@@ -102,6 +108,36 @@ class Definition:
         )
         return cls(**{**told, "sources": sources})
 
+    def shown(self, upper: Frontier) -> Frontier:
+        """The upper of a view whose inputs have this one: the last time of the grid holds until the next."""
+        if upper.closed or self.every == 1:
+            return upper
+        if upper <= Frontier.of(self.birth):
+            return Frontier.of(self.birth)
+        return Frontier.of(_last(upper) // self.every * self.every + self.every)
+
+    def seen(self, upper: Frontier) -> Frontier:
+        """The reverse: times of the inputs before this are in the view up to its upper."""
+        return upper if upper.closed else Frontier.of(_last(upper) + 2 - self.every)
+
+    def as_of(self, time: int) -> int:
+        """The time of the inputs that the view shows at a time."""
+        return max(self.birth, time // self.every * self.every)
+
+    def first_needed(self, upper: Frontier) -> Frontier:
+        """From where on the next refresh of a view with this upper reads its inputs."""
+        before = Frontier.of(self.birth)
+        if upper <= before:
+            return before
+        seen = self.seen(upper)
+        return before.join(seen.just_before() if not seen.closed else seen)
+
+    def is_behind(self, needed: Frontier, upper: Frontier) -> bool:
+        """Whether a view that needs history from here on is further behind an input than it may be."""
+        if self.max_lag is None or upper.closed or needed.closed:
+            return False
+        return _last(upper) - parts(needed.elements[0])[0] > self.max_lag
+
     def source(self, name: str) -> ViewSource:
         """The input that the query calls so."""
         return next(one for one in self.sources if one.name == name)
@@ -112,14 +148,9 @@ class Definition:
         return {column.name: column.engine_type for column in found[0].columns} if found else None
 
 
-def owner_of(view_id: str) -> str:
-    """What the writes of a view say of themselves, and how its holds are called."""
-    return f"{_PREFIX}{view_id}"
-
-
-def is_owner(name: str) -> bool:
-    """Whether this may be the name of a hold of a view."""
-    return name.startswith(_PREFIX)
+def _last(frontier: Frontier) -> int:
+    """The last time before a frontier."""
+    return parts(frontier.just_before().elements[0])[0]
 
 
 def identity(plan: ViewPlan) -> str:

@@ -6,7 +6,7 @@ collection (`Lake.drop`), and its holds on its inputs with it.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -27,16 +27,17 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.embedded import Scan
 from tidelake.lake.api.handle import shard_of, times_of
 from tidelake.lake.api.naming import Naming
+from tidelake.lake.arguments.spans import WindowLike, window
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
-from tidelake.state.core.owned import is_part
+from tidelake.state.core.owned import is_owner, is_part
 from tidelake.state.life.copying import CopyRecord
-from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity, is_owner
+from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity
 from tidelake.views.explaining import Explained, explained
 from tidelake.views.plan import FromCollection
 from tidelake.views.query.compile import compiled
-from tidelake.views.refresh import Refreshed, opened, plan_of, refreshed
+from tidelake.views.refresh import Refreshed, let_go, opened, plan_of, refreshed
 from tidelake.views.spans import Database, answer_schema, differing, engine_version, types_of
 from tidelake.views.verifying import Verified, compared
 
@@ -69,33 +70,51 @@ class _Named:
         return self.lake.collection(like[0]) if like else None
 
 
-def make(
-    lake: Naming, name: str, sql: str, key: Sequence[str] | None, *, allow_recreate: bool = False
-) -> Collection:
-    """Make a view, or open it if it is there with the same query; see `Lake.view`."""
+@dataclass(frozen=True)
+class Wanted:
+    """The arguments of `Lake.view`."""
+
+    sql: str
+    key: Sequence[str] | None = None
+    every: WindowLike | None = None
+    max_lag: WindowLike | None = None
+    replace: bool = False
+    allow_recreate: bool = False
+
+
+def make(lake: Naming, name: str, wanted: Wanted) -> Collection:
+    """Make a view, open it if it is there as wanted, or put it in the place of another; see `Lake.view`."""
     with Database() as database:
         named = _Named(lake, database)
-        plan = compiled(sql, named.schema_of)
+        plan = compiled(wanted.sql, named.schema_of)
         used = [named.found[one] for one in plan.collections]
         if not used:
             raise UsageError(
                 "the query reads no collection, and a view is made of collections: name one in FROM"
             )
         _check_units([one for one, _ in used])
+        domain = used[0][0].domain
+        every = window(wanted.every, domain, "every", "for all times") or 1
         schema = answer_schema(database, plan.columns)
-        sources = tuple(source for _, source in used)
+        definition = Definition(
+            wanted.sql,
+            engine_version(),
+            -(-max(_since(one) for one, _ in used) // every) * every,
+            tuple(source for _, source in used),
+            identity(plan),
+            every,
+            window(wanted.max_lag, domain, "max_lag", "for no limit"),
+        )
         if name in lake:
-            return _same(lake, name, sql, sources)
-        birth = max(_since(one) for one, _ in used)
-        definition = Definition(sql, engine_version(), birth, sources, identity(plan))
+            return _there(lake, name, definition, wanted)
         made = lake._create_owned(
             name,
             schema,
-            key=[schema.names[0]] if key is None else list(key),
-            time=used[0][0].domain,
+            key=[schema.names[0]] if wanted.key is None else list(wanted.key),
+            time=domain,
             owned=definition.owned,
-            since=Frontier.of(birth),
-            allow_recreate=allow_recreate,
+            since=Frontier.of(definition.birth),
+            allow_recreate=wanted.allow_recreate,
         )
         try:
             refreshed(lake, made, definition, database, plan)
@@ -133,15 +152,56 @@ def _since(one: Collection) -> int:
     raise UsageError(f"{one.name!r} is closed for good, and has given up its history: nothing can be read")
 
 
-def _same(lake: Naming, name: str, sql: str, sources: tuple[ViewSource, ...]) -> Collection:
-    """The view of this name, if it is what was asked for."""
+def _there(lake: Naming, name: str, asked: Definition, wanted: Wanted) -> Collection:
+    """The collection of this name, if it is the view that was asked for; or the view, in its place."""
     view = lake.collection(name)
     definition = Definition.of(name, view.state())
-    ids = None if definition is None else [one.id for one in definition.sources]
-    if definition is None or definition.sql != sql or ids != [one.id for one in sources]:
-        what = "no view" if definition is None else "a view of another query, or of other collections"
-        raise CollectionExists(f"collection {name!r} exists and is {what}: give the view another name")
-    return view
+    if definition is not None and _same(definition, asked):
+        return view
+    if definition is None:
+        raise CollectionExists(f"collection {name!r} exists and is no view: give the view another name")
+    if not wanted.replace:
+        raise CollectionExists(
+            f"collection {name!r} exists and is a view of another query, or of other collections: give the "
+            "view another name, or replace=True"
+        )
+    return _in_place(lake, view, wanted)
+
+
+def _same(one: Definition, other: Definition) -> bool:
+    """Whether two definitions mean one view; since when does not matter."""
+    ids = [[source.id for source in definition.sources] for definition in (one, other)]
+    told = [(definition.sql, definition.every, definition.max_lag) for definition in (one, other)]
+    return ids[0] == ids[1] and told[0] == told[1]
+
+
+def _in_place(lake: Naming, old: Collection, wanted: Wanted) -> Collection:
+    """Make a view beside another one, and give it the name in one commit, when it is as far.
+
+    Raises:
+        UsageError: it cannot be as far, since an input is not.
+    """
+    name, beside = old.name, f"{old.name} (rebuilding)"
+    if beside in lake:
+        # A process died here.
+        lake.drop(beside, force=True)
+    try:
+        new = make(lake, beside, replace(wanted, allow_recreate=True))
+        if wanted.replace and not old.upper <= new.upper:
+            # The old one was refreshed meanwhile.
+            refresh(lake, beside)
+    except RefreshFailed as error:
+        raise RefreshFailed(name, error.stage, error.reason) from error
+    reached, now = old.upper, new.upper
+    if wanted.replace and not reached <= now:
+        lake.drop(beside, force=True)
+        raise UsageError(
+            f"view {name!r} is closed up to {reached}, and an input of its new query up to {now} "
+            "only: write or seal that first, or give the view another name"
+        )
+    lake.rename_all({name: beside, beside: name})
+    lake.drop(beside, force=True)
+    return lake.collection(name)
 
 
 def refresh(lake: Naming, name: str | None) -> list[Refreshed]:
@@ -197,6 +257,7 @@ def fresh(
                 raise
             except TidelakeError as error:
                 done = error
+            let_go(lake, view, definition)
             yield view.name, done
 
 
@@ -260,6 +321,7 @@ def verify(lake: Naming, name: str, at: TimeLike | None) -> Verified:
     """Compare a view with its query over the contents of its inputs; see `Lake.verify`."""
     view, definition = _named(lake, name)
     time = view.last_time() if at is None else times_of(view).read(at, "at")
+    seen = definition.as_of(parts(time)[0])
     plan, tables = compiled(definition.sql, definition.schema_of), {}
     used = {
         (one.collection, of) for one in plan.stages if isinstance(one, FromCollection) for of in one.names
@@ -268,7 +330,7 @@ def verify(lake: Naming, name: str, at: TimeLike | None) -> Verified:
         one = opened(lake, name, source)
         missing = [column.name for column in source.columns if column.name not in one.names]
         kept = [column.name for column in source.columns if column.name in one.names]
-        tables[source.name] = _whole(one.collection, [one.names[c] for c in kept], kept, time)
+        tables[source.name] = _whole(one.collection, [one.names[c] for c in kept], kept, seen)
         for column in missing:
             if (source.name, column) in used:
                 raise RebuildNeeded(name, f"column {column!r} of {source.name!r} was dropped or changed")
@@ -300,11 +362,5 @@ def explain(lake: Naming, name: str) -> Explained:
 def rebuild(lake: Naming, name: str) -> Collection:
     """Make a view again beside its readers, and let it take the name; see `Lake.rebuild`."""
     old, definition = _named(lake, name)
-    beside = f"{name} (rebuilding)"
-    if beside in lake:
-        # Another rebuild died here.
-        lake.drop(beside, force=True)
-    make(lake, beside, definition.sql, list(old.key), allow_recreate=True)
-    lake.rename_all({name: beside, beside: name})
-    lake.drop(beside, force=True)
-    return lake.collection(name)
+    wanted = Wanted(definition.sql, old.key, definition.every, definition.max_lag)
+    return _in_place(lake, old, wanted)

@@ -9,9 +9,11 @@ them may die.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, reduce
 
+import numpy as np
 import pyarrow as pa
 
 from tidelake.errors import (
@@ -29,8 +31,9 @@ from tidelake.lake.api.naming import Naming
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import TIME_MAX, parts
+from tidelake.state.core.owned import owner_of
 from tidelake.tabletext import FieldsAsHtml
-from tidelake.views.definition import Definition, ViewSource, current_names, identity, owner_of
+from tidelake.views.definition import Definition, ViewSource, current_names, identity
 from tidelake.views.plan import FromCollection, ViewPlan, collection_at
 from tidelake.views.query.compile import compiled
 from tidelake.views.reach import KeptStage, Reach
@@ -98,7 +101,7 @@ def refreshed(
         plan = plan_of(view.name, definition)
     start = view.upper
     inputs = {one.name: opened(lake, view.name, one) for one in definition.sources}
-    upper = reduce(Frontier.meet, (one.upper for one in inputs.values()))
+    upper = definition.shown(reduce(Frontier.meet, (one.upper for one in inputs.values())))
     keep_holds(view, definition, inputs, start)
     if upper <= Frontier.of(definition.birth):
         return Refreshed(view.name, start, start, already=True)
@@ -220,7 +223,9 @@ class _Reads:
         """The end of the first half of the times; None: there is one time only."""
         first = max(self.definition.birth, parts(self.lower.elements[0])[0])
         end = TIME_MAX if self.upper.closed else parts(self.upper.elements[0])[0]
-        return Frontier.of((first + end) // 2) if end - first > 1 else None
+        every = self.definition.every
+        cells = (end - first) // every
+        return Frontier.of(first + cells // 2 * every) if cells > 1 else None
 
     def columns(self, stage: FromCollection) -> list[str]:
         one = self.inputs[stage.collection]
@@ -236,7 +241,7 @@ class _Reads:
         if keys is not None:
             called = {column.name: name for column, name in zip(stage.columns, names, strict=True)}
             keys = keys.rename_columns([called[one] for one in keys.column_names])
-        return contents_of(of, names, keys, self.time)
+        return contents_of(of, names, keys, self.definition.as_of(self.time))
 
     def kept(self, kept: KeptStage, keys: pa.Table | None) -> Scan:
         return self.state.read(kept, keys, self.time)
@@ -247,12 +252,24 @@ class _Reads:
         return Scan(_schema(of, names), lambda: self._updates(of, names))
 
     def _updates(self, of: Collection, names: list[str]) -> Iterator[pa.RecordBatch]:
-        start, birth = self.lower, self.definition.birth
-        if not self.base:
+        birth, upper = self.definition.birth, self.definition.seen(self.upper)
+        if self.base:
+            start = self.definition.seen(self.lower)
+        else:
             yield from of.snapshot(birth, columns=names)
             start = Frontier.past(birth)
-        if start < self.upper:
-            yield from of.updates(start, self.upper, columns=names)
+        if start < upper:
+            yield from (self._moved(batch) for batch in of.updates(start, upper, columns=names))
+
+    def _moved(self, updates: pa.RecordBatch) -> pa.RecordBatch:
+        """Updates at the next time of the grid: before that they are not in the view."""
+        every, place = self.definition.every, updates.num_columns - 2
+        if every == 1:
+            return updates
+        times = updates.column(place).to_numpy()
+        # A cell that never ends is one that the closing of the inputs has ended.
+        later = np.where(times > TIME_MAX // every * every, TIME_MAX, -(-times // every) * every)
+        return updates.set_column(place, updates.schema.field(place), pa.array(later, pa.int64()))
 
 
 def _schema(of: Collection, names: list[str]) -> pa.Schema:
@@ -305,21 +322,38 @@ def keep_holds(view: Collection, definition: Definition, inputs: dict[str, Input
     Raises:
         RebuildNeeded: an input has given it up already.
     """
-    name = owner_of(view.id)
-    before = Frontier.of(definition.birth)
-    since = before if upper <= before else before.join(upper.just_before() if not upper.closed else upper)
+    name, since = owner_of(view.id), definition.first_needed(upper)
     for one in inputs.values():
         held = shard_of(one.collection).known().critical.get(name)
         if held is not None and since <= held.since:
             continue
         try:
+            if held is None and definition.is_behind(since, one.upper):
+                # It may not hold it any more. What is still there is enough for this refresh.
+                if not one.collection.since <= since:
+                    raise HistoryCompacted(since, one.collection.since)
+                continue
             hold = one.collection.critical_hold(name, name, since)
             if hold.since < since:
                 hold.compare_and_downgrade_since(name, (name, since))
         except HistoryCompacted as error:
             reason = f"its input {one.collection.name!r} no longer has the history from {since} on"
+            if definition.max_lag is not None:
+                reason += f", which it holds while it is not behind by more than {definition.max_lag}"
             raise RebuildNeeded(view.name, reason) from error
         except UsageError:
             # Another process has dropped the hold, with the view.
             shard_of(view).alive()
             raise
+
+
+def let_go(lake: Naming, view: Collection, definition: Definition) -> None:
+    """Drop the holds on inputs that the view is further behind than it may be."""
+    if definition.max_lag is None:
+        return
+    name, since = owner_of(view.id), definition.first_needed(view.upper)
+    for source in definition.sources:
+        with suppress(CollectionNotFound):
+            one = lake.same_collection(source.id, source.name)
+            if name in one.state().critical and definition.is_behind(since, one.upper):
+                one.critical_hold(name).drop()

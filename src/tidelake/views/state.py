@@ -22,8 +22,9 @@ from tidelake.lake.api.naming import Naming
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import parts
+from tidelake.state.core.owned import owner_of
 from tidelake.state.core.state import Owned
-from tidelake.views.definition import Definition, owner_of
+from tidelake.views.definition import Definition
 from tidelake.views.plan import PlanColumn, ViewPlan
 from tidelake.views.reach import KeptStage, columns_of
 from tidelake.views.spans import Database, answer_schema, stored_type

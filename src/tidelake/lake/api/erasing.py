@@ -1,6 +1,6 @@
 """Erasure: the rows of some keys leave a collection and its forks at all times, and their bytes go too."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,12 +12,14 @@ from tidelake.data.keys.mentions import lines_in, may_mention
 from tidelake.errors import BlobNotFound, CorruptionError, IncompatibleSchema, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.arguments.keys import one_key
+from tidelake.lake.catalog.catalog import Catalog
 from tidelake.model.schema import Schema
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.reading.lookup import keys_of
 from tidelake.shard.upkeep.eraser import Eraser, ask
 from tidelake.state.core.erasures import Erasure
+from tidelake.state.core.owned import is_owner, owner_of
 from tidelake.state.core.state import ShardState
 from tidelake.state.core.writername import WriterName
 from tidelake.state.life.copying import CopyRecord
@@ -109,7 +111,7 @@ class Erasing(CollectionHandle):
                 # The columns have changed since: the keys may be others.
                 continue
         forks = Eraser(shard).run_with_forks()
-        return _report(shard.known(), id_, forks)
+        return _report(shard.known(), id_, forks, _views(shard))
 
     def erasures(self) -> dict[str, Erasure]:
         """The erasures that were asked for, by id: why, when, how many keys, and how far they are.
@@ -176,9 +178,19 @@ def _keys(keys: object, spec: ShardSpec) -> pa.Table:
     return pa.concat_tables(given) if given else row_schema(Schema(spec.schema.key)).empty_table()
 
 
-def _report(state: ShardState, id_: str, forks: tuple[str, ...]) -> ErasureReport:
+def _views(shard: Shard) -> list[str]:
+    """The names of the views that are made of a collection."""
+    holds = shard.known().critical
+    if not any(map(is_owner, holds)):
+        return []
+    names = Catalog(shard.stores, shard.env, shard.spec.url, shard.spec.config).names()
+    return [name for name, id_ in zip(names.names, names.shards, strict=True) if owner_of(id_) in holds]
+
+
+def _report(state: ShardState, id_: str, forks: tuple[str, ...], views: Sequence[str]) -> ErasureReport:
     done = state.erasures[id_]
     remains = [
+        *(f"view {name!r}, and what was made of it: lake.rebuild({name!r})" for name in views),
         "copies that Lake.copy made, and their forks: copy again, which replaces the rows, and erase in the "
         "forks",
         "forks that were made of an earlier version (to_seqno): erase there",

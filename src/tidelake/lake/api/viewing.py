@@ -7,6 +7,7 @@ from tidelake.errors import TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.naming import Naming
 from tidelake.lake.arguments.names import check_list, check_name
+from tidelake.lake.arguments.spans import WindowLike
 from tidelake.model.instants import TimeLike
 
 if TYPE_CHECKING:
@@ -19,7 +20,15 @@ class Viewing(Naming):
     """Methods of a lake about views (they need the extra `sql`)."""
 
     def view(
-        self, name: str, sql: str, *, key: Sequence[str] | None = None, allow_recreate: bool = False
+        self,
+        name: str,
+        sql: str,
+        *,
+        key: Sequence[str] | None = None,
+        every: WindowLike | None = None,
+        max_lag: WindowLike | None = None,
+        replace: bool = False,
+        allow_recreate: bool = False,
     ) -> Collection:
         """Make a view: a collection that is, at every closed time, the answer of a query at that time.
 
@@ -31,25 +40,32 @@ class Viewing(Naming):
             name: of the view.
             sql: one query in DuckDB's SQL. Tables are collections. docs/views.md says what it may hold.
             key: the key columns of the view; default: its first column.
+            every: a grid of times, such as `"1h"` or a number: the view is exact at its multiples, and shows
+                between them what it showed at the last one. So it has fewer updates. Default: all times.
+            max_lag: if the view is further behind an input than this, it holds its history no longer; if that
+                goes, the view needs `rebuild`. Default: it holds it until it is refreshed or dropped.
+            replace: if the name has a view of another query, make the new one beside it, and give it the name
+                when it is as far: in one commit. The old one and its history are dropped.
             allow_recreate: if a collection of this name was dropped or renamed, take the name.
 
         Returns:
             The view. If it is there with this query, it is opened, and not refreshed.
 
         Raises:
-            UsageError: a view cannot have a part of the query; names it, and what to write instead.
+            UsageError: a view cannot have a part of the query; names it, and what to write instead. Or an
+                input is closed less far than the view that is to be replaced.
             CollectionExists: the name is taken by something else, or was taken once.
             RefreshFailed: the query has no answer at some time. The view is dropped: to take its name
-                again needs `allow_recreate`.
+                again needs `allow_recreate`. A view that was to be replaced stays.
         """
         self._guard.check()
         check_name(name, "name of a view")
         if key is not None:
             check_list(key, "key")
         # Views stand above the lake, and `import tidelake` needs neither DuckDB nor the parser.
-        from tidelake.views.life import make
+        from tidelake.views.life import Wanted, make
 
-        return make(self, name, sql, key, allow_recreate=allow_recreate)
+        return make(self, name, Wanted(sql, key, every, max_lag, replace, allow_recreate))
 
     def refresh(self, name: str | None = None) -> "list[Refreshed]":
         """Bring views up to their inputs: all, or one with the views that it stands on.

@@ -31,8 +31,16 @@ def duration_s(duration: object, name: str) -> float:
     return float(value)
 
 
-def window(wanted: object, domain: TimeDomain) -> int | None:
-    """Convert a window of history to units of the collection's time.
+def window(
+    wanted: object, domain: TimeDomain, name: str = "retention", none: str = "to keep all"
+) -> int | None:
+    """Convert a window of history, or another span, to units of the collection's time.
+
+    Args:
+        wanted: as the user wrote it.
+        domain: of the times.
+        name: of the argument, for messages.
+        none: what None is for, for messages.
 
     Raises:
         UsageError: it is not valid; says what to give instead.
@@ -48,17 +56,15 @@ def window(wanted: object, domain: TimeDomain) -> int | None:
     if length_us is not None:
         per_us = US_PER_UNIT.get(domain.unit)
         if per_us is None:
-            raise UsageError(
-                f"retention {wanted} is a span of a clock, and times are a {domain}: give a number"
-            )
+            raise UsageError(f"{name} {wanted} is a span of a clock, and times are a {domain}: give a number")
         is_days = domain.unit == "date"
-        wanted = whole_days(length_us, f"retention {asked}") if is_days else length_us // per_us
+        wanted = whole_days(length_us, f"{name} {asked}") if is_days else length_us // per_us
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
         shown = asked if isinstance(asked, timedelta) else repr(asked)
         raise UsageError(
-            f"retention {shown} must be a whole number of at least 1, a timedelta or a text such as '7d' "
-            "of at least one unit of the times, or None to keep all"
+            f"{name} {shown} must be a whole number of at least 1, a timedelta or a text such as '7d' "
+            f"of at least one unit of the times, or None {none}"
         )
     if wanted > TIME_MAX:
-        raise UsageError(f"retention {asked!r} is longer than all time: give None to keep all")
+        raise UsageError(f"{name} {asked!r} is longer than all time: give None {none}")
     return wanted

@@ -10,6 +10,18 @@ from tidelake.errors import CollectionIsView
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.state import Owned, ShardState
 
+_VIEW = "view "
+
+
+def owner_of(view_id: str) -> str:
+    """What the writes of a view say of themselves, and how its holds are called."""
+    return f"{_VIEW}{view_id}"
+
+
+def is_owner(name: str) -> bool:
+    """Whether this may be the name of a hold of a view."""
+    return name.startswith(_VIEW)
+
 
 def with_owner(first: ShardState, owned: Owned, since: Frontier) -> ShardState:
     """The first state of a shard that has an owner. Times before `since` are never read."""
