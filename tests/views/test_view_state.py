@@ -7,8 +7,8 @@ import inside
 import tidelake
 from tidelake.errors import CollectionIsView
 from tidelake.lake.api.collection import Collection
+from tidelake.state.core.owned import owner_of
 from tidelake.views import state as view_state
-from tidelake.views.definition import owner_of
 from tidelake.views.state import states_of
 
 SQL = {
