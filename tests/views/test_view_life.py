@@ -367,8 +367,8 @@ def test_errors_name_views_and_collections_as_the_user_does(lake):
 
 
 @pytest.mark.promise(
-    "A view with a grid is exact at its times, shows between them what it showed at the last one, and does not "
-    "depend on its refreshes",
+    "A view with a grid is exact at its times, shows between them what it showed at the last one, and does "
+    "not depend on its refreshes",
     rule="`Definition.shown`, `Definition.seen`",
     also=["::test_a_grid_does_not_depend_on_the_refreshes_and_ends_with_its_inputs"],
 )
@@ -423,8 +423,8 @@ def test_a_grid_of_a_clock_is_a_span(lake):
 
 
 @pytest.mark.promise(
-    "A view that is further behind an input than it may be holds its history no longer, and is refreshed or says "
-    "that it must be rebuilt",
+    "A view that is further behind an input than it may be holds its history no longer, and is refreshed or "
+    "says that it must be rebuilt",
     rule="`let_go`, `keep_holds`",
 )
 def test_a_view_that_is_too_far_behind_holds_its_inputs_no_longer(lake):
@@ -453,8 +453,8 @@ def test_a_view_that_is_too_far_behind_holds_its_inputs_no_longer(lake):
 
 
 @pytest.mark.promise(
-    "A changed query takes the place of a view in one commit, when it is as far; until then, and if it fails, "
-    "readers see the old one",
+    "A changed query takes the place of a view in one commit, when it is as far; until then, and if it fails,"
+    " readers see the old one",
     rule="`_in_place`",
 )
 def test_a_changed_query_takes_the_place_of_a_view_when_it_is_as_far(lake):

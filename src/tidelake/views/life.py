@@ -71,7 +71,7 @@ class _Named:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ViewRequest:
     """The arguments of `Lake.view`."""
 
     sql: str
@@ -82,7 +82,7 @@ class Wanted:
     allow_recreate: bool = False
 
 
-def make(lake: Naming, name: str, wanted: Wanted) -> Collection:
+def make(lake: Naming, name: str, wanted: ViewRequest) -> Collection:
     """Make a view, open it if it is there as wanted, or put it in the place of another; see `Lake.view`."""
     with Database() as database:
         named = _Named(lake, database)
@@ -152,7 +152,7 @@ def _since(one: Collection) -> int:
     raise UsageError(f"{one.name!r} is closed for good, and has given up its history: nothing can be read")
 
 
-def _there(lake: Naming, name: str, asked: Definition, wanted: Wanted) -> Collection:
+def _there(lake: Naming, name: str, asked: Definition, wanted: ViewRequest) -> Collection:
     """The collection of this name, if it is the view that was asked for; or the view, in its place."""
     view = lake.collection(name)
     definition = Definition.of(name, view.state())
@@ -175,7 +175,7 @@ def _same(one: Definition, other: Definition) -> bool:
     return ids[0] == ids[1] and told[0] == told[1]
 
 
-def _in_place(lake: Naming, old: Collection, wanted: Wanted) -> Collection:
+def _in_place(lake: Naming, old: Collection, wanted: ViewRequest) -> Collection:
     """Make a view beside another one, and give it the name in one commit, when it is as far.
 
     Raises:
@@ -362,5 +362,5 @@ def explain(lake: Naming, name: str) -> Explained:
 def rebuild(lake: Naming, name: str) -> Collection:
     """Make a view again beside its readers, and let it take the name; see `Lake.rebuild`."""
     old, definition = _named(lake, name)
-    wanted = Wanted(definition.sql, old.key, definition.every, definition.max_lag)
+    wanted = ViewRequest(definition.sql, old.key, definition.every, definition.max_lag)
     return _in_place(lake, old, wanted)

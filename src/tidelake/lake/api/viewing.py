@@ -63,9 +63,9 @@ class Viewing(Naming):
         if key is not None:
             check_list(key, "key")
         # Views stand above the lake, and `import tidelake` needs neither DuckDB nor the parser.
-        from tidelake.views.life import Wanted, make
+        from tidelake.views.life import ViewRequest, make
 
-        return make(self, name, Wanted(sql, key, every, max_lag, replace, allow_recreate))
+        return make(self, name, ViewRequest(sql, key, every, max_lag, replace, allow_recreate))
 
     def refresh(self, name: str | None = None) -> "list[Refreshed]":
         """Bring views up to their inputs: all, or one with the views that it stands on.
