@@ -2,7 +2,7 @@
 # Installs what the slow tests run: versitygw (S3), azurite (Azure), PostgreSQL, MariaDB and Kafka, with the jars
 # by which Spark reads Kafka and S3, and Debezium's connectors with the Kafka Connect that runs them; and Chromium
 # with its driver. With arguments, only those of them:
-#   versitygw azurite postgresql mariadb kafka spark-kafka spark-s3a debezium debezium-mysql chromium
+#   versitygw azurite postgresql wal2json mariadb kafka spark-kafka spark-s3a debezium debezium-mysql chromium
 # Prints the folder of their programs, which tests/store/servers.py looks into: $TIDELAKE_SERVERS, or the
 # user's cache. What is there already is kept, so this returns at once the next time. What cannot be
 # installed is said, and its tests are skipped: this script never fails.
@@ -70,6 +70,7 @@ copy_jars() {
 
 install_kafka() { copy_jars kafka "$KAFKA" "$home/kafka-$KAFKA"; }
 install_debezium_mysql() { copy_jars debezium-mysql "$DEBEZIUM" "$home/debezium-mysql-$DEBEZIUM"; }
+install_wal2json() { apt_install "postgresql-$version-wal2json"; }
 install_mariadb() { apt_install mariadb-server; }
 install_debezium() { copy_jars debezium "$DEBEZIUM" "$home/debezium-$DEBEZIUM"; }
 install_spark_kafka() { copy_jars spark-kafka "$SPARK_KAFKA" "$home/spark-kafka-$SPARK_KAFKA"; }
@@ -123,6 +124,10 @@ if ! postgres="$(postgres_programs)"; then
   ensure postgresql PostgreSQL install_postgresql "$home/bin/postgres"
   postgres="$(postgres_programs)"
 fi
+
+# A plug-in of PostgreSQL that tells its changes as well: a witness.
+version="$(basename "$(dirname "${postgres:-/x/x}")")"
+ensure wal2json wal2json install_wal2json "$(dirname "${postgres:-/x/x}")/lib/wal2json.so"
 
 # Debian keeps these in the PATH.
 install_chromium() { apt_install chromium chromium-driver; }

@@ -61,6 +61,9 @@ def test_columns_that_the_trail_lacks_are_looked_up_and_marked_ones_too() -> Non
         (1, False, 1, ["PRICE"]),
         (2, True, None, []),
     ]
+    full = order("U", 5, key | {"PRICE": "1.00", "AMOUNT": "2"}, key | {"AMOUNT": "3"})
+    (told,) = events(parse(GoldenGateDialect, full, schema=ORDERS, key=("CUST", "ID")))
+    assert (str(told[2]["PRICE"]), told[3]) == ("1.00", [])
     assert parsed.truncates is not None and parsed.truncates.times.tolist() == [4]
 
 

@@ -94,6 +94,14 @@ def test_what_an_update_leaves_out_is_looked_up_and_what_an_insert_leaves_out_is
         (0, True, {"id": 1, "n": None, "big": None}, []),
         (0, False, {"id": 2, "n": 8, "big": None}, ["big"]),
     ]
+    # With REPLICA IDENTITY FULL the old row has it.
+    full = line.replace(b"\n", b"").replace(
+        b'"value":1}', b'"value":1},{"name":"big","type":"text","value":"x"}'
+    )
+    assert events(parse(Wal2JsonDialect, full, schema=T, unit="us"))[1][2:] == (
+        {"id": 2, "n": 8, "big": "x"},
+        [],
+    )
     insert = line.replace(b"\n", b"").replace(b'"U"', b'"I"')
     with pytest.raises(InvalidUpdates, match="column 'big' of the new row: is missing"):
         parse(Wal2JsonDialect, insert, schema=T, unit="us")

@@ -256,8 +256,9 @@ class Dialect(ABC):
         """A row of columns and values, as JSON."""
         return self._repaired(dict(row))
 
-    def partial(self, row: Mapping[str, Any]) -> Json:
-        """The new row of an update: where old rows are looked up, what it leaves out stays as it was."""
+    def partial(self, row: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Json:
+        """The new row of an update: what it leaves out stays as it was, in `before` or the stored row."""
+        row = row if before is None else {**before, **row}
         if not self.stored:
             return self.of_columns(row)
         left = {name: _LEFT_OUT for name in self.schema.names if name not in row and name not in self.key}

@@ -100,7 +100,9 @@ class GoldenGateDialect(Dialect):
             raise Unfit(f"op_type {kind!r} without 'after'")
         if kind == "I":
             return iter([(b"c", None, self.of_columns(after))])
-        return iter([(b"u", None if before is None else self.of_columns(before), self.partial(after))])
+        return iter(
+            [(b"u", None if before is None else self.of_columns(before), self.partial(after, before))]
+        )
 
     def repairs(self) -> Mapping[str, Repair]:
         """Numbers may be texts (`treatAllColumnsAsStrings`)."""

@@ -160,7 +160,7 @@ class Wal2JsonDialect(Dialect):
             old = None if one.oldkeys is None else _named(one.oldkeys.keynames, one.oldkeys.keyvalues)
             before = rows.pop(self._key(old if old is not None else columns or {}), {})
             if columns is not None:
-                columns = before | columns
+                columns = {**before, **(old or {}), **columns}
                 rows[self._key(columns)] = columns
             yield self._change(one.kind, columns, old)
 
@@ -178,7 +178,11 @@ class Wal2JsonDialect(Dialect):
             raise Unfit(f"action {kind!r} is unknown: known are {self.terms.known}")
         if columns is None:
             raise Unfit(f"action {kind!r} without columns")
-        return (b"c", None, self.of_columns(columns)) if op == "c" else (b"u", before, self.partial(columns))
+        return (
+            (b"c", None, self.of_columns(columns))
+            if op == "c"
+            else (b"u", before, self.partial(columns, old))
+        )
 
 
 def _named(names: list[str], values: list[msgspec.Raw]) -> dict[str, msgspec.Raw]:
