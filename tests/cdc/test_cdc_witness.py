@@ -47,7 +47,7 @@ def simple(columns: list[dict[str, Any]]) -> dict[str, Any]:
 def columns_of(table: str) -> list[str]:
     """The columns of `SIMPLE` types, in the order of the table."""
     words = [part.split() for part in TABLES[table].split(", ") if part[0].islower()]
-    return [word[0] for word in words if word[1] in SIMPLE]
+    return [word[0] for word in words if len(word) > 1 and word[1] in SIMPLE]
 
 
 def replayed(lines: list[bytes]) -> Iterator[tuple[int, Counter[Any]]]:
