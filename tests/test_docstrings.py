@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 CODE = sorted([*REPOSITORY.glob("src/**/*.py"), *REPOSITORY.glob("simulation/**/*.py")])
 _SECTION = re.compile(r"^(Args|Attributes):\n((?:(?: {4}.*)?\n?)*)", re.MULTILINE)
@@ -89,6 +91,7 @@ def strays(tree: ast.Module) -> set[str]:
     return found
 
 
+@pytest.mark.full
 def test_docstrings_name_what_is_there() -> None:
     assert sorted(x for tree in _trees() for x in strays(tree)) == []
 

@@ -81,6 +81,7 @@ def _texts(module: Path) -> str:
     rule="`cli`, `Lake`, `Collection`",
     also=["::test_what_is_gone_is_found"],
 )
+@pytest.mark.full
 def test_what_errors_and_docstrings_name_is_there() -> None:
     named = {str(module.relative_to(REPOSITORY)): {*gone(_texts(module))} for module in CODE}
     assert {module: found for module, found in named.items() if found} == {}

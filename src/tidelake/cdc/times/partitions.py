@@ -226,9 +226,9 @@ def _check_late(at: pa.Table, place: TopicPartition, before: Reached, done: int)
         first = int(np.flatnonzero(late)[0])
         raise InvalidUpdates(
             f"{place}, offset {at.column('first')[first].as_py()}: a change event of position "
-            f"{int(starts[first])} comes late: all before {done} is in the collection. The partition was not "
-            "known then, or was idle for longer than the bound. Take the feed into new collections, with a "
-            "new checkpoint, all partitions from the begin, and a larger bound (idle)"
+            f"{int(starts[first])} comes late: it arrived after all times before {done} were closed. Its "
+            "partition was not known then, or was idle for longer than the bound. Ingest all partitions "
+            "again from the beginning, into new collections, with a new checkpoint and a larger idle="
         )
 
 

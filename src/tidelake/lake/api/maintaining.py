@@ -132,10 +132,10 @@ class Maintaining(CollectionHandle):
         both = state.retained.join(wanted)
         if both != state.retained and not holds.readable(both, state.upper):
             raise UsageError(
-                f"since={self._text(wanted)} and {self._text(state.retained)}, before which history of "
-                f"collection {self.name!r} may go already, together mean {self._text(both)}, past the upper "
-                f"{self._text(state.upper)}: nothing could be read; "
-                "close times at or after that first, or give a closed time that is at or after both"
+                f"since={self._text(wanted)}, combined with the earlier advance_since of collection "
+                f"{self.name!r} to {self._text(state.retained)}, is {self._text(both)}, past the upper "
+                f"{self._text(state.upper)}: nothing could be read. Close times at or after that first, or "
+                "give a closed time that is at or after both"
             )
         return self._shard.advance_since(wanted)
 
