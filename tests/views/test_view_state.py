@@ -85,6 +85,8 @@ def test_what_is_missing_or_strange_is_made_again(tmp_path, monkeypatch):
         change(lake, 3)
         lake.refresh()
         for name in SQL:
+            told = [one.state().owned.definition for one in states_of(lake, lake[name].id)]
+            assert all('"format": 2' in one for one in told)
             for one in states_of(lake, lake[name].id):
                 # A process died when this one was made, and nothing had been written to it.
                 made_without_rows(lake, name, one)
@@ -137,6 +139,23 @@ def test_a_refresh_that_ends_before_it_writes_the_view_is_finished(tmp_path, mon
         change(lake, 2)
         lake.refresh()
         assert {name: updates(lake[name]) for name in SQL} == wanted
+
+
+def test_what_is_dropped_while_a_refresh_reads_it_is_made_again(tmp_path, monkeypatch):
+    with filled(tmp_path, ["sums", "most"]) as lake:
+        change(lake, 1)
+        ready, left = view_state.ViewState.ready, [1, 1]
+
+        def dropping(self, *given):
+            ready(self, *given)
+            if left:
+                left.pop()
+                for one in states_of(lake, self._view.id):
+                    lake.drop(one.name)
+
+        monkeypatch.setattr(view_state.ViewState, "ready", dropping)
+        lake.refresh()
+        assert not left and lake.verify("sums").equal and lake.verify("most").equal
 
 
 @pytest.mark.promise(

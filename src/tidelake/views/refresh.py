@@ -43,6 +43,7 @@ from tidelake.views.state import ViewState, contents_of
 
 PAIRS_MAX = 20_000_000
 """Rows of groups that a span computes again, each once for each of its times; else the span is cut."""
+_AGAIN_MAX = 2
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def refreshed(
     shard_of(writer).writes_as = owner_of(view.id)
     reach = Reach(plan, _keys(plan, inputs))
     state = ViewState(lake, view, definition, plan, reach.kept())
-    lower, rows, read = start, 0, dict.fromkeys(inputs, 0)
+    lower, rows, read, again = start, 0, dict.fromkeys(inputs, 0), 0
     while lower < upper:
         reads = _Reads(view.name, definition, plan, inputs, lower, upper, state)
         try:
@@ -126,6 +127,10 @@ def refreshed(
             if view.upper != lower:
                 # Another one was faster, and has given up state that only this one wanted.
                 return Refreshed(view.name, start, view.upper, already=not rows, rows=rows, read=read)
+            if again < _AGAIN_MAX:
+                # Another one has made the state again meanwhile, or a user has dropped it.
+                state, again = ViewState(lake, view, definition, plan, reach.kept()), again + 1
+                continue
             raise RebuildNeeded(view.name, f"history that it needs is gone: {error}") from error
         keep_holds(view, definition, inputs, written)
         lower, rows = written, rows + run.updates.num_rows
