@@ -31,7 +31,15 @@ from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.envelopes.debezium import Debezium, lines_arrow, of_kafka, texts
 from tidelake.spark.envelopes.read import AS_TEXT, DECODED, NOTE, PLACES, ReadEvents
 from tidelake.spark.envelopes.storing import check_parsed, event_schema
-from tidelake.spark.envelopes.surveylines import TABLE, NumberedLines, RouteLines, SurveyLines
+from tidelake.spark.envelopes.surveylines import (
+    ROUTED,
+    SEEN,
+    SURVEYED,
+    TABLE,
+    NumberedLines,
+    RouteLines,
+    seen_of,
+)
 from tidelake.spark.envelopes.target import Target
 from tidelake.spark.uploads import Answer, total
 from tidelake.spark.versions import to_arrow
@@ -152,7 +160,11 @@ class Lines(Protocol):
 
 
 def lines_of(
-    frame: DataFrame, held: HeldRows | None, expected_bytes: int | None, paths: Collection[Path] = ()
+    frame: DataFrame,
+    held: HeldRows | None,
+    expected_bytes: int | None,
+    survey: Surveyed | None = None,
+    paths: Collection[Path] = (),
 ) -> Lines:
     """The lines of a micro-batch.
 
@@ -160,6 +172,7 @@ def lines_of(
         frame: with columns as the envelope `debezium` takes texts.
         held: lines that were held back by the micro-batch before.
         expected_bytes: the size of the last micro-batch, used if Spark has no estimate.
+        survey: the survey that will be asked for; None: none will be.
         paths: where numbers are that the envelope reads.
     """
     lines = texts(frame, placed=of_kafka(frame.schema))
@@ -168,10 +181,10 @@ def lines_of(
     if few is not None:
         return FewLines([*([] if held is None else held.batches()), *few], keyed=keyed, paths=paths)
     if held is None:
-        return SparkLines(lines, keyed=keyed)
+        return SparkLines(lines, survey, keyed=keyed)
     again = held.frame(lines.sparkSession, lines.select(*AS_TEXT).schema)
     # A partition of its own, so that no batch has lines of both.
-    return SparkLines(lines.unionByName(again, allowMissingColumns=True), keyed=keyed)
+    return SparkLines(lines.unionByName(again, allowMissingColumns=True), survey, keyed=keyed)
 
 
 class FewLines:
@@ -259,27 +272,30 @@ class SparkLines:
 
     taken_bytes: int | None = None
 
-    def __init__(self, lines: DataFrame, *, keyed: bool = False) -> None:
+    def __init__(self, lines: DataFrame, survey: Surveyed | None, *, keyed: bool = False) -> None:
         self.keyed = keyed
+        self._survey = survey
         columns = tuple(lines.columns)
         self.placed = PLACES[0] in columns
-        output = pa.schema([*lines_arrow(lines), pa.field(TABLE, pa.string())])
-        routed = lines.mapInArrow(RouteLines(columns), frame_schema(output))
+        output = pa.schema([*lines_arrow(lines), *ROUTED])
+        work = RouteLines(columns, None if survey is None else survey.packed)
+        routed = lines.mapInArrow(work, frame_schema(output))
         self._kept = self._routed = routed.persist(StorageLevel.DISK_ONLY)
 
     @cached_property
     def seen(self) -> Sequence[TableColumns]:
-        """As `Lines`. Runs a job, which also finds the table of each line."""
-        survey = SurveyLines(AS_TEXT)
-        found = self._routed.select(*AS_TEXT).mapInArrow(survey, SurveyLines.kinds).distinct().collect()
-        return sorted(
-            (TableColumns(*row) for row in found), key=lambda one: (one.table, len(one.schema), one.schema)
-        )
+        """As `Lines`. Runs a job, which decodes the lines."""
+        return seen_of(row[0] for row in self._told(SEEN).distinct().collect())
 
     def survey(self, work: Surveyed) -> pa.Table:
         """As `Lines`. Runs a job."""
-        found = self._kept.drop(TABLE).mapInArrow(work, frame_schema(work.found))
+        if work == self._survey and self._kept is self._routed:
+            return work.unpacked(bytes(row[0]) for row in self._told(SURVEYED).collect())
+        found = self._kept.drop(*ROUTED.names).mapInArrow(work, frame_schema(work.found))
         return to_arrow(found).cast(work.found)
+
+    def _told(self, name: str) -> DataFrame:
+        return self._routed.where(f.col(name).isNotNull()).select(name)
 
     def leave_out(self, seen: Mapping[TopicPartition, int]) -> int:
         """As `Lines`. Runs a job."""

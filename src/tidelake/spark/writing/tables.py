@@ -30,7 +30,7 @@ from tidelake.lake.arguments.spans import DurationLike
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
-from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.debezium import Debezium, of_kafka
 from tidelake.spark.envelopes.read import AS_TEXT, EventReader
 from tidelake.spark.reports import WrittenBatch
 from tidelake.spark.uploads import Answer
@@ -84,7 +84,12 @@ class IntoTables:
     ) -> tuple[Made, Identity]:
         """As `Into`: what reads the lines, and puts those before them that were held back before."""
         known = Identity.told(planned_by(frame, query, batch))
-        return (lambda held: lines_of(frame, held, expected_bytes)), known
+        options = self.targets.options
+        paths = [tuple(str(one).split(".")) for one in (options.get("time"), options.get("order_by")) if one]
+        survey = None
+        if options.get("time") is None:
+            survey = Surveyed.of(self.targets.register, placed=of_kafka(frame.schema))
+        return (lambda held: lines_of(frame, held, expected_bytes, survey, paths)), known
 
     def finish(self, rows: Made, numbered: Numbered[GroupWriter]) -> WrittenBatch:  # noqa: ARG002
         """As `Into`."""

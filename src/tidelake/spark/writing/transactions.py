@@ -4,7 +4,7 @@ Owns the two passes over the lines: the first finds at which positions transacti
 the events. What is held back comes again with the next micro-batch, as if it were a part of it.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -102,9 +102,23 @@ class Surveyed:
         """The same, as `found`."""
         for batch in batches:
             lines = as_bytes(batch.column("value"))
-            known = Decoded.of_column(lines, batch.column(DECODED)) if DECODED in batch.schema.names else None
-            places = positions(lines if known is None else known, self.clock or "ts_ms", numbered=self.placed)
-            yield placed_survey(places, batch) if self.placed else survey(places)
+            known = DECODED in batch.schema.names
+            found = Decoded.of_column(lines, batch.column(DECODED)) if known else decode(lines)
+            yield self.batch(found, batch)
+
+    def batch(self, lines: Decoded, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The survey of decoded lines, and of the messages that they are of."""
+        places = positions(lines, self.clock or "ts_ms", numbered=self.placed)
+        return placed_survey(places, batch) if self.placed else survey(places)
+
+    def packed(self, lines: Decoded, batch: pa.RecordBatch) -> bytes:
+        """The same as bytes, which `unpacked` reads."""
+        return bytes(self.batch(lines, batch).serialize())
+
+    def unpacked(self, several: Iterable[bytes]) -> pa.Table:
+        """The surveys of several batches of lines."""
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(one), self.found) for one in several]
+        return pa.Table.from_batches(batches, schema=self.found)
 
     def timeline(
         self,
