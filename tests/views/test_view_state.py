@@ -141,6 +141,19 @@ def test_a_refresh_that_ends_before_it_writes_the_view_is_finished(tmp_path, mon
         assert {name: updates(lake[name]) for name in SQL} == wanted
 
 
+def test_a_null_is_not_looked_for_in_a_key_that_has_none(tmp_path):
+    with tidelake.open(tmp_path) as lake:
+        lake.create("a", {"id": "int64", "k": "int64"}, key=["id"])
+        key = pa.field("k", pa.int64(), nullable=False)
+        lake.create("b", pa.schema([key, pa.field("y", pa.int64())]), key=["k"])
+        b = pa.table([pa.array(range(40)), pa.array(range(40))], schema=lake["b"].schema)
+        lake.write({"a": pa.table({"id": [1], "k": [2]}), "b": b}, time=0)
+        lake.view("v", "SELECT a.id, b.y FROM a JOIN b ON a.k IS NOT DISTINCT FROM b.k")
+        lake.write({"a": pa.table({"id": [2, 3], "k": pa.array([None, 3], pa.int64())})}, time=1)
+        (done,) = lake.refresh()
+        assert done.read == {"a": 2, "b": 1} and lake.verify("v").equal
+
+
 def test_what_is_dropped_while_a_refresh_reads_it_is_made_again(tmp_path, monkeypatch):
     with filled(tmp_path, ["sums", "most"]) as lake:
         change(lake, 1)

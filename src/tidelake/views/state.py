@@ -195,6 +195,10 @@ def _keys(of: Collection, keys: pa.Table) -> pa.Table | None:
     if not {*of.key} <= {*keys.column_names}:
         return None
     kept = keys.select(list(of.key))
+    for name in of.key:
+        if not of.schema.field(name).nullable:
+            # It has no such row, and refuses to look for one.
+            kept = kept.filter(pc.is_valid(kept[name]))
     return kept.cast(pa.schema([of.schema.field(name).with_nullable(True) for name in of.key]))
 
 
