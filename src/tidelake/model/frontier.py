@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tidelake.model import time as times
 from tidelake.model.time import TIME_MAX, Time
+from tidelake.timetext import shown
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ class Frontier:
             return cls(tuple(distinct))
         minimal = (t for t in distinct if not any(times.less_than(s, t) for s in distinct))
         return cls(tuple(sorted(minimal, key=times.parts)))
+
+    def of_unit(self, unit: str) -> "Frontier":
+        """The same frontier, which prints times of a clock as people write them."""
+        kind = _OF_CLOCK.get(unit)
+        return self if kind is None else kind(self.elements)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frontier) and self.elements == other.elements
+
+    def __hash__(self) -> int:
+        return hash(self.elements)
 
     def __iter__(self) -> Iterator[Time]:
         return iter(self.elements)
@@ -147,3 +159,32 @@ def _one_back(time: Time) -> Time:
 
 def _tells_apart(since: Time, lower: Time) -> bool:
     return all(s < x or s == x == 0 for s, x in zip(times.parts(since), times.parts(lower), strict=True))
+
+
+class _ClockFrontier(Frontier):
+    """A frontier of a clock: a value as any other, but for its text."""
+
+    unit = ""
+
+    def __str__(self) -> str:
+        return shown(self.elements[0], self.unit) if len(self.elements) == 1 else super().__str__()
+
+    def __repr__(self) -> str:
+        return f"Frontier({self})"
+
+
+class _UsFrontier(_ClockFrontier):
+    unit = "us"
+
+
+class _MsFrontier(_ClockFrontier):
+    unit = "ms"
+
+
+class _DateFrontier(_ClockFrontier):
+    unit = "date"
+
+
+_OF_CLOCK: dict[str, type[_ClockFrontier]] = {
+    kind.unit: kind for kind in (_UsFrontier, _MsFrontier, _DateFrontier)
+}

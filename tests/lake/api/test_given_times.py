@@ -1,5 +1,6 @@
 """Default times that would leap from times that writers gave to the wall clock, by every way in."""
 
+import pickle
 import uuid
 from functools import partial
 
@@ -112,7 +113,7 @@ def test_forks_and_copies_know_that_times_were_given(lake, unit):
 def test_the_time_of_an_append_is_that_of_all_rows_and_closes_as_one_in_a_column(lake):
     c = lake.create("c", SCHEMA, key=["id"], time="date")
     done = c.append(rows(1, 2), time="2024-03-01")
-    assert str(done.upper) == str(tidelake.Frontier.of(19784)) and c.append(rows(), time="2024-03-02").upper
+    assert done.upper == tidelake.Frontier.of(19784) and c.append(rows(), time="2024-03-02").upper
     assert c.snapshot("2024-03-02").read_all()["id"].to_pylist() == [1, 2]
     writer = c.writer("w")
     assert not writer.append(rows(3), time="2024-03-05", sequence=0).already
@@ -121,3 +122,31 @@ def test_the_time_of_an_append_is_that_of_all_rows_and_closes_as_one_in_a_column
     for wrong in (partial(c.append, timed, time=30_001), partial(c.append, timed, lower=0, time=30_001)):
         with pytest.raises(tidelake.errors.TidelakeError, match=r"_time|lower"):
             wrong()
+
+
+@pytest.mark.promise(
+    "A frontier of a clock prints a date, and is otherwise the frontier that is stored",
+    rule="`Frontier.of_unit`",
+)
+def test_what_a_clock_answers_prints_dates_and_equals_what_it_was(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake:
+        for unit, text, number in (
+            ("date", "2026-11-02", 20759),
+            ("ms", "2026-11-01 00:00:00.001Z", 1793491200001),
+            ("counter", "[2]", 2),
+        ):
+            c = lake.create(unit, {"id": "int64 not null"}, key=["id"], time=unit)
+            time = 1 if unit == "counter" else "2026-11-01" if unit == "date" else "2026-11-01 00:00Z"
+            done = c.append({"id": 1}, time=time, token="t")
+            for frontier in (done.upper, c.upper, c.commits()[0].upper, c.append({"id": 1}, token="t").upper):
+                assert str(frontier) == text and text in repr(done) + "[2]"
+                assert frontier == tidelake.Frontier.of(number) == frontier
+                assert hash(frontier) == hash(tidelake.Frontier.of(number))
+                assert pickle.loads(pickle.dumps(frontier)) == frontier
+                assert f"{frontier.join(frontier)}" == text
+            # It is taken wherever a frontier is.
+            assert (
+                c.compare_and_append(c.update_schema.empty_table(), c.upper, [number + 5]).lower == done.upper
+            )
+            c.advance_since(c.since)
+            assert c.seal(c.upper).already and c.writer("w").seal(c.upper, sequence=0).upper == c.upper

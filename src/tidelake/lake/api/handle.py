@@ -57,12 +57,12 @@ class CollectionHandle(Handle):
     @property
     def since(self) -> Frontier:
         """The frontier before which reads are refused, since history there may be compacted. One log scan."""
-        return self._shard.state().since
+        return self._shard.state().since.of_unit(self.domain.unit)
 
     @property
     def upper(self) -> Frontier:
         """Every time strictly before it is closed. One log scan; two for a collection in a group."""
-        return self._shard.version().upper
+        return self._shard.version().upper.of_unit(self.domain.unit)
 
     def schema_at(self, seqno: int) -> pa.Schema:
         """Key columns, then value columns, as of the state with this seqno. One log scan.

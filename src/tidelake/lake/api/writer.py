@@ -4,7 +4,8 @@ A writer has a name, an epoch and a sequence number. The shard stores the last n
 adds the data. A process that opens the name again reads that number, and fences the earlier holder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from tidelake.data.ingest.events import OF_KEYS, EventColumns, removals
 from tidelake.errors import UsageError
@@ -19,8 +20,11 @@ from tidelake.model.time import Time
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.batch import Batch
+from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.staging import Seen
 from tidelake.state.write.write import Appended
+
+R = TypeVar("R")
 
 
 class Writer(NumberedHandle):
@@ -205,6 +209,12 @@ class Writer(NumberedHandle):
             ),
             content,
         )
+
+    def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
+        done = super()._numbered(sequence, attempt, content)
+        told: Any = done.of_unit(self._shard.spec.domain.unit) if isinstance(done, Appended) else done
+        answer: R = told
+        return answer
 
     @property
     def _times(self) -> Times:

@@ -21,6 +21,7 @@ from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.upserter import OldRows
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Appended
+from tidelake.timetext import US_PER_UNIT
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow.follow import FollowedArrangement
@@ -107,9 +108,8 @@ class Writing(CollectionHandle):
             UpperMismatch: it does not; carries the current one. Nothing was written.
         """
         with noted(author, message):
-            return append.compare_and_append(
-                self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
-            )
+            start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+            return append.compare_and_append(self._shard, updates, start, end).of_unit(self.domain.unit)
 
     def stage(self, updates: object, *, token: str | None = None) -> bool:
         """Store updates durably at times that are still open; they appear when these times are closed.
@@ -150,7 +150,7 @@ class Writing(CollectionHandle):
             write, however much is staged. Staged batches that also hold later times are split afterwards, by
             maintenance, and to a small part here: see the setting `merge_budget_s`.
         """
-        return stage.seal(self._shard, self._frontier(upper, "upper"))
+        return stage.seal(self._shard, self._frontier(upper, "upper")).of_unit(self.domain.unit)
 
     def builder(self, lower: FrontierLike | None = None, *, sorted: bool = False) -> BatchBuilder:  # noqa: A002
         """A builder that takes more updates than fit into memory, and makes a batch to append.
@@ -345,7 +345,9 @@ class Writing(CollectionHandle):
         return Writer(self._shard, name, owner, take_over, resume)
 
     def _once(self, token: str | None, write: Callable[[IdempotencyKey | None], Appended]) -> Appended:
-        return under_token(self._shard, token, write, lambda record: Appended.before(record.upper))
+        done = under_token(self._shard, token, write, lambda record: Appended.before(record.upper))
+        unit = self._shard.spec.domain.unit
+        return done.of_unit(unit) if unit in US_PER_UNIT else done
 
     def _old_rows(self, state: "FollowedArrangement") -> OldRows:
         # Imported here, as in `arrange`: few users need it, and the import takes time.

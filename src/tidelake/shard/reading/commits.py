@@ -113,7 +113,8 @@ def commits(shard: Shard, limit: int, *, every: bool = False) -> CommitEntries:
         if len(found) < limit and (every or step.entry.is_write):
             if step.written is not None and step.entry.rows is None:
                 waiting = len(found), step.written
-            found.append(step.entry)
+            upper = None if step.entry.upper is None else step.entry.upper.of_unit(found.domain.unit)
+            found.append(replace(step.entry, upper=upper))
     return found
 
 

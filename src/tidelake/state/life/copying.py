@@ -19,6 +19,7 @@ from pyrsistent import pmap
 
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.frontier import Frontier
 from tidelake.state.core import codec
 from tidelake.state.core.agreed import AS_MADE, Agreed
 from tidelake.state.core.edits import Edits
@@ -76,11 +77,13 @@ def own_marks(state: ShardState) -> str:
 
     `since` and `retained` are no part of it: a copy may keep less history than its source.
     """
+    numbers = Frontier.__str__  # whatever the frontier prints for people
     critical = [
-        (name, str(hold.since), hold.token, hold.opened_ms) for name, hold in sorted(state.critical.items())
+        (name, numbers(hold.since), hold.token, hold.opened_ms)
+        for name, hold in sorted(state.critical.items())
     ]
     told = (
-        str(state.upper),
+        numbers(state.upper),
         state.retention.window,
         critical,
         len(state.schemas),

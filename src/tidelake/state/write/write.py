@@ -142,6 +142,11 @@ class Appended(Removals, FieldsAsHtml):
         """The answer for data that was in before the call, or for no data."""
         return cls(upper, upper, already=True)
 
+    def of_unit(self, unit: str) -> "Appended":
+        """The same answer, which prints times of a clock as people write them."""
+        lower, upper = self.lower.of_unit(unit), self.upper.of_unit(unit)
+        return self if lower is self.lower else replace(self, lower=lower, upper=upper)
+
 
 @dataclass(frozen=True)
 class Addition:
