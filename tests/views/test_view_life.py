@@ -317,6 +317,23 @@ def test_explain_shows_the_stages(lake):
     lake.view("v", "SELECT max(x) AS hi FROM a")
     found = lake.explain("v")
     assert found.sql == "SELECT max(x) AS hi FROM a" and "redo" in str(found) and found.stages
+    lake.view("w", "SELECT median(x) AS m FROM a")
+    assert lake.explain("w").whole and "which is in its only group" in str(lake.explain("w"))
+
+
+def test_explain_tells_what_a_view_waits_for_and_what_it_keeps(lake):
+    a, b = lake["a"], lake.create("b", {"k": "int32"}, key=["k"])
+    a.append(rows((1, 7, 10, 0, 1)), upper=2)
+    b.seal(2)
+    lake.view("v", "SELECT a.k, count(*) AS n FROM a JOIN b ON a.k = b.k GROUP BY a.k")
+    a.seal(9)
+    found = lake.explain("v")
+    assert [(name, str(upper), behind) for name, upper, behind in found.inputs] == [
+        ("a", "[9]", 7),
+        ("b", "[2]", 0),
+    ]
+    assert found.kept and all("stage" in what for what, _, _ in found.kept) and not found.whole
+    assert "not seen yet" in str(found) and "sums of stage" in str(found)
 
 
 def test_a_view_that_was_tampered_with_does_not_verify(lake):

@@ -1,8 +1,11 @@
 """A plan for people: the stages of a view, what each reads at a refresh, and which one reads all."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import parts
 from tidelake.tabletext import FieldsAsHtml, as_text
 from tidelake.views.definition import Definition
 from tidelake.views.plan import (
@@ -18,6 +21,7 @@ from tidelake.views.plan import (
     inputs,
     recomputes_whole,
 )
+from tidelake.views.refresh import Input
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,10 @@ class Explained(FieldsAsHtml):
         birth: the first time of its contents.
         upper: of the view.
         stages: a line for each stage: number, kind, inputs, what it does.
-        whole: numbers of the stages that compute all of their input again with each change.
+        whole: numbers of the stages that compute all of their input again with each change: they have no
+            columns by which they group, so each change is in their only group.
+        inputs: of the query: name, upper, and how many times of it the view has not seen yet.
+        kept: what the view keeps beside itself: what it is, updates and bytes that are stored.
         notes: what the plan decided where SQL leaves a choice.
     """
 
@@ -42,25 +49,59 @@ class Explained(FieldsAsHtml):
     upper: Frontier
     stages: tuple[tuple[int, str, str, str], ...]
     whole: tuple[int, ...]
+    inputs: tuple[tuple[str, Frontier, int], ...]
+    kept: tuple[tuple[str, int, int], ...]
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = [f"view {self.view}, from {self.birth}, upper {self.upper}, by {self.engine}"]
         lines += [as_text(["stage", "rule", "of", "what"], self.stages)]
-        lines += [f"stage {number} computes all of its input again with each change" for number in self.whole]
+        why = "computes all of its input again with each change, which is in its only group"
+        lines += [f"stage {number} {why}" for number in self.whole]
+        lines += [as_text(["input", "upper", "not seen yet"], self.inputs)]
+        lines += [as_text(["kept", "updates", "bytes"], self.kept)] if self.kept else []
         return "\n".join([*lines, *self.notes])
 
 
-def explained(view: str, definition: Definition, plan: ViewPlan, upper: Frontier) -> Explained:
-    """The stages of a view, for people."""
+def explained(
+    view: Collection,
+    definition: Definition,
+    plan: ViewPlan,
+    inputs_: Sequence[Input],
+    kept: Sequence[Collection],
+) -> Explained:
+    """The stages of a view, what it waits for and what it keeps, for people."""
+    upper = view.upper
     stages = tuple(
         (number, type(stage).__name__.lower(), ", ".join(map(str, inputs(stage))), _what(stage))
         for number, stage in enumerate(plan.stages)
     )
-    whole = tuple(number for number, stage in enumerate(plan.stages) if recomputes_whole(stage))
+    needed = definition.first_needed(upper)
     return Explained(
-        view, definition.sql, definition.engine, definition.birth, upper, stages, whole, plan.notes
+        view.name,
+        definition.sql,
+        definition.engine,
+        definition.birth,
+        upper,
+        stages,
+        tuple(number for number, stage in enumerate(plan.stages) if recomputes_whole(stage)),
+        tuple((one.collection.name, one.upper, _behind(needed, one.upper)) for one in inputs_),
+        tuple(map(_kept, kept)),
+        plan.notes,
     )
+
+
+def _behind(needed: Frontier, upper: Frontier) -> int:
+    """How many times an input has closed since a frontier; 1, if it is closed for good."""
+    if upper.closed or needed.closed:
+        return int(upper.closed and not needed.closed)
+    first, end = (parts(one.elements[0])[0] for one in (needed, upper))
+    return max(0, end - 1 - first)
+
+
+def _kept(one: Collection) -> tuple[str, int, int]:
+    totals = one.state().spine.totals
+    return one.name.partition(": ")[2], totals.rows, totals.size_bytes
 
 
 def _what(stage: Stage) -> str:

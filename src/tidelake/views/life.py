@@ -39,6 +39,7 @@ from tidelake.views.plan import FromCollection
 from tidelake.views.query.compile import compiled
 from tidelake.views.refresh import Refreshed, let_go, opened, plan_of, refreshed
 from tidelake.views.spans import Database, answer_schema, differing, engine_version, types_of
+from tidelake.views.state import states_of
 from tidelake.views.verifying import Verified, compared
 
 
@@ -354,9 +355,10 @@ def _repeated(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def explain(lake: Naming, name: str) -> Explained:
-    """What a view computes in which stages; see `Lake.explain`."""
+    """What a view computes in which stages, waits for and keeps; see `Lake.explain`."""
     view, definition = _named(lake, name)
-    return explained(name, definition, plan_of(name, definition), view.upper)
+    found = [opened(lake, name, source) for source in definition.sources]
+    return explained(view, definition, plan_of(name, definition), found, states_of(lake, view.id))
 
 
 def rebuild(lake: Naming, name: str) -> Collection:

@@ -117,6 +117,9 @@ class ViewState:
         if kept in self._found:
             return True
         name = self._name(kept)
+        if not has and name not in self._lake:
+            # As a rule; the error would look for names that are like this one.
+            return False
         try:
             found = self._lake.collection(name)
         except (CollectionNotFound, CollectionDropped):

@@ -119,7 +119,10 @@ class Viewing(Naming):
         return verify(self, name, at)
 
     def explain(self, name: str) -> "Explained":
-        """The stages of a view, and which of them compute all of their input again; `print` shows a table."""
+        """The stages of a view, which of them compute all again, what it waits for, and what it keeps.
+
+        `print` shows tables.
+        """
         self._guard.check()
         from tidelake.views.life import explain
 
