@@ -34,6 +34,26 @@ def test_the_glossary_names_retired_words() -> None:
     assert len(_retired()) > 15
 
 
+# The most words of a page (`wc -w`), and of all pages together: a sentence more takes one away elsewhere.
+MOST = {
+    "ARCHITECTURE.md": 4_000,
+    "CHANGELOG.md": 200,
+    "docs/benchmarks.md": 3_000,
+    "docs/correctness.md": 2_500,
+    "docs/decisions.md": 5_000,
+    "docs/guide.md": 7_500,
+    "docs/peers.md": 1_000,
+    "docs/spark.md": 6_300,
+}
+MOST_OF_ALL = 55_500
+
+
+def test_pages_have_few_words() -> None:
+    words = {_name(page): len(page.read_text(encoding="utf-8").split()) for page in PAGES}
+    assert {name: words[name] for name, most in MOST.items() if words[name] > most} == {}
+    assert sum(words.values()) <= MOST_OF_ALL, "cut a sentence for each one that comes"
+
+
 @pytest.mark.parametrize("module", CODE, ids=_name)
 def test_no_retired_word_comes_back(module: Path) -> None:
     text = module.read_text(encoding="utf-8")
