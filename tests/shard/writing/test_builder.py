@@ -509,6 +509,14 @@ def test_a_slice_of_a_large_table_does_not_keep_it_alive():
     builder.close()
 
 
+def test_a_load_is_a_quarter_of_the_memory_of_a_merge_at_most():
+    _, c = made(Config(merge_memory_bytes=16 * MIB))
+    with c.builder(0) as builder:
+        table = many(0, 20_000)
+        cut_after = next(i for i in range(1000) if builder.add(table).cut) * table.nbytes
+        assert 3 * MIB < cut_after < 5 * MIB
+
+
 @pytest.mark.parametrize("count", [10, 10_000])
 def test_arrays_that_are_filled_anew_for_each_table_change_nothing_that_was_added(count):
     _, c = made(Config(part_target_bytes=1024 * 1024))

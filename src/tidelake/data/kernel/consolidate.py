@@ -25,7 +25,7 @@ from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
 # So many rows are sorted at once: a row then takes some 32 bytes, most of which stay in the cache.
-_SORTED_ROWS = 1024 * 1024
+SORTED_ROWS = 1024 * 1024
 # Wide rows fill memory before they fill a slice, which is copied while it is sorted if it has several chunks.
 _SORTED_BYTES = 256 * 1024 * 1024
 # A slice of more chunks than this is copied until all of its rows are handed on.
@@ -39,7 +39,7 @@ _JOINED_BYTES = 16 * 1024 * 1024
 
 
 def consolidate(
-    table: pa.Table, schema: Schema, domain: TimeDomain, sorted_rows: int = _SORTED_ROWS
+    table: pa.Table, schema: Schema, domain: TimeDomain, sorted_rows: int = SORTED_ROWS
 ) -> pa.Table:
     """As `consolidated`, but a table that shares no memory with the one that is given."""
     batches = _batches(table)
@@ -49,7 +49,7 @@ def consolidate(
 
 
 def consolidated(
-    table: pa.Table, schema: Schema, domain: TimeDomain, sorted_rows: int = _SORTED_ROWS
+    table: pa.Table, schema: Schema, domain: TimeDomain, sorted_rows: int = SORTED_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Sort and consolidate updates, batch by batch.
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.ingest.updates import normalize
-from tidelake.data.kernel.consolidate import consolidated
+from tidelake.data.kernel.consolidate import SORTED_ROWS, consolidated
 from tidelake.data.kernel.select import view
 from tidelake.data.part.inline import decode_inline, encode_inline
 from tidelake.data.part.part import Ahead, write_parts
@@ -169,9 +169,27 @@ def _inline(spec: ShardSpec, env: Env, rows: pa.Table | pa.RecordBatch, limit_by
     return None if part is None else Run((part,))
 
 
-def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) -> tuple[Run, ...]:
-    """Write a table of unsorted updates as one run, or as no run if the updates cancel out."""
-    found = consolidated(table, spec.schema, spec.domain)
+def write_table(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    env: Env,
+    table: pa.Table,
+    *,
+    watch: Callable[[pa.RecordBatch], object] = lambda _: None,
+    sorted_rows: int = SORTED_ROWS,
+) -> tuple[Run, ...]:
+    """Write a table of unsorted updates as one run, or as no run if the updates cancel out.
+
+    No copy of all rows is made, but of `sorted_rows`, which are sorted at once. `watch` is called with the
+    sorted rows, batch by batch.
+    """
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        for batch in consolidated(table, spec.schema, spec.domain, sorted_rows):
+            watch(batch)
+            yield batch
+
+    found = watched()
     first, second = next(found, None), next(found, None)
     if first is None:
         return ()

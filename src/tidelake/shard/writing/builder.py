@@ -4,10 +4,11 @@ Owns when a part is cut, which parts make a run, and when runs are merged while 
 not know how it is appended. Invariant: runs are sorted even if the caller wrongly said that the rows are; and
 unless a batch was handed out, everything that was stored is deleted.
 
-Memory: one load of `part_target_bytes` in the buffer; for each of `upload_parts_max` parts in progress about
-three times that (its load, a sorted copy, the encoded bytes); for each of `merge_fan_in` runs in a merge
-4 MiB, or what `merge_chunk_rows` rows take; and the table that is being added. The number of rows does not
-matter, except for about 500 bytes of description per part.
+Memory: one load in the buffer, of `part_target_bytes` or, if that is less, a quarter of
+`merge_memory_bytes`; for each of `upload_parts_max` parts in progress its load, copies of some chunks, and
+the encoded bytes; for each of `merge_fan_in` runs in a merge 4 MiB, or what `merge_chunk_rows` rows take; and
+the table that is being added. The number of rows does not matter, except for about 500 bytes of description
+per part.
 """
 
 from collections import deque
@@ -18,7 +19,6 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.order import Comparable, row_tuple
 from tidelake.data.kernel.rowbuffer import Load, RowBuffer
 from tidelake.data.kernel.types import update_schema
@@ -30,14 +30,18 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
+from tidelake.shard.engine.allocator import lean_memory
 from tidelake.shard.engine.overlap import Background, Job
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.read import Source, rows
-from tidelake.shard.runs.upload import check_times, discard, normalized, write_rows, write_run
+from tidelake.shard.runs.upload import check_times, discard, normalized, write_run, write_table
 from tidelake.shard.writing.batch import Batch, check_frontier, warn_forgotten
 from tidelake.shard.writing.ledger import Ledger
 from tidelake.shard.writing.mergetree import next_merge, runs_waiting_max
 from tidelake.store.protocols import BlobStore
+
+# A load is at most this fraction of a merge's memory: one fills while others are sorted and stored.
+_LOAD_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ class BatchBuilder(Handle):
         self._lower, self._upper = lower, upper
         self._sorted = sorted
         self._last_times = LastTimes(spec.domain)
-        self._buffer = RowBuffer(spec.config.part_target_bytes, whole_groups=sorted)
+        limit_bytes = min(spec.config.part_target_bytes, spec.config.merge_memory_bytes // _LOAD_SHARE)
+        self._buffer = RowBuffer(limit_bytes, whole_groups=sorted)
         self._background = Background(
             spec.config.upload_parts_max, lambda: env.recorder.count("builder.stalled")
         )
@@ -263,24 +268,28 @@ class BatchBuilder(Handle):
 def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | None:
     """Store one load as a run of its own; None if its updates cancel out."""
     table = pa.Table.from_batches(load, update_schema(spec.schema, spec.domain))
-    # The list belongs to this function, so clear it: its rows are freed as soon as they are sorted.
+    # The list belongs to this function, so clear it: its rows are freed as soon as they are stored.
     load.clear()
-    sorted_rows = consolidate(table, spec.schema, spec.domain)
+    width = table.num_columns - 1
+    first: list[Comparable] = []
+    last: list[Comparable] = []
+
+    def tell(batch: pa.RecordBatch) -> None:
+        if not first:
+            first.append(row_tuple(batch, 0, width))
+        last[:] = [row_tuple(batch, batch.num_rows - 1, width)]
+
+    with lean_memory():
+        runs = write_table(spec, ledger, env, table, watch=tell, sorted_rows=spec.config.merge_chunk_rows)
     del table
-    run = write_rows(spec, ledger, env, sorted_rows)
-    if run is None:
-        return None
     _release()
-    batches = [batch for batch in sorted_rows.to_batches() if batch.num_rows]
-    width = batches[0].num_columns - 1
-    last = batches[-1]
-    return _Piece(run, row_tuple(batches[0], 0, width), row_tuple(last, last.num_rows - 1, width))
+    return _Piece(runs[0], first[0], last[0]) if runs else None
 
 
 def _merged(spec: ShardSpec, ledger: Ledger, env: Env, group: tuple[Run, ...]) -> Run | None:
     """Merge several runs into one and delete them; None if their updates cancel out."""
     needed = [_whole(spec, run) for run in group]
-    with closing(rows(spec, ledger, needed, _all(spec))) as found:
+    with lean_memory(), closing(rows(spec, ledger, needed, _all(spec))) as found:
         run = write_run(spec, ledger, env, found)
     discard(ledger, env, group)
     _release()
