@@ -47,7 +47,7 @@ def test_the_table_of_extras_has_every_extra() -> None:
 
 
 def test_every_exit_code_that_maintenance_may_end_with_is_explained() -> None:
-    codes = {int(cells[0]) for cells in rows("One round, from cron or Airflow")}
+    codes = {int(cells[0]) for cells in rows("From cron or Airflow")}
     # 4 is for reads of open or compacted times.
     assert codes == {0, 1, *(code for _, code in _EXIT_CODES)} - {4}
 
