@@ -150,7 +150,7 @@ def test_rows_are_inserted_updated_and_deleted_by_one_commit_each(spark: Any, sh
         before = orders.upper
         (told,) = ts.sql(spark, text, lake=shop).collect()
         assert orders.upper.elements[0] == before.elements[0] + 1
-        assert told.upper == str(orders.upper)
+        assert told.upper == orders.domain.text(orders.upper)
         if added is not None:
             expected.update(added)
             assert contents(orders) == expected

@@ -140,3 +140,6 @@ select mod(x, 2) as m, x % 3 as n from a
 select k, string_agg(s order by s) as c, group_concat(s order by s) as d from a group by k
 select A.K, Q.X from a join a as q on A.k = q.K
 select {'it''s': k, 'a"b': x} as s from a
+select k from (select k, unnest([x, 1]) u from a)
+select count(*) n from (select k, unnest([s, 'z']) u from a)
+select k from (select k, unnest([x, 1]) u from a union all select k, y from b)

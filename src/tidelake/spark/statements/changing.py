@@ -145,7 +145,7 @@ def _insert(
     new = rows.select(*made)
     if upper is not None:
         new = _at(new, tables, collection, upper)
-    return _told(tables, _written(tables, collection, new, upper))
+    return _told(tables, collection, _written(tables, collection, new, upper))
 
 
 def _upper_read(rows: DataFrame, collection: Collection, upper: Frontier | None) -> Frontier | None:
@@ -234,13 +234,19 @@ class _Attempt:
             few = self._gathered(rows)
         if few is None:
             rows = _at(rows, self._tables, self._collection, self._upper)
-            return _told(self._tables, _written(self._tables, self._collection, rows, self._upper))
+            return _told(
+                self._tables, self._collection, _written(self._tables, self._collection, rows, self._upper)
+            )
         time = _next_time(self._tables, self._collection, self._upper)
         times = pa.repeat(pa.scalar(time, pa.int64()), few.num_rows)
         few = few.append_column(self._collection.domain.columns[0], times)
         empty = frame_of(self._tables.spark, few.slice(0, 0), spark_schema(few.schema))
         batches = few.combine_chunks().to_batches()
-        return _told(self._tables, _written(self._tables, self._collection, empty, self._upper, batches))
+        return _told(
+            self._tables,
+            self._collection,
+            _written(self._tables, self._collection, empty, self._upper, batches),
+        )
 
     def _replacements(self) -> pa.Table | None:
         """The updates of a MERGE that replaces and adds whole rows; None if it is another one."""
@@ -412,6 +418,7 @@ def _written(
         return write(collection, rows, Updates(at), lower=lower, title=title, few=few)
 
 
-def _told(tables: SqlTables, report: WriteReport) -> DataFrame:
-    told = pa.table({"updates": [report.updates], "upper": [str(report.appended.upper)]})
+def _told(tables: SqlTables, collection: Collection, report: WriteReport) -> DataFrame:
+    upper = collection.domain.text(report.appended.upper)
+    told = pa.table({"updates": [report.updates], "upper": [upper]})
     return frame_of(tables.spark, told, spark_schema(told.schema))

@@ -138,6 +138,7 @@ def _narrowed(made: Sequence[Stage]) -> list[Stage]:
     wanted[-1] = {column.name for column in made[-1].columns}
     for number in range(len(made) - 1, -1, -1):
         stage = made[number]
+        wanted[number] |= _repeating(stage)
         if not wanted[number]:
             wanted[number] = {stage.columns[0].name}
         for one, names in _needs(stage, wanted[number], made):
@@ -156,6 +157,14 @@ def _narrowed(made: Sequence[Stage]) -> list[Stage]:
         moved[number] = len(found)
         found.append(kept)
     return found
+
+
+def _repeating(stage: Stage) -> set[str]:
+    """The columns that repeat a row for each item of a list: without them there are fewer rows."""
+    if isinstance(stage, FromCollection | Constant | Union):
+        return set()
+    pairs = zip(stage.columns, stage.select, strict=True)
+    return {column.name for column, text in pairs if _REPEATS.search(text)}
 
 
 def _needs(stage: Stage, wanted: set[str], made: Sequence[Stage]) -> list[tuple[int, set[str]]]:
