@@ -48,7 +48,7 @@ def counts(done):
 @pytest.mark.promise(
     "Deletes remove the rows of their keys, or those that the condition is true for under the "
     "newest columns, in one commit, exactly once under a number; all rows only if words say so",
-    rule="`deletion` in `lake/arguments/deletions.py`, `deleting` in `shard/writing/upsert.py`",
+    rule="`deletion` in `lake/arguments/deletions.py`, `deleting` in `shard/writing/derived.py`",
     also=[
         "::test_rows_that_a_condition_is_true_for_are_deleted",
         "::test_a_condition_is_of_the_newest_columns_and_meets_staged_rows",
@@ -184,7 +184,7 @@ NOTHING = {
     "A first write without rows leaves a collection that can be read, in Python, transactions and "
     "Spark; rows with their own times close none if there are none",
     rule=(
-        "`_append` in `shard/writing/upsert.py`, `_closed_without_rows` in "
+        "`_append` in `shard/writing/derived.py`, `_closed_without_rows` in "
         "`lake/groups/transactions.py`, `idle_end` in `spark/writing/commit.py`"
     ),
     also=[

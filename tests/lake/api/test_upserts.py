@@ -82,7 +82,7 @@ def lookups(request, monkeypatch):
 @pytest.mark.promise(
     "After an upsert the contents of each time are those of a dictionary, whatever the keys, parts "
     "and ranges; after a replacement they are the rows of the table",
-    rule="`shard/writing/upsert.py`, `shard/writing/upserter.py`, `shard/runs/difference.py`",
+    rule="`shard/writing/derived.py`, `shard/writing/upserter.py`, `shard/runs/difference.py`",
     also=[
         "::test_events_at_several_times_give_the_contents_of_each_time",
         "::test_a_replacement_leaves_exactly_the_rows_of_the_table",
@@ -250,7 +250,7 @@ def test_a_key_with_more_events_than_a_range_has_rows_is_one_chain(tmp_path):
 
 @pytest.mark.promise(
     "An upsert that changes nothing writes nothing once a time is closed, but a given time is closed",
-    rule="`shard/writing/upsert.py`",
+    rule="`shard/writing/derived.py`",
     also=[
         "::test_a_time_that_is_given_is_closed_even_if_nothing_changes",
     ],

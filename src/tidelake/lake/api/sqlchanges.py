@@ -44,7 +44,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.schema import DIFF, Schema
 from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.version import Version
-from tidelake.shard.writing import upsert
+from tidelake.shard.writing import derived
 from tidelake.state.write.write import Appended
 
 Args = Sequence[object] | Mapping[str, object] | None
@@ -92,7 +92,7 @@ def changed(
         done = under_token(
             shard,
             token,
-            lambda key: upsert.change(shard, work.updates, parsed.text, at, key),
+            lambda key: derived.change(shard, work.updates, parsed.text, at, key),
             lambda record: Appended.before(record.upper),
         )
     updates = pa.array([0 if done.already else work.written], pa.int64())

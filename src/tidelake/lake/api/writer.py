@@ -18,7 +18,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import Time
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.writing import append, batches, stage, upsert
+from tidelake.shard.writing import append, batches, derived, stage
 from tidelake.shard.writing.batch import Batch
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.staging import Seen
@@ -134,7 +134,7 @@ class Writer(NumberedHandle):
         at, columns = self._time(time), EventColumns(order_by, delete_column)
         with noted(author, message):
             return self._numbered(
-                sequence, lambda idempotency: upsert.upsert(self._shard, table, columns, at, idempotency)
+                sequence, lambda idempotency: derived.upsert(self._shard, table, columns, at, idempotency)
             )
 
     def replace(
@@ -143,7 +143,7 @@ class Writer(NumberedHandle):
         """`Collection.replace` as number `sequence`. If it is committed already, nothing is written."""
         at = self._time(time)
         return self._numbered(
-            sequence, lambda idempotency: upsert.replace(self._shard, table, at, idempotency)
+            sequence, lambda idempotency: derived.replace(self._shard, table, at, idempotency)
         )
 
     def delete(
@@ -160,9 +160,9 @@ class Writer(NumberedHandle):
         found, at = deletion(keys, where), self._time(time)
         with noted(author, message):
             if isinstance(found, str):
-                return self._numbered(sequence, lambda key: upsert.delete(self._shard, found, at, key))
+                return self._numbered(sequence, lambda key: derived.delete(self._shard, found, at, key))
             events = removals(found)
-            return self._numbered(sequence, lambda key: upsert.upsert(self._shard, events, OF_KEYS, at, key))
+            return self._numbered(sequence, lambda key: derived.upsert(self._shard, events, OF_KEYS, at, key))
 
     def append_batches(
         self,

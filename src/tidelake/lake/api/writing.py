@@ -15,7 +15,7 @@ from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.notes import noted
 from tidelake.lake.arguments.tokens import under_token
 from tidelake.model.instants import TimeLike
-from tidelake.shard.writing import append, batches, stage, upsert
+from tidelake.shard.writing import append, batches, derived, stage
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.upserter import OldRows
@@ -213,7 +213,7 @@ class Writing(CollectionHandle):
         columns = EventColumns(order_by, delete_column)
         with noted(author, message):
             return self._once(
-                token, lambda key: upsert.upsert(self._shard, table, columns, at, key, old_rows=old_rows)
+                token, lambda key: derived.upsert(self._shard, table, columns, at, key, old_rows=old_rows)
             )
 
     def replace(
@@ -247,7 +247,7 @@ class Writing(CollectionHandle):
         """
         at = None if time is None else self._times.at(time, "time")
         with noted(author, message):
-            return self._once(token, lambda key: upsert.replace(self._shard, table, at, key))
+            return self._once(token, lambda key: derived.replace(self._shard, table, at, key))
 
     def delete(
         self,
@@ -288,9 +288,9 @@ class Writing(CollectionHandle):
         at = None if time is None else self._times.at(time, "time")
         with noted(author, message):
             if isinstance(found, str):
-                return self._once(token, lambda key: upsert.delete(self._shard, found, at, key))
+                return self._once(token, lambda key: derived.delete(self._shard, found, at, key))
             events = removals(found)
-            return self._once(token, lambda key: upsert.upsert(self._shard, events, OF_KEYS, at, key))
+            return self._once(token, lambda key: derived.upsert(self._shard, events, OF_KEYS, at, key))
 
     def restore(
         self,
@@ -327,7 +327,7 @@ class Writing(CollectionHandle):
         then = self._times.read(as_of, "as_of")
         at = None if time is None else self._times.at(time, "time")
         with noted(author, message):
-            return self._once(token, lambda key: upsert.restore(self._shard, then, at, key))
+            return self._once(token, lambda key: derived.restore(self._shard, then, at, key))
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is committed at most once.

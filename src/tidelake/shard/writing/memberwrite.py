@@ -124,12 +124,15 @@ def offered_of(shard: Shard, given: object) -> Offered | None:
 
 def has_times(shard: Shard, given: Given) -> bool:
     """Whether the rows have times of their own."""
-    if isinstance(given, Offered):
-        return True
-    if isinstance(given, ContentChange):
-        timed = isinstance(given, RowChanges) and given.columns is not None and has_times(shard, given.table)
-        return timed or given.time is not None
-    return bool(set(shard.spec.domain.columns) & set(given.column_names))
+    match given:
+        case Offered():
+            return True
+        case RowChanges(columns=EventColumns()):
+            return given.time is not None or has_times(shard, given.table)
+        case RowChanges() | Deletion():
+            return given.time is not None
+        case _:
+            return bool(set(shard.spec.domain.columns) & set(given.column_names))
 
 
 def check_fits(shard: Shard, given: Given) -> None:

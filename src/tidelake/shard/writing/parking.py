@@ -4,11 +4,9 @@
 """
 
 import operator
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,10 +29,10 @@ from tidelake.shard.upkeep.tending import admit, tend_if_due
 from tidelake.shard.writing.append import commit_floor, past_last
 from tidelake.shard.writing.batches import check_stored
 from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.shard.writing.memberwrite import ContentChange, Deletion, Offered, has_times
+from tidelake.shard.writing.derived import Derivation, Difference, deleting, replacing, upserting
+from tidelake.shard.writing.memberwrite import ContentChange, Deletion, Offered, RowChanges, has_times
 from tidelake.shard.writing.proposal import Proposal
-from tidelake.shard.writing.uploads import Attempt, Uploads, remade
-from tidelake.shard.writing.upsert import Difference, deleting, replacing, upserting
+from tidelake.shard.writing.uploads import Offer, Uploads, remade
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState
 from tidelake.state.group import applying, awaiting
@@ -53,9 +51,6 @@ class Stay:
 
     group: str
     joined: int
-
-
-Made: TypeAlias = Callable[[Version], Difference]
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,7 @@ def prepare(
     return remade(shard, prepared)
 
 
-def _offered(shard: Shard, uploads: Uploads, attempt: Attempt[bool]) -> None:
+def _offered(shard: Shard, uploads: Uploads, attempt: Offer[bool]) -> None:
     tend_if_due(shard, uploads.offer(attempt, operator.not_))
 
 
@@ -191,16 +186,19 @@ def prepare_changes(
         TransactionExpired: it took so long that the uploaded parts have expired.
     """
     time = time if changes.time is None else changes.time
-    if isinstance(changes, Deletion):
-        made = deleting(shard, changes.where, time)
-    elif changes.columns is None:
-        made = replacing(shard, changes.table, time)
-    else:
-        made = upserting(shard, changes.table, changes.columns, time)
+    match changes:
+        case Deletion(where=where):
+            made = deleting(shard, where, time)
+        case RowChanges(table=table, columns=columns):
+            made = (
+                replacing(shard, table, time) if columns is None else upserting(shard, table, columns, time)
+            )
     return remade(shard, lambda _: _changed(shard, stay, proposal, made, upper))
 
 
-def _changed(shard: Shard, stay: Stay, proposal: Proposal, made: Made, upper: Frontier | None) -> Changed:
+def _changed(
+    shard: Shard, stay: Stay, proposal: Proposal, made: Derivation, upper: Frontier | None
+) -> Changed:
     look = _Look.at(shard, stay)
     view = look.view
     # The group was read first, so a write that the group accepts later is either in the contents that are

@@ -1,8 +1,9 @@
-"""The parts that a write has put into the store: owns whether they may be deleted.
+"""The parts that a write has put into the store: owns whether a failed write may delete them.
 
 A part that a state names must never be deleted. So parts go only if it is certain that none does: the write
-was not tried, the state refused it (`NOT_IN`), or the data was in before. After any other error the write may
-be in, and the parts stay; garbage collection finds those that stay for nothing.
+was not tried, its error is one of `NOT_IN`, or the data was in before. After any other error the parts stay;
+garbage collection finds those that stay for nothing. A prepared batch is given back to its owner instead
+(`Handles`), whose `discard` deletes it.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,23 +51,23 @@ NOT_IN = (
     CollectionDropped,
     IncompatibleSchema,
 )
-"""Errors that only a state's refusal raises, so that the write is certainly not in.
+"""Errors that only a state's refusal raises: the write is certainly not in, and its parts may be deleted.
 
 `UsageError` is not among them, since it may come from anywhere.
 """
 
 REFUSED = (*NOT_IN, TransactionExpired, UsageError)
-"""Errors after which a write that was asked for in just one step, or a transaction, is certainly not in."""
+"""Errors after which a write in just one step, or a transaction, is certainly not in. Its parts may stay."""
 
 # The most uploads of one write: an upload that expired before its commit is made again.
 UPLOADS_MAX = 4
 
 R = TypeVar("R")
-Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[R]]
+Offer: TypeAlias = Callable[[tuple[Run, ...]], Done[R]]
 
 
 class Uploads:
-    """The uploaded runs of one write. As a context manager, it deletes what is in no state after an error.
+    """The uploaded runs of one write; as a context manager, it deletes after an error what is surely not in.
 
     Args:
         shard: the shard.
@@ -96,7 +97,7 @@ class Uploads:
         if error is not None and (not self._tried or isinstance(error, NOT_IN)):
             self._discard()
 
-    def offer(self, attempt: Attempt[R], unneeded: Callable[[R], bool]) -> Done[R]:
+    def offer(self, attempt: Offer[R], unneeded: Callable[[R], bool]) -> Done[R]:
         """Offer the runs to a state; delete them if they are not needed.
 
         If the state has no room for inline parts, merge those in it into stored parts and try again; if that
@@ -121,7 +122,7 @@ class Uploads:
         self._owned = ()
         return done
 
-    def _offered(self, attempt: Attempt[R]) -> Done[R]:
+    def _offered(self, attempt: Offer[R]) -> Done[R]:
         self._tried = True
         return attempt(self.runs)
 
@@ -189,7 +190,7 @@ def discard_uploaded(shard: Shard, uploads: Sequence[bytes]) -> None:
     discard(shard.stores.blobs, shard.env, runs)
 
 
-def appended(shard: Shard, uploads: Uploads, attempt: Attempt[Appended]) -> Appended:
+def appended(shard: Shard, uploads: Uploads, attempt: Offer[Appended]) -> Appended:
     """Append uploads, with the backpressure before and the merges after it."""
     waited_s = admit(shard)
     done = uploads.offer(attempt, is_in_already)

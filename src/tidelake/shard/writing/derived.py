@@ -1,7 +1,7 @@
-"""Upserts, replacements, deletes and restorations by this process: appends differences to the newest state.
+"""Writes that are computed from contents: upserts, replacements, deletes and restorations, by this process.
 
-Differences are valid only at the upper that they were computed for, so after another writer's append they are
-computed again (`remade`).
+Another such write is a function that returns a `Derivation`, beside those here. Differences are valid only at
+the upper that they were computed for, so after another writer's append they are computed again (`remade`).
 """
 
 from collections.abc import Callable, Iterator
@@ -69,7 +69,8 @@ class Difference:
     removals: Removals = field(default_factory=Removals)
 
 
-Attempt: TypeAlias = Callable[[Version], Difference]
+Derivation: TypeAlias = Callable[[Version], Difference]
+"""What computes a write from the contents of a version."""
 
 
 def upsert(
@@ -120,7 +121,7 @@ def upserting(
     time: Time | None = None,
     *,
     old_rows: OldRows | None = None,
-) -> Attempt:
+) -> Derivation:
     """A function that computes an upsert on a version; arguments and errors as `upsert`."""
     timed = _has_times(shard.spec.domain, given)
 
@@ -182,7 +183,7 @@ def replace(
     return _written(shard, replacing(shard, given, time), idempotency, fitted)
 
 
-def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attempt:
+def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Derivation:
     """A function that computes a replacement on a version; arguments and errors as `replace`."""
     check_total(shard.spec)
 
@@ -219,7 +220,7 @@ def delete(
     return _written(shard, deleting(shard, where, time), idempotency, lambda _spec: asked)
 
 
-def deleting(shard: Shard, where: str, time: Time | None = None) -> Attempt:
+def deleting(shard: Shard, where: str, time: Time | None = None) -> Derivation:
     """A function that computes a delete on a version; arguments and errors as `delete`."""
     check_total(shard.spec)
     options = ReadOptions(where=where)
@@ -265,7 +266,7 @@ def restore(
     return _written(shard, restoring(shard, as_of, time), idempotency, lambda _spec: asked)
 
 
-def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Attempt:
+def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Derivation:
     """A function that computes a restoration on a version; arguments and errors as `restore`."""
     check_total(shard.spec)
 
@@ -329,7 +330,7 @@ def _has_times(domain: TimeDomain, given: pa.Table) -> bool:
 
 def _written(
     shard: Shard,
-    attempt: Attempt,
+    attempt: Derivation,
     claimed: IdempotencyKey | None,
     fitted: Callable[[ShardSpec], pa.Table],
 ) -> Appended:
