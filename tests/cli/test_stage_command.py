@@ -54,7 +54,7 @@ def test_a_token_writes_once_and_the_second_call_says_already(run, lake, command
         (answer,) = json.loads(out)
         assert (code, answer["rows"], answer["already"]) == (0, 0 if already else 1, already)
     code, _, err = run(*call[:-3], "--json")
-    assert code == 2 and "before which nothing may be written" in err
+    assert code == 2 and "closed times keep their contents" in err
 
 
 def test_closed_times_and_rows_without_times_are_refused(run, lake):

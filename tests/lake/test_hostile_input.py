@@ -311,7 +311,7 @@ def test_another_unit_of_time_is_refused_with_both_and_the_remedy(lake, collecti
 
 def test_a_stage_that_is_refused_speaks_of_no_append(lake, collection):
     collection.append(rows(1))
-    with refused(lake, collection, UpdateBeforeLower, "nothing may be written here: give it a later") as told:
+    with refused(lake, collection, UpdateBeforeLower, "closed times keep their contents") as told:
         collection.stage(rows(2, _time=pa.array([0], pa.int64())))
     assert "append" not in str(told.value)
 

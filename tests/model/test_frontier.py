@@ -172,3 +172,14 @@ def test_a_tuple_time_needs_all_its_components():
     for bad in ((1,), (1, 2, 3), 1, (1, -2), (1, None)):
         with pytest.raises(UsageError, match="tuple of 2"):
             TimeDomain("tuple", 2).check(bad)
+
+
+@pytest.mark.parametrize("unit", ["us", "ms", "date"])
+def test_a_frontier_of_a_clock_compares_as_any_other(unit):
+    plain, later = Frontier.of(3), Frontier.of(4)
+    for low in (plain, plain.of_unit(unit)):
+        for high in (later, later.of_unit(unit)):
+            assert low < high and low <= high and high > low and high >= low
+            assert not (high < low or high <= low or low > high or low >= high)
+        assert low == plain.of_unit(unit) and low <= plain.of_unit(unit) and low >= plain.of_unit(unit)
+        assert not low < plain.of_unit(unit) and not low > plain.of_unit(unit)

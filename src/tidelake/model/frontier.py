@@ -88,11 +88,12 @@ class Frontier:
     def __lt__(self, other: "Frontier") -> bool:
         return self != other and self <= other
 
+    # SUBTLE: by name, since Python asks the right side first where that is a subclass.
     def __ge__(self, other: "Frontier") -> bool:
-        return other <= self
+        return Frontier.__le__(other, self)
 
     def __gt__(self, other: "Frontier") -> bool:
-        return other < self
+        return Frontier.__lt__(other, self)
 
     def insert(self, time: Time) -> "Frontier":
         """The latest frontier at or before this one that `time` is at or after."""
