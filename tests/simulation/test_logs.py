@@ -23,19 +23,19 @@ def test_no_seed_finds_a_wrong_answer_of_a_log(rng, record_property):
 
 
 def test_a_run_of_a_log_depends_on_its_seed_alone():
-    digests = [simulate_log(seed, 600).digest for seed in range(3)]
-    assert [simulate_log(seed, 600).digest for seed in range(3)] == digests
+    digests = [simulate_log(seed, 600).digest for seed in range(2)]
+    assert [simulate_log(seed, 600).digest for seed in range(2)] == digests
     assert len(set(digests)) == len(digests)
 
 
 @pytest.mark.parametrize(
     "bug",
     [
-        bugs.writer_that_does_not_look_at_the_floor,
+        pytest.param(bugs.writer_that_does_not_look_at_the_floor, marks=pytest.mark.full),
         bugs.refresh_that_does_not_look_at_the_floor,
         bugs.believed_free_seqno,
         bugs.believed_refusal,
-        bugs.removal_by_the_clock_of_a_process,
+        pytest.param(bugs.removal_by_the_clock_of_a_process, marks=pytest.mark.full),
         pytest.param(bugs.error_after_a_put_that_says_that_nothing_happened, marks=pytest.mark.full),
         pytest.param(bugs.refused_floor_taken_for_raised, marks=pytest.mark.full),
     ],
