@@ -304,3 +304,31 @@ def test_a_row_that_does_not_fit_is_refused_before_anything_is_written(lake):
     with pytest.raises(InvalidUpdates):
         lake.sql("INSERT INTO t (n) VALUES (1)")
     assert lake.collection("t").upper == Frontier.of(1)
+
+
+STAGED = [
+    {"k": 1, "v": 10, "_time": 6, "_diff": -1},
+    {"k": 1, "v": 11, "_time": 6, "_diff": 1},
+    {"k": 4, "v": 40, "_time": 7, "_diff": 1},
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("UPDATE c SET v = v + 1", {(1, 12): 1, (2, 21): 1, (4, 41): 1}),
+        ("DELETE FROM c WHERE v > 10", {}),
+        ("UPDATE c SET v = (SELECT max(v) FROM c) WHERE k = 1", {(1, 40): 1, (2, 20): 1, (4, 40): 1}),
+        (
+            "MERGE INTO c USING (VALUES (1, 0), (4, 0)) s(k, v) ON c.k = s.k WHEN MATCHED THEN UPDATE SET * "
+            "WHEN NOT MATCHED THEN INSERT *",
+            {(1, 0): 1, (2, 20): 1, (4, 0): 1},
+        ),
+    ],
+)
+def test_what_is_staged_up_to_the_time_of_a_change_is_changed_too(lake, text, left):
+    staged = lake.create("c", {"k": "int64 not null", "v": "int64"}, key=["k"])
+    staged.append([{"k": 1, "v": 10}, {"k": 2, "v": 20}], time=4)
+    staged.stage(STAGED)
+    lake.sql(text, time=10)
+    assert held(staged) == left

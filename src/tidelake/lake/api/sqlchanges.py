@@ -8,6 +8,7 @@ collections, on what they had after those were read.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.schema import DIFF, Schema
 from tidelake.model.selection import ReadOptions
+from tidelake.model.time import Time
 from tidelake.shard.engine.version import Version
 from tidelake.shard.writing import derived
 from tidelake.state.write.write import Appended
@@ -123,10 +125,14 @@ class _Work:
         if parsed.kind == "merge" and args is not None and not isinstance(args, Mapping):
             raise UsageError("args of a MERGE is a dict: write $name, not ?, in the text")
 
-    def updates(self, version: Version) -> list[pa.Table]:
-        """The updates on the contents of a version, without times."""
+    def updates(self, version: Version, at: Time) -> list[pa.Table]:
+        """The updates on the contents of a version at an open time, without times."""
         apart = self._asked.target
         found = table_reads(self._lake, self._parsed, None, self._timeout_s, apart=[apart])
+        for index, read in found.items():
+            table = self._parsed.tables[index]
+            if read.collection.id == self._target.id and table.version is None and table.changes is None:
+                found[index] = replace(read, asked=AsOf(at), options=replace(read.options, staged=True))
         for index, table in enumerate(self._parsed.tables):
             if index != apart and index not in found:
                 raise self.not_found(table.name)
@@ -135,7 +141,7 @@ class _Work:
         if isinstance(self._asked, Insertion):
             made = [self._inserted(version.spec.schema, self._asked)]
         else:
-            made = self._changed(version, self._asked)
+            made = self._changed(version, at, self._asked)
         self.written = sum(table.num_rows for table in made)
         return made
 
@@ -161,9 +167,9 @@ class _Work:
 
     # UPDATE, DELETE and MERGE
 
-    def _changed(self, version: Version, asked: RowChange) -> list[pa.Table]:
+    def _changed(self, version: Version, at: Time, asked: RowChange) -> list[pa.Table]:
         schema = row_schema(version.spec.schema)
-        contents = _Contents(self._target, version, self._where(asked, version.spec.schema))
+        contents = _Contents(self._target, version, at, self._where(asked, version.spec.schema))
         self._scans["tidelake_target"] = Scan(contents.schema, contents.batches)
         source = _TARGET + f" AS {self._alias}"
         if asked.source is not None:
@@ -258,7 +264,7 @@ class _Work:
 
 
 class _Contents:
-    """The contents of a version, each row with its place among them.
+    """The contents of a version at an open time, with what is staged, each row with its place among them.
 
     Attributes:
         rows: the columns of a row.
@@ -266,9 +272,9 @@ class _Contents:
         none: no updates, with the columns of updates.
     """
 
-    def __init__(self, target: Collection, version: Version, where: str | None) -> None:
-        self._target, self._version = target, version
-        self._options = ReadOptions(where=where)
+    def __init__(self, target: Collection, version: Version, at: Time, where: str | None) -> None:
+        self._target, self._version, self._at = target, version, at
+        self._options = ReadOptions(where=where, staged=True)
         self.rows = row_schema(version.spec.schema)
         self.schema = self.rows.append(pa.field(_PLACE, pa.int64()))
         self.none = self.rows.append(pa.field(DIFF, pa.int64())).empty_table()
@@ -292,11 +298,8 @@ class _Contents:
         return pa.concat_tables(found)
 
     def _numbered(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        version, start = self._version, 0
-        if version.upper.less_equal(self._target.domain.minimum) or version.upper.closed:
-            return
-        last = version.upper.just_before().elements[0]
-        with ask(self._target, AsOf(last), self._options, version) as rows:
+        start = 0
+        with ask(self._target, AsOf(self._at), self._options, self._version) as rows:
             for batch in rows:
                 yield start, batch
                 start += batch.num_rows

@@ -293,7 +293,7 @@ def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Derivation
 
 def change(
     shard: Shard,
-    updates: Callable[[Version], list[pa.Table]],
+    updates: Callable[[Version, Time], list[pa.Table]],
     content: str,
     time: Time | None = None,
     idempotency: IdempotencyKey | None = None,
@@ -302,7 +302,7 @@ def change(
 
     Args:
         shard: the shard to write to.
-        updates: makes them of the contents that a version has closed, without times.
+        updates: makes them of the contents of a version at the time of the change, without times.
         content: tells this change from others under a claim.
         time: the time of the change; None: picked at the commit.
         idempotency: the claim to append under.
@@ -316,7 +316,7 @@ def change(
         state, spec = version.state, version.spec
         at = commit_floor(shard, state) if time is None else time
         check_open(state, at)
-        made = pa.concat_tables([normalized(spec, table, at) for table in updates(version)])
+        made = pa.concat_tables([normalized(spec, table, at) for table in updates(version, at)])
         found = consolidate(made, spec.schema, spec.domain).to_batches()
         picked = None if time is not None else at
         return Difference(Seen(state.seqno, times.parts(at)[0]), iter(found), time, picked)
