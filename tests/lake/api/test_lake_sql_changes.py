@@ -332,3 +332,41 @@ def test_what_is_staged_up_to_the_time_of_a_change_is_changed_too(lake, text, le
     staged.stage(STAGED)
     lake.sql(text, time=10)
     assert held(staged) == left
+
+
+def test_values_of_structs_are_one_value(lake):
+    kind = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))])
+    nested = lake.create("c", pa.schema([pa.field("k", pa.int64(), False), ("x", kind)]), key=["k"])
+    lake.sql("INSERT INTO c VALUES (1, {'a': 1, 'b': [1, 2]})")
+    lake.sql("UPDATE c SET x = {'a': k + 1, 'b': [3, 4]}, k = 2 WHERE x = {'a': 1, 'b': [1, 2]}")
+    lake.sql(
+        "MERGE INTO c USING (VALUES (2), (3)) s(k) ON c.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET x = {a: 5, b: [6]} "
+        "WHEN NOT MATCHED THEN INSERT (k, x) VALUES (s.k, {'a': 7, 'b': [8, 9]})"
+    )
+    rows = nested.to_arrow().to_pylist()
+    assert rows == [{"k": 2, "x": {"a": 5, "b": [6]}}, {"k": 3, "x": {"a": 7, "b": [8, 9]}}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UPDATE t SET n = count(*) OVER ()",
+        "UPDATE t SET n = unnest([1])",
+        "UPDATE t SET n = unnest([]::int[])",
+        "UPDATE t SET n = max(n)",
+        "MERGE INTO t USING s ON t.id = s.k WHEN MATCHED THEN UPDATE SET n = row_number() OVER ()",
+        "MERGE INTO t USING s ON t.id = s.k WHEN NOT MATCHED THEN INSERT (id, n) VALUES (max(s.k), sum(s.v))",
+        "MERGE INTO t USING s ON t.id = s.k WHEN NOT MATCHED THEN INSERT (id) VALUES (unnest([s.k, 50]))",
+    ],
+)
+def test_a_value_is_of_one_row(lake, text):
+    before = held(lake["t"])
+    with pytest.raises(UsageError, match="is no value of one row: put it into a sub-query"):
+        lake.sql(text)
+    assert held(lake["t"]) == before
+
+
+def test_a_merge_returns_no_rows(lake):
+    with pytest.raises(UsageError, match="MERGE takes no RETURNING"):
+        lake.sql("MERGE INTO t USING s ON t.id = s.k WHEN MATCHED THEN DELETE RETURNING *")

@@ -18,7 +18,9 @@ from tidelake.model.schema import Schema
 _TEXTS = (TokenType.STRING, TokenType.IDENTIFIER)
 _QUERY = re.compile(r"\s*(\(|(SELECT|WITH|VALUES|FROM|TABLE)\b)", re.I)
 _NOT_IN_INSERT = {"alternative": "OR", "conflict": "ON CONFLICT", "returning": "RETURNING"}
-_OPEN, _SHUT = ("(", "["), (")", "]")
+_OPEN, _SHUT = ("(", "[", "{"), (")", "]", "}")
+# Of one row they make none or several, or a value that depends on other rows.
+_OF_SEVERAL = (exp.Window, exp.AggFunc, exp.Explode, exp.Unnest)
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,10 @@ def change(statement: Statement) -> RowChange:
     """The parts of an UPDATE, a DELETE or a MERGE. Errors as for `insertion`."""
     if statement.tree.args.get("with_"):
         raise UsageError(f"{shown(statement.text)}: put the WITH clause into a sub-query")
+    for node in statement.tree.find_all(*_OF_SEVERAL):
+        if node.find_ancestor(exp.Select) is None:
+            what = shown(node.sql(dialect=statement.engine))
+            raise UsageError(f"{what} is no value of one row: put it into a sub-query with a SELECT")
     target = target_of(statement)
     words = _Words(statement, target)
     begin = statement.tables[target].end
@@ -184,6 +190,8 @@ def target_of(statement: Statement) -> int:
 
 
 def _merge(statement: Statement, words: "_Words", target: int, begin: int) -> RowChange:
+    if statement.tree.args.get("returning"):
+        raise UsageError(f"{shown(statement.text)}: MERGE takes no RETURNING: read the rows afterwards")
     source = words.after("USING", begin)
     on = words.find("ON", source)
     starts = words.all("WHEN", source)
