@@ -370,3 +370,17 @@ def test_a_value_is_of_one_row(lake, text):
 def test_a_merge_returns_no_rows(lake):
     with pytest.raises(UsageError, match="MERGE takes no RETURNING"):
         lake.sql("MERGE INTO t USING s ON t.id = s.k WHEN MATCHED THEN DELETE RETURNING *")
+
+
+def test_null_and_nothing_inside_of_a_value_have_its_types(lake):
+    kind = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])
+    fields = [pa.field("k", pa.int64(), False), ("x", kind), ("l", pa.list_(pa.int64()))]
+    nested = lake.create("c", pa.schema(fields), key=["k"])
+    lake.sql("INSERT INTO c VALUES (1, {'a': NULL, 'b': []}, []), (2, {'a': NULL, 'b': NULL}, NULL)")
+    lake.sql("UPDATE c SET l = [NULL], x = {'a': k, 'b': [NULL]} WHERE k = 2")
+    assert nested.to_arrow().to_pylist() == [
+        {"k": 1, "x": {"a": None, "b": []}, "l": []},
+        {"k": 2, "x": {"a": 2, "b": [None]}, "l": [None]},
+    ]
+    with pytest.raises(InvalidUpdates, match="column 'x' has type"):
+        lake.sql("UPDATE c SET x = {'z': NULL}")

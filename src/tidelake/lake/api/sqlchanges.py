@@ -330,13 +330,26 @@ def _assigned(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     kind = field.type
     if values.type.equals(kind) or not (_is_number(values.type) and _is_number(kind)):
         # DuckDB gives a type to NULL.
-        return pa.nulls(len(values), kind) if values.null_count == len(values) else values
+        alone = values.null_count == len(values)
+        return pa.nulls(len(values), kind) if alone else values.cast(_with_types(values.type, kind))
     try:
         return pa.chunked_array([_number(chunk, kind) for chunk in values.chunks], kind)
     except UNFIT as error:
         raise UsageError(
             f"a value does not fit column {field.name!r}, which is {kind}: round it, or cast it"
         ) from error
+
+
+def _with_types(found: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """A type of values, in which what is always NULL or empty has the type that is wanted."""
+    if pa.types.is_null(found):
+        return wanted
+    if pa.types.is_list(found) and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
+        return pa.list_(_with_types(found.value_type, wanted.value_type))
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted) and found.names == wanted.names:
+        both = zip(found, wanted, strict=True)
+        return pa.struct([one.with_type(_with_types(one.type, other.type)) for one, other in both])
+    return found
 
 
 def _number(array: pa.Array, kind: pa.DataType) -> pa.Array:
