@@ -43,6 +43,36 @@ def test_a_change_is_committed_once_under_a_token(run, place):
     assert (answer.code, answer.out) == (2, "") and "no statement for a lake" in answer.err
 
 
+def piped(place, text, *options):
+    command = [sys.executable, "-m", "tidelake", "sql", str(place), "--format", "json", *options]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
+def test_a_semicolon_in_a_comment_or_a_text_ends_no_statement(place):
+    text = "-- first;\nDELETE FROM t -- all;\nWHERE id = 1 /* or\nnot; */;\n"
+    text += "UPDATE t SET name = 'x;\ny'; -- z\n;\n"
+    done = piped(place, f"{text}SELECT 1 AS a; SELECT 2 AS b;\nFROM t; -- the end")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"updates": 1, "upper": "[2]"},
+        {"updates": 2, "upper": "[3]"},
+        {"a": 1},
+        {"b": 2},
+        {"id": 2, "name": "x;\ny"},
+    ]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cannot be parsed" in piped(place, "SELECT 'a;\n").stderr
+
+
+@pytest.mark.parametrize("option", ["--token", "--out"])
+def test_options_of_one_statement_are_refused_for_several(place, tmp_path, option):
+    text = "INSERT INTO t VALUES (7, 'x');\nINSERT INTO t VALUES (8, 'x');\n"
+    done = piped(place, text, option, str(tmp_path / "x.csv"))
+    assert done.returncode == 2 and f"{option} is for one statement" in done.stderr
+    assert piped(place, "INSERT INTO t VALUES (7, 'x');\n", option, str(tmp_path / "x.csv")).returncode == 0
+    with tidelake.open(place) as lake:
+        assert lake.collection("t").to_arrow()["id"].to_pylist() == [1, 2, 7]
+
+
 def test_statements_of_standard_input_are_carried_out_until_one_fails(place):
     text = "SELECT 1 AS a;\n\nUPDATE t\nSET name = 'x;'\nWHERE id = 1;\nSELECT name FROM t WHERE id = 1"
     command = [sys.executable, "-m", "tidelake", "sql", str(place), "--format", "json"]

@@ -58,7 +58,8 @@ def sql(
     """Carry out a statement of SQL, in which collections are tables.
 
     Without STATEMENT, or with -, statements are read from standard input; each ends with a ; at the end of a
-    line. In a terminal there is a prompt, with a history of earlier statements. Needs the extra sql.
+    line. In a terminal there is a prompt, with a history of earlier statements. --token and --out are for one
+    statement. Needs the extra sql.
     """
     import tidelake
     from tidelake.cli import output
@@ -81,11 +82,25 @@ def sql(
         if statement is not None and statement != "-":
             carry_out(opened, statement)
         elif statement is None and sys.stdin.isatty():
+            _check_one(2, token, out)
             with _history():
                 _prompt(lambda text: carry_out(opened, text))
         else:
-            for text in _statements(lambda _: sys.stdin.readline()):
+            texts = _statements(lambda _: sys.stdin.readline())
+            if token is not None or out is not None:
+                texts = iter(listed := list(texts))
+                _check_one(len(listed), token, out)
+            for text in texts:
                 carry_out(opened, text)
+
+
+def _check_one(count: int, token: str | None, out: Path | None) -> None:
+    """Refuse options under which a second statement would do nothing, or undo the first."""
+    if count > 1 and (token is not None or out is not None):
+        option = "--out" if token is None else "--token"
+        raise errors.UsageError(
+            f"{option} is for one statement, and there may be several: give one STATEMENT"
+        )
 
 
 def _print(rows: "Rows", format_: str, limit: int | None, out: Path | None) -> None:
@@ -103,16 +118,18 @@ def _statements(read: Callable[[str], str]) -> Iterator[str]:
     Args:
         read: gives the next line, with its end, or an empty text; its argument is the prompt.
     """
-    lines: list[str] = []
-    while line := read("tidelake> " if not lines else "       -> "):
-        lines.append(line)
-        if line.rstrip().endswith(";") or (len(lines) == 1 and line.strip().lower() in _LEAVE):
-            yield "".join(lines).strip().rstrip(";")
-            lines.clear()
-        elif not line.strip() and len(lines) == 1:
-            lines.clear()
-    if "".join(lines).strip():
-        yield "".join(lines).strip()
+    from tidelake.data.sql.statement import split
+
+    text = ""
+    while line := read("tidelake> " if not text else "       -> "):
+        is_first, text = not text, text + line
+        if is_first and (not line.strip() or line.strip().lower() in _LEAVE):
+            yield from text.split()
+            text = ""
+        elif ";" in line and (found := split(text, "duckdb")) is not None:
+            text = ""
+            yield from found
+    yield from split(text, "duckdb", is_all=True) or []
 
 
 def _prompt(carry_out: Callable[[str], None]) -> None:

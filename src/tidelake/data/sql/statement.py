@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from sqlglot import exp, parse
+from sqlglot import TokenType, exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 
 from tidelake.errors import UsageError
@@ -192,6 +192,32 @@ def statement(text: str, engine: Engine) -> Statement:
         tuple(reference(text, node, engine) for node in nodes),
         tree,
     )
+
+
+def split(text: str, engine: Engine, *, is_all: bool = False) -> list[str] | None:
+    """The statements of a text, without their semicolons and without empty ones.
+
+    Args:
+        text: statements; a semicolon in a text, a name in quotes or a comment ends none.
+        engine: whose SQL it is.
+        is_all: whether nothing follows; then the last statement needs no semicolon.
+
+    Returns:
+        None: more text has to follow.
+    """
+    try:
+        tokens = tokenize(text, read=engine)
+    except SqlglotError:
+        return [text.strip()] if is_all else None
+    ends = [token.start for token in tokens if token.token_type is TokenType.SEMICOLON]
+    if not is_all and (not ends or tokens[-1].start != ends[-1]):
+        return None
+    found, start = list[str](), 0
+    for end in [*ends, len(text)]:
+        if any(start <= token.start < end for token in tokens):
+            found.append(text[start:end].strip())
+        start = end + 1
+    return found
 
 
 def shown(text: str) -> str:
