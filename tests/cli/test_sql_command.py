@@ -73,6 +73,25 @@ def test_options_of_one_statement_are_refused_for_several(place, tmp_path, optio
         assert lake.collection("t").to_arrow()["id"].to_pylist() == [1, 2, 7]
 
 
+def test_columns_of_one_name_are_all_printed(run, place, tmp_path):
+    text = "SELECT 1 AS a, 2 AS a_1, 3 AS a, 4 AS a"
+    assert run("sql", place, text).out.split() == ["a", "a_1", "a_2", "a_3", "1", "2", "3", "4"]
+    assert run("sql", place, text, "--format", "json").lines == [{"a": 1, "a_1": 2, "a_2": 3, "a_3": 4}]
+    assert run("sql", place, text, "--format", "csv").out.splitlines()[1] == "1,2,3,4"
+    assert run("sql", place, text, "--out", tmp_path / "x.jsonl").code == 0
+    assert '"a_3": 4' in (tmp_path / "x.jsonl").read_text(encoding="utf-8")
+
+
+def test_times_without_a_zone_are_in_utc(run, place):
+    with tidelake.open(place) as lake:
+        lake.create("m", {"id": "int64 not null"}, key=["id"], time="ms")
+        lake.create("d", {"id": "int64 not null"}, key=["id"], time="date")
+    for name in "md":
+        done = run("sql", place, f"INSERT INTO {name} VALUES (1)", "--time", "2024-01-01")
+        assert done.code == 0 and "--time 2024-01-01 is taken as 2024-01-01 00:00Z" in done.err
+        assert run("sql", place, f"FROM {name}", "--as-of", "2024-01-01").out.split() == ["id", "1"]
+
+
 def test_statements_of_standard_input_are_carried_out_until_one_fails(place):
     text = "SELECT 1 AS a;\n\nUPDATE t\nSET name = 'x;'\nWHERE id = 1;\nSELECT name FROM t WHERE id = 1"
     command = [sys.executable, "-m", "tidelake", "sql", str(place), "--format", "json"]

@@ -51,9 +51,8 @@ def time(text: str | None, of: Collection, name: str, *, read: bool = True) -> T
             wanted += f", {a_date}, now, today, yesterday, or a time back such as -1d"
         raise UsageError(f"{name}={text!r} is not a time of unit {domain}: give {wanted}")
     needs_zone = domain.unit in PER_UNIT and not (domain.unit == "date" and ":" not in given)
-    if needs_zone and is_zoneless(given):
-        given = f"{given if ':' in given else f'{given} 00:00'}Z"
-        click.echo(f"{name} {text} is taken as {given}: it does not say its zone", err=True)
+    if needs_zone:
+        given = in_utc(given, name)
     # Checked here, so that the message has the name that the user wrote.
     times.at(given, name)
     if not (read and is_now(given)):
@@ -61,6 +60,15 @@ def time(text: str | None, of: Collection, name: str, *, read: bool = True) -> T
     at = times.read(given, name)
     click.echo(f"{name} now: the last closed time, {domain.text(at)}", err=True)
     return at
+
+
+def in_utc(given: str, name: str) -> str:
+    """A text in UTC if it is a date or time that does not say its zone; said on standard error."""
+    if not is_zoneless(given):
+        return given
+    taken = f"{given if ':' in given else f'{given} 00:00'}Z"
+    click.echo(f"{name} {given} is taken as {taken}: it does not say its zone", err=True)
+    return taken
 
 
 def key(words: Sequence[str], of: Collection) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,21 +63,23 @@ def sql(
     statement. Needs the extra sql.
     """
     import tidelake
-    from tidelake.cli import output
+    from tidelake.cli import files, output
     from tidelake.lake.arguments.times import whole_of
 
     output.check_out(out)
 
-    def instant(text: str | None) -> Any:
-        whole = None if text is None else whole_of(text)
-        return text if whole is None else whole
+    def instant(text: str | None, name: str) -> Any:
+        if text is None:
+            return None
+        whole = whole_of(text.strip())
+        return files.in_utc(text.strip(), name) if whole is None else whole
 
-    given = {"as_of": instant(as_of), "time": instant(time), "timeout_s": timeout_s}
+    given = {"as_of": instant(as_of, "--as-of"), "time": instant(time, "--time"), "timeout_s": timeout_s}
     given |= {"token": token, "author": author, "message": message}
 
     def carry_out(opened: "Lake", text: str) -> None:
         with opened.sql(text, **given) as rows:
-            _print(rows, format_, limit, out)
+            _print(_told_apart(rows), format_, limit, out)
 
     with tidelake.open(lake, create=False, read_only=read_only) as opened:
         if statement is not None and statement != "-":
@@ -101,6 +104,22 @@ def _check_one(count: int, token: str | None, out: Path | None) -> None:
         raise errors.UsageError(
             f"{option} is for one statement, and there may be several: give one STATEMENT"
         )
+
+
+def _told_apart(rows: "Rows") -> "Rows":
+    """Rows whose columns have different names: of equal ones the later get a number, as DuckDB gives it."""
+    import pyarrow as pa
+
+    from tidelake.data.answer.rows import Rows
+
+    names: list[str] = []
+    for name in rows.schema.names:
+        others = (f"{name}_{number}" for number in count(1))
+        names.append(next(one for one in chain([name], others) if one not in names))
+    if names == rows.schema.names:
+        return rows
+    fields = [field.with_name(name) for field, name in zip(rows.schema, names, strict=True)]
+    return Rows(pa.schema(fields), (batch.rename_columns(names) for batch in rows))
 
 
 def _print(rows: "Rows", format_: str, limit: int | None, out: Path | None) -> None:
