@@ -384,3 +384,11 @@ def test_null_and_nothing_inside_of_a_value_have_its_types(lake):
     ]
     with pytest.raises(InvalidUpdates, match="column 'x' has type"):
         lake.sql("UPDATE c SET x = {'z': NULL}")
+
+
+def test_a_name_of_a_with_clause_takes_the_place_of_no_collection(lake):
+    clause = "WITH tidelake_table_0 AS (SELECT 99 AS k), tidelake_table_1 AS (SELECT 98 AS k)"
+    found = lake.sql(f"{clause} SELECT k FROM s ORDER BY k").to_arrow()
+    assert found["k"].to_pylist() == [1, 3, 7]
+    lake.sql(f"{clause} INSERT INTO t (id) SELECT k FROM s WHERE k > 3")
+    assert max(lake["t"].to_arrow()["id"].to_pylist()) == 7

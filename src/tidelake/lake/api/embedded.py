@@ -63,6 +63,11 @@ class Scan:
             raise
 
 
+def table_name(index: int) -> str:
+    """The name of the scan `tidelake_table_<index>` in a text, which no WITH clause can take."""
+    return f'temp."tidelake_table_{index}"'
+
+
 def run(
     text: str,
     scans: Mapping[str, Scan],

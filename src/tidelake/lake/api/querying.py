@@ -73,8 +73,8 @@ class Querying(Naming):
         self._guard.check()
         import pyarrow as pa
 
-        from tidelake.data.sql.statement import quoted, shown, statement
-        from tidelake.lake.api.embedded import Scan, run
+        from tidelake.data.sql.statement import shown, statement
+        from tidelake.lake.api.embedded import Scan, run, table_name
         from tidelake.lake.api.tablereads import table_reads
 
         parsed = statement(text, "duckdb")
@@ -106,7 +106,7 @@ class Querying(Naming):
             if index not in found:
                 raise self._shards.not_found(table.name)
         scans = {f"tidelake_table_{i}": Scan(read.schema, read.batches) for i, read in found.items()}
-        names = {i: quoted(f"tidelake_table_{i}", "duckdb") for i in found}
+        names = {i: table_name(i) for i in found}
         return run(parsed.replaced(names), scans, args)
 
     def _changed(self, parsed: "Statement", **given: Any) -> Rows:

@@ -33,7 +33,7 @@ from tidelake.data.sql.needs import needs_of
 from tidelake.data.sql.statement import Engine, Statement, quoted, shown, statement
 from tidelake.errors import CollectionNotFound, UsageError
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.embedded import Scan, run
+from tidelake.lake.api.embedded import Scan, run, table_name
 from tidelake.lake.api.handle import shard_of, times_of
 from tidelake.lake.api.naming import Naming
 from tidelake.lake.api.reading import ask
@@ -137,7 +137,7 @@ class _Work:
             if index != apart and index not in found:
                 raise self.not_found(table.name)
         self._scans = {f"tidelake_table_{i}": Scan(read.schema, read.batches) for i, read in found.items()}
-        self._names = {i: quoted(f"tidelake_table_{i}", _ENGINE) for i in found}
+        self._names = {i: table_name(i) for i in found}
         if isinstance(self._asked, Insertion):
             made = [self._inserted(version.spec.schema, self._asked)]
         else:
