@@ -102,6 +102,7 @@ def test_messages_of_a_tool_give_their_rows() -> None:
         ('{"op":"c","after":[1]}', "not an object"),
         ('{"op":"c"}', "without 'after'"),
         (b'{"op":"c","after":{"a":"\xff"}}', "UTF-8"),
+        ('{"op":"c","after":{"a":"\udc80"}}', "UTF-8"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(line: str | bytes, reason: str) -> None:
@@ -111,6 +112,24 @@ def test_a_line_that_cannot_be_read_is_named(line: str | bytes, reason: str) -> 
     with pytest.raises(InvalidUpdates, match="line 1") as raised:
         next(events)
     assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "line"),
+    [
+        ("canal", b'{"type":"INSERT\xff","es":1,"data":[]}'),
+        ("dms", b'{"metadata":{"operation":"insert\xff"},"data":{}}'),
+        ("dynamodb", b'{"eventName":"INSERT","dynamodb":{"NewImage":{"a":{"S":"\xff"}}}}'),
+        ("goldengate", b'{"op_type":"I","pos":"1","after":{"a\xff":1}}'),
+        ("maxwell", b'{"type":"insert","ts":1,"table":"\xff","data":{}}'),
+        ("maxwell", b'{"type":"table-alter","ts":1,"def":{"table":"\xff"}}'),
+        ("ticdc", b'{"type":"\xff"}'),
+        ("wal2json", b'{"action":"I","columns":[{"name":"\xff","value":1}]}'),
+    ],
+)
+def test_bytes_of_a_tool_that_are_no_utf_8_are_refused(dialect: str, line: bytes) -> None:
+    with pytest.raises(InvalidUpdates, match=r"utf-8.*line 0"):
+        list(cdc.read([line], dialect))
 
 
 def test_a_dialect_that_is_not_there_is_refused_at_once() -> None:

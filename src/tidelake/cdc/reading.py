@@ -76,9 +76,14 @@ def read(lines: Iterable[bytes | str | None], dialect: str = DEBEZIUM) -> Iterat
 
 def _read(lines: Iterable[bytes | str | None], dialect: type[Dialect] | None) -> Iterator[ChangeEvent]:
     left, start = iter(lines), 0
-    while some := [line.encode() if isinstance(line, str) else line for line in islice(left, _LINES)]:
+    while some := [_bytes(line) for line in islice(left, _LINES)]:
         yield from _of_debezium(some, start) if dialect is None else _of_tool(some, start, dialect)
         start += len(some)
+
+
+def _bytes(line: bytes | str | None) -> bytes | None:
+    # Halves of a character stay: such a line is then refused, as it is no UTF-8.
+    return line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
 
 
 def _of_debezium(lines: list[bytes | None], start: int) -> Iterator[ChangeEvent]:

@@ -334,6 +334,8 @@ def test_a_column_with_two_underscores_stays_and_marks_stay_as_they_are() -> Non
         (b'{"id":1,"kind":"a"}', "add.fields=op,source.connector"),
         (b"[1]", "not a JSON object"),
         (b"{", "not a JSON object"),
+        (b'{"\xff":1,"__op":"c"}', "not a JSON object"),
+        (b'{"schema":[],"payload":{"id":1,"__op":"c"}}', "not a JSON object"),
     ],
 )
 def test_flattened_events_that_hide_what_happened_are_refused(message: Any, reason: str) -> None:
@@ -382,7 +384,7 @@ def test_columns_get_other_names_in_rows_keys_and_schemas(wrapped: bool) -> None
 def test_a_name_that_is_taken_is_refused_and_what_is_no_event_stays(directory: str) -> None:
     decoder = Decoder(rename={"_time": "id"})
     taken = b'{"op":"c","after":{"id":1,"_time":2}}'
-    lines = [taken, b"[1]", b"{", None, b'{"op":"d","before":null,"after":"text"}']
+    lines = [taken, b"[1]", b"{", None, b'{"op":"d","before":null,"after":"text"}', b'{"\xff":1}']
     found = decoder.values(pa.array(lines)).to_pylist()
     assert b"the table has a column 'id'" in found[0]
     assert found[1:] == lines[1:]

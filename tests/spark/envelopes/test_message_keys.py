@@ -111,6 +111,11 @@ def test_no_two_tables_have_one_text(names: list[tuple[str, str, str]]) -> None:
     assert found == [Table(*one).joined if one[2] else "" for one in names]
 
 
+def test_half_a_character_is_no_name_of_a_table() -> None:
+    lines = [json.dumps({"op": "x", "source": {"db": "d", "table": name}}) for name in ("t", "\ud800")]
+    assert tables_of(pa.array(lines)).to_pylist() == [Table("d", "", "t").joined, ""]
+
+
 def test_a_name_that_cannot_be_read_is_refused() -> None:
     assert name_parts('shop."a.""b"') == ("shop", 'a."b')
     for text in ('"a', 'a"b', '"a"b.c'):

@@ -349,7 +349,7 @@ class Dialect(ABC):
             return decoder.decode(line)
         except msgspec.ValidationError as error:
             raise Unfit(f"not a message of {self.tool}: {error}") from None
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unfit(not_json(line, error)) from None
 
 
@@ -397,5 +397,5 @@ def as_object(row: Any) -> dict[str, Any]:
         raise Unfit("a row is missing")
     try:
         return _Rows.decode(row)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unfit(f"a row is not an object: {error}") from None

@@ -40,7 +40,7 @@ def as_base64(value: Json) -> Json:
         return value
     try:
         return b'"%b"' % base64.b64encode(_Text.decode(value).encode("latin-1"))
-    except (UnicodeEncodeError, msgspec.DecodeError) as error:
+    except (UnicodeError, msgspec.DecodeError) as error:
         raise Unfit(f"it is no text of bytes: {error}") from None
 
 

@@ -132,7 +132,7 @@ def _check_name(table: str | None, described: Any) -> None:
     """
     try:
         name = None if described is None else _Names.decode(described).table
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unfit(f"'def' describes no table: {error}") from None
     if name is not None and name != table:
         raise Unfit(

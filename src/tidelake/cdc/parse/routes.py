@@ -120,7 +120,8 @@ def _one(line: bytes | None) -> tuple[str, bool]:
     parts = [source.get(name) if isinstance(source, dict) else None for name in _PARTS]
     db, schema, table, collection = (part if isinstance(part, str) else "" for part in parts)
     name = table or collection
-    if not name:
+    # JSON may escape halves of a character, which are no text.
+    if not name or any("\ud800" <= c <= "\udfff" for c in db + schema + name):
         return _NOWHERE
     empty = event.get("op") == TRUNCATE
     if is_statement(event):

@@ -55,12 +55,12 @@ def unflattened(line: bytes) -> bytes:
         if bytes(outer["payload"]) == b"null":
             raise Unfit(NULL)
         event = _event(_Members.decode(outer["payload"]), b"")
-    except msgspec.DecodeError as error:
+        if not event:
+            return line
+        schema = bytes(outer["schema"])
+        return event if schema == b"null" else b'{"schema":%b,"payload":%b}' % (_schema(schema), event)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unfit(f"not a JSON object: {error}") from None
-    if not event:
-        return line
-    schema = bytes(outer["schema"])
-    return event if schema == b"null" else b'{"schema":%b,"payload":%b}' % (_schema(schema), event)
 
 
 def _event(fields: dict[str, msgspec.Raw], otherwise: bytes) -> bytes:

@@ -32,7 +32,7 @@ def renamed_event(line: bytes, names: Mapping[str, str]) -> bytes:
             outer["schema"] = msgspec.Raw(_schema(bytes(outer["schema"]), tuple(names.items()), sides=True))
             return msgspec.json.encode(outer)
         return bytes(_event(outer, names))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return line
 
 
@@ -45,7 +45,7 @@ def renamed_key(line: bytes, names: Mapping[str, str]) -> bytes:
         outer["payload"] = msgspec.Raw(msgspec.json.encode(_row(_Members.decode(outer["payload"]), names)))
         outer["schema"] = msgspec.Raw(_schema(bytes(outer["schema"]), tuple(names.items()), sides=False))
         return msgspec.json.encode(outer)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return line
 
 
