@@ -92,6 +92,18 @@ def test_messages_of_a_tool_give_their_rows() -> None:
     assert [event.position for event in events] == [step.number for step in steps]
 
 
+def test_rows_of_a_transaction_do_not_lend_each_other_values() -> None:
+    columns = (
+        {"columnnames": ["id", "big"], "columnvalues": [1, "one"]},
+        {"columnnames": ["id"], "columnvalues": [2]},
+    )
+    told = [{"kind": "update", "schema": "s", "table": "t"} | one for one in columns]
+    (first, second) = cdc.read(
+        [json.dumps({"timestamp": "2026-11-27 11:51:01+00", "change": told})], "wal2json"
+    )
+    assert (first.after, second.after) == ({"id": 1, "big": "one"}, {"id": 2})
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

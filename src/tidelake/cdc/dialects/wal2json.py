@@ -158,7 +158,8 @@ class Wal2JsonDialect(Dialect):
         for one in changes:
             columns = _named(one.columnnames, one.columnvalues) if one.columnnames else None
             old = None if one.oldkeys is None else _named(one.oldkeys.keynames, one.oldkeys.keyvalues)
-            before = rows.pop(self._key(old if old is not None else columns or {}), {})
+            # Without a key nothing tells which row it was.
+            before = rows.pop(self._key(old if old is not None else columns or {}), {}) if self.key else {}
             if columns is not None:
                 columns = {**before, **(old or {}), **columns}
                 rows[self._key(columns)] = columns
