@@ -64,6 +64,9 @@ def test_columns_that_the_trail_lacks_are_looked_up_and_marked_ones_too() -> Non
     full = order("U", 5, key | {"PRICE": "1.00", "AMOUNT": "2"}, key | {"AMOUNT": "3"})
     (told,) = events(parse(GoldenGateDialect, full, schema=ORDERS, key=("CUST", "ID")))
     assert (str(told[2]["PRICE"]), told[3]) == ("1.00", [])
+    moved = order("U", 6, key, key | {"ID": "601", "AMOUNT": "3"})
+    with pytest.raises(InvalidUpdates, match="the key changes, and the value of column 'PRICE' is left out"):
+        parse(GoldenGateDialect, moved, schema=ORDERS, key=("CUST", "ID"))
     assert parsed.truncates is not None and parsed.truncates.times.tolist() == [4]
 
 

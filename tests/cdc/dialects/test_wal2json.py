@@ -89,11 +89,12 @@ def test_what_an_update_leaves_out_is_looked_up_and_what_an_insert_leaves_out_is
     line = b"""{"action":"U","xid":1,"timestamp":"2026-11-27 11:51:01.5+00","schema":"public","table":"t",
         "columns":[{"name":"id","type":"bigint","value":2},{"name":"n","type":"integer","value":8}],
         "identity":[{"name":"id","type":"bigint","value":1}]}"""
-    parsed = parse(Wal2JsonDialect, line.replace(b"\n", b""), schema=T, unit="us")
-    assert events(parsed) == [
-        (0, True, {"id": 1, "n": None, "big": None}, []),
-        (0, False, {"id": 2, "n": 8, "big": None}, ["big"]),
-    ]
+    stays = line.replace(b"\n", b"").replace(b'"value":1}', b'"value":2}')
+    parsed = parse(Wal2JsonDialect, stays, schema=T, unit="us")
+    assert events(parsed) == [(0, False, {"id": 2, "n": 8, "big": None}, ["big"])]
+    # The stored row of the new key is another one.
+    with pytest.raises(InvalidUpdates, match="the key changes, and the value of column 'big' is left out"):
+        parse(Wal2JsonDialect, line.replace(b"\n", b""), schema=T, unit="us")
     # With REPLICA IDENTITY FULL the old row has it.
     full = line.replace(b"\n", b"").replace(
         b'"value":1}', b'"value":1},{"name":"big","type":"text","value":"x"}'
@@ -134,6 +135,17 @@ def test_a_value_that_a_transaction_told_before_is_not_looked_up() -> None:
     assert told[3, False] == (0, "b", [])
     assert told[4, False] == (1, None, ["big"])
     assert told[1, True] == (None, None, [])
+
+
+def test_a_row_that_gets_the_key_of_a_removed_one_does_not_get_its_values() -> None:
+    message = transaction(change("delete", 2), change("update", 1, id=2, n=6))
+    with pytest.raises(InvalidUpdates, match="the key changes"):
+        parse(Wal2JsonDialect, message, schema=T)
+    # With the old row there is nothing to look up.
+    moved = change("update", 1, id=2, n=6)
+    moved["oldkeys"] = {"keynames": ["id", "n", "big"], "keyvalues": [1, 5, "own"]}
+    found = events(parse(Wal2JsonDialect, transaction(change("delete", 2), moved), schema=T))
+    assert (0, False, {"id": 2, "n": 6, "big": "own"}, []) in found
 
 
 def test_a_transaction_of_several_tables_is_read_for_one_and_moves_the_time_of_others() -> None:

@@ -257,11 +257,21 @@ class Dialect(ABC):
         return self._repaired(dict(row))
 
     def partial(self, row: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Json:
-        """The new row of an update: what it leaves out stays as it was, in `before` or the stored row."""
-        row = row if before is None else {**before, **row}
+        """The new row of an update: what it leaves out stays as it was, in `before` or the stored row.
+
+        Raises:
+            Unfit: it leaves a value out, and the key changes: the stored row of the new key is another one.
+        """
+        old = before or {}
+        row = {**old, **row}
         if not self.stored:
             return self.of_columns(row)
         left = {name: _LEFT_OUT for name in self.schema.names if name not in row and name not in self.key}
+        if left and any(name in old and bytes(old[name]) != bytes(row[name]) for name in self.key):
+            raise Unfit(
+                f"the key changes, and the value of column {next(iter(left))!r} is left out, which only the "
+                "row of the old key has: let the source write whole old rows (such as REPLICA IDENTITY FULL)"
+            )
         return msgspec.json.encode(left | _Rows.decode(self.of_columns(row)))
 
     def _repaired(self, row: dict[str, Any]) -> Json:
