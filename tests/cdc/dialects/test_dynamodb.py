@@ -67,8 +67,9 @@ def test_changes_with_and_without_old_images() -> None:
     assert [(line, gone, row["live"]) for line, gone, row, _ in events(parsed)] == [
         *((0, False, True), (1, False, False), (2, True, None)),
     ]
-    with pytest.raises(InvalidUpdates, match="NEW_AND_OLD_IMAGES"):
-        told(record("MODIFY", new), old_rows="events")
+    for one in (record("MODIFY", new), record("REMOVE")):
+        with pytest.raises(InvalidUpdates, match="NEW_AND_OLD_IMAGES"):
+            told(one, old_rows="events")
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ class DynamoDbDialect(Dialect):
             raise Unfit(f"eventName {kind!r}: not a record of DynamoDB; known are {self.terms.known}")
         old, new = (self._item(told.get(name)) for name in ("OldImage", "NewImage"))
         if kind == "REMOVE":
-            return iter([(b"d", old or self._item(told.get("Keys")), None)])
+            # A key alone is no old row.
+            return iter([(b"d", old or (self._item(told.get("Keys")) if self.stored else None), None)])
         if new is None:
             raise Unfit(
                 f"eventName {kind!r} without 'NewImage': let the stream have NEW_IMAGE or NEW_AND_OLD_IMAGES"
