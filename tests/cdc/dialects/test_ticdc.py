@@ -6,6 +6,7 @@ import pytest
 
 from tests.cdc.dialects.dialect_parsing import parse, updates
 from tests.cdc.dialects.told_history import ROW, STEP, UPDATE, Row, Step, some_history, truth
+from tidelake.cdc.dialects.canal import CanalDialect
 from tidelake.cdc.dialects.ticdc import TicdcDialect
 from tidelake.errors import InvalidUpdates
 
@@ -47,6 +48,11 @@ def test_a_history_is_told_by_ticdc_in_its_simple_protocol(seed: int) -> None:
 @pytest.mark.parametrize(("unit", "expected"), [("ms", MS), ("us", MS * 1000)])
 def test_of_a_clock_the_time_is_that_in_the_timestamp(unit: str, expected: int) -> None:
     assert parse(TicdcDialect, message(STEP), unit=unit).time_upper == expected
+
+
+def test_messages_of_canal_without_rows_are_of_no_table() -> None:
+    found = [{"type": "INSERT", "database": "d", "table": name, "data": [], "es": MS} for name in "ab"]
+    assert parse(CanalDialect, *found, unit="ms").heartbeats == 2
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ class Dialect(ABC):
             times += [made.time] * count
             orders += [made.order] * count
             numbers += [number] * count
-            if made.table is not None and made.table not in tables and len(tables) < 2:
+            if count and made.table is not None and made.table not in tables and len(tables) < 2:
                 tables.append(made.table)
         raw = RawEvents(
             np.arange(len(changes)),
