@@ -316,6 +316,15 @@ def test_flattened_events_are_made_whole(wrapped: bool) -> None:
         assert (after["field"], [one["field"] for one in after["fields"]]) == ("after", ["id", "kind"])
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_when_a_connector_saw_an_event_is_not_when_it_was_committed(first: bool) -> None:
+    times = {"__ts_ms": 99, "__source_ts_ms": 9} if first else {"__source_ts_ms": 9, "__ts_ms": 99}
+    texts = [json.dumps({"id": 1, "__op": "c"} | one).encode() for one in (times, {"__ts_ms": 99})]
+    both, seen = (json.loads(one) for one in Decoder(flattened=True).values(pa.array(texts)).to_pylist())
+    assert (both["source"], both["ts_ms"]) == ({"ts_ms": 9}, 99)
+    assert (seen["source"], seen["ts_ms"], seen["after"]) == ({}, 99, {"id": 1})
+
+
 def test_a_column_with_two_underscores_stays_and_marks_stay_as_they_are() -> None:
     marks = [b'{"ts_ms":9}', b'{"status":"END","id":"5:9","event_count":2}']
     row = b'{"id":1,"__mine":2,"__op":"c"}'

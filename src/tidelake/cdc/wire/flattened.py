@@ -25,7 +25,7 @@ _SOURCE = frozenset(
         *("commit_lsn", "change_lsn", "event_serial_no", "scn", "commit_scn", "collection", "ord"),
     }
 )
-_PREFIX, _OP, _DELETED = "__", "__op", "__deleted"
+_PREFIX, _OP, _DELETED, _SEEN = "__", "__op", "__deleted", "__ts_ms"
 _DELETES = (b'"true"', b"true")
 _MISSING = (
     f"no {_OP!r} and no {_DELETED!r}: let the transform add what the times of events are made of, such as "
@@ -72,6 +72,8 @@ def _event(fields: dict[str, msgspec.Raw], otherwise: bytes) -> bytes:
         raise Unfit(_MISSING)
     row = {name: value for name, value in fields.items() if name not in told}
     op = b'"d"' if bytes(told.get(_DELETED, b"")) in _DELETES else bytes(told.get(_OP, b'"u"'))
+    # Without a word before it, this one is of the event: when the connector saw it, and not of the commit.
+    seen = told.pop(_SEEN, None)
     source = {_inner(name): value for name, value in told.items() if _inner(name)}
     after = op != b'"d"'
     made: dict[str, Any] = {
@@ -80,8 +82,8 @@ def _event(fields: dict[str, msgspec.Raw], otherwise: bytes) -> bytes:
         "source": source,
         "op": msgspec.Raw(op),
     }
-    if "ts_ms" in source:
-        made["ts_ms"] = source["ts_ms"]
+    if seen is not None or "ts_ms" in source:
+        made["ts_ms"] = source["ts_ms"] if seen is None else seen
     return msgspec.json.encode(made)
 
 
