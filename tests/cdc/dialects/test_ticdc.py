@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.cdc.dialects.dialect_parsing import parse, updates
-from tests.cdc.dialects.told_history import ROW, STEP, UPDATE, Row, Step, some_history, truth
+from tests.cdc.dialects.told_history import DELETE, ROW, STEP, UPDATE, Row, Step, some_history, truth
 from tidelake.cdc.dialects.canal import CanalDialect
 from tidelake.cdc.dialects.ticdc import TicdcDialect
 from tidelake.errors import InvalidUpdates
@@ -50,6 +51,17 @@ def test_of_a_clock_the_time_is_that_in_the_timestamp(unit: str, expected: int) 
     assert parse(TicdcDialect, message(STEP), unit=unit).time_upper == expected
 
 
+@pytest.mark.parametrize("told", [{"onlyHandleKey": True}, {"claimCheckLocation": "s3://b/1"}])
+def test_a_row_that_was_too_large_for_a_message_is_refused(told: dict[str, Any]) -> None:
+    of_canal = {"database": "d", "table": "t", "es": MS, "_tidb": {"commitTs": 9} | told}
+    key = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    removed = of_canal | {"type": "DELETE", "data": [{"id": "1"}]}
+    assert parse(CanalDialect, removed, unit="ms", schema=key).events == 1
+    assert parse(TicdcDialect, message(DELETE, handleKeyOnly=True)).events == 1
+    with pytest.raises(InvalidUpdates, match="too large"):
+        parse(CanalDialect, removed | {"type": "INSERT"}, unit="ms", schema=key)
+
+
 def test_messages_of_canal_without_rows_are_of_no_table() -> None:
     found = [{"type": "INSERT", "database": "d", "table": name, "data": [], "es": MS} for name in "ab"]
     assert parse(CanalDialect, *found, unit="ms").heartbeats == 2
@@ -64,6 +76,15 @@ def test_messages_of_canal_without_rows_are_of_no_table() -> None:
         (message(UPDATE, old=None), "a row is missing"),
         (message(STEP, commitTs=None), "no time at 'commitTs'"),
         (message(STEP, data=ROW | {"id": "1.5"}), "column 'id' of 'data'"),
+        (message(STEP, handleKeyOnly=True), "the row was too large for a message"),
+        (message(UPDATE, claimCheckLocation="s3://b/1"), "the row was too large for a message"),
+        (
+            {
+                **{"type": "RENAME", "tableSchema": schema_of("goods", ["id"])},
+                "preTableSchema": schema_of("items", ["id"]),
+            },
+            "'RENAME' removes rows",
+        ),
         ({"type": "ALTER", "tableSchema": schema_of("items", ["name"])}, "has the columns 'name'"),
     ],
 )

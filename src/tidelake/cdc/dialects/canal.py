@@ -29,6 +29,12 @@ from tidelake.cdc.dialects.maxwell import BINLOG, removes
 _DROPS = ("ERASE", "TRUNCATE", "RENAME", "DELETE", "UPDATE")
 
 
+TOO_LARGE = (
+    "the row was too large for a message, which has only the key: let TiCDC write larger ones "
+    "(max-message-bytes, large-message-handle-option='none')"
+)
+
+
 # Canal gives the type QUERY to statements whose kind it does not know.
 _REMOVES = re.compile(r"\s*(/\*.*?\*/\s*)*(DROP\s+(DATABASE|SCHEMA|TABLE)|TRUNCATE|RENAME)\b", re.I | re.S)
 
@@ -58,6 +64,7 @@ class CanalDialect(Dialect):
             **dict.fromkeys(("type", "database", "table"), str | None),
             **dict.fromkeys(("data", "old"), _Rows),
             **{"isDdl": bool | None, "sql": str | None, "pkNames": list[str] | None},
+            "_tidb": dict[str, Any] | None,
         }
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({"es": "ms", "ts": "ms"})
@@ -97,6 +104,9 @@ class CanalDialect(Dialect):
             raise Unfit(f"type {kind!r} is unknown: known are {self.terms.known}")
         if data is None:
             raise Unfit(f"type {kind!r} without 'data'")
+        of_tidb = member(message, "_tidb") or {}
+        if kind != "DELETE" and (of_tidb.get("onlyHandleKey") or of_tidb.get("claimCheckLocation")):
+            raise Unfit(TOO_LARGE)
         if kind != "UPDATE":
             return iter(self._sides(_OPS[kind], data))
         if old is None or len(old) != len(data):

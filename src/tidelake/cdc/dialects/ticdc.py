@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from tidelake.cdc.core.ops import Terms, Unfit
-from tidelake.cdc.dialects.canal import text_repairs
+from tidelake.cdc.dialects.canal import TOO_LARGE, text_repairs
 from tidelake.cdc.dialects.dialect import Change, Dialect, Repair, member
 from tidelake.cdc.dialects.maxwell import removes
 
@@ -47,7 +47,8 @@ class TicdcDialect(Dialect):
         {
             **dict.fromkeys(("type", "database", "table"), str | None),
             **dict.fromkeys(("data", "old"), msgspec.Raw),
-            "tableSchema": dict[str, Any] | None,
+            **dict.fromkeys(("tableSchema", "preTableSchema"), dict[str, Any] | None),
+            **{"handleKeyOnly": bool | None, "claimCheckLocation": str | None},
         }
     )
     clocks: ClassVar[Mapping[str, str]] = MappingProxyType({COMMITTED: "tso", "buildTs": "ms"})
@@ -57,8 +58,8 @@ class TicdcDialect(Dialect):
     no_time: ClassVar[str] = "take a collection of time 'counter' or 'ms'"
 
     def table_of(self, message: Any) -> tuple[str, ...]:
-        """As `Dialect`."""
-        told = member(message, "tableSchema")
+        """As `Dialect`. Of a table that is renamed its old name."""
+        told = member(message, "preTableSchema") or member(message, "tableSchema")
         names = (member(message, "database"), member(message, "table"))
         if told is not None:
             names = (told.get("schema"), told.get("table"))
@@ -82,6 +83,8 @@ class TicdcDialect(Dialect):
             raise Unfit(removes(kind))
         if kind not in _OPS:
             raise Unfit(f"type {kind!r} is unknown: known are {self.terms.known}")
+        if kind != "DELETE" and (member(message, "handleKeyOnly") or member(message, "claimCheckLocation")):
+            raise Unfit(TOO_LARGE)
         if kind == "INSERT":
             return iter([(b"c", None, self.row(data))])
         if kind == "DELETE":
