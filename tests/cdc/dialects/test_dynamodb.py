@@ -107,6 +107,7 @@ def test_a_record_of_kinesis_names_its_table() -> None:
         (record("INSERT", KEY | {"price": {"N": "1e"}}), "a number of an item is '1e'"),
         (record("INSERT", KEY | {"price": {"S": "cheap"}}), "column 'price' of 'NewImage'"),
         (record("INSERT", ITEM, ApproximateCreationDateTimePrecision="NANO"), "'NANO' is unknown"),
+        (record("INSERT", ITEM, ApproximateCreationDateTimePrecision={}), "{} is unknown"),
         (record("INSERT", ITEM, Keys={"artist": {"S": "x"}}), "the key of the message has the columns"),
         (record("INSERT", ITEM, ApproximateCreationDateTime=0.5), "is 0.5, and not a whole number"),
     ],

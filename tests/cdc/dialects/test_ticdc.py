@@ -85,6 +85,7 @@ def test_messages_of_canal_without_rows_are_of_no_table() -> None:
             },
             "'RENAME' removes rows",
         ),
+        ({"type": "ALTER", "tableSchema": {"table": "items", "indexes": "x"}}, "not a message of TiCDC"),
         ({"type": "ALTER", "tableSchema": schema_of("items", ["name"])}, "has the columns 'name'"),
     ],
 )

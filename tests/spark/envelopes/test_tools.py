@@ -167,6 +167,13 @@ def test_a_history_is_told_by_ticdc(tmp_path: Path) -> None:
     assert (parsed.heartbeats, parsed.time_upper) == (1, 400 + steps[-1].number)
 
 
+def test_a_key_in_a_control_record_of_dms_that_is_none_tells_none(tmp_path: Path) -> None:
+    control = {"table-def": {"primary-key": [{}]}}
+    told = {"metadata": {"record-type": "control", "operation": "create-table"}, "control": control}
+    envelope = Dms(time="metadata.transaction-id", table="shop.items")
+    assert parse(collection(tmp_path), envelope, told).heartbeats == 1
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_history_is_told_by_dms_with_complete_before_images(seed: int, tmp_path: Path) -> None:
     steps = some_history(seed)

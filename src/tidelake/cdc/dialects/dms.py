@@ -81,7 +81,8 @@ class DmsDialect(Dialect):
         """As `Dialect`: the control record of a table has it."""
         control = member(message, "control") or {}
         told = control.get("table-def")
-        return told.get("primary-key") if isinstance(told, dict) else None
+        found = told.get("primary-key") if isinstance(told, dict) else None
+        return [name for name in found if isinstance(name, str)] if isinstance(found, list) else None
 
     def first_copy(self, message: Any) -> bool:
         """As `Dialect`."""

@@ -61,7 +61,7 @@ class DynamoDbDialect(Dialect):
         precision = told.get("ApproximateCreationDateTimePrecision")
         if precision is None:
             return "ms" if member(message, "recordFormat") else "s"
-        unit = _UNITS.get(precision)
+        unit = _UNITS.get(precision) if isinstance(precision, str) else None
         if unit is None:
             raise Unfit(
                 f"ApproximateCreationDateTimePrecision {precision!r} is unknown: known are {[*_UNITS]}"

@@ -29,6 +29,19 @@ _NO_ROWS = ("WATERMARK", "BOOTSTRAP", "CREATE", "ALTER", "CINDEX", "DINDEX", "QU
 _DROPS = ("ERASE", "TRUNCATE", "RENAME")
 
 
+class _Index(msgspec.Struct):
+    primary: bool = False
+    columns: list[str] = []
+
+
+class _Table(msgspec.Struct):
+    """A description of a table."""
+
+    schema: str = ""
+    table: str = ""
+    indexes: list[_Index] | None = None
+
+
 @dataclass(frozen=True)
 class TicdcDialect(Dialect):
     """How TiCDC writes."""
@@ -47,7 +60,7 @@ class TicdcDialect(Dialect):
         {
             **dict.fromkeys(("type", "database", "table"), str | None),
             **dict.fromkeys(("data", "old"), msgspec.Raw),
-            **dict.fromkeys(("tableSchema", "preTableSchema"), dict[str, Any] | None),
+            **dict.fromkeys(("tableSchema", "preTableSchema"), _Table | None),
             **{"handleKeyOnly": bool | None, "claimCheckLocation": str | None},
         }
     )
@@ -62,13 +75,14 @@ class TicdcDialect(Dialect):
         told = member(message, "preTableSchema") or member(message, "tableSchema")
         names = (member(message, "database"), member(message, "table"))
         if told is not None:
-            names = (told.get("schema"), told.get("table"))
+            names = (told.schema, told.table)
         return tuple(name for name in names if name) if names[1] else ()
 
     def key_of(self, message: Any) -> Sequence[str] | None:
         """As `Dialect`: statements, and the messages `BOOTSTRAP`, have it."""
-        indexes = (member(message, "tableSchema") or {}).get("indexes") or []
-        return next((one.get("columns") for one in indexes if one.get("primary")), None)
+        told = member(message, "tableSchema")
+        indexes = () if told is None else told.indexes or ()
+        return next((one.columns for one in indexes if one.primary), None)
 
     def on_rows(self, message: Any) -> bool:
         """As `Dialect`."""
