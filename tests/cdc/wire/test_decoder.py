@@ -341,6 +341,7 @@ def test_a_column_with_two_underscores_stays_and_marks_stay_as_they_are() -> Non
         (b"null", "tombstones='ignore'"),
         (b'{"schema":{},"payload":null}', "tombstones='ignore'"),
         (b'{"id":1,"kind":"a"}', "add.fields=op,source.connector"),
+        (b'{"id":1,"status":"END"}', "add.fields=op,source.connector"),
         (b"[1]", "not a JSON object"),
         (b"{", "not a JSON object"),
         (b'{"\xff":1,"__op":"c"}', "not a JSON object"),

@@ -67,7 +67,7 @@ def _event(fields: dict[str, msgspec.Raw], otherwise: bytes) -> bytes:
     """The event; for a heartbeat or mark `otherwise`."""
     told = {name: value for name, value in fields.items() if _tells(name)}
     if _OP not in told and _DELETED not in told:
-        if fields.keys() == {"ts_ms"} or {"id", "status"} <= fields.keys():
+        if fields.keys() == {"ts_ms"} or {"id", "status", "event_count"} <= fields.keys():
             return otherwise
         raise Unfit(_MISSING)
     row = {name: value for name, value in fields.items() if name not in told}
