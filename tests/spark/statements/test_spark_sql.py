@@ -578,3 +578,37 @@ def test_changes_are_those_that_duckdb_makes(spark: Any, tmp_path: Path, t: Any,
         plain.execute(text)
         ts.sql(spark, text, lake=lake)
         assert contents(lake["t"]) == Counter(plain.execute("SELECT k, a FROM t").fetchall())
+
+
+CHANGES_OF_STAGED = [
+    ("DELETE FROM t WHERE id = 1", {}),
+    ("UPDATE t SET v = v + 1 WHERE id = 1", {(1, 12): 1}),
+    (
+        "MERGE INTO t USING (SELECT 1 AS id, 5 AS v) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.v = s.v",
+        {(1, 5): 1},
+    ),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("text", "left"), CHANGES_OF_STAGED)
+@pytest.mark.parametrize("late", [False, True])
+def test_changes_take_what_is_staged_up_to_their_time(
+    spark: Any, lake: Any, monkeypatch: Any, text: str, left: dict[Any, int], late: bool
+) -> None:
+    t = lake.create("t", pa.schema([ID, ("v", pa.int64())]), key=["id"])
+    t.append(pa.table({"id": [1], "v": [10]}), time=4)
+    staged = pa.table({"id": [1, 1], "v": [10, 11], "_diff": [-1, 1], "_time": [6, 6]})
+    if late:
+        carried_out = changing.write
+
+        def staged_before(*args: Any, **kwargs: Any) -> Any:
+            monkeypatch.setattr(changing, "write", carried_out)
+            t.stage(staged)
+            return carried_out(*args, **kwargs)
+
+        monkeypatch.setattr(changing, "write", staged_before)
+    else:
+        t.stage(staged)
+    ts.sql(spark, text, lake=lake, time=10)
+    assert contents(t) == left

@@ -19,6 +19,7 @@ from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import DurationLike, duration_s
 from tidelake.lake.arguments.times import ReadTimes
 from tidelake.lake.arguments.tokens import written
+from tidelake.model import time as times
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import Query
 from tidelake.model.selection import ReadOptions
@@ -124,6 +125,7 @@ class Distributed(SplitReads):
         upper: FrontierLike,
         advance: bool = False,
         read_at: int | None = None,
+        read_time: TimeLike | None = None,
     ) -> Appended:
         """Append uploads that workers made with `uploader()`, in one commit.
 
@@ -135,6 +137,7 @@ class Distributed(SplitReads):
             read_at: for uploads that depend on contents (`upserter`, `replacements`): the seqno of a state
                 that was the newest before these were called. Then `UpperMismatch` is also raised if more was
                 staged for their times since, and `UsageError` if something is staged between them.
+            read_time: with `read_at`: the time of the contents; default: the first open time.
 
         Raises:
             AlreadyTaken: an upload is committed already; says where. Each upload can be committed once.
@@ -142,7 +145,8 @@ class Distributed(SplitReads):
             UpperMismatch: the upper does not equal `lower`.
         """
         start, end = self._reads._frontier(lower, "lower"), self._reads._frontier(upper, "upper")
-        seen = None if read_at is None else Seen(read_at)
+        time = None if read_time is None else times.parts(self._times.at(read_time, "read_time"))[0]
+        seen = None if read_at is None else Seen(read_at, time)
         return batches.append_uploaded(self._shard, uploads, start, end, advance=advance, seen=seen)
 
     def stage_uploaded(self, uploads: Sequence[bytes]) -> bool:

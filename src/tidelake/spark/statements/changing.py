@@ -41,7 +41,14 @@ from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.reading.frames import snapshot
 from tidelake.spark.reports import WriteReport
 from tidelake.spark.statements.assigning import assigned
-from tidelake.spark.statements.matching import KeyEquality, Matchable, key_equality, matchable, replacements
+from tidelake.spark.statements.matching import (
+    ChangedContents,
+    KeyEquality,
+    Matchable,
+    key_equality,
+    matchable,
+    replacements,
+)
 from tidelake.spark.statements.tables import SqlTables, mark, piece
 from tidelake.spark.statements.views import uppers_shown
 from tidelake.spark.versions import arrow_schema, frame_of, spark_schema
@@ -201,6 +208,7 @@ class _Attempt:
         self._parsed, self._asked, self._tables = parsed, asked, tables
         self._collection = collection = tables.target(parsed, asked.target)
         self._upper = _open_upper(collection)
+        self._read = self._contents_read()
         self._schema = frame_schema(collection.schema)
         check_case(tables.spark, self._schema.names)
         self._frames = tables.frames(parsed, apart=[asked.target])
@@ -214,7 +222,7 @@ class _Attempt:
             _upper_read(self._source, collection, self._upper)
             aliases = (parsed.tables[asked.target].alias, self._source_alias)
             self._equality = key_equality(parsed, *aliases, collection.key)
-            self._found = matchable(collection, self._source, self._equality, self._last)
+            self._found = matchable(collection, self._source, self._equality, self._read)
 
     def done(self) -> DataFrame:
         """Commit the updates; nothing is written if there are none."""
@@ -233,20 +241,31 @@ class _Attempt:
             _upper_read(rows, self._collection, self._upper)
             few = self._gathered(rows)
         if few is None:
-            rows = _at(rows, self._tables, self._collection, self._upper)
-            return _told(
-                self._tables, self._collection, _written(self._tables, self._collection, rows, self._upper)
+            return self._done(
+                rows.withColumn(self._collection.domain.columns[0], f.lit(self._read.time).cast("bigint"))
             )
-        time = _next_time(self._tables, self._collection, self._upper)
-        times = pa.repeat(pa.scalar(time, pa.int64()), few.num_rows)
+        times = pa.repeat(pa.scalar(self._read.time, pa.int64()), few.num_rows)
         few = few.append_column(self._collection.domain.columns[0], times)
         empty = frame_of(self._tables.spark, few.slice(0, 0), spark_schema(few.schema))
         batches = few.combine_chunks().to_batches()
-        return _told(
-            self._tables,
-            self._collection,
-            _written(self._tables, self._collection, empty, self._upper, batches),
-        )
+        return self._done(empty, batches)
+
+    def _done(self, rows: DataFrame, few: Sequence[pa.RecordBatch] | None = None) -> DataFrame:
+        read = self._read.seqno, self._read.time
+        report = _written(self._tables, self._collection, rows, self._upper, few, read=read)
+        return _told(self._tables, self._collection, report)
+
+    def _contents_read(self) -> ChangedContents:
+        """What is read: all that is there at the time of the change, also if it is staged."""
+        state = self._collection.distributed.newest_state()
+        if state.upper != self._upper:
+            raise UpperMismatch(self._upper, state.upper).of(self._collection.domain.unit)
+        time = _next_time(self._tables, self._collection, self._upper)
+        if len(state.staged):
+            return ChangedContents(state.seqno, time, time, staged=True)
+        is_empty = self._upper.less_equal(self._collection.domain.minimum)
+        last = None if is_empty else self._upper.just_before().elements[0]
+        return ChangedContents(state.seqno, time, last, staged=False)
 
     def _replacements(self) -> pa.Table | None:
         """The updates of a MERGE that replaces and adds whole rows; None if it is another one."""
@@ -361,19 +380,18 @@ class _Attempt:
             rows = [convert(batch, frame_arrow(schema)) for batch in self._found.target.to_batches()]
             here = pa.Table.from_batches(rows, frame_arrow(schema))
             frame = frame_of(self._tables.spark, here, frame_schema(schema))
-        elif self._last is None:
+        elif self._read.as_of is None:
             empty = self._tables.spark.createDataFrame([], self._schema)
             frame = empty.withColumn(DIFF, f.lit(0).cast("bigint"))
         else:
-            frame = snapshot(self._tables.spark, self._collection, self._last, hold_for=self._tables.hold_for)
+            frame = snapshot(
+                self._tables.spark,
+                self._collection,
+                self._read.as_of,
+                hold_for=self._tables.hold_for,
+                staged=self._read.staged,
+            )
         return frame.select(*names, f.col(DIFF).alias(_COUNT))
-
-    @property
-    def _last(self) -> Time | None:
-        """The last closed time; None: there is none."""
-        if self._upper.less_equal(self._collection.domain.minimum):
-            return None
-        return self._upper.just_before().elements[0]
 
     def _condition(self, span: TextSpan) -> str:
         return f"({self._text(span)}\n)"
@@ -411,11 +429,13 @@ def _written(
     rows: DataFrame,
     lower: Frontier | None = None,
     few: Sequence[pa.RecordBatch] | None = None,
+    *,
+    read: tuple[int, Time] | None = None,
 ) -> WriteReport:
     with noted(tables.author, tables.message):
         title = f"tidelake: write to {collection.name}"
         at = tables.at(collection) if lower is None else None
-        return write(collection, rows, Updates(at), lower=lower, title=title, few=few)
+        return write(collection, rows, Updates(at), lower=lower, title=title, few=few, read=read)
 
 
 def _told(tables: SqlTables, collection: Collection, report: WriteReport) -> DataFrame:

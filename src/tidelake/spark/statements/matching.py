@@ -39,6 +39,23 @@ _PLAIN = (
 
 
 @dataclass(frozen=True)
+class ChangedContents:
+    """The contents that a statement changes.
+
+    Attributes:
+        seqno: of a state: what was staged by then is among them.
+        time: of the change.
+        as_of: the time as of which they are read; None: there are none.
+        staged: whether something is staged, which the read takes in.
+    """
+
+    seqno: int
+    time: Time
+    as_of: Time | None
+    staged: bool
+
+
+@dataclass(frozen=True)
 class KeyEquality:
     """What the condition of a MERGE says of keys.
 
@@ -101,7 +118,7 @@ def key_equality(parsed: Statement, target: str, source: str, key: Sequence[str]
 
 
 def matchable(
-    collection: Collection, source: DataFrame, equality: KeyEquality | None, at: Time | None
+    collection: Collection, source: DataFrame, equality: KeyEquality | None, contents: ChangedContents
 ) -> Matchable | None:
     """What a MERGE can match; None if its condition does not say, or the source is not small.
 
@@ -109,7 +126,7 @@ def matchable(
         collection: the target.
         source: evaluated once, if it seems to be small.
         equality: from `key_equality`.
-        at: the time of the target's contents; None: it has none.
+        contents: which of the target are changed.
     """
     if equality is None or not _fits(collection, source, equality.columns):
         return None
@@ -123,9 +140,10 @@ def matchable(
         [_named(rows, name).cast(one.type) for name, one in zip(equality.columns, key, strict=True)],
         key.names,
     )
-    empty = collection.update_schema.empty_table()
     # Null equals nothing, so no row with one is in the target's.
-    target = empty if at is None else collection.lookup(asked.drop_null(), at)
+    target = collection.update_schema.empty_table()
+    if contents.as_of is not None:
+        target = collection.lookup(asked.drop_null(), contents.as_of, staged=contents.staged)
     return Matchable(rows, source.schema, encode_key(asked, schema), target, encode_key(target, schema))
 
 

@@ -25,6 +25,7 @@ from tidelake.lake.api.writer import Writer
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
 from tidelake.shard.writing.append import past_last
 from tidelake.spark.columns import check_case
 from tidelake.spark.envelopes.debezium import Debezium
@@ -196,6 +197,8 @@ class CollectionWrite(TriedWrite[WriteReport]):
         upper: close all times before it; None: just past the last time; see `idle_end`.
         numbered: append under this number.
         taken: the lines, if they are those of transactions.
+        read: the contents that the rows were computed from: seqno of the state, and time; None: from none, or
+            those that the envelope looks up.
         remakes: as for `TriedWrite`.
     """
 
@@ -206,6 +209,7 @@ class CollectionWrite(TriedWrite[WriteReport]):
     upper: Frontier | None = None
     numbered: Numbered[Writer] | None = None
     taken: Transactions | None = None
+    read: tuple[int, Time] | None = None
     remakes: bool = True
     _made: Answer | None = None
 
@@ -252,8 +256,14 @@ class CollectionWrite(TriedWrite[WriteReport]):
         numbered, collection = self.numbered, self.collection
         keep(answer, collection.name, None if numbered is None else numbered.batch(collection))
         if numbered is None:
+            seqno, time = self.read or (read_at, None)
             return collection.distributed.append_uploaded(
-                answer.uploads, lower=start, upper=end, advance=answer.advances, read_at=read_at
+                answer.uploads,
+                lower=start,
+                upper=end,
+                advance=answer.advances,
+                read_at=seqno,
+                read_time=time,
             )
         appended = numbered.writer.append_uploaded(
             answer.uploads,
@@ -408,6 +418,7 @@ def write(
     title: str = "",
     by_tasks: bool = False,
     few: Sequence[pa.RecordBatch] | None = None,
+    read: tuple[int, Time] | None = None,
 ) -> WriteReport:
     """Append a DataFrame in one commit.
 
@@ -423,6 +434,7 @@ def write(
         title: description of the jobs, for Spark's UI.
         by_tasks: let tasks do the work however few rows there are: the caller has distributed the rows.
         few: the rows, in at most one batch, if they are in this process; the frame says their columns only.
+        read: the contents that the rows were computed from; see `CollectionWrite`.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
@@ -459,7 +471,7 @@ def write(
     repeated = 0 if taken is None else taken.repeated
     making = _FromFrame(collection, frame, envelope, by_tasks, expected_bytes, few, repeated)
     with described(frame.sparkSession, title), signed(frame.sparkSession):
-        done = committed(CollectionWrite(collection, envelope, making, lower, upper, numbered, taken))
+        done = committed(CollectionWrite(collection, envelope, making, lower, upper, numbered, taken, read))
     return replace(done, seconds=clock.monotonic_s() - started_s)
 
 
