@@ -138,6 +138,14 @@ def test_a_sum_of_floats_is_the_same_however_a_span_is_cut(sql):
         assert refreshes(plan, tables, [1, 2, 3, 4, 5, 6], 0) == span(plan, tables, None, TIMES, 0)
 
 
+@pytest.mark.parametrize("call", ["sum(f)", "avg(f)", "sum(DISTINCT f)", "sum(x)", "count(*)", "max(f)"])
+def test_a_condition_of_an_aggregate_that_is_null_is_not_met(call):
+    sql = f"SELECT k, {call} FILTER (WHERE x > 1) AS s FROM a GROUP BY k"
+    tables = {name: [] for name in TABLES} | {"a": [(1, None, 0.5, 0, 1), (1, 2, 4.0, 1, 1)]}
+    found = refreshes(compiled(sql, schema_of), tables, [1, 2], 0)
+    assert [at(found, time) for time in range(2)] == [answer(sql, tables, time) for time in range(2)]
+
+
 @pytest.mark.promise(
     "A pair of a join is shown from the later of its two times on, also if both come in one refresh",
     rule="`Rules._join`",

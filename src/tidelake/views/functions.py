@@ -130,7 +130,7 @@ def linear(name: str, argument: str | None, type_: str, present: str) -> Linear 
         name: of the aggregate, in lower case.
         argument: a text of type `type_`; None: `*`.
         type_: of the argument, as DuckDB calls it.
-        present: a condition that says whether the row takes part.
+        present: a condition, never NULL, that says whether the row takes part.
     """
     if argument is None:
         return Linear((_counted(present),), "CAST({0} AS BIGINT)")

@@ -112,7 +112,10 @@ class GroupingSet:
         return self.stages.join(numbers, equals, None, texts)
 
     def _present(self, call: Aggregate) -> str:
-        conditions = [ref(name) for name in (self.mark, call.where) if name is not None]
+        """Whether a row takes part in a call, as a text that is never NULL."""
+        conditions = [] if self.mark is None else [ref(self.mark)]
+        if call.where is not None:
+            conditions.append(f"coalesce({ref(call.where)}, FALSE)")
         return " AND ".join(conditions) or "TRUE"
 
     def _type(self, name: str) -> str:
