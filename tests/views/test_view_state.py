@@ -5,7 +5,7 @@ import pytest
 
 import inside
 import tidelake
-from tidelake.errors import CollectionIsView
+from tidelake.errors import CollectionIsView, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.state.core.owned import owner_of
 from tidelake.views import state as view_state
@@ -152,6 +152,33 @@ def test_a_null_is_not_looked_for_in_a_key_that_has_none(tmp_path):
         lake.write({"a": pa.table({"id": [2, 3], "k": pa.array([None, 3], pa.int64())})}, time=1)
         (done,) = lake.refresh()
         assert done.read == {"a": 2, "b": 1} and lake.verify("v").equal
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "found", "other"),
+    [
+        (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"), 1000, 1500),
+        (pa.binary(), pa.binary(2), b"ab", b"abc"),
+    ],
+)
+def test_a_value_that_fits_no_key_is_looked_for(tmp_path, wide, narrow, found, other):
+    with tidelake.open(tmp_path) as lake:
+        lake.create("a", {"id": pa.int64(), "k": wide}, key=["id"])
+        lake.create("b", {"k": narrow, "y": pa.int64()}, key=["k"])
+        keys = pa.array([found] * 40, wide).cast(narrow)
+        lake.write({"b": pa.table({"k": keys, "y": range(40)}), "a": lake["a"].schema.empty_table()}, time=0)
+        lake.view("v", "SELECT a.id, b.y FROM a JOIN b ON a.k = b.k")
+        lake.write({"a": pa.table({"id": [1, 2], "k": pa.array([found, other], wide)})}, time=1)
+        lake["b"].seal(2)
+        assert lake.refresh()[0].rows == 40 and lake.verify("v").equal
+
+
+@pytest.mark.parametrize("odd", ["NULL", "'24:00:00'::TIME", "k::BIGNUM"])
+def test_what_cannot_be_kept_leaves_no_view(tmp_path, odd):
+    with filled(tmp_path, []) as lake:
+        with pytest.raises(UsageError):
+            lake.view("v", f"SELECT max(n) AS n FROM (SELECT {odd} AS o, count(*) AS n FROM a GROUP BY o)")
+        assert lake.list() == ["a", "b"] and not lake["a"].state().critical
 
 
 def test_what_is_dropped_while_a_refresh_reads_it_is_made_again(tmp_path, monkeypatch):

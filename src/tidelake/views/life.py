@@ -119,7 +119,7 @@ def make(lake: Naming, name: str, wanted: ViewRequest) -> Collection:
         )
         try:
             refreshed(lake, made, definition, database, plan)
-        except RefreshFailed:
+        except (RefreshFailed, UsageError):
             # If others stand on it already, it stays, and says so at their next refresh.
             with suppress(CollectionInUse):
                 lake._dropped(made.id, name, force=False)

@@ -14,6 +14,7 @@ from hashlib import blake2b
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import CollectionDropped, CollectionExists, CollectionNotFound, UpperMismatch
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.embedded import Scan
@@ -194,7 +195,11 @@ def contents_of(of: Collection, names: Sequence[str], keys: pa.Table | None, tim
 
 
 def _keys(of: Collection, keys: pa.Table) -> pa.Table | None:
-    """The keys of the collection that are among values of columns; None: these are not all of its key."""
+    """The keys of the collection that are among values of columns.
+
+    Returns:
+        None, if these are not all of its key, or one of them fits no key: a finer time, a longer binary.
+    """
     if not {*of.key} <= {*keys.column_names}:
         return None
     kept = keys.select(list(of.key))
@@ -202,7 +207,10 @@ def _keys(of: Collection, keys: pa.Table) -> pa.Table | None:
         if not of.schema.field(name).nullable:
             # It has no such row, and refuses to look for one.
             kept = kept.filter(pc.is_valid(kept[name]))
-    return kept.cast(pa.schema([of.schema.field(name).with_nullable(True) for name in of.key]))
+    try:
+        return kept.cast(pa.schema([of.schema.field(name).with_nullable(True) for name in of.key]))
+    except UNFIT:
+        return None
 
 
 def states_of(lake: Naming, view_id: str) -> list[Collection]:
