@@ -635,3 +635,12 @@ def test_collections_are_named_without_regard_to_case_as_by_the_engine(lake):
     lake.view("w", "SELECT k FROM Pair")
     with pytest.raises(UsageError, match="'PAIR', which may be 'Pair' or 'pair': write one"):
         lake.view("x", "SELECT k FROM PAIR")
+
+
+def test_a_rebuild_spares_a_collection_of_its_name(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("v", SUMS)
+    theirs = lake.create("v (rebuilding)", {"id": "int64"}, key=["id"])
+    with pytest.raises(CollectionExists, match="rename that"):
+        lake.rebuild("v")
+    assert lake["v (rebuilding)"].id == theirs.id and lake.verify("v").equal

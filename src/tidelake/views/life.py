@@ -180,10 +180,15 @@ def _in_place(lake: Naming, old: Collection, wanted: ViewRequest) -> Collection:
     """Make a view beside another one, and give it the name in one commit, when it is as far.
 
     Raises:
+        CollectionExists: the name that the new one has meanwhile is that of no view.
         UsageError: it cannot be as far, since an input is not.
     """
     name, beside = old.name, f"{old.name} (rebuilding)"
     if beside in lake:
+        if Definition.of(beside, lake.collection(beside).state()) is None:
+            raise CollectionExists(
+                f"the new view is called {beside!r} until it is ready, and a collection is: rename that"
+            )
         # A process died here.
         lake.drop(beside, force=True)
     try:
