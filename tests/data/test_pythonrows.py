@@ -93,3 +93,8 @@ def test_every_write_and_look_up_takes_dicts_and_indexes(tmp_path):
         assert c.lookup([{"id": 1}, {"id": 7}])["v"].to_pylist() == [7.0, 1.0]
         c.replace([{"id": 1, "v": 0.0}])
         assert c.to_arrow().to_pylist() == [{"id": 1, "v": 0.0}]
+
+
+def test_a_list_without_rows_says_what_to_do():
+    with pytest.raises(InvalidUpdates, match="hand in an empty table"):
+        as_table([])

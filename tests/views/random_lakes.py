@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from plan_reference import evaluated, fill
@@ -23,6 +24,7 @@ from killed import killed_before
 from tidelake.errors import UsageError
 from tidelake.lake.api.embedded import DUCKDB_CONFIG
 from tidelake.lake.api.lake import Lake
+from tidelake.views import state
 from tidelake.views.plan import ViewPlan, quoted
 from tidelake.views.query.compile import compiled
 
@@ -149,7 +151,12 @@ def check(
     texts = [Queries(seed * 1_000 + number).query(rng.choice(deep)).sql for number in range(queries)]
     engines, views = Engines(duckdb, tables), dict[str, str]()
     dies = rng.randrange(12 * queries) if rng.random() < 0.3 else None
-    with contextlib.closing(engines):
+    # Half of the lakes look rows up however few there are, and trim state often.
+    looks_up = Random(seed + 1).random() < 0.5
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(engines))
+        stack.enter_context(patch.object(state, "_ROWS_PER_KEY", 0 if looks_up else 8))
+        stack.enter_context(patch.object(state, "_TRIMMED_EVERY", 2 if looks_up else 16))
         lake = tidelake.open(place)
         for name, columns in BASE.items():
             lake.create(name, {c: ARROW[kind] for c, kind in columns.items()}, key=[next(iter(columns))])

@@ -91,6 +91,8 @@ def _as_table(data: object, what: str) -> pa.Table:
     except UNFIT as error:
         raise InvalidUpdates(f"cannot read {what} from a {kind.__name__}: {first_line(error)}") from error
     hint = "collect() it first" if hasattr(data, "collect") else _FORMS
+    if isinstance(data, list) and not data:
+        hint = "it has no rows, which would say the columns; leave the call out, or hand in an empty table"
     raise InvalidUpdates(f"cannot read {what} from a {kind.__name__}: {hint}")
 
 

@@ -71,8 +71,8 @@ class Erasing(CollectionHandle):
         as they are at every time. Reads that begin after it do not see the rows. Reads that have begun end
         as they began, or get `LeaseExpired` once `garbage_age_s` has passed; that is when the objects and log
         entries that held the rows are deleted, by `collect` and by maintenance. Rows with these keys that are
-        appended later are new rows, and stay. A collection in a group leaves it and comes back: transactions
-        that are under way with it begin again.
+        appended after that commit are new rows, and stay. A collection in a group leaves it and comes back:
+        transactions that are under way with it begin again.
 
         A process that dies leaves the erasure in the collection's state, and maintenance carries it out. The
         keys are in the state until then, and only so long. `reason` and the number of keys stay: name no
