@@ -7,8 +7,8 @@ from tiers import rounds
 
 duckdb = pytest.importorskip("duckdb")
 
-# 600 queries in the full tier.
-PARTS, LAKES, QUERIES = 8, 3, 25
+# 400 queries in the full tier.
+PARTS, LAKES, QUERIES = 8, 2, 25
 
 
 def test_views_store_how_the_answers_of_their_queries_differ(tmp_path):
