@@ -215,7 +215,9 @@ def registry(schemas: dict[str, Any], asked: list[Any]) -> Iterator[str]:
         thread.join()
 
 
-def test_a_registry_gives_schemas_and_what_they_refer_to() -> None:
+def test_a_registry_gives_schemas_and_what_they_refer_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = {"name": "source", "type": "io.debezium.connector.postgresql.Source"}
     fields = [source if one["name"] == "source" else one for one in ENVELOPE["fields"]]
     refers = [{"name": "Source", "subject": "the source", "version": 3}]
@@ -226,7 +228,11 @@ def test_a_registry_gives_schemas_and_what_they_refer_to() -> None:
     }
     asked: list[Any] = []
     with registry(schemas, asked) as address:
-        decoder = Decoder(f"http://me:se%20cret@{address}")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        secrets = tmp_path / ".netrc"
+        secrets.touch(0o600)
+        secrets.write_text('machine 127.0.0.1 login me password "se cret"\n')
+        decoder = Decoder(f"http://{address}")
         check(parse(decoder.values(messages(*EVENTS))))
         assert [path for path, _ in asked] == ["/schemas/ids/7", "/subjects/the%20source/versions/3"]
         assert {by for _, by in asked} == {"Basic bWU6c2UgY3JldA=="}
@@ -237,6 +243,15 @@ def test_a_registry_gives_schemas_and_what_they_refer_to() -> None:
         ) as caught:
             decoder.values(pa.array([avro(EVENTS[0], number=9)]))
         assert "cret" not in str(caught.value)
+    assert b"cret" not in pickle.dumps(decoder) and "cret" not in repr(decoder)
+    with pytest.raises(UsageError, match=r"has no user and password: put .* into ~/\.netrc") as told:
+        Decoder(f"http://me:secret@{address}")
+    assert "cret" not in str(told.value)
+    secrets.write_text("machine 127.0.0.1 login me secret\n")
+    with pytest.raises(UsageError, match=r"netrc cannot be read \(line") as told:
+        Decoder(f"http://{address}").values(messages(EVENTS[0]))
+    assert "cret" not in str(told.value)
+    secrets.unlink()
     with pytest.raises(UsageError, match="does not answer"):
         Decoder(f"http://{address}").values(messages(EVENTS[0]))
 

@@ -90,7 +90,12 @@ class Decoded:
 
     @classmethod
     def of_column(cls, lines: pa.Array, column: pa.StructArray) -> "Decoded":
-        """Lines (binary) with such a column, perhaps some of those that were decoded."""
+        """The inverse of `column`. Both may have been filtered by one mask since.
+
+        Args:
+            lines: the lines, binary.
+            column: what was read of them.
+        """
         known, brackets, fields, before, after, schemas = (column.field(name) for name in _CHILDREN)
         codes = schemas.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         texts = tuple(schemas.dictionary.to_pylist())

@@ -8,8 +8,8 @@ Owns the meaning of their fields:
     {"metadata": {"operation": "delete", ...}, "data": {...}}                      removes the key
     {"metadata": {"record-type": "control", "operation": "create-table"}}          no rows
 
-A before image has the columns that changed, of those that the task was told to keep: so old rows are looked
-up, unless it is complete.
+A before image may lack columns: the settings of the task say which ones it keeps. The parser looks up the
+stored row, unless the image is complete.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,11 +1,14 @@
 """Schemas of Avro by their ids, from a directory or a schema registry.
 
 Owns where a schema is, and that each is asked for once. In a directory, which all workers must reach, the
-schema with the id 7 is the file `7.avsc`. A registry is one with the interface of Confluent's.
+schema with the id 7 is the file `7.avsc`. A registry is one with the interface of Confluent's. Its user and
+password are in the file `~/.netrc` of each machine that asks, as for curl, and nowhere else: a place is
+printed, and travels with tasks.
 """
 
 import base64
 import json
+import netrc
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,12 +27,22 @@ class Schemas:
     """The schemas of one place.
 
     Attributes:
-        place: a directory, or the address of a registry, `http://HOST:PORT`; `http://USER:PASSWORD@HOST` asks
-            with a password.
+        place: a directory, or the address of a registry, `http://HOST:PORT`.
     """
 
     place: str
     _found: dict[int, list[Any]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self._is_remote and "@" in urllib.parse.urlsplit(self.place).netloc:
+            raise UsageError(
+                "the address of a schema registry has no user and password: put `machine HOST login USER "
+                "password PASSWORD` into ~/.netrc, on the machines of workers too"
+            )
+
+    @property
+    def _is_remote(self) -> bool:
+        return urllib.parse.urlsplit(self.place).scheme in ("http", "https")
 
     def of(self, number: int) -> list[Any]:
         """A schema, as parsed JSON, after those that it refers to.
@@ -39,8 +52,7 @@ class Schemas:
         """
         found = self._found.get(number)
         if found is None:
-            remote = urllib.parse.urlsplit(self.place).scheme in ("http", "https")
-            found = self._asked(f"/schemas/ids/{number}") if remote else [self._read(number)]
+            found = self._asked(f"/schemas/ids/{number}") if self._is_remote else [self._read(number)]
             self._found[number] = found
         return found
 
@@ -58,6 +70,10 @@ class Schemas:
 
     def _asked(self, path: str) -> list[Any]:
         told = self._ask(path)
+        if not isinstance(told, dict) or not isinstance(told.get("schema"), str):
+            raise UsageError(
+                f"{self.place} answers no schema at {path}: is it the address of a schema registry?"
+            )
         kind = told.get("schemaType", "AVRO")
         if kind != "AVRO":
             raise UsageError(
@@ -72,11 +88,9 @@ class Schemas:
 
     def _ask(self, path: str) -> Any:
         parts = urllib.parse.urlsplit(self.place)
-        host = parts.netloc.rpartition("@")[2]
-        shown = urllib.parse.urlunsplit((parts.scheme, host, parts.path.rstrip("/") + path, "", ""))
+        shown = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + path, "", ""))
         request = urllib.request.Request(shown, headers={"Accept": _JSON})  # noqa: S310 - http or https
-        if parts.username is not None:
-            secret = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        if secret := _secret(parts.hostname or ""):
             request.add_header("Authorization", "Basic " + base64.b64encode(secret.encode()).decode())
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the same
@@ -85,3 +99,18 @@ class Schemas:
             raise UsageError(f"the schema registry answers {error.code} to {shown}") from None
         except (OSError, ValueError) as error:
             raise UsageError(f"the schema registry does not answer to {shown}: {error}") from None
+
+
+def _secret(host: str) -> str | None:
+    """User and password for a host, if the file of this machine has them."""
+    try:
+        found = netrc.netrc().authenticators(host)
+    except FileNotFoundError:
+        return None
+    except netrc.NetrcParseError as error:
+        # Its text may have a piece of a password.
+        raise UsageError(
+            f"{error.filename} cannot be read (line {error.lineno}): give lines such as `machine HOST login "
+            "USER password PASSWORD`, and only its owner may read it"
+        ) from None
+    return None if found is None else f"{found[0]}:{found[2]}"

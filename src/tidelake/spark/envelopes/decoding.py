@@ -35,6 +35,7 @@ def decode_events(
         schemas: where the schemas of messages of Avro are, in the wire format of schema registries: the
             address of a registry, such as `"http://registry:8081"`, or a directory that all workers reach,
             with the schema of the id 7 in `7.avsc`. Needs the extra `avro`. None: messages are JSON texts.
+            User and password of the registry stand in `~/.netrc` of each machine, as for curl.
         flattened: the connector's transform `ExtractNewRecordState` has flattened the events.
         tombstones: what a message without a value is then: `"refuse"` is an error, `"ignore"` says that each
             follows an event on its deletion, as with `delete.tombstone.handling.mode=rewrite-with-tombstone`.
