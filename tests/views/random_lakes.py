@@ -141,7 +141,7 @@ class Engines:
 def check(
     duckdb: Any, place: Path, seed: int, queries: int, *, deep: tuple[int, ...] = (1, 1, 2, 2, 3)
 ) -> int:
-    """Check the views of some queries; the number of those that were checked."""
+    """Make views of random queries over a random history, and check what they store. Returns how many."""
     rng = Random(seed)
     negative = rng.random() < 0.25
     tables = {name: history(rng, name, negative=negative) for name in BASE}

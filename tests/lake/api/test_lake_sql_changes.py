@@ -245,7 +245,7 @@ def test_rows_that_go_are_taken_as_they_are_stored(lake):
 
 
 @pytest.mark.promise(
-    "A change by `Lake.sql` is carried out on the contents just before its commit, whoever writes meanwhile",
+    "`Lake.sql` changes the newest contents: if another writer commits first, it runs the statement again",
     rule="`change` in `shard/writing/derived.py`",
     also=["::test_a_change_between_the_look_and_the_commit_is_seen"],
 )

@@ -4,7 +4,7 @@ Another such write is a function that returns a `Derivation`, beside those here.
 the upper that they were computed for, so after another writer's append they are computed again (`remade`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -185,19 +185,38 @@ def replace(
 
 def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Derivation:
     """A function that computes a replacement on a version; arguments and errors as `replace`."""
+
+    def updates(version: Version, at: Time, _: Difference) -> Iterator[pa.RecordBatch]:
+        spec = version.spec
+        new = consolidate(normalized(spec, given, at), spec.schema, spec.domain)
+        old, _query = sources_of(version.state, AsOf(at))
+        return differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
+
+    return _at_one_time(shard, time, updates)
+
+
+def _at_one_time(
+    shard: Shard,
+    time: Time | None,
+    make: Callable[[Version, Time, Difference], Iterator[pa.RecordBatch]],
+) -> Derivation:
+    """A derivation whose updates all have one time: the given one, or (None) one that is picked.
+
+    Args:
+        shard: the shard.
+        time: the time.
+        make: checks what depends on the version, and gives the updates at the time; may note removals.
+    """
     check_total(shard.spec)
 
     def difference(version: Version) -> Difference:
-        state, spec = version.state, version.spec
+        state = version.state
         at = commit_floor(shard, state) if time is None else time
         check_open(state, at)
-        table = normalized(spec, given, at)
-        new = consolidate(table, spec.schema, spec.domain)
-        old, _ = sources_of(state, AsOf(at))
-        updates = differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
-        return Difference(
-            Seen(state.seqno, times.parts(at)[0]), updates, time, None if time is not None else at
-        )
+        seen = Seen(state.seqno, times.parts(at)[0])
+        found = Difference(seen, iter(()), time, None if time is not None else at)
+        found.updates = make(version, at, found)
+        return found
 
     return difference
 
@@ -222,30 +241,24 @@ def delete(
 
 def deleting(shard: Shard, where: str, time: Time | None = None) -> Derivation:
     """A function that computes a delete on a version; arguments and errors as `delete`."""
-    check_total(shard.spec)
     options = ReadOptions(where=where)
 
-    def difference(version: Version) -> Difference:
-        state, spec = version.state, version.spec
-        at = commit_floor(shard, state) if time is None else time
-        check_open(state, at)
-        selection = bind(options, spec.schema)
-        old, query = sources_of(state, AsOf(at))
-        found = Difference(
-            Seen(state.seqno, times.parts(at)[0]), iter(()), time, None if time is not None else at
-        )
+    def updates(version: Version, at: Time, found: Difference) -> Iterator[pa.RecordBatch]:
+        selection = bind(options, version.spec.schema)
+        old, query = sources_of(version.state, AsOf(at))
+        there = rows(version.spec, shard.stores.blobs, old, query, selection=selection)
+        return _removed(there, found)
 
-        def updates() -> Iterator[pa.RecordBatch]:
-            with closing(rows(spec, shard.stores.blobs, old, query, selection=selection)) as there:
-                for batch in map(negated, there):
-                    gone = -(pc.sum(batch.column(DIFF)).as_py() or 0)
-                    found.removals = found.removals.plus(Removals(removed=gone))
-                    yield batch
+    return _at_one_time(shard, time, updates)
 
-        found.updates = updates()
-        return found
 
-    return difference
+def _removed(there: Generator[pa.RecordBatch], found: Difference) -> Iterator[pa.RecordBatch]:
+    """The updates that take rows away, which are counted as removals."""
+    with closing(there):
+        for batch in map(negated, there):
+            gone = -(pc.sum(batch.column(DIFF)).as_py() or 0)
+            found.removals = found.removals.plus(Removals(removed=gone))
+            yield batch
 
 
 def restore(
@@ -268,27 +281,22 @@ def restore(
 
 def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Derivation:
     """A function that computes a restoration on a version; arguments and errors as `restore`."""
-    check_total(shard.spec)
 
-    def difference(version: Version) -> Difference:
-        state, spec = version.state, version.spec
-        at = commit_floor(shard, state) if time is None else time
-        check_open(state, at)
+    def updates(version: Version, at: Time, _: Difference) -> Iterator[pa.RecordBatch]:
+        state = version.state
         if state.upper.less_equal(as_of):
             raise NotYetClosed(as_of, state.upper.elements[0], 0).of(state.domain.unit)
         if not state.since.less_equal(as_of):
             raise HistoryCompacted(as_of, state.since).of(state.domain.unit)
         since, query = sources_of(state, Changes(as_of, at))
+        return _negated(rows(version.spec, shard.stores.blobs, since, query))
 
-        def updates() -> Iterator[pa.RecordBatch]:
-            with closing(rows(spec, shard.stores.blobs, since, query)) as there:
-                yield from map(negated, there)
+    return _at_one_time(shard, time, updates)
 
-        return Difference(
-            Seen(state.seqno, times.parts(at)[0]), updates(), time, None if time is not None else at
-        )
 
-    return difference
+def _negated(there: Generator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with closing(there):
+        yield from map(negated, there)
 
 
 def change(
@@ -310,18 +318,14 @@ def change(
     Raises:
         InvalidUpdates, UpdateBeforeLower: the updates or the time cannot be taken. Nothing was written.
     """
-    check_total(shard.spec)
 
-    def difference(version: Version) -> Difference:
-        state, spec = version.state, version.spec
-        at = commit_floor(shard, state) if time is None else time
-        check_open(state, at)
-        made = pa.concat_tables([normalized(spec, table, at) for table in updates(version, at)])
-        found = consolidate(made, spec.schema, spec.domain).to_batches()
-        picked = None if time is not None else at
-        return Difference(Seen(state.seqno, times.parts(at)[0]), iter(found), time, picked)
+    def made(version: Version, at: Time, _: Difference) -> Iterator[pa.RecordBatch]:
+        spec = version.spec
+        whole = pa.concat_tables([normalized(spec, table, at) for table in updates(version, at)])
+        return iter(consolidate(whole, spec.schema, spec.domain).to_batches())
 
-    return _written(shard, difference, idempotency, lambda _spec: pa.table({"content": [content]}))
+    derivation = _at_one_time(shard, time, made)
+    return _written(shard, derivation, idempotency, lambda _spec: pa.table({"content": [content]}))
 
 
 def _has_times(domain: TimeDomain, given: pa.Table) -> bool:
