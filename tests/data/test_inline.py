@@ -18,7 +18,7 @@ from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.data.keys.keyset import KeySet
 from tidelake.data.part.container import checksum
-from tidelake.data.part.inline import decode_inline, decode_together, encode_inline
+from tidelake.data.part.inline import decode_inline, encode_inline
 from tidelake.data.part.part import PartWriter
 from tidelake.data.part.stats import StatsSettings
 from tidelake.data.part.timecounts import BUCKETS_MAX, TimeCounts
@@ -35,7 +35,7 @@ def inline(table, schema, domain, limit=1 << 20, stats=STATS):
 
 
 def read(part, schema, domain, **keys):
-    return pa.Table.from_batches([decode_inline(part, schema, domain, **keys)])
+    return pa.Table.from_batches([decode_inline([part], schema, domain, **keys)])
 
 
 @pytest.mark.promise(
@@ -95,7 +95,7 @@ def test_several_inline_parts_read_together_have_the_rows_that_each_has(one, oth
     if data.draw(st.booleans()):
         few = data.draw(st.lists(st.sampled_from(range(len(keys))), min_size=1))
         wanted["among"] = KeySet.of(pa.concat_tables(tables).take(few), schema)
-    found = pa.Table.from_batches([decode_together(parts, schema, domain, **wanted)])
+    found = pa.Table.from_batches([decode_inline(parts, schema, domain, **wanted)])
     assert same(found, pa.concat_tables([read(part, schema, domain, **wanted) for part in parts]))
 
 
@@ -104,7 +104,7 @@ def test_damage_to_any_of_several_inline_parts_is_noticed():
     part = inline(table, schema, INT)
     damaged = replace(part, name="i2", inline=part.inline[:-1] + b"x")
     with pytest.raises(CorruptionError, match="'i2' is damaged"):
-        decode_together([part, damaged, part], schema, INT)
+        decode_inline([part, damaged, part], schema, INT)
 
 
 def test_the_limit_of_inline_parts_is_exclusive():
@@ -122,13 +122,13 @@ def test_a_flipped_bit_of_an_inline_part_is_noticed():
         damaged = bytearray(part.inline)
         damaged[at] ^= 1 << at % 8
         with pytest.raises(CorruptionError, match="'i1' is damaged"):
-            decode_inline(replace(part, inline=bytes(damaged)), schema, INT)
+            decode_inline([replace(part, inline=bytes(damaged))], schema, INT)
     with pytest.raises(CorruptionError, match="bytes instead of"):
-        decode_inline(replace(part, inline=part.inline[:-1]), schema, INT)
+        decode_inline([replace(part, inline=part.inline[:-1])], schema, INT)
     with pytest.raises(CorruptionError, match="rows instead of"):
-        decode_inline(replace(part, rows=part.rows + 1), schema, INT)
+        decode_inline([replace(part, rows=part.rows + 1)], schema, INT)
     with pytest.raises(InternalError, match="is not inline"):
-        decode_inline(replace(part, inline=None), schema, INT)
+        decode_inline([replace(part, inline=None)], schema, INT)
 
 
 def test_bytes_that_pass_the_checksum_and_are_no_rows_are_damage_all_the_same():
@@ -140,7 +140,7 @@ def test_bytes_that_pass_the_checksum_and_are_no_rows_are_damage_all_the_same():
 
     for data in (b"no message", part.inline[:200], part.inline[:8] + bytes(len(part.inline) - 8)):
         with pytest.raises(CorruptionError, match="'i1' is damaged"):
-            decode_inline(forged(data), schema, INT)
+            decode_inline([forged(data)], schema, INT)
     # A message of other columns: strings whose offsets lead outside of their bytes.
     texts = pa.table({"k": ["a", "b"], "_time": [0, 1], "_diff": [1, 1]})
     text_schema = schema_from_arrow(texts.select(["k"]).schema, ["k"])
@@ -152,7 +152,7 @@ def test_bytes_that_pass_the_checksum_and_are_no_rows_are_damage_all_the_same():
     data = bytes(bad)
     with pytest.raises(CorruptionError, match="cannot be decoded"):
         decode_inline(
-            replace(whole, inline=data, size_bytes=len(data), checksum=checksum(data)), text_schema, INT
+            [replace(whole, inline=data, size_bytes=len(data), checksum=checksum(data))], text_schema, INT
         )
 
 

@@ -7,7 +7,6 @@ any damage is a `CorruptionError` that names the part.
 Ten rows take about 0.9 KB and some microseconds, where a Parquet part takes 2 KB and half a millisecond.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from functools import reduce
 
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 from tidelake.data.kernel.arrays import binaries
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.types import update_schema
-from tidelake.data.keys.keyset import KeySet, searchable
+from tidelake.data.keys.keyset import KeySet
 from tidelake.data.part.container import verify
 from tidelake.data.part.stats import StatsSettings, Tally, summary
 from tidelake.errors import CorruptionError, InternalError
@@ -62,44 +61,6 @@ def encode_inline(
 
 
 def decode_inline(
-    part: Part,
-    schema: Schema,
-    domain: TimeDomain,
-    *,
-    key_from: bytes | None = None,
-    key_below: bytes | None = None,
-    among: KeySet | None = None,
-) -> pa.RecordBatch:
-    """The updates of an inline part: of all keys, or of a range or a set of them.
-
-    Args:
-        part: its description; rewrite and truncation are not applied (see `select.view`).
-        schema: the one that the part was written under.
-        domain: of the times.
-        key_from: only rows whose encoded key is not less than this.
-        key_below: only rows whose encoded key is less than this.
-        among: only rows with one of these keys.
-
-    Returns:
-        A batch of `update_schema(schema, domain)` in the stored order; empty if no row is wanted.
-
-    Raises:
-        CorruptionError: the bytes are not what was encoded.
-    """
-    rows = _decoded(part, update_schema(schema, domain))
-    if among is not None:
-        rows = among.rows(rows, searchable(rows, schema))
-        if among.lies_in(key_from, key_below):
-            return rows
-    if key_from is None and key_below is None:
-        return rows
-    keys = encode_key(rows, schema).to_pylist()
-    low = 0 if key_from is None else bisect_left(keys, key_from)
-    high = len(keys) if key_below is None else bisect_left(keys, key_below, low)
-    return rows.slice(low, high - low)
-
-
-def decode_together(
     parts: Sequence[Part],
     schema: Schema,
     domain: TimeDomain,
@@ -108,15 +69,18 @@ def decode_together(
     key_below: bytes | None = None,
     among: KeySet | None = None,
 ) -> pa.RecordBatch:
-    """The updates of several inline parts, one part after the other.
+    """The updates of inline parts, one part after the other: of all keys, or of a range or a set of them.
 
     Args:
-        parts: at least one; all were written under one schema.
-        schema: that schema; this and the rest as for `decode_inline`.
-        domain: likewise.
-        key_from: likewise.
-        key_below: likewise.
-        among: likewise.
+        parts: at least one; rewrite and truncation are not applied (see `select.view`).
+        schema: the one that all of them were written under.
+        domain: of the times.
+        key_from: only rows whose encoded key is not less than this.
+        key_below: only rows whose encoded key is less than this.
+        among: only rows with one of these keys.
+
+    Returns:
+        A batch of `update_schema(schema, domain)` in the stored order; empty if no row is wanted.
 
     Raises:
         CorruptionError: the bytes of a part are not what was encoded.

@@ -93,7 +93,7 @@ class PartsCheck:
         check = PartCheck(part, schema, self._state.domain)
         try:
             if part.inline is not None:
-                check.add(decode_inline(part, schema, self._state.domain))
+                check.add(decode_inline([part], schema, self._state.domain))
             elif not self._stored(part, schema, check):
                 return None
         except CorruptionError as error:

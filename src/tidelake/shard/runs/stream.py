@@ -15,7 +15,7 @@ from tidelake.config import Config
 from tidelake.data.kernel.project import Projection, in_order
 from tidelake.data.kernel.select import taken_away, view
 from tidelake.data.keys.keyset import KeySet
-from tidelake.data.part.inline import decode_inline, decode_together
+from tidelake.data.part.inline import decode_inline
 from tidelake.data.part.rowgroups import rows_among
 from tidelake.data.part.scan import Mapped, one_by_one, read_part
 from tidelake.model.batch import Part
@@ -97,7 +97,7 @@ def together(spec: ShardSpec, of: Sequence[Source], scope: Scope) -> list[pa.Rec
     found: list[pa.RecordBatch] = []
     for (id_, rewrite, lower, upper, less), parts in alike.items():
         schema, keys = spec.written_under(id_), scope.keys
-        rows = decode_together(
+        rows = decode_inline(
             parts, schema, spec.domain, key_from=keys.start, key_below=keys.stop, among=scope.among
         )
         rows = view(rows, spec.domain, rewrite, lower, upper)
@@ -175,7 +175,7 @@ def _decoded(
     schema = spec.written_under(part.schema_id)
     if part.inline is not None:
         yield decode_inline(
-            part, schema, spec.domain, key_from=keys.start, key_below=keys.stop, among=scope.among
+            [part], schema, spec.domain, key_from=keys.start, key_below=keys.stop, among=scope.among
         )
         return
     asked = partial(

@@ -229,7 +229,7 @@ def _stored(spec: ShardSpec, blobs: BlobStore, env: Env, part: Part) -> tuple[Pa
     """An inline part as stored parts: several if it is larger than `part_target_bytes`."""
     schema = spec.written_under(part.schema_id)
     as_written = replace(spec, schema_id=part.schema_id)
-    run = write_run(as_written, blobs, env, [decode_inline(part, schema, spec.domain)])
+    run = write_run(as_written, blobs, env, [decode_inline([part], schema, spec.domain)])
     if run is None:
         raise InternalError(f"inline part {part.name} holds no rows")
     return tuple(replace(stored_, rewrite=part.rewrite) for stored_ in run.parts)
