@@ -644,3 +644,11 @@ def test_a_rebuild_spares_a_collection_of_its_name(lake):
     with pytest.raises(CollectionExists, match="rename that"):
         lake.rebuild("v")
     assert lake["v (rebuilding)"].id == theirs.id and lake.verify("v").equal
+
+
+def test_verify_refuses_a_row_that_is_there_too_often_to_be_repeated(lake):
+    many = lake.create("many", {"id": "int64"}, key=["id"])
+    many.append(pa.table({"id": [1], "_diff": [2**62]}))
+    lake.view("total", "SELECT count(*) AS n FROM many")
+    with pytest.raises(UsageError, match=r"'many' has a row 4,611,686,018,427,387,904 times, and verify"):
+        lake.verify("total")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.data.answer.rows import Rows
 from tidelake.data.answer.tablerows import expanded
@@ -30,6 +31,7 @@ from tidelake.lake.api.naming import Naming
 from tidelake.lake.arguments.spans import WindowLike, window
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
+from tidelake.model.schema import DIFF
 from tidelake.model.time import parts
 from tidelake.state.core.owned import is_owner, is_part
 from tidelake.state.life.copying import CopyRecord
@@ -38,6 +40,7 @@ from tidelake.views.explaining import Explained, explained
 from tidelake.views.plan import FromCollection
 from tidelake.views.query.compile import compiled
 from tidelake.views.refresh import Refreshed, let_go, opened, plan_of, refreshed
+from tidelake.views.rules import REPEATS_MAX
 from tidelake.views.spans import Database, answer_schema, differing, engine_version, types_of
 from tidelake.views.state import states_of
 from tidelake.views.verifying import Verified, compared
@@ -340,7 +343,7 @@ def verify(lake: Naming, name: str, at: TimeLike | None) -> Verified:
         for column in missing:
             if (source.name, column) in used:
                 raise RebuildNeeded(name, f"column {column!r} of {source.name!r} was dropped or changed")
-    stored = Scan(view.schema, lambda: _repeated(view.snapshot(time), view.schema))
+    stored = Scan(view.schema, lambda: _repeated(name, view.snapshot(time), view.schema))
     return compared(name, time, *differing(definition.sql, tables, stored))
 
 
@@ -348,13 +351,23 @@ def _whole(of: Collection, columns: list[str], called: list[str], time: object) 
     schema = pa.schema(
         [of.schema.field(old).with_name(new) for old, new in zip(columns, called, strict=True)]
     )
-    return Scan(schema, lambda: _repeated(of.snapshot(time, columns=columns), schema))  # type: ignore[arg-type]
+    return Scan(schema, lambda: _repeated(of.name, of.snapshot(time, columns=columns), schema))  # type: ignore[arg-type]
 
 
-def _repeated(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Each row as often as its multiplicity says."""
+def _repeated(name: str, rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Each row of a collection as often as its multiplicity says.
+
+    Raises:
+        UsageError: a row is there too often to be written out.
+    """
     width = len(schema)
     for batch in rows:
+        most = pc.max(batch.column(DIFF)).as_py() or 0
+        if most > REPEATS_MAX:
+            raise UsageError(
+                f"collection {name!r} has a row {most:,} times, and verify repeats each row: it takes rows "
+                f"that are there at most {REPEATS_MAX:,} times"
+            )
         for piece in expanded(batch):
             yield pa.RecordBatch.from_arrays(piece.columns[:width], schema=schema)
 
