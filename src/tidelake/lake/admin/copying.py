@@ -36,7 +36,7 @@ from tidelake.lake.catalog.catalog import Catalog, Listing
 from tidelake.lake.catalog.publishing import publish_name
 from tidelake.lake.catalog.shards import Shards
 from tidelake.model import names
-from tidelake.shard.care.copy import SHARE, THREADS, BytesInFlight, Copied, ShardCopy
+from tidelake.shard.care.copy import SHARE, THREADS, BytesInFlight, ShardCopy
 from tidelake.shard.care.moment import states_at_one_moment
 from tidelake.shard.engine.history import History
 from tidelake.shard.engine.lease import Lease
@@ -267,19 +267,19 @@ class LakeCopy:
             if there is None:
                 made = self._made(name, state, contents, copy)
                 if made is not None:
-                    return _reported(name, "new", made, copy.copied)
+                    return CopiedCollection.of(name, "new", made, copy.copied)
                 there = self._opened(self._place.catalog.look([name])).get(name)
                 continue
             if not _newer(name, there.known(), source, state, contents):
                 self._collect(there)
-                return _reported(name, "same", there.known(), copy.copied)
+                return CopiedCollection.of(name, "same", there.known(), copy.copied)
             # The run that made the copy may have died right after it gave it its name.
             there.run(dropping.confirm)
             done = copy.succeed(there.known())
             there.alive()
             if done is not None:
                 self._collect(there)
-                return _reported(name, "newer", done, copy.copied)
+                return CopiedCollection.of(name, "newer", done, copy.copied)
         raise StoreUnavailable(f"the copy {name!r} was written to all the time: copy again", True)
 
     def _made(self, name: str, state: ShardState, contents: str, copy: ShardCopy) -> ShardState | None:
@@ -424,21 +424,6 @@ def _possible(moved: Mapping[str, str], taken: set[str]) -> dict[str, str]:
             return left
         for old in stuck:
             del left[old]
-
-
-def _reported(name: str, what: str, state: ShardState, copied: Copied) -> CopiedCollection:
-    rows = state.spine.totals.rows + state.staged.totals.rows
-    return CopiedCollection(
-        name,
-        what,
-        state.since,
-        state.upper,
-        rows,
-        copied.parts,
-        copied.size_bytes,
-        copied.found,
-        state.domain,
-    )
 
 
 def _check(failed: Mapping[str, TidelakeError], wanted: int) -> None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
+from tidelake.shard.care.copy import Copied
+from tidelake.state.core.state import ShardState
 from tidelake.tabletext import FieldsAsHtml
 
 
@@ -32,6 +34,13 @@ class CopiedCollection:
     size_bytes: int
     found: int
     domain: TimeDomain
+
+    @classmethod
+    def of(cls, name: str, what: str, state: ShardState, copied: Copied) -> "CopiedCollection":
+        """What a run did for one collection, whose copy has this state."""
+        rows = state.spine.totals.rows + state.staged.totals.rows
+        done = copied.parts, copied.size_bytes, copied.found
+        return cls(name, what, state.since, state.upper, rows, *done, state.domain)
 
 
 @dataclass(frozen=True)
