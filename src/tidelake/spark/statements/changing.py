@@ -54,6 +54,7 @@ from tidelake.spark.statements.views import uppers_shown
 from tidelake.spark.versions import arrow_schema, frame_of, spark_schema
 from tidelake.spark.writing.commit import CommitPoint, TriedWrite, committed, write
 from tidelake.spark.writing.running import few_bytes, taken
+from tidelake.state.write.staging import Seen
 
 _TARGET, _SOURCE = "target", "source"
 _COUNT = "_tidelake_diff"  # a name that no column can have
@@ -240,19 +241,16 @@ class _Attempt:
             rows = reduce(DataFrame.unionByName, self._updates())
             _upper_read(rows, self._collection, self._upper)
             few = self._gathered(rows)
+        column, time = self._collection.domain.columns[0], self._read.seen.time
         if few is None:
-            return self._done(
-                rows.withColumn(self._collection.domain.columns[0], f.lit(self._read.time).cast("bigint"))
-            )
-        times = pa.repeat(pa.scalar(self._read.time, pa.int64()), few.num_rows)
-        few = few.append_column(self._collection.domain.columns[0], times)
+            return self._done(rows.withColumn(column, f.lit(time).cast("bigint")))
+        few = few.append_column(column, pa.repeat(pa.scalar(time, pa.int64()), few.num_rows))
         empty = frame_of(self._tables.spark, few.slice(0, 0), spark_schema(few.schema))
         batches = few.combine_chunks().to_batches()
         return self._done(empty, batches)
 
     def _done(self, rows: DataFrame, few: Sequence[pa.RecordBatch] | None = None) -> DataFrame:
-        read = self._read.seqno, self._read.time
-        report = _written(self._tables, self._collection, rows, self._upper, few, read=read)
+        report = _written(self._tables, self._collection, rows, self._upper, few, read=self._read.seen)
         return _told(self._tables, self._collection, report)
 
     def _contents_read(self) -> ChangedContents:
@@ -261,11 +259,12 @@ class _Attempt:
         if state.upper != self._upper:
             raise UpperMismatch(self._upper, state.upper).of(self._collection.domain.unit)
         time = _next_time(self._tables, self._collection, self._upper)
+        seen = Seen(state.seqno, times.parts(time)[0])
         if len(state.staged):
-            return ChangedContents(state.seqno, time, time, staged=True)
+            return ChangedContents(seen, time, staged=True)
         is_empty = self._upper.less_equal(self._collection.domain.minimum)
         last = None if is_empty else self._upper.just_before().elements[0]
-        return ChangedContents(state.seqno, time, last, staged=False)
+        return ChangedContents(seen, last, staged=False)
 
     def _replacements(self) -> pa.Table | None:
         """The updates of a MERGE that replaces and adds whole rows; None if it is another one."""
@@ -430,7 +429,7 @@ def _written(
     lower: Frontier | None = None,
     few: Sequence[pa.RecordBatch] | None = None,
     *,
-    read: tuple[int, Time] | None = None,
+    read: Seen | None = None,
 ) -> WriteReport:
     with noted(tables.author, tables.message):
         title = f"tidelake: write to {collection.name}"

@@ -24,6 +24,7 @@ from tidelake.model.time import Time
 from tidelake.spark.columns import convert, frame_arrow, frame_schema, holds
 from tidelake.spark.versions import arrow_schema
 from tidelake.spark.writing.running import LOOKED_UP_BYTES, fetched
+from tidelake.state.write.staging import Seen
 
 # What comes to this process and goes back to Spark unchanged.
 _PLAIN = (
@@ -43,14 +44,12 @@ class ChangedContents:
     """The contents that a statement changes.
 
     Attributes:
-        seqno: of a state: what was staged by then is among them.
-        time: of the change.
+        seen: the state, and the time of the change.
         as_of: the time as of which they are read; None: there are none.
         staged: whether something is staged, which the read takes in.
     """
 
-    seqno: int
-    time: Time
+    seen: Seen
     as_of: Time | None
     staged: bool
 

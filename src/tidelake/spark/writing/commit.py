@@ -25,7 +25,6 @@ from tidelake.lake.api.writer import Writer
 from tidelake.lake.groups.groupwriter import GroupWriter
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import Time
 from tidelake.shard.writing.append import past_last
 from tidelake.spark.columns import check_case
 from tidelake.spark.envelopes.debezium import Debezium
@@ -40,6 +39,7 @@ from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.running import PreparedRows, rows_of
 from tidelake.spark.writing.transactions import Transactions, surveyed
 from tidelake.state.core.state import ShardState
+from tidelake.state.write.staging import Seen
 from tidelake.state.write.write import Appended
 
 R = TypeVar("R")
@@ -197,8 +197,8 @@ class CollectionWrite(TriedWrite[WriteReport]):
         upper: close all times before it; None: just past the last time; see `idle_end`.
         numbered: append under this number.
         taken: the lines, if they are those of transactions.
-        read: the contents that the rows were computed from: seqno of the state, and time; None: from none, or
-            those that the envelope looks up.
+        read: the contents that the rows were computed from; None: from none, or those that the envelope looks
+            up.
         remakes: as for `TriedWrite`.
     """
 
@@ -209,7 +209,7 @@ class CollectionWrite(TriedWrite[WriteReport]):
     upper: Frontier | None = None
     numbered: Numbered[Writer] | None = None
     taken: Transactions | None = None
-    read: tuple[int, Time] | None = None
+    read: Seen | None = None
     remakes: bool = True
     _made: Answer | None = None
 
@@ -256,14 +256,14 @@ class CollectionWrite(TriedWrite[WriteReport]):
         numbered, collection = self.numbered, self.collection
         keep(answer, collection.name, None if numbered is None else numbered.batch(collection))
         if numbered is None:
-            seqno, time = self.read or (read_at, None)
+            read = self.read
             return collection.distributed.append_uploaded(
                 answer.uploads,
                 lower=start,
                 upper=end,
                 advance=answer.advances,
-                read_at=seqno,
-                read_time=time,
+                read_at=read_at if read is None else read.seqno,
+                read_time=None if read is None else read.time,
             )
         appended = numbered.writer.append_uploaded(
             answer.uploads,
@@ -418,7 +418,7 @@ def write(
     title: str = "",
     by_tasks: bool = False,
     few: Sequence[pa.RecordBatch] | None = None,
-    read: tuple[int, Time] | None = None,
+    read: Seen | None = None,
 ) -> WriteReport:
     """Append a DataFrame in one commit.
 
