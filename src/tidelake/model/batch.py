@@ -9,6 +9,8 @@ nothing at this level needs to know types.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 
 from tidelake.model import time as times
 from tidelake.model.bounds import Bounds
@@ -134,6 +136,9 @@ class Run:
         return None if self.truncated or len(known) < len(hashes) else sum(known) % ROW_HASHES
 
 
+_PARTS = attrgetter("parts")
+
+
 @dataclass(frozen=True)
 class HollowBatch:
     """The description of a batch: `runs` that together hold the updates of `bounds`.
@@ -187,5 +192,4 @@ class HollowBatch:
 
     def parts(self) -> Iterator[Part]:
         """All parts, run by run."""
-        for run in self.runs:
-            yield from run.parts
+        return chain.from_iterable(map(_PARTS, self.runs))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Self
 
 from tidelake.model.frozen import with_fields
@@ -22,7 +23,7 @@ class Removals:
 
     def counts(self) -> dict[str, Any]:
         """The numbers alone, by name."""
-        return {name: getattr(self, name) for name in _NAMES}
+        return dict(zip(_NAMES, _NUMBERS(self), strict=True))
 
     def plus(self, *others: "Removals") -> Self:
         """The same answer with the numbers of others added, as far as it has these numbers."""
@@ -35,6 +36,7 @@ class Removals:
 
 
 _NAMES = [one.name for one in fields(Removals)]
+_NUMBERS = attrgetter(*_NAMES)
 
 
 def added(a: Any, b: Any) -> Any:

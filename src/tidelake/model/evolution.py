@@ -40,18 +40,9 @@ def evolved(
 ) -> Schema:
     """The next schema, with ids for its columns.
 
-    Args:
-        versions: all schemas so far, by id; the greatest id is the newest one.
-        wanted: the columns as they shall be; their ids are ignored.
-        drop: names of the value columns that may be dropped; None: any.
-        renamed: columns of the newest schema that `wanted` has under another name: the old one and the new.
-
     Returns:
         The schema, equal to the newest one if nothing changes. Columns of the newest schema keep their
         ids, by name; others get ids that no column ever had.
-
-    Raises:
-        IncompatibleSchema: names the column, the change, and what to do instead.
     """
     newest = with_names(versions[max(versions)], renamed)
     _check_key_names(newest, wanted)
@@ -77,12 +68,7 @@ def evolved(
 
 
 def with_names(schema: Schema, renamed: Sequence[tuple[str, str]]) -> Schema:
-    """The schema with other names of columns, which keep their ids.
-
-    Raises:
-        IncompatibleSchema: it has no column of an old name, or one of a new name already.
-        UsageError: a new name cannot be that of a column.
-    """
+    """The schema with other names of columns, which keep their ids."""
     new_names = dict(renamed)
     names = {column.name for column in schema.columns}
     for old, new in renamed:

@@ -59,6 +59,9 @@ class Frontier:
     def __str__(self) -> str:
         return "[" + ", ".join(str(t) for t in self.elements) + "]"
 
+    def __repr__(self) -> str:
+        return f"Frontier({self})"
+
     @property
     def closed(self) -> bool:
         """Whether no time is at or after it."""
@@ -68,7 +71,6 @@ class Frontier:
         """Whether `time` is at or after this frontier."""
         if len(self.elements) == 1:
             only = self.elements[0]
-            # Most frontiers are one int, and every commit compares many.
             if isinstance(only, int) and isinstance(time, int):
                 return only <= time
             return times.less_equal(only, time)
@@ -79,11 +81,14 @@ class Frontier:
         return any(times.less_than(f, time) for f in self.elements)
 
     def __le__(self, other: "Frontier") -> bool:
-        if self is other or self.elements == other.elements:
+        mine, others = self.elements, other.elements
+        if mine == others:
             return True
-        if len(other.elements) == 1:
-            return self.less_equal(other.elements[0])
-        return all(self.less_equal(t) for t in other.elements)
+        if len(mine) == len(others) == 1:
+            # Most frontiers are one int, and every commit compares many.
+            a, b = mine[0], others[0]
+            return a <= b if isinstance(a, int) and isinstance(b, int) else times.less_equal(a, b)
+        return all(self.less_equal(t) for t in others)
 
     def __lt__(self, other: "Frontier") -> bool:
         return self != other and self <= other
@@ -169,9 +174,6 @@ class _ClockFrontier(Frontier):
 
     def __str__(self) -> str:
         return shown(self.elements[0], self.unit) if len(self.elements) == 1 else super().__str__()
-
-    def __repr__(self) -> str:
-        return f"Frontier({self})"
 
 
 class _UsFrontier(_ClockFrontier):

@@ -15,9 +15,6 @@ def with_fields(value: T, **fields: object) -> T:
     """A copy of a frozen dataclass with other values of some fields.
 
     REQUIRES: its class has no `__slots__` and no `__post_init__`, and caches nothing in the value.
-
-    Raises:
-        InternalError: it has no such field.
     """
     copy = object.__new__(type(value))
     held = copy.__dict__

@@ -79,18 +79,7 @@ class Moment:
 def clock_time(
     value: object, unit: str, name: str, *, up: bool = False, now_ms: Callable[[], int] | None = None
 ) -> int | None:
-    """The time of a unit that an instant means; None if the value names no instant.
-
-    Args:
-        value: what the user gave.
-        unit: the unit of the times. For a unit that is no clock, instants are refused.
-        name: name of the argument, for messages.
-        up: round up to the unit, as for the end of an interval; False: down, as for a time.
-        now_ms: the clock that words such as `now` refer to; None: words are not taken.
-
-    Raises:
-        UsageError: the instant has no zone, or the unit has no such time; says what to give.
-    """
+    """The time of a unit that an instant means; None if the value names no instant."""
     at = _instant(value, unit, name, now_ms)
     if at is None:
         return None
@@ -111,11 +100,7 @@ def clock_time(
 
 
 def whole_days(length_us: int, what: str) -> int:
-    """The days in a number of microseconds.
-
-    Raises:
-        UsageError: they are not whole days; `what` names the duration.
-    """
+    """The days in a number of microseconds."""
     days, rest = divmod(length_us, US_PER_UNIT["date"])
     if rest:
         raise UsageError(

@@ -61,28 +61,14 @@ ObjectName: TypeAlias = Annotated[str, NameRule("the name of an object", is_obje
 
 
 def checked(name: str, source: str) -> str:
-    """Return a plain name that was read from stored bytes.
-
-    Args:
-        name: the name.
-        source: what it was read from, for the error.
-
-    Raises:
-        CorruptionError: it is not plain, so it may lead anywhere.
-    """
+    """Return a plain name that was read from stored bytes."""
     if not is_plain(name):
         raise CorruptionError(source, f"it names {name[:NAME_CHARS_MAX]!r}, which is not a plain name")
     return name
 
 
 def part(shard_id: str, seqno: int, id_: str) -> str:
-    """The name of a part.
-
-    Args:
-        shard_id: of the shard.
-        seqno: of the newest state that the uploader knew when it began.
-        id_: fresh.
-    """
+    """The name of a part."""
     return f"{shard_id}/parts/{seqno:016x}-{id_}.parquet"
 
 
@@ -102,14 +88,7 @@ def rollups(shard_id: str) -> str:
 
 
 def aside(shard_id: str, seqno: int, id_: str, what: str) -> str:
-    """The name of something that a repair of the state of a seqno has set aside.
-
-    Args:
-        shard_id: of the shard.
-        seqno: of the state.
-        id_: of the repair.
-        what: kind of object; ASCII letters, digits, dots and dashes.
-    """
+    """The name of something that a repair of the state of a seqno has set aside."""
     return f"{shard_id}/aside/{seqno:019d}-{id_}/{what}"
 
 
@@ -183,14 +162,25 @@ def rolled_up_at(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def published(shard_id: str, kind: str) -> str:
+    """What the names of all objects start with by which other engines read a shard; `kind` of table."""
+    return f"{publications(shard_id)}{kind}/"
+
+
+def publications(shard_id: str) -> str:
+    """What the names of all objects start with by which other engines read a shard."""
+    return f"{shard_id}/published/"
+
+
+def is_published(name: str) -> bool:
+    """Whether other engines read an object: no state names it, and `published` made its name."""
+    return name.split("/")[1:2] == ["published"]
+
+
 def marks(source_id: str, digest: str) -> str:
     """What the names of the marks of first copies begin with; the id of the copy's shard follows.
 
     While a first copy is made, its mark tells the next run which shard has the parts that are there.
-
-    Args:
-        source_id: of the shard that is copied.
-        digest: of the name that the copy is to get.
     """
     return f"copies/{source_id}/{digest}/"
 

@@ -126,10 +126,6 @@ def _reaches(interval: Interval, stats: ColumnStats) -> bool:
 def key_bounds(predicate: Predicate, key: Sequence[int]) -> tuple[bytes | None, bytes | None]:
     """The range of keys that holds all rows that satisfy the predicate.
 
-    Args:
-        predicate: for the rows.
-        key: ids of the key columns, in order.
-
     Returns:
         A lower bound, inclusive, and an upper bound, exclusive, both encoded; None where there is no bound.
     """
@@ -153,11 +149,6 @@ def keys_asked(predicate: Predicate, key: Sequence[int], most: int) -> list[byte
     """The only keys that rows that satisfy the predicate can have, encoded, ascending, distinct.
 
     None: it does not fix all key columns, or there are more than `most` keys, or none.
-
-    Args:
-        predicate: for the rows.
-        key: ids of the key columns, in order.
-        most: keys to return.
     """
     if predicate.op == "or":
         found = [keys_asked(part, key, most) for part in predicate.of]

@@ -115,12 +115,7 @@ class TimeDomain:
         return ("_time",)
 
     def check(
-        self,
-        time: object,
-        name: str = "time",
-        *,
-        up: bool = False,
-        now_ms: Callable[[], int] | None = None,
+        self, time: object, name: str = "time", *, up: bool = False, now_ms: Callable[[], int] | None = None
     ) -> Time:
         """The time of this domain that a user's value means: a whole number of units, or an instant.
 

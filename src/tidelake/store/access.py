@@ -28,16 +28,7 @@ class StoreAccess:
     def __init__(
         self, log: str | None = None, store_options: Mapping[str, object] | str | None = None
     ) -> None:
-        """Keep what a user gave.
-
-        Args:
-            log: address of the log, `postgresql://…`; or its provider `"module:function"`, which is called
-                without arguments in each process and returns the address.
-            store_options: options of the object store; or their provider, which returns them.
-
-        Raises:
-            UsageError: an argument is of another type.
-        """
+        """Keep what a user gave."""
         if log is not None and not isinstance(log, str):
             raise UsageError(f"the log is given as text, not as {type(log).__name__}: {_LOG_FORMS}")
         if store_options is not None and not isinstance(store_options, Mapping | str):
@@ -69,11 +60,7 @@ class StoreAccess:
         return StoreAccess(self._log, provider)
 
     def log_address(self) -> str | None:
-        """The address of the log: as given, or from the provider, or from the environment; None if nowhere.
-
-        Raises:
-            UsageError: the provider cannot be called, or gives no text.
-        """
+        """The address of the log: as given, from the provider, or from the environment; None if nowhere."""
         given = self._log if self._log is not None else os.environ.get(LOG_VARIABLE) or None
         if given is None or "://" in given:
             return given
@@ -82,11 +69,7 @@ class StoreAccess:
         return _provided(given, str)
 
     def options(self) -> dict[str, object]:
-        """The options of the object store: as given, or from the provider or that of the environment.
-
-        Raises:
-            UsageError: the provider cannot be called, or gives no dict.
-        """
+        """The options of the object store: as given, or from the provider or that of the environment."""
         given = self._options if self._options is not None else os.environ.get(OPTIONS_VARIABLE) or None
         if isinstance(given, str):
             if not is_provider(given):

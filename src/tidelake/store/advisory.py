@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Protocol
 
-from tidelake.env import Clock
 from tidelake.errors import SymbolicLink
 from tidelake.process import PerProcess
-from tidelake.store.files import LOOK_S_MAX, LOOK_S_MIN, SYSTEM_FILES, Files, locked, refuse_links
+from tidelake.store.files import SYSTEM_FILES, Files, Wait, locked, looked, refuse_links
 
 
 class AdvisoryLocks(Protocol):
@@ -26,16 +25,8 @@ class AdvisoryLocks(Protocol):
     def spans_processes(self) -> bool:
         """Whether another process cannot take a turn that this one has."""
 
-    def take(self, key: str, name: str) -> AbstractContextManager[bool]:
-        """Try to take a turn for the time of the block. No store call.
-
-        Args:
-            key: key of the version log.
-            name: name of the turn; ASCII letters.
-
-        Yields:
-            True if the turn was taken; False if another process or thread has it.
-        """
+    def take(self, key: str, name: str, wait: Wait | None = None) -> AbstractContextManager[bool]:
+        """Take a turn for the block; False if another process or thread has it. No store call."""
 
 
 class ThreadAdvisoryLocks:
@@ -48,10 +39,10 @@ class ThreadAdvisoryLocks:
         self._taken = PerProcess(dict[tuple[str, str], object])
 
     @contextmanager
-    def take(self, key: str, name: str) -> Iterator[bool]:
+    def take(self, key: str, name: str, wait: Wait | None = None) -> Iterator[bool]:
         """Take a turn in this process; see `AdvisoryLocks.take`."""
         taken, mine = self._taken.get(), object()
-        is_ours = taken.setdefault((key, name), mine) is mine
+        is_ours = looked(lambda: taken.setdefault((key, name), mine) is mine, wait)
         try:
             yield is_ours
         finally:
@@ -75,13 +66,13 @@ class FileAdvisoryLocks:
         self._base = self._root if base is None else os.path.abspath(base)
 
     @contextmanager
-    def take(self, key: str, name: str) -> Iterator[bool]:
+    def take(self, key: str, name: str, wait: Wait | None = None) -> Iterator[bool]:
         """Lock the file of a turn; see `AdvisoryLocks.take`."""
         path = os.path.join(self._root, key.replace("/", "~"), f"{name}.turn")
         held = ExitStack()
         try:
             refuse_links(self._files, self._base, path)
-            is_ours = held.enter_context(locked(self._files, path))
+            is_ours = held.enter_context(locked(self._files, path, wait))
         except (OSError, SymbolicLink):
             # A deleted key, a full disk, no permission, a symbolic link, or no support for locks: the work
             # itself will report what matters.
@@ -91,20 +82,3 @@ class FileAdvisoryLocks:
         finally:
             with suppress(OSError):  # as above
                 held.close()
-
-
-@contextmanager
-def taken_within(locks: AdvisoryLocks, key: str, name: str, clock: Clock, seconds: float) -> Iterator[bool]:
-    """Take a turn for the time of the block, and wait for it: looks again and again, less and less often.
-
-    Yields:
-        True if the turn was taken; False if others have had it for so many seconds.
-    """
-    until_s, look_s = clock.monotonic_s() + seconds, LOOK_S_MIN
-    while True:
-        with locks.take(key, name) as is_ours:
-            if is_ours or clock.monotonic_s() >= until_s:
-                yield is_ours
-                return
-        clock.sleep(look_s)
-        look_s = min(2 * look_s, LOOK_S_MAX)

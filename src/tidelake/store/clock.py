@@ -30,11 +30,7 @@ class StoreClock:
         self._due_s = 0.0
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970 UTC, by the clock of the store.
-
-        Raises:
-            StoreUnavailable, OutcomeUnknown: the first look at the clock failed.
-        """
+        """Milliseconds since 1970 UTC, by the clock of the store."""
         now_s = self._clock.monotonic_s()
         ahead_ms = self._ahead_ms
         if ahead_ms is None or now_s >= self._due_s:

@@ -73,12 +73,7 @@ class Folders:
         self._failed: str | None = None
 
     def ensure(self, folder: str) -> None:
-        """Create `folder` (the root, or below it) and its missing parents, durably.
-
-        Raises:
-            NotADirectoryError: the path contains a file.
-            OSError: a folder could not be created or flushed.
-        """
+        """Create `folder` (the root, or below it) and its missing parents, durably."""
         if folder != self._root:
             self.ensure(os.path.dirname(folder))
         made = self._make(folder)

@@ -11,10 +11,12 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from tidelake.env import Clock
+from tidelake.env import Clock, RandomIds
 from tidelake.errors import SymbolicLink
 from tidelake.process import PerProcess
 
@@ -218,6 +220,28 @@ class SystemFiles:
 SYSTEM_FILES = SystemFiles()
 
 
+def put_file(path: Path, data: bytes) -> None:
+    """Give a path these bytes in one step, whatever it had, and make that durable.
+
+    Until then they have a name that begins with a dot, which Spark's file source and listings skip.
+    """
+    # A name of its own, as two threads may put the same file.
+    hidden = path.with_name(f".{path.name}.{RandomIds().fresh()}")
+    try:
+        with hidden.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+    finally:
+        hidden.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def exists(files: Files, path: str) -> bool:
     """Whether something has the name `path`. False if that cannot be found out, as `os.path.lexists`."""
     try:
@@ -234,14 +258,6 @@ def refuse_links(files: Files, base: str, path: str) -> None:
 
     SUBTLE: this is no protection against a process that replaces a folder by a link between this check and
     the call that follows. It prevents following a link that is already there.
-
-    Args:
-        files: the file system.
-        base: a folder.
-        path: `base`, or a path below it.
-
-    Raises:
-        SymbolicLink: the path has one; the error names it.
     """
     for at in _segments(base, path):
         if files.islink(at):
@@ -268,12 +284,7 @@ def is_file_at(files: Files, descriptor: int, path: str) -> bool:
 
 
 class OpenFile:
-    """An open file, and the name by which it was opened. Closed with its last reference, if not before.
-
-    Attributes:
-        descriptor: its descriptor.
-        path: the name.
-    """
+    """An open file, and the name by which it was opened. Closed with its last reference, if not before."""
 
     __slots__ = ("_device", "_files", "_inode", "descriptor", "path")
 
@@ -304,34 +315,35 @@ def refused(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
-def lock_within(files: Files, descriptor: int, clock: Clock, seconds: float) -> bool:
-    """Lock a file, and wait for that: looks again and again, less and less often.
+@dataclass(frozen=True)
+class Wait:
+    """How long to wait for others, by which clock."""
 
-    Returns:
-        False if others have had it for so many seconds.
-    """
-    until_s, look_s = clock.monotonic_s() + seconds, LOOK_S_MIN
-    while not files.lock(descriptor):
-        if clock.monotonic_s() >= until_s:
-            return False
-        clock.sleep(look_s)
+    clock: Clock
+    seconds: float
+
+
+def looked(look: Callable[[], bool], wait: Wait | None) -> bool:
+    """Look again and again, less and less often; False if it was not so in time. None: do not wait."""
+    if look():
+        return True
+    if wait is None:
+        return False
+    until_s, look_s = wait.clock.monotonic_s() + wait.seconds, LOOK_S_MIN
+    while wait.clock.monotonic_s() < until_s:
+        wait.clock.sleep(look_s)
         look_s = min(2 * look_s, LOOK_S_MAX)
-    return True
+        if look():
+            return True
+    return False
 
 
 @contextmanager
-def locked(files: Files, path: str) -> Iterator[bool]:
-    """Hold the lock of a file during the block; the file is created if it is missing.
-
-    Yields:
-        Whether the lock was taken; False if another process or thread holds it.
-
-    Raises:
-        OSError: the file cannot be opened or locked.
-    """
+def locked(files: Files, path: str, wait: Wait | None = None) -> Iterator[bool]:
+    """Hold the lock of a file, created if missing, during the block; yields False if others hold it."""
     descriptor = _opened(files, path)
     try:
-        is_ours = files.lock(descriptor)
+        is_ours = looked(partial(files.lock, descriptor), wait)
         try:
             yield is_ours
         finally:

@@ -39,8 +39,6 @@ class Marker:
     """What a marker says.
 
     Attributes:
-        lake: the id of the lake.
-        log: where its log is.
         place: url of the objects in an object store, by which a copy of them is known; else empty.
         grace_s: of a log in an object store: how long it keeps what it has removed; else 0.
     """
@@ -58,13 +56,7 @@ class Marker:
 
 
 def decode_marker(path: str, data: bytes) -> Marker:
-    """Read a marker; `path` is for errors.
-
-    Raises:
-        FormatTooNew: a newer Tidelake wrote the marker.
-        FormatTooOld: an unreleased version wrote it.
-        CorruptionError: the marker is damaged.
-    """
+    """Read a marker; `path` is for errors."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -91,11 +83,7 @@ def decode_marker(path: str, data: bytes) -> Marker:
 
 
 def check_place(marker: Marker, place: str) -> None:
-    """Check that the marker of a lake in an object store was written for the place where it was found.
-
-    Raises:
-        NotALake: it belongs to a lake elsewhere, of which this is a copy.
-    """
+    """Check that the marker of a lake in an object store was written for the place where it was found."""
     if marker.place != place:
         raise NotALake(
             f"{place!r} holds a copy of the objects of the lake at {marker.place!r}, and a copy made object "

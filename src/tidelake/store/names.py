@@ -19,22 +19,14 @@ _RULE = (
 
 
 def check_name(name: str) -> str:
-    """Return `name` unchanged if it is allowed.
-
-    Raises:
-        UsageError: it is not allowed.
-    """
+    """Return `name` unchanged if it is allowed."""
     if not is_object(name):
         raise UsageError(f"bad name {name!r}: {_RULE}")
     return name
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` unchanged if some name can start with it: whole segments, then the start of one more.
-
-    Raises:
-        UsageError: no name can start with it.
-    """
+    """Return `prefix` if some name can start with it: whole segments, then the start of one more."""
     if len(prefix) <= NAME_CHARS_MAX:
         *folders, last = prefix.split("/")
         if all(map(is_plain, folders)) and _PARTIAL.fullmatch(last):

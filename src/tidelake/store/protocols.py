@@ -25,8 +25,6 @@ class BlobInfo:
     """An object as a listing shows it.
 
     Attributes:
-        name: name of the object.
-        size_bytes: its size in bytes.
         modified_ms: when it was written, in milliseconds since 1970 UTC, by the clock of the store.
     """
 
@@ -121,11 +119,9 @@ class MendedLog:
     """The result of repairing a damaged key.
 
     Attributes:
-        reason: what was wrong with the key.
         first: seqno of the oldest entry after the repair.
         head: seqno of the newest entry after the repair.
         acknowledged: seqno of the newest entry known to have been acknowledged; None if none is known.
-        kept: where the damaged bytes are kept.
     """
 
     reason: str
@@ -147,8 +143,6 @@ class Ghost:
     """An entry that was put again after its removal, by a write that landed late. It is no part of its key.
 
     Attributes:
-        key: the key.
-        seqno: of the entry that was removed.
         is_gone: whether the key was deleted; `VersionLog.delete` then removes what is left under it.
     """
 

@@ -35,11 +35,7 @@ class Retry:
     """
 
     def __init__(
-        self,
-        clock: Clock,
-        deadline_s: float,
-        draw: Callable[[], float],
-        recorder: Recorder | None = None,
+        self, clock: Clock, deadline_s: float, draw: Callable[[], float], recorder: Recorder | None = None
     ) -> None:
         self._clock = clock
         self._deadline_s = deadline_s

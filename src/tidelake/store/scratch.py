@@ -30,12 +30,7 @@ class Scratch:
 
     @contextmanager
     def written(self, data: bytes) -> Iterator[str]:
-        """The path of a flushed file that holds `data`. Publish it by a hard link: it is removed at the end.
-
-        Raises:
-            OSError: it could not be written; no file is left.
-            SymbolicLink: the folder is a symbolic link, or is below one.
-        """
+        """The path of a flushed file that holds `data`. Publish it by a hard link, before it is removed."""
         refuse_links(self._files, self._base, self.folder)
         self._sweep_once()
         descriptor, path = self._create()

@@ -19,10 +19,6 @@ def unnamed(write: Callable[[IO[bytes]], bool], read: Callable[[str], T]) -> T |
 
     It is in the directory of temporary files (`TMPDIR`). Its space is freed when it is no longer mapped.
 
-    Args:
-        write: writes the file, at least one byte; returns whether it is complete.
-        read: gets a path that leads to the file during the call.
-
     Returns:
         What `read` returned; None if the file is not complete, or the operating system raised an error, for
         example because the disk is full.

@@ -24,21 +24,9 @@ from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 from tidelake.config import Config
-from tidelake.env import Clock, Env
-from tidelake.errors import (
-    BlobExists,
-    BlobNotFound,
-    NotALake,
-    UsageError,
-    to_install,
-)
-from tidelake.store.access import (
-    LOG_VARIABLE,
-    StoreAccess,
-    is_provider,
-    known_access,
-    remember_access,
-)
+from tidelake.env import Clock, Env, expanded
+from tidelake.errors import BlobExists, BlobNotFound, NotALake, UsageError, to_install
+from tidelake.store.access import LOG_VARIABLE, StoreAccess, is_provider, known_access, remember_access
 from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks
 from tidelake.store.clock import StoreClock
 from tidelake.store.disk import unavailable
@@ -69,10 +57,8 @@ class Stores:
     """The stores of one lake.
 
     Attributes:
-        blobs: the objects.
         log: the version log, with a key for each shard.
         locks: advisory locks between the threads of a process, or all processes of a machine.
-        read_only: whether all writes are refused.
         clock: the clock that all processes on these stores share; None: that of each machine.
     """
 
@@ -102,16 +88,13 @@ def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
     A path is relative to the current directory, and `~` is the home directory; symbolic links are kept. The
     URL of an object store may end in `#store_options=module:function`: this names the function that gives its
     options.
-
-    Raises:
-        UsageError: the path or URL is malformed, or its scheme is not supported.
     """
     text = os.fspath(path_or_url)
     found = _SCHEME.match(text)
     if found is None:
         if not text or "\0" in text:
             raise UsageError(f"bad path of a lake {text!r}: {_PLACES}")
-        return Path(os.path.abspath(os.path.expanduser(text))).as_uri()
+        return Path(os.path.abspath(expanded(text))).as_uri()
     scheme = found[1].lower()
     if scheme == "memory":
         return f"memory://{check_name(text[found.end() :])}"
@@ -353,19 +336,15 @@ def _open_memory(url: str, clock: Clock, *, create: bool) -> Stores:
 
 
 def _marker_of(root: str, store: BlobStore, create: Callable[[], Marker | None]) -> Marker:
-    """The marker of the lake in a directory.
-
-    Args:
-        root: the directory.
-        store: the objects in the directory.
-        create: called if there is no lake: makes what comes before the marker; None: make no lake.
-    """
+    """The marker of the lake in a directory."""
     try:
         names = set(os.listdir(root))
     except FileNotFoundError:
         names = None
     except NotADirectoryError as error:
-        raise NotALake(f"{root!r} is a file, not a directory: choose an empty directory") from error
+        raise NotALake(
+            f"{root!r} is a file, not a directory: check the path, or choose an empty directory"
+        ) from error
     except OSError as error:
         raise unavailable("open lake", root, error) from error
     path = os.path.join(root, MARKER)
@@ -374,7 +353,9 @@ def _marker_of(root: str, store: BlobStore, create: Callable[[], Marker | None])
     if found is not None:
         return found
     if names and names - {SCRATCH_FOLDER}:
-        raise NotALake(f"{root!r} holds other files and no lake: choose an empty directory")
+        raise NotALake(
+            f"{root!r} holds other files and no lake: check the path, or choose an empty directory"
+        )
     try:
         marker = create()
     except NotALake:

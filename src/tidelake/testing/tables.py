@@ -48,11 +48,7 @@ def updates(answer: pa.Table, domain: TimeDomain) -> list[tuple[Row, Time, int]]
 
 
 def netted(answer: pa.Table, domain: TimeDomain, time: Time) -> Counter[Row]:
-    """Row -> multiplicity of an answer whose times must all be `time`.
-
-    Raises:
-        AssertionError: a row occurs twice, a diff is zero, a time is not `time`, or rows are out of order.
-    """
+    """Row -> multiplicity of an answer whose times must all be `time`."""
     found = updates(answer, domain)
     check_sorted(found)
     counts = Counter({row: diff for row, _, diff in found})
@@ -74,11 +70,7 @@ def by_time(answer: pa.Table, domain: TimeDomain) -> Counter[tuple[Row, Time]]:
 
 
 def check_sorted(found: list[tuple[Row, Time, int]]) -> None:
-    """Check the order by (key, value, time).
-
-    Raises:
-        AssertionError: rows are out of order; the message names the first such pair.
-    """
+    """Check the order by (key, value, time)."""
     ranks = [(tuple(rank(v) for v in row), parts(time)) for row, time, _ in found]
     for i in range(len(ranks) - 1):
         if ranks[i] > ranks[i + 1]:

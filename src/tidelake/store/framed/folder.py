@@ -22,11 +22,7 @@ _LOCK, _NEW, _DAMAGED = "lock", "new", "damaged-"
 
 
 class KeyFolder:
-    """The folder of a key, which need not exist. Nothing in it is opened or removed through a symbolic link.
-
-    Attributes:
-        path: its path.
-    """
+    """The folder of a key, which need not exist. Nothing in it is reached through a symbolic link."""
 
     def __init__(self, files: Files, folders: Folders, base: str, root: str, key: str) -> None:
         self.path = os.path.join(root, key.replace("/", "~"))
@@ -61,12 +57,7 @@ class KeyFolder:
             raise damaged(self._key, self._at(LOG), "it is not a file") from error
 
     def open_lock(self, *, edits: bool, create: bool) -> OpenFile | None:
-        """The lock file, opened; None if there is none.
-
-        Args:
-            edits: whether this user may write.
-            create: make the folder too, if it is missing.
-        """
+        """The lock file, opened; None if there is none."""
         path = self._at(_LOCK)
         refuse_links(self._files, self._base, path)
         while True:
@@ -83,11 +74,6 @@ class KeyFolder:
 
     def put(self, header: Header, entries: list[bytes], *, kept: str = "") -> Published:
         """Write a whole file, flush it, and give it the name of the log. `flush` it then. REQUIRES: the lock.
-
-        Args:
-            header: its header.
-            entries: the data of its entries.
-            kept: id under which the file that has the name now is kept; empty: it is not.
 
         Raises:
             OSError: the log is as it was.

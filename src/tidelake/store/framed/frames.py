@@ -49,9 +49,6 @@ class Header(NamedTuple):
 
     Attributes:
         file: id of this file; a truncation makes another file.
-        first: seqno of its first frame.
-        before: the link before that frame.
-        format: the format of the file.
     """
 
     file: bytes
@@ -78,12 +75,7 @@ class Frame(NamedTuple):
     """A frame, as its own header tells.
 
     Attributes:
-        start: position of the frame in the file.
-        length: bytes of its data.
         back: bytes of the frame before it; 0 for the first of a file.
-        seqno: seqno of the entry.
-        before: link of the entry before.
-        link: link of the entry.
     """
 
     start: int
@@ -119,14 +111,7 @@ def encode_frame(file: bytes, data: bytes, back: int, seqno: int, before: bytes)
 
 
 def frame_at(file: bytes, content: bytes, start: int, origin: int = 0) -> Frame | None:
-    """The frame at a position, by its header; None if there is none, or its header is damaged.
-
-    Args:
-        file: id of the file.
-        content: its bytes from position `origin` on.
-        start: the position in the file.
-        origin: the position of the first byte of `content`.
-    """
+    """The frame at a position, by its header; None if there is none, or its header is damaged."""
     at = start - origin
     head = content[at : at + _FRAME.size]
     if head[:4] != _FRAME_MAGIC:
@@ -169,10 +154,6 @@ class Published(NamedTuple):
 
     Attributes:
         file: id of the file that the positions are of.
-        seqno: seqno of the newest entry.
-        start: position of its frame.
-        end: position behind its frame.
-        link: its link.
         boot: the start of the machine in which it was written; zeros if that is not known.
     """
 

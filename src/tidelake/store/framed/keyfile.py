@@ -50,10 +50,7 @@ class Newest(NamedTuple):
     """The newest entry, and what shows that there is no other one.
 
     Attributes:
-        known: where it is.
-        data: its data.
         record: the bytes of the record that says so.
-        frame: the bytes of its frame.
     """
 
     known: Published
@@ -66,8 +63,6 @@ class KeyFile:
     """The open file of one key. Threads may read it at once; a writer holds the lock of the key.
 
     Attributes:
-        header: the header of the file.
-        path: its path.
         is_recovered: whether this process has recovered it: then what is published is never behind the file.
         is_named: whether its name was made durable by this process.
         is_kept, users: whether its pool keeps it open, and how many calls use it (see there).
@@ -183,9 +178,6 @@ class KeyFile:
 
         A process that was killed, or a power cut, may leave frames that were not published. The intact ones
         that continue the log are flushed, and count from now on. What a torn write left is taken away.
-
-        Args:
-            writes: whether this user may write; otherwise nothing is.
 
         Raises:
             CorruptionError: the file has lost what was published, or intact frames follow damage.

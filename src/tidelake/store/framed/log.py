@@ -10,13 +10,14 @@ record without a log means that the log was lost. `docs/framed-log.md` has the a
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 from tidelake.env import Clock, IdSource, RandomIds, SystemClock
 from tidelake.errors import CorruptionError, StoreUnavailable, SymbolicLink, UsageError
 from tidelake.model.names import is_object
 from tidelake.store.disk import Folders, unavailable, unknown
-from tidelake.store.files import SYSTEM_FILES, Files, OpenFile, lock_within
+from tidelake.store.files import SYSTEM_FILES, Files, OpenFile, Wait, looked
 from tidelake.store.framed.folder import KeyFolder
 from tidelake.store.framed.frames import DATA_BYTES_MAX, NO_LINK, Header, Published
 from tidelake.store.framed.keyfile import LOG, PUBLISHED, KeyFile
@@ -63,7 +64,7 @@ class FramedVersionLog:
     ) -> None:
         self.root = os.path.abspath(root)
         self._base = self.root if base is None else os.path.abspath(base)
-        self._ids, self._clock, self._wait_s = ids or RandomIds(), clock or SystemClock(), wait_s
+        self._ids, self._wait = ids or RandomIds(), Wait(clock or SystemClock(), wait_s)
         self._files, self._writes = files, not read_only
         self._folders = Folders(self.root, files)
         self._pool = FilePool(opened_max or files_allowed())
@@ -324,10 +325,6 @@ class FramedVersionLog:
     def _locked(self, key: str, *, waits: bool = True) -> Iterator[bool]:
         """Hold the lock of a key; yields whether it is held. False if there is no key, or others have it.
 
-        Args:
-            key: the key.
-            waits: wait for others that have it.
-
         Raises:
             StoreUnavailable: others have had it for too long.
         """
@@ -340,6 +337,7 @@ class FramedVersionLog:
 
     def _take(self, key: str, *, waits: bool, create: bool) -> OpenFile | None:
         """Take the lock of a key, which with `create` need not exist."""
+        wait = self._wait if waits else None
         try:
             while True:
                 lock = self._pool.lock_of(key)
@@ -348,14 +346,13 @@ class FramedVersionLog:
                 if lock is None:
                     return None
                 try:
-                    if not self._files.lock(lock.descriptor):
-                        if not waits:
+                    if not looked(partial(self._files.lock, lock.descriptor), wait):
+                        if wait is None:
                             return None
-                        if not lock_within(self._files, lock.descriptor, self._clock, self._wait_s):
-                            raise StoreUnavailable(
-                                f"cannot lock key {key!r}: {self._holder(lock)} has held {lock.path!r} for "
-                                f"{self._wait_s:g} s; let it go on, or end it"
-                            )
+                        raise StoreUnavailable(
+                            f"cannot lock key {key!r}: {self._holder(lock)} has held {lock.path!r} for "
+                            f"{wait.seconds:g} s; let it go on, or end it"
+                        )
                     # SUBTLE: `delete` removes the lock file too, so this may not be the one of its name now.
                     if lock.is_named():
                         self._pool.locked(lock)

@@ -8,26 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from tidelake.store.framed.frames import (
-    FRAME_BYTES,
-    HEADER_BYTES,
-    ID_BYTES,
-    Header,
-    Published,
-    intact,
-    link,
-)
+from tidelake.store.framed.frames import FRAME_BYTES, HEADER_BYTES, ID_BYTES, Header, Published, intact, link
 from tidelake.store.protocols import Entry
 
 
 @dataclass(frozen=True)
 class Salvaged:
-    """Contiguous entries, each of which continues the one before it.
-
-    Attributes:
-        entries: the entries, ascending.
-        before: the link before the first of them.
-    """
+    """Contiguous entries, each of which continues the one before it."""
 
     entries: tuple[Entry, ...]
     before: bytes
@@ -39,13 +26,7 @@ class Salvaged:
 
 
 def salvage(content: bytes, known: Published | None, starts: Collection[int]) -> Salvaged | None:
-    """Recover the run of entries that ends with the newest intact entry; None if none is intact.
-
-    Args:
-        content: the bytes of the file.
-        known: what its record says.
-        starts: seqnos of states that a reader can begin from, besides entry 0.
-    """
+    """Recover the run of entries that ends with the newest intact entry; None if none is intact."""
     header = Header.decode(content[:HEADER_BYTES])
     file = header.file if header else known.file if known else bytes(ID_BYTES)
     found = [_Piece(f.start, f.end, f.seqno, f.before, f.link, data) for f, data in intact(file, content, 0)]

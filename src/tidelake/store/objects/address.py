@@ -31,7 +31,6 @@ class BucketAddress:
     """A place in an object store.
 
     Attributes:
-        service: which kind of store.
         bucket: the bucket of S3 and GCS, the container of Azure.
         prefix: segments separated by `/`; empty for the whole bucket.
         host: for `abfss`, the host of the storage account; else empty.
@@ -61,11 +60,7 @@ class BucketAddress:
 
 
 def parse_address(url: str) -> BucketAddress:
-    """Read the url of a lake in an object store.
-
-    Raises:
-        UsageError: it is not such a url. The message does not repeat parts that could be a secret.
-    """
+    """Read the url of a lake in an object store."""
     scheme, separator, rest = url.partition("://")
     service = SCHEMES.get(scheme.lower())
     if service is None or not separator:

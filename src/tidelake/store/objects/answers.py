@@ -62,14 +62,7 @@ def told(error: BaseException, secrets: Collection[str]) -> str:
 
 
 def meaning(error: BaseException, what: str, secrets: Collection[str], *, has_effect: bool) -> TidelakeError:
-    """The error of ours for an error of the driver.
-
-    Args:
-        error: the error of the driver; not one that says that an object exists or does not.
-        what: what was to be done, and with which object.
-        secrets: texts that must not be told.
-        has_effect: whether the request may have changed something, had it arrived.
-    """
+    """The error of ours for an error of the driver."""
     status = status_of(error)
     message = f"cannot {what}: {told(error, secrets)}"
     if "builder error" in message and "http://" in message:

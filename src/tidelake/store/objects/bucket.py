@@ -25,7 +25,6 @@ class ObjectInfo:
 
     Attributes:
         key: its key, relative to the prefix of the bucket.
-        size_bytes: its size in bytes.
         modified_ms: when it was written, in milliseconds since 1970 UTC, by the clock of the store. Some
             services tell whole seconds.
     """

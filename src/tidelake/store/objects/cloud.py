@@ -113,11 +113,7 @@ class CloudBucket:
         return self._run(self._client.get().head(key, self._deadline_s))
 
     def list(self, prefix: str) -> Iterator[list[ObjectInfo]]:
-        """List objects in pages; see `Bucket.list`.
-
-        Raises:
-            StoreUnavailable: the store lists objects in another order.
-        """
+        """List objects in pages; see `Bucket.list`."""
         client = self._client.get()
         pages = client.pages(prefix)
         last = ""

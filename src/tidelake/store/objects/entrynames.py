@@ -34,11 +34,7 @@ def gone(key: str) -> str:
 
 
 def parsed(key: str, name: str) -> tuple[str, int]:
-    """Which kind of object of a key it is, `FLOORS` or `ENTRIES`, and its number.
-
-    Raises:
-        CorruptionError: no object of a log has such a name.
-    """
+    """Which kind of object of a key it is, `FLOORS` or `ENTRIES`, and its number."""
     kind, digits = name.removeprefix(folder(key))[:-DIGITS], name[-DIGITS:]
     if kind not in (FLOORS, ENTRIES) or not digits.isdecimal():
         raise CorruptionError(name, "no object of a log has such a name")

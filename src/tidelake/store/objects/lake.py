@@ -30,12 +30,7 @@ _RACES = 3
 
 
 def find_marker(bucket: Bucket, place: str, retry: Retry) -> Marker | None:
-    """The marker of the lake in a bucket; None if there is none. One request.
-
-    Raises:
-        NotALake: the marker belongs to a lake elsewhere.
-        FormatTooNew, CorruptionError: as `decode_marker` does.
-    """
+    """The marker of the lake in a bucket; None if there is none. One request."""
     try:
         data = retry.read(lambda: bucket.get(MARKER))
     except BlobNotFound:
@@ -54,23 +49,7 @@ def make_lake(
     ids: IdSource,
     retry: Retry,
 ) -> Marker:
-    """Make a lake, unless another process is first. Some twenty requests.
-
-    Args:
-        bucket: the prefix of the lake.
-        top: the whole bucket, to look for lakes above the prefix.
-        address: the place of the lake.
-        new: makes the marker; called once nothing is in the way.
-        ids: fresh names.
-        retry: repeats what a store has not answered.
-
-    Returns:
-        The marker of the lake, ours or that of the process that was first.
-
-    Raises:
-        NotALake: the prefix holds other objects, or is inside another lake.
-        StoreUnavailable: the store does not keep what a lake depends on.
-    """
+    """Make a lake, unless another process is first; the marker that is there then. Some twenty requests."""
     _check_above(top, address, retry)
     if not _is_empty(bucket, address.url, retry):
         found = find_marker(bucket, address.url, retry)
@@ -97,9 +76,6 @@ def probe(bucket: Bucket, place: str, ids: IdSource, retry: Retry) -> None:
     """Try whether a store refuses a second put of a key, one after another and at once, and lists in order.
 
     Some servers accept conditions of puts and ignore them, so that writers overwrite each other's commits.
-
-    Raises:
-        StoreUnavailable: it does not. Whatever the probe has made is deleted.
     """
     problem = retry.read(partial(_problem, bucket, ids))
     if problem:

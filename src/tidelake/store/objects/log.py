@@ -26,13 +26,7 @@ from typing import TypeVar
 from tidelake.env import Clock
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.model.names import is_object
-from tidelake.store.names import (
-    check_expected,
-    check_limit,
-    check_name,
-    check_prefix,
-    check_truncation,
-)
+from tidelake.store.names import check_expected, check_limit, check_name, check_prefix, check_truncation
 from tidelake.store.objects import entrynames
 from tidelake.store.objects.bucket import Bucket, ObjectInfo
 from tidelake.store.objects.clock import store_ms
@@ -57,9 +51,7 @@ class _Look:
     So none of these is removed until one grace after `at`.
 
     Attributes:
-        low: a seqno.
         seen: the greatest seqno that is known to have an entry; -1: none.
-        at: readings of the clocks of this process.
     """
 
     low: int
@@ -74,7 +66,6 @@ class _Survey:
     Attributes:
         floor: the greatest floor; 0 if none was raised.
         newest: the object of the newest entry; None if there is no object of an entry.
-        head: its seqno; -1 if there is none.
     """
 
     floor: int

@@ -64,7 +64,6 @@ class StoreOptions:
     Attributes:
         config: those of the service and of its HTTP client.
         provider: a function that gives credentials, as obstore calls it; None if there is none.
-        secrets: values that must never be told.
 
     Raises:
         UsageError: a name is unknown. The message names all, and no value.

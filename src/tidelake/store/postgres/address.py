@@ -42,11 +42,7 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
-        """Check an address; nothing is contacted.
-
-        Raises:
-            UsageError: it is no address of a PostgreSQL server.
-        """
+        """Check an address; nothing is contacted."""
         parsed = _parsed(url)
         if parsed is None:
             raise UsageError(

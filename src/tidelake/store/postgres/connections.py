@@ -98,13 +98,7 @@ class Connections:
     """Lends connections. Thread-safe; each process opens its own."""
 
     def __init__(self, address: Address, clock: Clock, check: Callable[[Connection], None]) -> None:
-        """Open nothing yet.
-
-        Args:
-            address: the address of the database.
-            clock: measures how long nothing has come.
-            check: called with each new connection; raises if its database is not the right one.
-        """
+        """Open nothing yet."""
         self.address = address
         self._clock = clock
         self._check = check
@@ -112,13 +106,7 @@ class Connections:
         self._closed = False
 
     def run(self, action: str, work: Callable[[Connection], T], *, writes: bool) -> T:
-        """Do one statement or transaction on a connection, and translate the errors of the driver.
-
-        Args:
-            action: what is done, for errors, such as `read key 'a'`.
-            work: gets the connection.
-            writes: whether the outcome matters: a lost answer is then `OutcomeUnknown`.
-        """
+        """Do one statement or transaction on a connection, and translate the errors of the driver."""
         idle = self._idle.get()
         with idle.permits:
             connection = self._unused(idle) or self._opened()

@@ -38,14 +38,7 @@ def not_connected(address: Address, error: psycopg.Error) -> TidelakeError:
 
 
 def failed(address: Address, action: str, error: psycopg.Error, *, writes: bool) -> TidelakeError:
-    """The error for a statement that failed.
-
-    Args:
-        address: the address of the server.
-        action: what was tried, such as `read key 'a'`.
-        error: the error of the driver.
-        writes: whether the statement, or the transaction that it ends, changes anything.
-    """
+    """The error for a statement that failed."""
     state = error.sqlstate or ""
     text = address.redacted(error.diag.message_primary or str(error) or type(error).__name__)
     message = f"cannot {action} in the log at {address}: {text}"

@@ -23,13 +23,7 @@ from psycopg.types.numeric import Int8
 
 from tidelake.env import Clock
 from tidelake.errors import CorruptionError, InternalError, NotALake
-from tidelake.store.names import (
-    check_expected,
-    check_limit,
-    check_name,
-    check_prefix,
-    check_truncation,
-)
+from tidelake.store.names import check_expected, check_limit, check_name, check_prefix, check_truncation
 from tidelake.store.postgres import schema
 from tidelake.store.postgres.address import Address
 from tidelake.store.postgres.connections import Connection, Connections
@@ -119,12 +113,7 @@ class PostgresVersionLog:
         )
 
     def check(self) -> None:
-        """Check that the database holds the log of this lake; at most one connection and two statements.
-
-        Raises:
-            NotALake: it does not.
-            FormatTooNew: a newer Tidelake made its tables.
-        """
+        """Check that the database holds the log of this lake; at most one connection and two statements."""
         self._connections.run("open the log", lambda _connection: None, writes=False)
 
     def now_ms(self) -> int:
@@ -140,20 +129,12 @@ class PostgresVersionLog:
         return self._connections.run(f"read key {key!r}", lambda one: self._head(one, key)[1], writes=False)
 
     def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Entries from `start` on; see `VersionLog.scan`. One statement.
-
-        Raises:
-            CorruptionError: entries are missing between others, or at the end.
-        """
+        """Entries from `start` on; see `VersionLog.scan`. One statement."""
         check_limit(check_name(key), limit)
         return self._scanned(key, start, limit=limit)[1]
 
     def newer(self, key: str, seqno: int, through: int | None = None) -> list[Entry] | None:
-        """Entries after `seqno`; see `VersionLog.newer`. One statement.
-
-        Raises:
-            CorruptionError: entries are missing between others, or at the end.
-        """
+        """Entries after `seqno`; see `VersionLog.newer`. One statement."""
         head, entries = self._scanned(check_name(key), seqno + 1, through=through)
         if head is None or head < seqno:
             return None

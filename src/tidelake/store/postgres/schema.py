@@ -70,12 +70,7 @@ _MISSING = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)
 
 
 def check_lake(connection: Connection, address: Address, lake: str, place: str) -> None:
-    """Check that the database has this lake, and that its objects are at `place`. One statement.
-
-    Raises:
-        NotALake: it has none of this id, or one whose objects are elsewhere.
-        FormatTooNew: a newer Tidelake made its tables.
-    """
+    """Check that the database has this lake, and that its objects are at `place`. One statement."""
     statement = """
         SELECT version, place FROM tidelake.schema_version
         LEFT JOIN tidelake.lake ON id = %s
@@ -114,10 +109,6 @@ def create_lake(connection: Connection, address: Address, lake: str, place: str)
 
     Returns:
         The id of the lake at this place: `lake`, or that of an earlier row.
-
-    Raises:
-        NotALake: this place has had a lake with a log in this database, and its objects are gone.
-        FormatTooNew: a newer Tidelake made the tables.
     """
     with connection.transaction():
         has_tables = _has_tables(connection)
