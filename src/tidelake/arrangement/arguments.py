@@ -5,15 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tidelake.env import expanded
 from tidelake.errors import UsageError
 
 
 def directory(path: str | os.PathLike[str], what: str) -> str:
-    """The absolute path of a directory; `~` is the home directory.
-
-    Raises:
-        UsageError: it is not a path; names the argument `what`.
-    """
+    """The absolute path of a directory; `~` is the home directory."""
     given: object = path
     text: object = os.fspath(path) if isinstance(given, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
@@ -22,7 +19,7 @@ def directory(path: str | os.PathLike[str], what: str) -> str:
         os.fsencode(text)
     except UnicodeEncodeError as error:
         raise UsageError(f"{what}={path!r} is not a path: {error.reason}") from error
-    return os.path.abspath(os.path.expanduser(text))
+    return os.path.abspath(expanded(text))
 
 
 def directory_or_none(path: str | os.PathLike[str] | None, what: str) -> str | None:
@@ -31,22 +28,14 @@ def directory_or_none(path: str | os.PathLike[str] | None, what: str) -> str | N
 
 
 def count(name: str, value: object, least: int = 0) -> int:
-    """A whole number of at least `least`.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """A whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UsageError(f"{name}={value!r} must be a whole number of at least {least}")
     return int(value)
 
 
 def names(what: str, value: object) -> list[str]:
-    """A list of column names.
-
-    Raises:
-        UsageError: it is not a list of texts.
-    """
+    """A list of column names."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise UsageError(f"{what}={value!r} is not a list of column names: write {what}=['name', ...]")
     for name in value:

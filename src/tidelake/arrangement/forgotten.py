@@ -24,13 +24,7 @@ from tidelake.process import PerProcess, ProcessOrigin
 
 @dataclass
 class Holdings:
-    """The resources of an arrangement.
-
-    Attributes:
-        title: describes the arrangement in the warning.
-        give_up: releases the resources, in this order.
-        recorder: counts failures.
-    """
+    """The resources of an arrangement."""
 
     title: str
     give_up: list[Callable[[], None]]

@@ -16,9 +16,9 @@ from tidelake.env import Recorder
 Row = dict[str, int | float | str | bool]
 
 
-def report_of(checkpoint: Checkpoint, config: ArrangementConfig | None = None) -> SpineReport:
+def report_of(checkpoint: Checkpoint) -> SpineReport:
     """The report of an arrangement right after a checkpoint is restored; opens no batch file."""
-    level_rows = (config or ArrangementConfig()).level_rows
+    level_rows = ArrangementConfig().level_rows
     levels = [LevelReport(level) for level in range(LEVELS)]
     for batch in checkpoint.batches:
         at = level_of(batch.rows, level_rows)

@@ -64,11 +64,7 @@ class IndexBatch(Protocol):
         """The number of rows before each block, then the total: `blocks + 1` numbers."""
 
     def block(self, i: int) -> pa.RecordBatch:
-        """The rows of one block; a block on disk comes from the cache, or takes one read.
-
-        Raises:
-            CorruptionError: the bytes are not what was written; names the file.
-        """
+        """The rows of one block; a block on disk comes from the cache, or takes one read."""
 
     def first_key(self, i: int) -> bytes:
         """The encoded key of the first row of a block, from the index."""
@@ -84,21 +80,13 @@ class IndexBatch(Protocol):
         """
 
     def scan(self, first_block: int = 0) -> Iterator[pa.RecordBatch]:
-        """The rows from a block on, ascending, for merges: bypasses the cache.
-
-        Raises:
-            CorruptionError: as `block`.
-        """
+        """The rows from a block on, ascending, for merges: bypasses the cache."""
 
     def may_hold(self, keys: Keys) -> Mask:
         """For each key, whether the batch may have rows of it, by key range and filter; reads nothing."""
 
     def lookup(self, keys: Keys) -> pa.RecordBatch:
-        """All rows whose key is among `keys`, in order. Reads each block that may hold one, once.
-
-        Raises:
-            CorruptionError: as `block`.
-        """
+        """All rows whose key is among `keys`, in order. Reads each block that may hold one, once."""
 
     def acquire(self) -> None:
         """Add a user. A batch that was just built or opened has one."""
@@ -132,19 +120,10 @@ class Builder(Protocol):
     """Makes one batch; for one thread."""
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Append rows: sorted, consolidated, greater than all rows added before; may be empty.
-
-        Raises:
-            InternalError: they are not greater than the rows added before.
-            StoreUnavailable: the disk refused the write.
-        """
+        """Append rows: sorted, consolidated, greater than all rows added before; may be empty."""
 
     def finish(self) -> IndexBatch | None:
-        """The batch, with one user; None if there were no rows. A file gets its final name, unflushed.
-
-        Raises:
-            StoreUnavailable: the disk refused the write; the file was removed.
-        """
+        """The batch, with one user; None if there were no rows. A file gets its final name, unflushed."""
 
     def abandon(self) -> None:
         """Remove what was written. May be repeated; has no effect after `finish`."""

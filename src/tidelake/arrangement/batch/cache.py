@@ -40,7 +40,6 @@ class BlockCache:
 
     Attributes:
         capacity_bytes: upper bound on the bytes of cached blocks.
-        counts: counters of the arrangement's reads.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -56,13 +55,7 @@ class BlockCache:
         return self._bytes
 
     def get(self, owner: object, block: int, read: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
-        """A block, read if it is not cached. The read is outside of the lock, so two threads may both do it.
-
-        Args:
-            owner: identifies the file.
-            block: number of the block in the file.
-            read: reads the block with a given number.
-        """
+        """A block, read if it is not cached. Two threads may both read it."""
         place = (owner, block)
         with self._lock:
             found = self._held.get(place)

@@ -34,18 +34,7 @@ class FileBuilder:
     """See `Builder`. Holds about a megabyte of rows, the filter and the index in memory."""
 
     def __init__(self, layout: Layout, directory: str, id_: str, plan: FilterPlan, cache: BlockCache) -> None:
-        """Begin a file.
-
-        Args:
-            layout: layout of the rows.
-            directory: an existing directory for the file.
-            id_: id of the batch, and the name of the file without its suffix.
-            plan: chooses the filter.
-            cache: cache for the blocks of the batch.
-
-        Raises:
-            StoreUnavailable: the file cannot be created.
-        """
+        """Begin a file."""
         self._layout, self._cache = layout, cache
         self._path = os.path.join(directory, id_ + SUFFIX)
         self._filter = filter_builder(layout, plan)

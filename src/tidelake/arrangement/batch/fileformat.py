@@ -55,12 +55,8 @@ class Contents:
 
     Attributes:
         starts: the number of rows before each block, then the total.
-        negative_rows: number of rows with a negative diff.
         offsets: the byte offset of each block, then the end of the last one.
-        crcs: the checksum of each block.
-        sizes: the uncompressed bytes of each block.
         index: the first and last key of each block.
-        filter: the filter over all keys.
     """
 
     starts: npt.NDArray[np.int64]
@@ -80,11 +76,7 @@ def block_bytes(rows: pa.RecordBatch) -> tuple[bytes, int]:
 
 
 def block_rows(stored: memoryview, crc: int, size: int, layout: Layout, name: str) -> pa.RecordBatch:
-    """Decode a block of `size` uncompressed bytes.
-
-    Raises:
-        CorruptionError: the checksum does not match; names the file and block.
-    """
+    """Decode a block of `size` uncompressed bytes."""
     if zlib.crc32(stored) != crc:
         raise CorruptionError(name, "its checksum does not match")
     return pa.ipc.read_record_batch(_CODEC.decompress(stored, size), layout.arrow)
@@ -119,19 +111,7 @@ def end_bytes(contents: Contents, layout: Layout) -> bytes:
 
 
 def read_contents(read: Callable[[int, int], bytes], size: int, name: str, layout: Layout) -> Contents:
-    """Read the metadata of a file. Two reads.
-
-    Args:
-        read: reads a number of bytes at an offset.
-        size: size of the file.
-        name: name of the file, for messages.
-        layout: the layout that its rows must have.
-
-    Raises:
-        CorruptionError: it is damaged, or not a batch file.
-        FormatTooNew: a newer version wrote it.
-        UsageError: its rows have another layout.
-    """
+    """Read the metadata of a file. Two reads."""
     if size < len(MAGIC) + _TRAILER.size:
         raise CorruptionError(name, f"{size} bytes are too few for a batch file")
     *lengths, crc, format_, magic = _TRAILER.unpack(read(size - _TRAILER.size, _TRAILER.size))

@@ -27,22 +27,10 @@ _SCAN_BYTES = 1024 * 1024
 
 
 class FileOwner:
-    """An open file with a count of users; the last one closes it, and deletes it if that was asked for.
-
-    Attributes:
-        path: path of the file.
-    """
+    """An open file with a count of users; the last one closes it, and deletes it if that was asked for."""
 
     def __init__(self, path: str, *, delete: bool) -> None:
-        """Open a file for its first user.
-
-        Args:
-            path: path of the file.
-            delete: whether the last user deletes it.
-
-        Raises:
-            StoreUnavailable: it cannot be opened.
-        """
+        """Open a file for its first user."""
         self.path = path
         self._delete = delete
         self._users = 1
@@ -64,22 +52,14 @@ class FileOwner:
             self._delete = False
 
     def acquire(self) -> None:
-        """Add a user.
-
-        Raises:
-            InternalError: the last user is gone.
-        """
+        """Add a user."""
         with self._lock:
             if not self._users:
                 raise InternalError(f"{self.path!r} is used after its last user released it")
             self._users += 1
 
     def release(self) -> bool:
-        """Remove a user; returns whether it was the last one.
-
-        Raises:
-            InternalError: there was no user.
-        """
+        """Remove a user; returns whether it was the last one."""
         with self._lock:
             if not self._users:
                 raise InternalError(f"{self.path!r} is released more often than it was acquired")
@@ -95,13 +75,7 @@ class FileOwner:
             return True
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read `size` bytes at an offset.
-
-        Raises:
-            CorruptionError: the file is shorter.
-            StoreUnavailable: the disk refuses.
-            Closed: the last user is gone.
-        """
+        """Read `size` bytes at an offset."""
         with self._lock:
             if not self._users:
                 raise Closed("the snapshot was closed during a read: take another one")
@@ -216,20 +190,7 @@ class FileBatch:
 
 
 def open_batch(path: str, layout: Layout, cache: BlockCache, *, delete: bool) -> FileBatch:
-    """Open a batch that is in a file, with one user.
-
-    Args:
-        path: path of the file.
-        layout: layout of its rows.
-        cache: cache for its blocks.
-        delete: whether the last user deletes the file.
-
-    Raises:
-        CorruptionError: it is damaged, or not a batch file; names it.
-        FormatTooNew: a newer version wrote it.
-        UsageError: its rows have another layout.
-        StoreUnavailable: it cannot be read.
-    """
+    """Open a batch that is in a file, with one user."""
     owner = FileOwner(path, delete=delete)
     try:
         contents = read_contents(owner.read, owner.size_bytes, path, layout)

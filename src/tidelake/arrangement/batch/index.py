@@ -35,15 +35,7 @@ class BlockIndex:
         return bisect_right(self.lasts, key) if after else bisect_left(self.lasts, key)
 
     def blocks_of(self, keys: Keys, places: Places) -> Iterator[tuple[int, int, int]]:
-        """The blocks that may hold some of the keys, ascending.
-
-        Args:
-            keys: a set of keys.
-            places: positions in `keys` of the keys to search for, ascending.
-
-        Yields:
-            A block, and the range [first, end) of `places` that it may hold.
-        """
+        """Blocks that may hold some keys, ascending, each with its range [first, end) of `places`."""
         if len(places) == 1:
             key = keys.encodings[int(places[0])]
             for block in range(bisect_left(self.lasts, key), bisect_right(self.firsts, key)):

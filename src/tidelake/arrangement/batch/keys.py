@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from tidelake.arrangement.batch.hashing import hash_rows
 from tidelake.arrangement.batch.layout import Layout, Numbers
-from tidelake.data.ingest.astable import as_table
+from tidelake.data.ingest.astable import as_table, is_table
+from tidelake.data.ingest.keyvalues import key_table
 from tidelake.data.ingest.updates import normalize
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.order import Comparable, row_tuple
@@ -36,8 +37,6 @@ class Keys:
     """Distinct keys, ascending; may be empty.
 
     Attributes:
-        layout: the layout of the arrangement.
-        rows: the key columns.
         nulls: number of null keys, 0 or 1; counted only where keys are numbers.
     """
 
@@ -50,24 +49,13 @@ class Keys:
 
     @classmethod
     def of(cls, data: object, layout: Layout) -> "Keys":
-        """Keys from a table; unsorted, with duplicates.
-
-        Args:
-            data: a table as `normalize` takes it, with just the key columns, in any order.
-            layout: the layout of the arrangement.
-
-        Raises:
-            InvalidUpdates: a column is missing or unknown, or values do not fit; names column and row.
-        """
-        return cls.sorted_from(_checked(data, layout), layout)
+        """Keys in any form; unsorted, with duplicates."""
+        table = data if is_table(data) else key_table(data, layout.schema)
+        return cls.sorted_from(_checked(table, layout), layout)
 
     @classmethod
     def of_values(cls, values: list[tuple[object, ...]], layout: Layout) -> "Keys":
-        """Keys from tuples of Python values, one for each key column.
-
-        Raises:
-            InvalidUpdates: a value does not fit its column.
-        """
+        """Keys from tuples of Python values, one for each key column."""
         return cls.sorted_from(row_batch(values, layout.schema.key), layout)
 
     @classmethod
@@ -178,18 +166,8 @@ class Keys:
 
 
 def row_batch(rows: list[tuple[object, ...]], columns: tuple[Column, ...]) -> pa.RecordBatch:
-    """Canonical rows from tuples of Python values.
-
-    Raises:
-        InvalidUpdates: a tuple has the wrong number of values, or a value does not fit its column.
-    """
+    """Canonical rows from tuples of Python values."""
     names = [column.name for column in columns]
-    for row in rows:
-        given: object = row
-        if not isinstance(given, tuple | list) or len(given) != len(names):
-            raise InvalidUpdates(
-                f"give a tuple of {len(names)} values, for the columns {', '.join(names)}, not {given!r}"
-            )
     arrays = []
     for i, column in enumerate(columns):
         values = [row[i] for row in rows]
@@ -204,11 +182,7 @@ def row_batch(rows: list[tuple[object, ...]], columns: tuple[Column, ...]) -> pa
 
 
 def prefix_bytes(prefix: tuple[object, ...], layout: Layout) -> bytes:
-    """The encoding of values for the first key columns: a common prefix of all encoded keys that have them.
-
-    Raises:
-        InvalidUpdates: a value does not fit its column.
-    """
+    """The encoding of values for the first key columns: a prefix of all encoded keys that have them."""
     schema = Schema(layout.schema.key[: len(prefix)])
     encoded: bytes = encode_key(row_batch([prefix], schema.key), schema)[0].as_py()
     return encoded

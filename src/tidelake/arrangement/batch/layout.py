@@ -40,7 +40,6 @@ class Layout:
     """Rows of an arrangement: key columns, value columns, time column(s), `_diff`.
 
     Attributes:
-        schema: the key and value columns.
         domain: the unit of the times; it also names the time columns.
     """
 
@@ -97,11 +96,7 @@ class Layout:
         return None
 
     def numbers(self, rows: pa.RecordBatch) -> Numbers:
-        """The keys of rows as numbers, without a copy. NaN is last; nulls are left out.
-
-        Args:
-            rows: sorted by key; the first column is the key, whose type is `number`.
-        """
+        """The keys of rows as numbers, without a copy. NaN is last; nulls are left out."""
         if self.number is None:
             raise TypeError("keys of this layout are not numbers")
         column = rows.column(0)

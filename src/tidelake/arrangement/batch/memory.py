@@ -142,14 +142,7 @@ class MemoryBuilder:
     def __init__(
         self, layout: Layout, id_: str, plan: FilterPlan | None = None, counts: ReadCounts | None = None
     ) -> None:
-        """Begin a batch.
-
-        Args:
-            layout: layout of the rows.
-            id_: id of the batch.
-            plan: chooses the filter; None if nothing is known.
-            counts: counters of the arrangement's reads; None for new ones.
-        """
+        """Begin a batch."""
         self._layout, self._id, self._plan = layout, id_, plan
         self._counts = counts if counts is not None else ReadCounts()
         self._added: list[pa.RecordBatch] = []
@@ -221,11 +214,7 @@ def joined(pieces: Iterable[pa.RecordBatch], layout: Layout, counts: ReadCounts)
 
 
 def check_follows(before: pa.RecordBatch, rows: pa.RecordBatch, layout: Layout) -> None:
-    """Check that rows are greater than the rows before, by their first and last row.
-
-    Raises:
-        InternalError: they are not.
-    """
+    """Check that rows are greater than the rows before, by their first and last row."""
     last = row_tuple(before, before.num_rows - 1, layout.width)
     first = row_tuple(rows, 0, layout.width)
     if not last < first:

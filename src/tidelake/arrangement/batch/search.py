@@ -42,14 +42,7 @@ class Bound:
 
 
 def position(rows: pa.RecordBatch, bound: Bound, layout: Layout, *, after: bool) -> int:
-    """The number of rows whose key is less than the bound, or with `after` less or equal.
-
-    Args:
-        rows: sorted by key; the key columns come first.
-        bound: the key.
-        layout: layout of the rows.
-        after: whether rows with exactly that key count.
-    """
+    """The number of rows whose key is less than the bound, or with `after` less or equal."""
     key = bound.key
     if layout.number is not None:
         numbers = layout.numbers(rows)
@@ -65,14 +58,7 @@ def position(rows: pa.RecordBatch, bound: Bound, layout: Layout, *, after: bool)
 
 
 def rows_of(rows: pa.RecordBatch, keys: Keys, first: int, end: int) -> pa.RecordBatch:
-    """The rows that have one of the keys at [first, end); a view of `rows` if they are adjacent.
-
-    Args:
-        rows: sorted by key, not empty; the key columns come first.
-        keys: keys of the same layout.
-        first: position of the first key.
-        end: position after the last key.
-    """
+    """The rows that have one of the keys at [first, end); a view of `rows` if they are adjacent."""
     if keys.layout.number is not None:
         return _by_numbers(rows, keys, first, end)
     if end - first > _FEW:

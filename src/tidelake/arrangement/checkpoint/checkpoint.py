@@ -87,12 +87,6 @@ class CheckpointDirectory:
     def save(self, wanted: Checkpoint, listed: Listed, source: Callable[[str], str]) -> Saved:
         """Save a checkpoint, unless the newest one has the same contents.
 
-        Args:
-            wanted: what to save, without its number and batches.
-            listed: lists its batches, given those that are in the directory. Called only if the contents
-                are new.
-            source: gives the path of a batch file, by name. Called for batches that the directory lacks.
-
         Raises:
             StoreUnavailable: it was not saved; the checkpoints that were there are as they were. Also while
                 another process saves there.
@@ -144,10 +138,6 @@ class CheckpointDirectory:
 
     def restore(self, folder: str, number: int | None = None) -> tuple[Checkpoint, dict[str, str]]:
         """Link or copy the files of a checkpoint into a folder.
-
-        Args:
-            folder: gets the files.
-            number: number of the checkpoint; default: the newest.
 
         Returns:
             The checkpoint, and the path in `folder` of each batch file, by name.

@@ -30,28 +30,12 @@ _LOCK = "lock"
 
 
 class Home:
-    """A folder with a count of users. Thread-safe.
-
-    Attributes:
-        path: path of the folder.
-    """
+    """A folder with a count of users. Thread-safe."""
 
     def __init__(
         self, directory: str | os.PathLike[str] | None, id_: str, *, prefix: str = _PREFIX, sweep: bool = True
     ) -> None:
-        """Create a folder with one user, and remove folders of dead processes from the same directory.
-
-        Args:
-            directory: the parent directory; created if it does not exist. None: the system's temporary
-                directory.
-            id_: a unique id, part of the folder's name; empty: a random one.
-            prefix: how the name begins.
-            sweep: whether to look for folders of dead processes.
-
-        Raises:
-            UsageError: `directory` is not a path.
-            StoreUnavailable: the folder cannot be created.
-        """
+        """Create a folder with one user, and remove folders of dead processes from the same directory."""
         root = arguments.directory_or_none(directory, "directory") or tempfile.gettempdir()
         self._users = 1
         self._lock = threading.Lock()
@@ -77,11 +61,7 @@ class Home:
         return self
 
     def release(self) -> None:
-        """Remove a user. The last one removes the folder with all that is in it.
-
-        Raises:
-            StoreUnavailable: it cannot be removed.
-        """
+        """Remove a user. The last one removes the folder with all that is in it."""
         with self._lock:
             self._users -= 1
             # In a forked process the folder belongs to the parent.
@@ -160,11 +140,7 @@ def _sweep(root: str) -> None:
 
 @contextmanager
 def _abandoned(path: str) -> Iterator[None]:
-    """A context that holds the lock of an abandoned folder of this user.
-
-    Raises:
-        OSError: the folder is in use, or is not this user's.
-    """
+    """A context that holds the lock of an abandoned folder of this user."""
     with ExitStack() as opened:
 
         def own(name: str, flags: int, kind: Callable[[int], bool], folder: int | None = None) -> int:

@@ -124,12 +124,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> "Checkpoint":
-        """Read `to_bytes`.
-
-        Raises:
-            CorruptionError: the bytes are damaged; names the file.
-            FormatTooNew: written by a newer version.
-        """
+        """Read `to_bytes`."""
         return decode_record(_KIND, data, cls, name)
 
 

@@ -32,7 +32,6 @@ class Captured:
     Attributes:
         batches: all batches; this object is a user of each, until they are released.
         since: the `since` of the arrangement.
-        content: id of these contents.
         followed: the collection that is followed, and how far; None: none.
         arrangement: id of the arrangement, if it follows no collection.
     """
@@ -45,14 +44,7 @@ class Captured:
 
 
 def save(captured: Captured, path: str | os.PathLike[str], spine: AsyncSpine, env: Env) -> Saved:
-    """Save what was captured, and release it. Raises as `CheckpointDirectory.save`.
-
-    Args:
-        captured: the state to save.
-        path: the directory of checkpoints.
-        spine: layout of the rows, and a directory for temporary files.
-        env: the clock.
-    """
+    """Save what was captured, and release it. Raises as `CheckpointDirectory.save`."""
     layout = spine.layout
     wanted = Checkpoint(
         number=0,

@@ -50,8 +50,6 @@ class FollowOptions:
         directory: batches on disk are kept in a folder below it; None: the system's temporary directory.
         config: settings of the arrangement; None: the defaults.
         hold_for_s: how long history is kept for a checkpoint while no process follows.
-        poll_s: pause between two polls for new updates.
-        follow: whether to follow in a background thread.
     """
 
     directory: str | os.PathLike[str] | None
@@ -263,23 +261,7 @@ def arranged(
     as_of: Time | None = None,
     restore: str | os.PathLike[str] | None = None,
 ) -> FollowedArrangement:
-    """Load the contents of a shard or restore them from a checkpoint, catch up, and follow.
-
-    Args:
-        shard: the shard to follow.
-        name: name of the collection, for messages.
-        wanted: which rows, which value columns beside the key, and how long to wait for `as_of`.
-        options: settings of the arrangement and of the follower.
-        as_of: keep history from this time on; None: keep none.
-        restore: a directory of checkpoints of the same rows. The contents are loaded anew if it has none, if
-            the history after the newest one is gone, if columns have changed since, or if rows were erased:
-            its checkpoints are then removed.
-
-    Raises:
-        UsageError: times are tuples, a column or condition is wrong, or the checkpoint is of other rows.
-        HistoryCompacted: `as_of` is before `since`.
-        NotYetClosed: `as_of` is not closed in time.
-    """
+    """Load the contents of a shard or restore them from a checkpoint, catch up, and follow."""
     version = shard.version()
     arguments.directory_or_none(options.directory, "directory")
     restore = arguments.directory_or_none(restore, "restore")
@@ -363,23 +345,14 @@ def _follower(
 
     def make(sink: UpdateSink) -> Follower:
         return Follower(
-            tail,
-            sink,
-            shard.env,
-            shard.renewer,
-            poll_s=options.poll_s,
-            keeps_history=followed.keeps_history,
+            tail, sink, shard.env, shard.renewer, poll_s=options.poll_s, keeps_history=followed.keeps_history
         )
 
     return make
 
 
 def _restored(
-    shard: Shard,
-    version: Version,
-    followed: Followed,
-    path: str | os.PathLike[str],
-    options: FollowOptions,
+    shard: Shard, version: Version, followed: Followed, path: str | os.PathLike[str], options: FollowOptions
 ) -> FollowedArrangement | None:
     """The arrangement of the newest checkpoint; None if there is none, or following cannot resume from it."""
     there = CheckpointDirectory(path).checkpoints()

@@ -102,12 +102,7 @@ class Follower(Handle):
         return self._tail.hold
 
     def begin(self, as_of: Time | None, timeout_s: float) -> None:
-        """Load the contents at a time, by default the last closed one. One log write, for the hold.
-
-        Raises:
-            HistoryCompacted: the time is before `since`.
-            NotYetClosed: the time is still open after `timeout_s`.
-        """
+        """Load the contents at a time, by default the last closed one. One log write, for the hold."""
         self._renewer.add(self)
         with self._lock:
             # Before anything is read: an erasure meanwhile makes the next step fail.
@@ -123,13 +118,7 @@ class Follower(Handle):
             self._position = position
 
     def resume(self, position: Frontier, erased: int) -> None:
-        """Go on from a position before which the sink has all updates. One log write, for the hold.
-
-        `erased` as the attribute.
-
-        Raises:
-            HistoryCompacted: the history from that position on is gone.
-        """
+        """Go on from a position before which the sink has all updates. One log write, for the hold."""
         self._renewer.add(self)
         with self._lock:
             self.erased = erased
@@ -158,11 +147,7 @@ class Follower(Handle):
             return True
 
     def catch_up(self, through: Time | None, timeout_s: float) -> Time:
-        """Step until a time is applied, by default the last closed one; returns the last applied time.
-
-        Raises:
-            NotYetClosed: it is still open after `timeout_s`.
-        """
+        """Step until a time is applied, by default the last closed one; returns the last applied time."""
         self.check()
         clock = self._env.clock
         deadline_s = clock.monotonic_s() + timeout_s

@@ -16,17 +16,7 @@ from tidelake.shard.writing.upserter import OldRows
 
 
 def old_rows_in(state: FollowedArrangement, place: ShardPlace, name: str) -> OldRows:
-    """A function that looks up old rows of a shard in an arrangement of it.
-
-    Args:
-        state: the arrangement.
-        place: which shard it is.
-        name: name of the collection, for messages.
-
-    Raises:
-        UsageError: the arrangement is not of all rows and columns of the shard. The look-up raises it too, if
-            the columns of the shard have changed.
-    """
+    """A function that looks up old rows of a shard in an arrangement of it."""
     _check(state, place, name)
 
     def look(spec: ShardSpec, upper: Frontier, events: pa.Table) -> pa.Table | None:

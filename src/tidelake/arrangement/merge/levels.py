@@ -42,12 +42,7 @@ class Fans:
 
 
 def level_of(rows: int, first_rows: int) -> int:
-    """The level that a batch belongs to.
-
-    Args:
-        rows: the size of the batch.
-        first_rows: the greatest size of a batch of level 0.
-    """
+    """The level that a batch belongs to."""
     level, bound = 0, first_rows
     while rows > bound and level < LEVELS - 1:
         level, bound = level + 1, bound * _GROWTH
@@ -60,24 +55,12 @@ def merged_size(rows: int, negative_rows: int, weight: int) -> int:
     Retractions cancel rows of larger batches, so a batch with many retractions counts as larger, to be merged
     with those batches sooner. This holds for results of merges only: a retraction that was just appended may
     cancel an insertion of level 0, and must not skip that level.
-
-    Args:
-        rows: rows of the result.
-        negative_rows: rows of the result with a negative diff.
-        weight: how many additional rows a row with a negative diff counts for.
     """
     return rows + weight * negative_rows
 
 
 def inputs(loose: int, level: int, fans: Fans, *, forced: bool = False) -> int:
-    """How many loose batches of a level a merge takes now; 0 if no merge is due.
-
-    Args:
-        loose: number of batches of the level that are in no merge.
-        level: the level.
-        fans: the fan-in limits.
-        forced: whether to merge any number of batches, even a single one.
-    """
+    """How many loose batches of a level a merge takes now; 0 if no merge is due."""
     if loose < (1 if forced else fans.least[level]):
         return 0
     return min(loose, fans.most[level])
@@ -95,7 +78,6 @@ class Fuel:
     Attributes:
         average: moving average of the rows of an append.
         owed: for each level, rows appended at any level since its merge last made a step.
-        turn: the level that last made a step.
     """
 
     average: float = 0.0

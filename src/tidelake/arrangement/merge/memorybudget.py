@@ -38,11 +38,7 @@ class SystemMachine:
             return 0
 
     def free_bytes(self, directory: str) -> int:
-        """Free disk space that this user may use.
-
-        Raises:
-            StoreUnavailable: it cannot be determined, for example because the directory does not exist.
-        """
+        """Free disk space that this user may use."""
         try:
             return shutil.disk_usage(directory).free
         except OSError as error:
@@ -59,7 +55,6 @@ class MemoryBudget:
 
     Attributes:
         level: the memory pressure when it was last measured.
-        machine: measures memory and disk.
     """
 
     def __init__(self, config: ArrangementConfig, machine: SystemResources, directory: str) -> None:

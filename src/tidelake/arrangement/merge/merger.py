@@ -36,19 +36,11 @@ class Merger:
     """The batches of a spine, and the merges among them. Thread-safe.
 
     Attributes:
-        config: the settings.
-        room: measures memory and disk.
         contents: a number that changes with every append and with since, but not with merges.
-        paused: whether merging is paused.
     """
 
     def __init__(self, schedule: Schedule, env: Env) -> None:
-        """Begin without threads.
-
-        Args:
-            schedule: chooses merges; the merger is its only user.
-            env: clock, and spawner of threads.
-        """
+        """Begin without threads."""
         self.config, self.room = schedule.config, schedule.room
         self.contents = 0
         self.paused = False
@@ -93,11 +85,7 @@ class Merger:
         return crowded
 
     def change_rules(self, change: Callable[[MergeRules], MergeRules]) -> None:
-        """Change the rules for reads, and for merges that begin from now on.
-
-        Args:
-            change: makes the new rules from the current ones; may raise.
-        """
+        """Change the rules for reads, and for merges that begin from now on."""
         with self._changed:
             self._check_open()
             rules = change(self.rules)
@@ -105,12 +93,7 @@ class Merger:
             self._schedule.rules = rules
 
     def held(self) -> tuple[list[IndexBatch], MergeRules]:
-        """All batches, which the caller must release, and `since` and the filters of the same moment.
-
-        Raises:
-            Closed: the spine was closed.
-            TidelakeError: a background merge failed before.
-        """
+        """All batches, which the caller must release, and `since` and the filters of the same moment."""
         self.check()
         with self._changed:
             self._check_open()

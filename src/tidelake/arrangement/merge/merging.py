@@ -26,13 +26,7 @@ from tidelake.model.query import Fold
 
 @dataclass(frozen=True)
 class MergeRules:
-    """`since` and the filters that a merge or a read applies to rows.
-
-    Attributes:
-        layout: layout of the rows.
-        since: times before it are folded.
-        retention: the filters.
-    """
+    """`since` and the filters that a merge or a read applies to rows."""
 
     layout: Layout
     since: Frontier
@@ -47,10 +41,8 @@ class Merge:
     """A merge under way; for one thread at a time.
 
     Attributes:
-        inputs: the batches that are merged.
         rules: `since` and the filters when the merge began.
         rows_read: rows of all inputs that were read so far.
-        rows_written: rows that were written so far.
     """
 
     def __init__(
@@ -61,15 +53,7 @@ class Merge:
         build: Callable[[], Builder],
         chunk: tuple[int, int],
     ) -> None:
-        """Prepare a merge; nothing is read or written before its first step.
-
-        Args:
-            inputs: at least one batch. The caller holds them until the merge is over.
-            others: all other batches of the spine, held likewise; read only under an N-filter.
-            rules: `since` and the filters to apply.
-            build: makes the builder of the output.
-            chunk: rows and bytes, over all inputs, that are sorted at once.
-        """
+        """Prepare a merge; nothing is read or written before its first step."""
         self.inputs = tuple(inputs)
         self.rules = rules
         self.rows_read = self.rows_written = 0
@@ -85,13 +69,7 @@ class Merge:
         return sum(batch.rows for batch in self.inputs)
 
     def step(self, rows: int) -> bool:
-        """Read at least this many rows, in whole chunks; returns whether the merge is complete.
-
-        Raises:
-            CorruptionError: an input is damaged.
-            StoreUnavailable: the disk refused the write.
-            InvalidUpdates: a sum of diffs does not fit into an int64.
-        """
+        """Read at least this many rows, in whole chunks; returns whether the merge is complete."""
         if self._builder is None or self._source is None:
             self._builder, self._source = self._build(), self._merged()
         until = self.rows_read + rows
@@ -104,11 +82,7 @@ class Merge:
         return False
 
     def finish(self) -> IndexBatch | None:
-        """The output, after a step returned True; None if no row is left.
-
-        Raises:
-            StoreUnavailable: the disk refused the write.
-        """
+        """The output, after a step returned True; None if no row is left."""
         self._source = None
         return None if self._builder is None else self._builder.finish()
 
@@ -143,12 +117,7 @@ class Merge:
 
 
 def whole_keys(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:
-    """The same rows, cut into batches so that no key spans two of them.
-
-    Args:
-        batches: sorted; none empty.
-        width: the number of key columns, which come first.
-    """
+    """The same rows, cut into batches so that no key spans two of them."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         joined = pa.concat_batches([held[-1].slice(held[-1].num_rows - 1), batch]) if held else batch

@@ -51,13 +51,7 @@ class Shares:
 
 
 def pressure(share: float, before: Pressure, shares: Shares) -> Pressure:
-    """The level of pressure now.
-
-    Args:
-        share: the used share of the budget; above 1 if it is exceeded.
-        before: the level so far.
-        shares: where levels begin.
-    """
+    """The level of pressure now."""
     now = _entered(share, shares)
     if now >= before:
         return now
@@ -77,14 +71,5 @@ def _entered(share: float, shares: Shares) -> Pressure:
 
 
 def to_disk(size: int, used: int, level: Pressure, *, budget: int, shares: Shares, large: float) -> bool:
-    """Whether a new batch is kept on disk.
-
-    Args:
-        size: upper bound on its bytes.
-        used: bytes in use without it.
-        level: the pressure.
-        budget: the memory budget in bytes.
-        shares: where levels begin.
-        large: a batch of at least this share of the budget is always kept on disk.
-    """
+    """Whether a new batch is kept on disk."""
     return level > Pressure.LOW or size >= large * budget or used + size >= shares.moderate * budget

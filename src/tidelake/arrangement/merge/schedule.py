@@ -41,8 +41,6 @@ class MergeTask:
     """A merge to run.
 
     Attributes:
-        level: the level whose batches it merges.
-        inputs: the batches to merge.
         swept: whether it is part of a sweep; its result then goes one level up.
         rules: `since` and the filters to apply.
     """
@@ -72,14 +70,8 @@ class Running:
     """A merge that was begun.
 
     Attributes:
-        task: level, inputs and rules of the merge.
-        merge: does the work.
         others: batches that it reads beside its inputs; it holds them.
-        on_disk: whether its output is written to disk.
         busy: whether a thread is working on a step of it.
-        ration: rows that this step may read.
-        steps: number of steps that ended.
-        seconds: time that these took.
     """
 
     task: MergeTask
@@ -109,9 +101,7 @@ class _Sweep:
     """The progress of a sweep.
 
     Attributes:
-        level: the level that is being swept.
         waiting: batches of the level that are still to be merged; None: the level was just reached.
-        again: whether another sweep was requested.
     """
 
     level: int = 0
@@ -124,16 +114,8 @@ class Schedule:
     """The batches of a spine by level, and the merges among them.
 
     Attributes:
-        config: the settings.
-        room: measures memory and disk.
-        rules: rules for merges that begin now.
-        make: makes builders.
         cache: the cache of blocks, which counts in the memory budget.
-        fuel: how much work each level may do.
         loose: for each level, the batches that are in no merge, oldest first.
-        running: the running merge of each level.
-        counts: counts of finished merges of each level.
-        sweeps: number of finished sweeps.
     """
 
     config: ArrangementConfig
@@ -220,11 +202,7 @@ class Schedule:
             self._sweep.waiting = [batch for batch in self._sweep.waiting if batch.id not in gone]
 
     def sweep(self) -> int:
-        """Request that all current batches are merged into one.
-
-        Returns:
-            The value of `sweeps` when that is done.
-        """
+        """Request a merge of all current batches into one; the value of `sweeps` when that is done."""
         if self._sweep is None:
             self._sweep = _Sweep()
             return self.sweeps + 1
@@ -249,11 +227,7 @@ class Schedule:
         return due
 
     def claim(self) -> Running | None:
-        """The merge that the calling thread works on next, with the ration of its step, if there is one.
-
-        Raises:
-            StoreUnavailable: the free disk space cannot be determined. No merge was begun.
-        """
+        """The merge that the calling thread works on next, with the ration of its step, if there is one."""
         if self.room.level is Pressure.CRITICAL and self.busy:
             return None
         ready: dict[int, MergeTask | Running] = {

@@ -36,13 +36,7 @@ _IN_USE: list[tempfile.TemporaryDirectory[str]] = []
 
 
 class AsyncSpine(Merger):
-    """Batches by level, merged in the background. Thread-safe; to be closed.
-
-    Attributes:
-        layout: layout of the rows.
-        directory: directory of batch files.
-        cache: cache of their blocks.
-    """
+    """Batches by level, merged in the background. Thread-safe; to be closed."""
 
     def __init__(
         self,
@@ -60,16 +54,6 @@ class AsyncSpine(Merger):
 
         Threads start with the first merge that is due, or with the first batch in memory that other use of
         memory may drive out: that of the cache, or of the process if it has a budget.
-
-        Args:
-            layout: layout of the rows.
-            config: the settings.
-            directory: an existing directory for batch files. None: a temporary one, removed by `close`.
-            env: clock, ids of batches, and spawner of threads.
-            machine: measures memory and disk.
-            cache: a cache of blocks to share with another spine; None for a new one.
-            since: initial `since`; None for the least time.
-            retention: initial filters; None for none.
         """
         config = config if config is not None else ArrangementConfig()
         if not isinstance(config, ArrangementConfig):
@@ -113,21 +97,7 @@ class AsyncSpine(Merger):
         return self.load(rows, plan)
 
     def load(self, rows: Iterable[pa.RecordBatch], plan: FilterPlan) -> bool:
-        """Append updates that are sorted and consolidated already, as one batch, in bounded memory.
-
-        The batch begins in memory, and moves to disk when it becomes too large.
-
-        Args:
-            rows: record batches of `layout.arrow`, each greater than the one before.
-            plan: what is known about all rows.
-
-        Returns:
-            Whether the caller should `wait` before the next append.
-
-        Raises:
-            InternalError: rows are not in order. Nothing was appended.
-            StoreUnavailable, TidelakeError: as `append`.
-        """
+        """Append sorted, consolidated updates as one batch; whether to `wait` before the next append."""
         self.check()
         builder, size_bytes = self._make(plan, False), 0
         try:
@@ -160,11 +130,7 @@ class AsyncSpine(Merger):
         return self.rules.since
 
     def advance_since(self, since: Frontier) -> None:
-        """Let merges that begin from now on fold times before `since` into it.
-
-        Raises:
-            UsageError: it is before the current `since`.
-        """
+        """Let merges that begin from now on fold times before `since` into it."""
 
         def moved(rules: MergeRules) -> MergeRules:
             if not rules.since <= since:

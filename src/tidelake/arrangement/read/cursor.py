@@ -18,6 +18,7 @@ from tidelake.arrangement.batch.batch import IndexBatch
 from tidelake.arrangement.batch.keys import row_batch
 from tidelake.arrangement.read.keycursor import KeyCursor, Predicate, Values, values_at
 from tidelake.arrangement.read.view import UpdatesView, check_kept
+from tidelake.data.ingest.keyvalues import key_values
 from tidelake.data.kernel import order
 from tidelake.data.kernel.select import select
 from tidelake.data.kernel.sums import sum_batch
@@ -87,7 +88,7 @@ class Cursor(KeyCursor):
         """Move to the previous value, or before the first; no effect there."""
         self._value = max(self._value - 1, self._rows_of_key()[0] - 1)
 
-    def seek_value(self, value: Values) -> None:
+    def seek_value(self, value: object) -> None:
         """Move forward to the first value that is not less than `value`; never backward.
 
         Raises:
@@ -95,7 +96,7 @@ class Cursor(KeyCursor):
         """
         self._value = max(self._value, self._place_of(value, inclusive=False))
 
-    def seek_value_reverse(self, value: Values) -> None:
+    def seek_value_reverse(self, value: object) -> None:
         """Move backward to the last value that is not greater than `value`; never forward.
 
         Raises:
@@ -174,14 +175,16 @@ class Cursor(KeyCursor):
     def _value_at(self, row: int) -> Values:
         return values_at(self._window.rows, row, self._value_columns)
 
-    def _place_of(self, value: Values, *, inclusive: bool) -> int:
+    def _place_of(self, value: object, *, inclusive: bool) -> int:
         """The first row of this key whose value is not less, or with `inclusive` is greater."""
         first, end = self._rows_of_key()
         if not self._value_columns:
             return end if inclusive else first
-        bound = order.row_tuple(row_batch([value], self._layout.schema.value), 0, len(self._value_columns))
-        values = self._window.rows.select(self._value_columns).slice(first, end - first)
-        return first + order.search(values, bound, inclusive=inclusive)
+        columns = self._layout.schema.value
+        values = key_values(value, [column.name for column in columns], "value")
+        bound = order.row_tuple(row_batch([values], columns), 0, len(columns))
+        held = self._window.rows.select(self._value_columns).slice(first, end - first)
+        return first + order.search(held, bound, inclusive=inclusive)
 
     def _updates(self) -> pa.RecordBatch:
         """The updates of this row."""

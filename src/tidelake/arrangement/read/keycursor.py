@@ -16,6 +16,7 @@ from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.batch.search import Bound, position
 from tidelake.arrangement.read.view import UpdatesView
 from tidelake.arrangement.read.windows import ALL, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, Edge, Window, Windows
+from tidelake.data.ingest.keyvalues import key_values
 from tidelake.errors import UsageError
 
 Values = tuple[object, ...]
@@ -83,17 +84,17 @@ class KeyCursor:
         else:
             self._leave_down()
 
-    def seek_key(self, key: Values) -> None:
+    def seek_key(self, key: object) -> None:
         """Move forward to the first key that is not less than `key`; never backward.
 
-        Reads a block or two of each batch.
+        `key` is a value, a tuple of several, or a dict by name. Reads a block or two of each batch.
 
         Raises:
             InvalidUpdates: it does not fit the key columns.
         """
         self._seek(self._bound_of(self._keys_of(key)))
 
-    def seek_key_reverse(self, key: Values) -> None:
+    def seek_key_reverse(self, key: object) -> None:
         """Move backward to the last key that is not greater than `key`; never forward.
 
         Raises:
@@ -101,7 +102,7 @@ class KeyCursor:
         """
         self._seek_reverse(self._bound_of(self._keys_of(key)))
 
-    def seek_key_exact(self, key: Values | Keys) -> bool:
+    def seek_key_exact(self, key: object) -> bool:
         """Move to a key if it has rows, else between the keys around it; returns whether it has rows.
 
         Key range and filter of each batch are checked before any block is read. Pass `Keys` with one key to
@@ -189,8 +190,9 @@ class KeyCursor:
         each = (find(batch, predicate, self._layout) for batch in self._batches)
         return [bound for bound in each if bound is not None]
 
-    def _keys_of(self, key: Values) -> Keys:
-        return Keys.of_values([key], self._layout)
+    def _keys_of(self, key: object) -> Keys:
+        names = [column.name for column in self._layout.schema.key]
+        return Keys.of_values([key_values(key, names)], self._layout)
 
     def _bound_of(self, keys: Keys) -> Bound:
         return Bound(keys.first, None if self._layout.number is not None else keys.tuple(0))

@@ -28,7 +28,8 @@ class ArrangementReads(Handle, ABC):
         """The rows of some keys, sorted by key and value, each with its multiplicity in `_diff`.
 
         Args:
-            keys: a table in any Arrow form with the key columns; may have duplicates.
+            keys: a key (the value of the key column; of several, a tuple or a dict by name), a list or set of
+                keys, or a table in any Arrow form with the key columns; may have duplicates.
             as_of: the time; default: all updates.
             columns: the columns to return, before `_diff`; default: all. Rows that are equal in these columns
                 are not combined.
@@ -38,7 +39,7 @@ class ArrangementReads(Handle, ABC):
             the other batches on disk, each block that may hold a key and is not cached is read once.
 
         Raises:
-            InvalidUpdates: it is not a table of keys; names the column and the row.
+            InvalidUpdates: a key is not valid; names the column and the row.
             UsageError: a column does not exist, or `as_of` is not a time.
             HistoryCompacted: `as_of` is before `since`.
             CorruptionError: a file is damaged; names it.
@@ -48,8 +49,8 @@ class ArrangementReads(Handle, ABC):
 
     def range(
         self,
-        lower: tuple[object, ...] | None = None,
-        upper: tuple[object, ...] | None = None,
+        lower: object = None,
+        upper: object = None,
         *,
         limit: int | None = None,
         reverse: bool = False,
@@ -59,7 +60,8 @@ class ArrangementReads(Handle, ABC):
         """The rows of the keys in `[lower, upper)`, ascending, or with `reverse` descending.
 
         Args:
-            lower: values of all key columns, or of the first ones; default: from the least key on.
+            lower: a tuple of values of all key columns or the first ones, or the value of the first;
+                default: from the least key on.
             upper: the same, exclusive; default: to the greatest key.
             limit: the greatest number of rows; default: all.
             reverse: whether rows come in descending order, the last ones first.

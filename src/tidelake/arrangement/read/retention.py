@@ -104,10 +104,8 @@ class RetentionFilters:
     """The filters of an arrangement at one moment.
 
     Attributes:
-        layout: layout of the rows.
         keys: a predicate over key columns; rows that do not satisfy it are dropped. None: no filter.
         values: a predicate over key and value columns, or an N-filter. None: no filter.
-        version: how many times filters were set.
     """
 
     layout: Layout
@@ -116,20 +114,12 @@ class RetentionFilters:
     version: int = 0
 
     def with_keys(self, predicate: pc.Expression) -> "RetentionFilters":
-        """A copy with another filter on keys.
-
-        Raises:
-            UsageError: it is not a boolean expression over key columns.
-        """
+        """A copy with another filter on keys."""
         _check(predicate, self.layout, self.layout.key_width, "key")
         return replace(self, keys=predicate, version=self.version + 1)
 
     def with_values(self, rule: pc.Expression | Ranked) -> "RetentionFilters":
-        """A copy with another filter on values.
-
-        Raises:
-            UsageError: it is not a boolean expression over key and value columns, or ranks by other columns.
-        """
+        """A copy with another filter on values."""
         layout = self.layout
         if isinstance(rule, Ranked):
             known = [column.name for column in layout.schema.value]
@@ -165,15 +155,7 @@ class RetentionFilters:
         return _kept(rows, mask)
 
     def visible(self, rows: pa.RecordBatch, since: Frontier) -> pa.RecordBatch:
-        """The updates that a read sees.
-
-        Args:
-            rows: sorted updates; with `whole_keys`, all updates of each of their keys, from all batches.
-            since: the `since` of the arrangement.
-
-        Returns:
-            The updates that are kept, in order; the batch itself if all are.
-        """
+        """The updates that a read sees, in order; the batch itself if all are."""
         rows = self.satisfying(rows)
         if not isinstance(self.values, Ranked) or not rows.num_rows:
             return rows
@@ -182,13 +164,7 @@ class RetentionFilters:
     def kept_by_merge(
         self, rows: pa.RecordBatch, others: Sequence[pa.RecordBatch], since: Frontier
     ) -> pa.RecordBatch:
-        """The updates that a merge keeps.
-
-        Args:
-            rows: sorted updates of the inputs; with `whole_keys`, all that the inputs have of each key.
-            others: with `whole_keys`, the updates of these keys in all other batches, in any order.
-            since: the `since` of the arrangement, or an earlier one.
-        """
+        """The updates that a merge keeps."""
         rows = self.satisfying(rows)
         if not isinstance(self.values, Ranked) or not rows.num_rows:
             return rows
@@ -206,11 +182,7 @@ class RetentionFilters:
 
 
 def satisfies(rows: pa.RecordBatch, predicate: pc.Expression) -> Mask:
-    """For each row, whether it satisfies an expression; null counts as false.
-
-    Raises:
-        UsageError: it fails for one of the rows, such as a cast to a number of a text that is not one.
-    """
+    """For each row, whether it satisfies an expression; null counts as false."""
     try:
         return _answers(rows, predicate)
     except UNFIT as error:
@@ -236,7 +208,6 @@ class _Ranking:
         groups: number of distinct pairs of key and value.
         group: for each row, the number of its pair.
         folded: for each row, whether it is at or before `since`.
-        dropped: for each row, whether it is dropped.
     """
 
     def __init__(self, layout: Layout, rule: Ranked, rows: pa.RecordBatch, since: Frontier) -> None:

@@ -9,6 +9,7 @@ is the multiplicity; it is negative if a row was retracted more often than it wa
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,8 @@ _LOOKUP_KEYS = 16_384
 # A limit that no result reaches; larger ones would not fit into an int64.
 _ROWS_MAX = 1 << 62
 
-KeyPrefix = tuple[object, ...]
+KeyPrefix: TypeAlias = object
+"""The value of the first key column, or a tuple of values of the first ones."""
 
 
 class Snapshot:
@@ -139,7 +141,8 @@ class Snapshot:
         """The rows of a range of keys, in batches, in bounded memory.
 
         Args:
-            lower: the least key, inclusive: values of all key columns, or of the first ones. None: no bound.
+            lower: the least key, inclusive: a tuple of values of all key columns or the first ones, or the
+                value of the first. None: no bound.
             upper: the greatest key, exclusive, in the same form. None: no bound.
             reverse: whether rows come in descending order.
             as_of: as `lookup`.
@@ -201,8 +204,7 @@ class Snapshot:
 
     def _bound(self, prefix: KeyPrefix) -> Bound:
         """The bound before all keys whose first columns have these values."""
-        if not isinstance(prefix, tuple):
-            raise UsageError(f"a bound is a tuple of values of the first key columns, not {prefix!r}")
+        prefix = prefix if isinstance(prefix, tuple) else (prefix,)
         if not 0 < len(prefix) <= self.layout.key_width:
             raise UsageError(f"a key has {self.layout.key_width} columns, not {len(prefix)}: {prefix!r}")
         return Bound(prefix_bytes(prefix, self.layout))

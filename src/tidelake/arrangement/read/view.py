@@ -20,11 +20,7 @@ from tidelake.model.time import Time, TimeDomain
 
 
 def check_kept(as_of: Time, since: Frontier, domain: TimeDomain) -> None:
-    """Refuse a time before the `since` of an arrangement.
-
-    Raises:
-        HistoryCompacted: the time is before `since`.
-    """
+    """Refuse a time before the `since` of an arrangement."""
     if not (since.closed or since.less_equal(as_of)):
         remedy = (
             "that is the since of the arrangement, before which times are folded: read as of a time from "
@@ -38,9 +34,6 @@ class UpdatesView:
     """Time and filters of a read.
 
     Attributes:
-        layout: layout of the rows.
-        retention: the filters.
-        since: times before it are folded.
         as_of: the time of the read; None for the sum of all updates.
     """
 
@@ -50,14 +43,7 @@ class UpdatesView:
     as_of: Time | None
 
     def netted(self, pieces: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
-        """The contents of some keys.
-
-        Args:
-            pieces: all updates of these keys; each piece is sorted, consolidated and not empty.
-
-        Returns:
-            Key and value columns and `_diff`, sorted, each row once; and the updates that were summed.
-        """
+        """The contents of some keys, sorted, each row once; and the updates that were summed."""
         kept = list(pieces) if self.retention.empty else self._retained(pieces)
         if self.as_of is not None:
             kept = [select(piece, self._until, self.layout.domain) for piece in kept]

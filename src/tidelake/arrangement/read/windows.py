@@ -56,10 +56,6 @@ class Window:
 
     Attributes:
         rows: key and value columns and `_diff`, sorted; may be empty.
-        updates: the updates that were summed, in pieces.
-        lower: where the window begins.
-        upper: where the window ends.
-        layout: layout of the updates.
     """
 
     rows: pa.RecordBatch
@@ -98,13 +94,7 @@ class Windows:
         self.layout = view.layout
 
     def after(self, lower: Edge, budget_bytes: int, upper: Edge = ALL) -> Window:
-        """The first window between two edges.
-
-        Args:
-            lower: where it begins.
-            budget_bytes: about how many bytes to read.
-            upper: where it ends at the latest. If it ends there, `window.upper` is this very object.
-        """
+        """The first window between two edges."""
         key = lower.bound.key if lower.bound is not None else b""
         found = [(batch, batch.find_block(key, after=not lower.inside)) for batch in self._batches]
         live = [(batch, block) for batch, block in found if block < batch.blocks]

@@ -42,11 +42,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def check_feed(columns: Iterable[str], domain: TimeDomain) -> None:
-    """Check that a collection can be read as a change feed.
-
-    Raises:
-        UsageError: its times are tuples, or a column has the name of one of the feed's.
-    """
+    """Check that a collection can be read as a change feed."""
     if not domain.total_order:
         raise UsageError(
             f"option changeFeed: times of unit {domain} are no versions; read with withDiff=true"
@@ -62,19 +58,7 @@ def check_feed(columns: Iterable[str], domain: TimeDomain) -> None:
 def change_feed(
     batches: Iterable[pa.RecordBatch], key: Sequence[str], domain: TimeDomain
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a change feed.
-
-    Args:
-        batches: consolidated updates, sorted by key; complete for each of their keys.
-        key: names of the key columns, which must be present.
-        domain: unit of the times; not tuples.
-
-    Returns:
-        The columns before the times, then `FIELDS`. All updates of one key are in memory at once.
-
-    Raises:
-        UsageError: a time is past the last timestamp.
-    """
+    """The columns before the times, then `FIELDS`. All updates of one key are in memory at once."""
     for batch in whole_keys(batches, key):
         yield from _feed(batch, key, domain)
 

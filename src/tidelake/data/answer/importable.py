@@ -25,12 +25,7 @@ _DIGITS_MAX = 38
 
 
 def check_for_duckdb(schema: pa.Schema) -> None:
-    """Refuse columns that DuckDB cannot read, or of which it would read another.
-
-    Raises:
-        UsageError: a type that it lacks, two names of columns or of fields of a struct that differ only in
-            case (has both), or no column.
-    """
+    """Refuse columns that DuckDB cannot read, or of which it would read another."""
     if not len(schema):
         raise UsageError("DuckDB has no relations without columns: name one, or count the rows of to_arrow()")
     _check_types(schema, "DuckDB", lambda kind: _is_wide(kind) or pa.types.is_float16(kind))
@@ -40,11 +35,7 @@ def check_for_duckdb(schema: pa.Schema) -> None:
 
 
 def check_for_polars(schema: pa.Schema) -> None:
-    """Refuse columns that polars cannot read.
-
-    Raises:
-        UsageError: a type that it lacks.
-    """
+    """Refuse columns that polars cannot read."""
     _check_types(schema, "polars", _is_wide)
 
 

@@ -22,14 +22,7 @@ _CHOICES = ("types_mapper", "integer_object_nulls")
 
 
 def frame(schema: pa.Schema, batches: Iterable[pa.RecordBatch], pandas: Any, options: dict[str, Any]) -> Any:
-    """A DataFrame of rows. One column is converted after the other, and freed.
-
-    Args:
-        schema: of all batches.
-        batches: the rows, read once.
-        pandas: the library.
-        options: of `pyarrow.Table.to_pandas`, which come first.
-    """
+    """A DataFrame of rows. One column is converted after the other, and freed."""
     rows = pa.Table.from_batches(_joined(batches), schema)
     if not rows.num_columns:
         return rows.to_pandas(**options)

@@ -19,10 +19,12 @@ from tidelake import tabletext
 from tidelake.data.answer.importable import check_for_duckdb, check_for_polars, hard_columns, importable
 from tidelake.data.answer.pandasframe import frame
 from tidelake.data.answer.timecells import texts
+from tidelake.data.kernel.timestamps import timestamp_schema, with_timestamps
 from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import UsageError, to_install
 from tidelake.handle import Handle
 from tidelake.model.time import TimeDomain
+from tidelake.timetext import is_clock
 
 SHOWN_ROWS = 10
 SHOWN_COLUMNS = 20
@@ -120,14 +122,15 @@ class Rows(Handle):
         The frame holds the values that the rows have, and can be appended or upserted as it is. Columns are
         of NumPy's types where those hold the values. Otherwise they are of pandas' own (`Int64`, `boolean`,
         for nulls) or of Arrow's (lists, structs, NaN, dates after the year 9999, times with nanoseconds).
-        One column is converted after the other, and freed: memory holds the rows once, and one column twice.
+        Times of a clock are timestamps in UTC, or dates. One column is converted after the other, and freed:
+        memory holds the rows once, and one column twice.
 
         Args:
             options: of `pyarrow.Table.to_pandas`; `types_mapper` and `integer_object_nulls` choose other
                 types.
 
         Raises:
-            UsageError: pandas is not installed, or some rows were read before.
+            UsageError: pandas is not installed, some rows were read before, or a day is past the last date.
         """
         self._check_whole("to_pandas")
         return self._frame(options)
@@ -233,7 +236,10 @@ class Rows(Handle):
 
     def _frame(self, options: dict[str, Any]) -> Any:
         pandas = optional("pandas", None)
-        return frame(self._schema, self, pandas, options)
+        if self._domain is None or not is_clock(self._domain.unit):
+            return frame(self._schema, self, pandas, options)
+        batches = (with_timestamps(batch, self._domain) for batch in self)
+        return frame(timestamp_schema(self._schema, self._domain), batches, pandas, options)
 
 
 def optional(name: str, extra: str | None) -> Any:

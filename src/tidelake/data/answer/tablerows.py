@@ -18,11 +18,7 @@ PIECE_ROWS = 65_536
 
 
 def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Repeat each row of a batch as often as its `_diff` says; the columns, also `_diff`, stay as they are.
-
-    Raises:
-        InvalidUpdates: a multiplicity is negative, which a table cannot show. Shows the row.
-    """
+    """Repeat each row of a batch as often as its `_diff` says; the columns stay as they are."""
     counts: Ints = to_numpy(batch.column(DIFF))
     negative = np.flatnonzero(counts < 0)
     if len(negative):
@@ -36,12 +32,7 @@ def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def repeated(batch: pa.RecordBatch, counts: Ints) -> Iterator[pa.RecordBatch]:
-    """Repeat each row of a batch, in order; yields batches of bounded size.
-
-    Args:
-        batch: any columns.
-        counts: how often to repeat each row, 1 or more.
-    """
+    """Repeat each row of a batch, in order; yields batches of bounded size."""
     if not len(counts) or int(counts.max()) == 1:
         yield batch
         return

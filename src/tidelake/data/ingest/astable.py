@@ -20,40 +20,27 @@ _NOT_ARROW = {"Int128": "pl.Decimal(38, 0)", "UInt128": "pl.Decimal(38, 0)", "Ob
 
 
 def as_table(data: object, what: str = "updates") -> pa.Table:
-    """Rows in any form, as an unchecked table. Reads a stream to its end.
-
-    Args:
-        data: in any of Arrow's forms; a DataFrame of pandas, whose named index is a column; a dict, which is
-            a row, or a list of them; or a dict of lists, which are columns.
-        what: what they are, for messages.
-
-    Raises:
-        InvalidUpdates: the data has none of these forms, or a column that has no type of Arrow.
-    """
-    table = _as_table(data, what)
-    column_names(table)
+    """Rows in any form, as an unchecked table. Reads a stream to its end."""
+    table = data if isinstance(data, pa.Table) else _as_table(data, what)
+    try:
+        table.column_names  # noqa: B018 - decodes them
+    except UnicodeDecodeError as error:
+        raise InvalidUpdates(f"the name of a column is not UTF-8: {error}; rename it") from error
     return table
 
 
-def column_names(table: pa.Table) -> list[str]:
-    """The names of the columns.
-
-    Raises:
-        InvalidUpdates: one is no text.
-    """
-    try:
-        names: list[str] = table.column_names
-    except UnicodeDecodeError as error:
-        raise InvalidUpdates(f"the name of a column is not UTF-8: {error}; rename it") from error
-    return names
+def is_table(data: object) -> bool:
+    """Whether data is in one of the forms that `as_table` reads, or has to be collected before."""
+    return (
+        isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader)
+        or is_rows(data)
+        or any(hasattr(data, name) for name in ("__arrow_c_stream__", "__arrow_c_array__", "collect"))
+        or (type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"))
+    )
 
 
 def check_polars(columns: Any, refusal: type[UsageError] = UsageError) -> None:
-    """Check that Arrow has the types of a polars schema, a mapping of names to types.
-
-    Raises:
-        UsageError: it has not; names the column and the remedy.
-    """
+    """Check that Arrow has the types of a polars schema, a mapping of names to types."""
     for name, kind in columns.items():
         for odd, instead in _NOT_ARROW.items():
             if re.search(rf"\b{odd}\b", str(kind)):
@@ -69,8 +56,6 @@ def first_line(error: Exception) -> str:
 
 
 def _as_table(data: object, what: str) -> pa.Table:
-    if isinstance(data, pa.Table):
-        return data
     if is_rows(data):
         return table_of(data)
     kind = type(data)

@@ -31,6 +31,9 @@ Mask = npt.NDArray[np.bool_]
 REMOVED, ORDER, BEFORE = "_tidelake_removed", "_tidelake_order", "_tidelake_before"
 LEFT_OUT = "_tidelake_left_out"
 DELETED = "_tidelake_deleted"
+# Beside the columns of a table of events. It is set where an event says that its key has no row before: true
+# refuses a second row, false lets it replace the first.
+CREATED = "_tidelake_created"
 
 
 @dataclass(frozen=True)
@@ -50,16 +53,12 @@ class EventColumns:
     left_out: str | None = None
 
     def check(self, schema: Schema, domain: TimeDomain) -> None:
-        """Refuse settings that fit no table.
-
-        Raises:
-            UsageError: times are tuples, or a key or time column is named.
-        """
+        """Refuse settings that fit no table."""
         if not domain.total_order:
             raise UsageError(
                 f"an upsert needs times that follow each other, and those of {domain} do not: append updates"
             )
-        taken = {*(column.name for column in schema.key), *domain.columns, DIFF}
+        taken = {column.name for column in schema.key} | {*domain.columns, DIFF}
         given: tuple[tuple[str, object], ...] = (
             ("order_by", self.order_by),
             ("delete_column", self.delete_column),
@@ -75,11 +74,7 @@ class EventColumns:
         return self.delete_column == DELETED
 
     def check_keys(self, names: Collection[str], schema: Schema) -> None:
-        """Refuse values of rows that are to be deleted by their keys.
-
-        Raises:
-            InvalidUpdates: there are some; names them.
-        """
+        """Refuse values of rows that are to be deleted by their keys."""
         values = [column.name for column in schema.value if column.name in names]
         if self.only_keys and values:
             raise InvalidUpdates(
@@ -155,6 +150,8 @@ def read_events(
         )
     columns.check_keys(table.column_names, schema)
     extra = {name: _only(table, name) for name in columns.besides(schema)}
+    if CREATED in table.column_names and CREATED not in {column.name for column in schema.columns}:
+        extra[CREATED] = _only(table, CREATED)
     kept = [i for i, name in enumerate(table.column_names) if name not in extra]
     rows = normalize(
         table.select(kept),
@@ -186,6 +183,8 @@ def read_events(
     result = rows.append_column(REMOVED, pa.array(removed))
     if columns.left_out is not None:
         result = result.append_column(LEFT_OUT, extra[columns.left_out].cast(pa.string()))
+    if CREATED in extra:
+        result = result.append_column(CREATED, extra[CREATED].cast(pa.bool_()))
     if columns.order_by is None:
         return result
     order = extra.get(columns.order_by)
@@ -211,14 +210,7 @@ def left_out_rows(texts: pa.ChunkedArray) -> dict[str, Mask]:
 def truncated(
     events: pa.Table, truncates: Sequence[tuple[int, bytes]], schema: Schema, domain: TimeDomain
 ) -> pa.Table:
-    """Events of `read_events`, and for each key among them a removal at each truncation of the collection.
-
-    Args:
-        events: with an order.
-        truncates: the time and the order of each truncation.
-        schema: the collection's.
-        domain: of its times.
-    """
+    """Events of `read_events`, and for each key among them a removal at each truncation of the collection."""
     parts = [events]
     for time, order in truncates:
         constant = {

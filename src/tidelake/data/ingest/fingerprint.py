@@ -15,10 +15,6 @@ def fingerprint(table: pa.Table, without: tuple[str, ...] = ()) -> str:
     """The fingerprint of a table. Costs about one pass over it.
 
     A column of nulls adds nothing, so a table from before such a column was added has the same fingerprint.
-
-    Args:
-        table: normalized, so that the same values have the same types.
-        without: columns that are not looked at.
     """
     found = []
     for name in sorted({*table.column_names} - {*without}):

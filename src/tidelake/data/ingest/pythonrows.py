@@ -29,9 +29,6 @@ def table_of(data: Any) -> pa.Table:
     """A table of one row (a dict), of several (a list of dicts), or of columns (a dict of lists).
 
     A row has a key, which is no list, so it is never taken for columns.
-
-    Raises:
-        InvalidUpdates: rows have different names, or a value has no type of Arrow; names the row or column.
     """
     if isinstance(data, Mapping):
         if data and all(_is_column(values) for values in data.values()):
@@ -52,9 +49,6 @@ def check_values(name: str, values: Any, kind: pa.DataType) -> None:
     """Refuse objects of a column that Arrow changes when it makes values of a type.
 
     Objects of several types are told apart by the first one only.
-
-    Raises:
-        InvalidUpdates: there is one; names the column and the row.
     """
     fault = _fault_of(kind)
     if fault is None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.ingest.astable import as_table, column_names, first_line
+from tidelake.data.ingest.astable import as_table, first_line
 from tidelake.data.kernel.arrays import from_numpy, null_mask, to_numpy
 from tidelake.data.kernel.canonical import canonical, filled, has_floats
 from tidelake.data.kernel.exactcast import cast_exactly
@@ -79,7 +79,7 @@ def normalize(
     table = as_table(data)
     wanted, fields, names = _wanted(schema, domain)
     given = () if time is None else domain.columns
-    found = column_names(table)
+    found: list[str] = table.column_names
     _check_columns(found, names, given, optional, dropped)
     values = () if time is None else parts(domain.check(time))
     columns: list[pa.Array | pa.ChunkedArray] = []
@@ -109,11 +109,7 @@ class _Target:
     """A column of the result, and what is asked of its type for every table.
 
     Attributes:
-        field: of the result.
-        stored: the type in which it is stored.
         as_is: whether that is the type of the field.
-        nested: whether values have values in them.
-        floats: whether there are floating-point numbers among them.
     """
 
     field: pa.Field
@@ -138,7 +134,7 @@ def _wanted(schema: Schema, domain: TimeDomain) -> tuple[pa.Schema, tuple[_Targe
 def _constant(value: int, table: pa.Table) -> pa.Array | pa.ChunkedArray:
     """A number for each row. Of many rows, in chunks as the table has them, which share their memory."""
     if table.num_rows <= _CONSTANT_ROWS:
-        return from_numpy(np.full(table.num_rows, value, np.int64))
+        return from_numpy(np.zeros(table.num_rows, np.int64) + value)
     one = from_numpy(np.full(_CONSTANT_ROWS, value, np.int64))
     lengths = [len(chunk) for chunk in table.column(0).chunks] if table.num_columns else [table.num_rows]
     cuts = [
@@ -301,7 +297,7 @@ def _check_rows(chunks: list[pa.Array], name: str, offends: Callable[[Ints], Mas
     for chunk in chunks:
         values = to_numpy(chunk)
         bad = offends(values)
-        if bad.any():
+        if np.logical_or.reduce(bad):
             row = int(np.argmax(bad))
             raise InvalidUpdates(f"column {name!r} is {values[row]} in row {start + row}: {rule}")
         start += len(chunk)

@@ -17,12 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.ingest.events import BEFORE, LEFT_OUT, ORDER, REMOVED, left_out_rows
+from tidelake.data.ingest.events import BEFORE, CREATED, LEFT_OUT, ORDER, REMOVED, left_out_rows
 from tidelake.data.kernel.arrays import from_numpy
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.order import Mask, differ, group_starts
 from tidelake.data.kernel.sort import sort_indices
+from tidelake.data.kernel.sums import opposite
 from tidelake.data.kernel.types import update_schema
 from tidelake.data.keys.keytext import key_text
 from tidelake.errors import InvalidUpdates
@@ -52,9 +53,7 @@ class Resolved(Removals):
     """What some events do.
 
     Attributes:
-        updates: in the total order, consolidated.
         removed: rows that removals take away, with their multiplicities.
-        absent: removals of keys that have no row.
     """
 
     updates: pa.Table
@@ -93,7 +92,7 @@ def resolve(
     else:
         numbers = pc.index_in(found, value_set=keys)
         old, number = old.filter(numbers.is_valid()), numbers.drop_null().to_numpy().astype(np.int64)
-    group = np.cumsum(starts) - 1
+    group = starts.cumsum() - 1
     if rules.stored_order is not None:
         kept = ~_late(last, group, old.column(rules.stored_order), number)
         last, group = last.filter(pa.array(kept)), group[kept]
@@ -113,14 +112,6 @@ def resolve_among(
     """As `resolve`, where rows of the keys come and go between the events.
 
     The events between two such times meet the rows that are there by then, so there is one step for each.
-
-    Args:
-        events: as for `resolve`.
-        old: as for `resolve`, of a time at or before the first event.
-        later: canonical updates of at least the events' keys, at times after that.
-        schema: of the rows.
-        domain: of the times.
-        rules: as for `resolve`.
     """
     if not later.num_rows or not events.num_rows:
         return resolve(events, old, schema, domain, rules)
@@ -170,8 +161,10 @@ def _winners(
     ordered = events.take(sort_indices(events.select([*tied, _ROW]), len(tied) + 1))
     if LEFT_OUT in ordered.schema.names and ordered.column(LEFT_OUT).null_count < ordered.num_rows:
         ordered = _filled(ordered, old, schema)
+    if CREATED in ordered.schema.names and ordered.column(CREATED).null_count < ordered.num_rows:
+        ordered = _checked(ordered, group_starts(ordered.select(by), len(by)), old, schema)
     points = group_starts(ordered.select(by), len(by))
-    wins = np.append(points[1:], True)
+    wins = np.concatenate((points[1:], [True]))
     if not rules.rows_count:
         _check_equal(ordered, group_starts(ordered.select(tied), len(tied)), wins, schema)
     if wins.all():
@@ -179,7 +172,7 @@ def _winners(
     last = ordered.filter(pa.array(wins))
     removed = ordered.column(REMOVED).to_numpy(zero_copy_only=False)
     if removed.any():
-        came = np.logical_or.reduceat(~removed, np.flatnonzero(points))
+        came = np.logical_or.reduceat(~removed, points.nonzero()[0])
         last = last.append_column(_CAME, pa.array(came))
     return last
 
@@ -189,7 +182,7 @@ def _removals(last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints) ->
     gone = last.column(REMOVED).to_numpy(zero_copy_only=False)
     if not gone.any():
         return Removals()
-    first = np.append(True, group[1:] != group[:-1])
+    first = np.concatenate(([True], group[1:] != group[:-1]))
     keys = 1 + max(group[-1], number.max() if len(number) else -1)
     copies = np.zeros(keys, np.int64)
     np.add.at(copies, number, old.column(DIFF).to_numpy())
@@ -204,23 +197,14 @@ def _removals(last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints) ->
 
 
 def _filled(ordered: pa.RecordBatch, old: pa.Table, schema: Schema) -> pa.RecordBatch:
-    """The events with the values that they leave out: those of the event before, or of the stored row.
-
-    Args:
-        ordered: events, sorted by key, and the events of a key as they follow each other.
-        old: stored rows of at least these keys.
-        schema: of the rows.
-
-    Raises:
-        InvalidUpdates: there is no one row before an event that leaves a value out.
-    """
+    """The events with the values that they leave out: those of the event before, or of the stored row."""
     starts = group_starts(ordered, len(schema.key))
-    group = np.cumsum(starts) - 1
-    first = np.flatnonzero(starts)
+    group = starts.cumsum() - 1
+    first = starts.nonzero()[0]
     number = pc.index_in(
         encode_key(old, schema), value_set=encode_key(ordered.filter(pa.array(starts)), schema)
     )
-    at = np.flatnonzero(number.is_valid().to_numpy(zero_copy_only=False))
+    at = (number.is_valid().to_numpy(zero_copy_only=False)).nonzero()[0]
     copies = np.zeros(len(first), np.int64)
     np.add.at(copies, number.drop_null().to_numpy(), old.column(DIFF).to_numpy()[at])
     rows = np.bincount(number.drop_null().to_numpy(), minlength=len(first))
@@ -251,13 +235,59 @@ def _filled(ordered: pa.RecordBatch, old: pa.Table, schema: Schema) -> pa.Record
     return ordered
 
 
+def _checked(ordered: pa.RecordBatch, points: Mask, old: pa.Table, schema: Schema) -> pa.RecordBatch:
+    """The events without removals of rows in whose place one was created before, as in a swap of keys."""
+    starts = group_starts(ordered, len(schema.key))
+    removed = ordered.column(REMOVED).to_numpy(zero_copy_only=False)
+    there = np.append(False, ~removed[:-1])
+    keys = encode_key(ordered.filter(pa.array(starts)), schema)
+    there[starts] = pc.is_in(keys, value_set=encode_key(old, schema)).to_numpy(zero_copy_only=False)
+    told = ordered.column(CREATED)
+    created, refused = (
+        mask.to_numpy(zero_copy_only=False) for mask in (told.is_valid(), pc.fill_null(told, False))
+    )
+    second = there & created
+    if not second.any():
+        return ordered
+    kept = np.ones(len(second), np.bool_)
+    ends = np.concatenate((points[1:], [True]))
+    firsts = np.append(starts.nonzero()[0], len(second))
+    for group in np.unique((starts.cumsum() - 1)[second]):
+        rows = int(there[firsts[group]])
+        for at in range(firsts[group], firsts[group + 1]):
+            if removed[at]:
+                kept[at], rows = rows < 2, max(rows - 1, 0)
+            else:
+                again = at > firsts[group] and not refused[at] and _is_again(ordered, at, schema)
+                rows = rows + 1 if created[at] and not again else max(rows, 1)
+            if rows > 1 and ends[at] and refused[firsts[group] : at + 1].any():
+                raise InvalidUpdates(_second(encode_key(ordered.slice(at, 1), schema)[0].as_py(), schema))
+            rows = min(rows, 1) if ends[at] else rows
+    return ordered.filter(pa.array(kept))
+
+
+def _is_again(ordered: pa.RecordBatch, at: int, schema: Schema) -> bool:
+    """Whether an event has the row of the one before, which may have come again."""
+    names = [REMOVED, *(column.name for column in schema.columns)]
+    before, event = (ordered.slice(n, 1).select(names) for n in (at - 1, at))
+    return bool(before.equals(event))
+
+
+def _second(key: bytes, schema: Schema) -> str:
+    return (
+        f"the source has created a second row with the key {key_text(key, schema)}, which would replace "
+        "the first, or the removal of the first has not come: if these columns do not tell its rows "
+        "apart, take the table into a new collection, with keys=... of columns that do"
+    )
+
+
 def _check_equal(ordered: pa.RecordBatch, ties: Mask, wins: Mask, schema: Schema) -> None:
     """Refuse events that are as good as the winner and differ from it."""
     tie = np.cumsum(ties) - 1
     best = np.zeros(tie[-1] + 1, np.bool_)
     best[tie[wins]] = True
     # Rows of a tie are adjacent, so they are equal if each equals the one before.
-    at = np.flatnonzero(~ties & best[tie])
+    at = (~ties & best[tie]).nonzero()[0]
     if not len(at):
         return
     rows, before = ordered.take(pa.array(at)), ordered.take(pa.array(at - 1))
@@ -279,14 +309,7 @@ def _check_equal(ordered: pa.RecordBatch, ties: Mask, wins: Mask, schema: Schema
 
 
 def _late(last: pa.RecordBatch, group: Ints, stored: pa.ChunkedArray, number: Ints) -> Mask:
-    """Events that are older than the stored row or an earlier event of their key.
-
-    Args:
-        last: events, sorted by key and time.
-        group: for each event the number of its key.
-        stored: the order of each old row; null is older than everything.
-        number: for each old row the number of its key.
-    """
+    """Events that are older than the stored row or an earlier event of their key."""
     new = last.column(ORDER)
     both = pa.concat_arrays([*(chunk.cast(new.type) for chunk in stored.chunks), new])
     codes = _codes(both)
@@ -296,7 +319,7 @@ def _late(last: pa.RecordBatch, group: Ints, stored: pa.ChunkedArray, number: In
     span = np.int64(codes.max() + 1)
     base = np.arange(group[-1] + 1, dtype=np.int64) * span
     np.maximum.at(base, number, number * span + codes[: len(stored)])
-    first = np.append(True, group[1:] != group[:-1])
+    first = np.concatenate(([True], group[1:] != group[:-1]))
     place = group * span + own
     reached = place.copy()
     reached[first] = np.maximum(reached[first], base[group[first]])
@@ -319,46 +342,31 @@ def _codes(column: pa.Array) -> Ints:
 def _differences(
     last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints, wanted: pa.Schema
 ) -> pa.Table:
-    """Retractions of old rows and additions of new ones, not summed.
-
-    Args:
-        last: the accepted events, sorted by key and time.
-        group: for each event the number of its key.
-        old: rows of these keys.
-        number: for each old row the number of its key.
-        wanted: the columns to return.
-    """
+    """Retractions of old rows and additions of new ones, not summed."""
     count = len(group)
     keys = 1 + max(group[-1] if count else -1, number.max() if len(number) else -1)
-    begins = np.full(keys, -1, np.int64)
-    first = np.append(True, group[1:] != group[:-1]) if count else np.zeros(0, np.bool_)
-    begins[group[first]] = np.flatnonzero(first)
+    begins = np.zeros(keys, np.int64) - 1
+    first = np.concatenate(([True], group[1:] != group[:-1])) if count else np.zeros(0, np.bool_)
+    begins[group[first]] = first.nonzero()[0]
     touched = begins[number] >= 0
     times = last.column(wanted.names[-2])
     old, at = old.filter(pa.array(touched)), begins[number[touched]]
     present = ~last.column(REMOVED).to_numpy(zero_copy_only=False)
     # The row of an event lasts until the next event of its key.
-    ends = np.flatnonzero(present[:-1] & ~first[1:]) if count else np.zeros(0, np.int64)
+    ends = (present[:-1] & ~first[1:]).nonzero()[0] if count else np.zeros(0, np.int64)
     return pa.concat_tables(
         [
-            _updates(old, times.take(from_numpy(at)), _negated(old.column(DIFF)), wanted),
+            _updates(old, times.take(from_numpy(at)), opposite(old.column(DIFF)), wanted),
             _updates(last.filter(pa.array(present)), times.filter(pa.array(present)), 1, wanted),
             _updates(last.take(from_numpy(ends)), times.take(from_numpy(ends + 1)), -1, wanted),
         ]
     )
 
 
-def _negated(diffs: pa.ChunkedArray) -> pa.ChunkedArray:
-    try:
-        return pc.negate_checked(diffs)
-    except pa.ArrowInvalid as error:
-        raise InvalidUpdates("the negation of the multiplicity -2^63 does not fit into int64") from error
-
-
 def _updates(
     rows: pa.RecordBatch | pa.Table, times: pa.Array, diffs: pa.ChunkedArray | int, wanted: pa.Schema
 ) -> pa.Table:
     if isinstance(diffs, int):
-        diffs = from_numpy(np.full(rows.num_rows, diffs, np.int64))
+        diffs = from_numpy(np.zeros(rows.num_rows, np.int64) + diffs)
     columns = [rows.column(name) for name in wanted.names[:-2]]
     return pa.Table.from_arrays([*columns, times, diffs], schema=wanted)

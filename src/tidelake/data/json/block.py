@@ -13,16 +13,19 @@ Arrow's reader has these faults, which are checked for here:
 - It accepts `NaN` as a number, and rounds whole numbers in columns of floats: see `tidelake.data.json.raw`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+_Read = TypeVar("_Read")
+# So few lines are read one by one.
+_LINES_MIN = 32
 # The reader's sizes are 32-bit numbers.
 _BYTES_MAX = 1 << 30
 _SPACE = " \t\r\n"
@@ -37,12 +40,27 @@ class Unsure(Exception):
     """The fast parser cannot be sure of its answer: use the exact parser."""
 
 
+def halved(
+    at_once: Callable[[slice], _Read], one_by_one: Callable[[slice], _Read], end: int, start: int = 0
+) -> list[_Read]:
+    """Read lines, in their order: at once; where that is unsure in halves, and few one by one."""
+    here = slice(start, end)
+    if start == end:
+        return []
+    try:
+        return [at_once(here)]
+    except Unsure:
+        if end - start <= _LINES_MIN:
+            return [one_by_one(here)]
+    middle = (start + end) // 2
+    return halved(at_once, one_by_one, middle, start) + halved(at_once, one_by_one, end, middle)
+
+
 @dataclass(frozen=True)
 class JsonMember:
     """One field of the objects.
 
     Attributes:
-        kind: as Arrow's reader is to read it.
         shape: what it must be for msgspec: `msgspec.Raw` for anything, `struct_shape` for objects.
         required: whether each object must have it, at least as null.
     """
@@ -53,11 +71,7 @@ class JsonMember:
 
 
 def joined(lines: pa.Array) -> pa.Buffer:
-    """One block of lines, each of which looks like an object; neither they nor the block are parsed.
-
-    Raises:
-        Unsure: a line is null, or does not begin and end like an object; it is not UTF-8; or it is too large.
-    """
+    """One block of lines, each of which looks like an object; neither they nor the block are parsed."""
     if lines.null_count or lines.nbytes > _BYTES_MAX or not len(lines):
         raise Unsure
     # A line that begins with { and ends with } cannot be part of an object that goes on in the next one,
@@ -79,38 +93,10 @@ def trimmed(lines: pa.Array) -> pa.Array:
     return pc.ascii_trim(lines.view(pa.string()), _SPACE).view(pa.binary())
 
 
-def objects(lines: pa.Array, members: Mapping[str, JsonMember], closed: bool = False) -> pa.StructArray:
-    """The objects of lines, one struct a line.
-
-    Args:
-        lines: binary, trimmed.
-        members: the fields that are wanted; others are ignored.
-        closed: be unsure of an object that has others, instead.
-
-    Raises:
-        Unsure: see the module.
-    """
-    return read_block(joined(lines), lines, members, closed)[0]
-
-
 def read_block(
     block: pa.Buffer, lines: pa.Array, members: Mapping[str, JsonMember], closed: bool = False
 ) -> tuple[pa.StructArray, list[Any]]:
-    """The objects of a block of texts, one after the other, which `joined` or msgspec has looked at.
-
-    Args:
-        block: the texts of `lines`, with ends of lines between.
-        lines: as for `objects`, as the other arguments.
-        members: likewise.
-        closed: likewise.
-
-    Returns:
-        One struct a text; and what msgspec made of each, with the fields `f0`, `f1` and so on, in the order
-        of `members`.
-
-    Raises:
-        Unsure: see the module.
-    """
+    """A struct for each text; and what msgspec made of it, as `f0`, `f1`, … in the order of `members`."""
     try:
         found = _decoder(tuple(members.items()), closed).decode_lines(memoryview(block))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -40,11 +40,7 @@ PLAIN = Encoding()
 
 
 def encoding(text: str) -> Encoding:
-    """An encoding as people write it: `bytes`, `bytes:2` (the scale), `days`, `s`, `ms`, `us`, `ns`.
-
-    Raises:
-        UsageError: it is none of these.
-    """
+    """An encoding as people write it: `bytes`, `bytes:2` (the scale), `days`, `s`, `ms`, `us`, `ns`."""
     form, _, scale = text.partition(":")
     for known in _FORMS:
         if form == known and (not scale or (known == "bytes" and scale.isascii() and scale.isdigit())):

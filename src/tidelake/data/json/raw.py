@@ -4,7 +4,8 @@ Owns, for each type of column, the type that Arrow reads and the conversion to t
 gives the same values as `values.column`, or raises `Unsure`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -16,24 +17,21 @@ import pyarrow.compute as pc
 from tidelake.data.json.base64 import decoded, whole_numbers
 from tidelake.data.json.block import JsonMember, Unsure, struct_shape
 from tidelake.data.json.encoding import Encoding
-from tidelake.data.json.values import counted, forms
+from tidelake.data.json.values import counted, forms, loads
 
 # Where columns of dates and timestamps hold texts and not numbers: paths of names, a list's item is "".
 Texts: TypeAlias = frozenset[tuple[str, ...]]
+_SAMPLE = 50
 # Below these, all whole numbers are values of the float with so many bits, and none becomes one by rounding.
 _WHOLE_MAX = {16: 2**11, 32: 2**24, 64: 2**53}
 
 
 @lru_cache(256)
 def member(
-    field: pa.Field, encoding: Encoding, texts: Texts, path: tuple[str, ...] = (), required: bool = True
+    column: pa.Field, encoding: Encoding, texts: Texts, path: tuple[str, ...] = (), required: bool = True
 ) -> JsonMember:
-    """How a field is read from a block.
-
-    Raises:
-        Unsure: only values one by one can be read.
-    """
-    return JsonMember(_kind(field.type, encoding, texts, path), _shape(field.type), required)
+    """How a field is read from a block."""
+    return JsonMember(_kind(column.type, encoding, texts, path), _shape(column.type), required)
 
 
 def _shape(kind: pa.DataType) -> Any:
@@ -79,21 +77,12 @@ def fields(kind: pa.DataType) -> Sequence[pa.Field]:
     return [kind.field(i) for i in range(kind.num_fields)]
 
 
-def finished(read: pa.Array, field: pa.Field, encoding: Encoding) -> pa.Array:
-    """A column of `field`'s type from what was read.
-
-    Args:
-        read: as `member` said; one row for each object that the field belongs to.
-        field: what is wanted.
-        encoding: of its values.
-
-    Raises:
-        Unsure: a value is none of the column's, or is one only by rounding; or null where none may be.
-    """
-    if (read.null_count and not field.nullable) or encoding.form not in forms(field.type):
+def finished(read: pa.Array, wanted: pa.Field, encoding: Encoding) -> pa.Array:
+    """A column of a type from what was read."""
+    if (read.null_count and not wanted.nullable) or encoding.form not in forms(wanted.type):
         raise Unsure
     try:
-        return _finished(read, field.type, encoding)
+        return _finished(read, wanted.type, encoding)
     except pa.ArrowException:
         raise Unsure from None
 
@@ -159,17 +148,49 @@ def _struct(read: pa.StructArray, kind: pa.DataType, encoding: Encoding) -> pa.A
     return pa.StructArray.from_arrays(children, fields=fields(kind), mask=read.is_null())
 
 
-def seen_texts(
-    value: Any, kind: pa.DataType, path: tuple[str, ...], found: dict[tuple[str, ...], bool]
-) -> None:
+@dataclass
+class SeenTexts:
+    """Which columns of dates and timestamps are texts, as the last lines of the same columns had them."""
+
+    _known: dict[pa.Schema, Texts] = field(default_factory=dict)
+
+    def read(
+        self, lines: pa.Array, schema: pa.Schema, at_once: Callable[[Texts], pa.StructArray]
+    ) -> pa.StructArray:
+        """What is read of lines at once; judged by the first of them if it is not as before."""
+        known = self._known.get(schema, frozenset())
+        try:
+            return at_once(known)
+        except Unsure:
+            texts = _seen(lines.slice(0, _SAMPLE), schema)
+            if texts == known:
+                raise
+        self._known[schema] = texts
+        return at_once(texts)
+
+
+def _seen(lines: pa.Array, schema: pa.Schema) -> Texts:
+    found: dict[tuple[str, ...], bool] = {}
+    for line in lines.to_pylist():
+        try:
+            row = loads(line.decode())
+        except (ValueError, RecursionError):
+            raise Unsure from None
+        if isinstance(row, dict):
+            for one in schema:
+                _see(row.get(one.name), one.type, (one.name,), found)
+    return frozenset(path for path, is_text in found.items() if is_text)
+
+
+def _see(value: Any, kind: pa.DataType, path: tuple[str, ...], found: dict[tuple[str, ...], bool]) -> None:
     """Note of columns of dates and timestamps whether their first value, in parsed JSON, is a text."""
     if value is None:
         return
     if pa.types.is_struct(kind) and isinstance(value, dict):
         for inner in fields(kind):
-            seen_texts(value.get(inner.name), inner.type, (*path, inner.name), found)
+            _see(value.get(inner.name), inner.type, (*path, inner.name), found)
     elif pa.types.is_list(kind) and isinstance(value, list):
         for item in value[:1]:
-            seen_texts(item, kind.value_type, (*path, ""), found)
+            _see(item, kind.value_type, (*path, ""), found)
     elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         found.setdefault(path, isinstance(value, str))

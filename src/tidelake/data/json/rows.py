@@ -10,13 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.data.json.block import Unsure, objects, trimmed
+from tidelake.data.json.block import halved, joined, read_block, trimmed
 from tidelake.data.json.encoding import PLAIN
-from tidelake.data.json.raw import Texts, finished, member, seen_texts
+from tidelake.data.json.raw import SeenTexts, Texts, finished, member
 from tidelake.data.json.values import UnfitValue, column, loads, not_json
-
-_LINES_MIN = 32
-_SAMPLE = 50
 
 
 class BadLine(Exception):
@@ -36,57 +33,25 @@ class RowReader:
     """
 
     schema: pa.Schema
-    _texts: Texts = field(default=frozenset())
+    _texts: SeenTexts = field(default_factory=SeenTexts)
 
     def read(self, lines: pa.Array) -> pa.RecordBatch:
-        """The rows of lines (binary), in their order.
-
-        Raises:
-            BadLine: one is no row; the first one.
-        """
-        parts = self._spans(trimmed(lines), 0)
+        """The rows of lines (binary), in their order."""
+        bare = trimmed(lines)
+        parts = halved(
+            lambda at: self._at_once(bare[at]), lambda at: self._one_by_one(bare[at], at.start), len(bare)
+        )
         table = pa.Table.from_batches(parts, schema=self.schema).combine_chunks()
         return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=self.schema)
 
-    def _spans(self, lines: pa.Array, start: int) -> list[pa.RecordBatch]:
-        if not len(lines):
-            return []
-        try:
-            return [self._at_once(lines)]
-        except Unsure:
-            if len(lines) <= _LINES_MIN:
-                return [self._one_by_one(lines, start)]
-            half = len(lines) // 2
-            first = self._spans(lines.slice(0, half), start)
-            return first + self._spans(lines.slice(half), start + half)
-
     def _at_once(self, lines: pa.Array) -> pa.RecordBatch:
-        try:
-            found = self._objects(lines)
-        except Unsure:
-            texts = self._sampled(lines.slice(0, _SAMPLE))
-            if texts == self._texts:
-                raise
-            self._texts = texts
-            found = self._objects(lines)
+        found = self._texts.read(lines, self.schema, lambda texts: self._objects(lines, texts))
         columns = [finished(found.field(wanted.name), wanted, PLAIN) for wanted in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _objects(self, lines: pa.Array) -> pa.StructArray:
-        members = {one.name: member(one, PLAIN, self._texts, (one.name,)) for one in self.schema}
-        return objects(lines, members, closed=True)
-
-    def _sampled(self, lines: pa.Array) -> Texts:
-        found: dict[tuple[str, ...], bool] = {}
-        for line in lines.to_pylist():
-            try:
-                row = loads(line.decode())
-            except (ValueError, RecursionError):
-                raise Unsure from None
-            if isinstance(row, dict):
-                for one in self.schema:
-                    seen_texts(row.get(one.name), one.type, (one.name,), found)
-        return frozenset(path for path, is_text in found.items() if is_text)
+    def _objects(self, lines: pa.Array, texts: Texts) -> pa.StructArray:
+        members = {one.name: member(one, PLAIN, texts, (one.name,)) for one in self.schema}
+        return read_block(joined(lines), lines, members, closed=True)[0]
 
     def _one_by_one(self, lines: pa.Array, start: int) -> pa.RecordBatch:
         rows: list[dict[str, Any]] = []

@@ -75,20 +75,12 @@ def loads(text: str) -> Any:
 
     Fields that an object has twice, and numbers that are too large, become `Unread`: they are refused only
     where they are used.
-
-    Raises:
-        ValueError: it is not JSON. `NaN` and `Infinity` without quotes are not.
-        RecursionError: it is nested too deeply.
     """
     try:
         return json.loads(text, parse_float=Decimal, parse_constant=_not_json, object_pairs_hook=_object)
     except (ValueError, ArithmeticError):
         return json.loads(
-            text,
-            parse_float=_fraction,
-            parse_int=_whole,
-            parse_constant=_not_json,
-            object_pairs_hook=_object,
+            text, parse_float=_fraction, parse_int=_whole, parse_constant=_not_json, object_pairs_hook=_object
         )
 
 
@@ -100,7 +92,9 @@ def not_json(line: bytes, error: Exception) -> str:
             "not JSON, but a key and a value with a tab between, as Kafka's console consumer writes them: "
             "read change events with format='keyed', or cut the keys off with cut -f2-"
         )
-    return f"not JSON: {error}"
+    # Only the line counts, not the lines that Python sees in it.
+    at = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+    return f"not JSON: {at}"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,11 +124,7 @@ def _not_json(name: str) -> None:
 
 
 def check_readable(schema: pa.Schema) -> None:
-    """Check that all columns have a JSON form.
-
-    Raises:
-        UsageError: naming the column.
-    """
+    """Check that all columns have a JSON form."""
     for field in schema:
         try:
             column([], field.type)
@@ -143,17 +133,18 @@ def check_readable(schema: pa.Schema) -> None:
 
 
 def column(values: Sequence[Any], kind: pa.DataType, encoding: Encoding = PLAIN) -> pa.Array:
-    """A column of `kind` from parsed JSON values (of `loads`).
-
-    Raises:
-        UnfitValue: at the first value that does not fit; index -1 if no value of `kind` has a JSON form.
-    """
+    """A column of `kind` from parsed JSON values (of `loads`)."""
     reader = _reader(kind)
     if reader is None:
         raise UnfitValue(-1, f"of type {kind} cannot be read from JSON")
     try:
-        if encoding.form != "plain" and (first := _first(values)) is not None:
-            _check_form(encoding, kind, first)
+        if encoding.form != "plain":
+            first = _first(values)
+            if first is None:
+                # Null is null in any form, also in one that the type has not.
+                encoding = PLAIN
+            else:
+                _check_form(encoding, kind, first)
         return reader(values, kind, encoding)
     except UnfitValue:
         raise
@@ -304,9 +295,6 @@ def exactly(number: Decimal, kind: pa.DataType) -> Decimal:
 
     Arrow must get no other: a number with dozens of digits more than its type makes it return another number,
     or crash.
-
-    Raises:
-        ArithmeticError: the type does not hold it.
     """
     return number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
 
@@ -363,11 +351,7 @@ def _either(numbers: pa.Array, values: Sequence[Any], kind: pa.DataType) -> pa.A
 
 
 def counted(numbers: pa.Array, kind: pa.DataType, encoding: Encoding) -> pa.Array:
-    """Timestamps of `kind` from numbers in the unit of `encoding`, or in the column's own.
-
-    Raises:
-        ArrowInvalid: a number does not fit, or has digits that the column's unit does not keep.
-    """
+    """Timestamps of `kind` from numbers in the unit of `encoding`, or in the column's own."""
     if encoding.form == "plain":
         return numbers.cast(kind)
     if encoding.form == "days":

@@ -19,13 +19,12 @@ _DTYPES = {
 }
 
 
-def from_numpy(values: npt.NDArray[np.generic], null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """An array of booleans or of numbers, which are not copied if they lie side by side.
+TEXTS = {pa.string().id, pa.binary().id}
+SIGNED = {kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
 
-    Args:
-        values: of one dimension.
-        null: True where there is no value; None: nowhere.
-    """
+
+def from_numpy(values: npt.NDArray[np.generic], null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """An array of booleans or of numbers, which are not copied if they lie side by side."""
     data = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(np.ascontiguousarray(values))
     valid = None if null is None else _bits(~null)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, data])

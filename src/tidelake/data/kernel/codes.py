@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.kernel.arrays import null_mask, raw
+from tidelake.data.kernel.arrays import SIGNED, TEXTS, null_mask, raw
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
@@ -29,9 +29,7 @@ class Code:
     """A column as numbers.
 
     Attributes:
-        values: one for each row.
         bits: how many of the lowest bits are used.
-        exact: whether equal numbers mean equal values.
     """
 
     values: Words
@@ -50,7 +48,10 @@ def code(column: pa.Array) -> Code | None:
     is_, kind = pa.types, column.type
     if column.null_count == len(column):
         return Code(np.zeros(len(column), np.uint64), 0, True)
-    if is_.is_string(kind) or is_.is_binary(kind):
+    # Asking for each property takes longer than to count a few values.
+    if kind.id in SIGNED:
+        return _ranged(column, _signed(column))
+    if kind.id in TEXTS:
         return _ranks(column) if _repeats(column) else _prefixes(column)
     if is_.is_floating(kind):
         return _ranks(column) if _repeats(column) else _ranged(column, _float_words(column))
@@ -65,14 +66,18 @@ def _numbers(column: pa.Array) -> Ints | Words | None:
     is_, kind = pa.types, column.type
     if is_.is_unsigned_integer(kind):
         return raw(column, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64, copy=False)
-    if is_.is_integer(kind) or is_.is_temporal(kind) or (is_.is_decimal(kind) and kind.bit_width <= 64):
-        return raw(column, np.dtype(f"i{kind.bit_width // 8}")).astype(np.int64, copy=False)
+    if is_.is_temporal(kind) or (is_.is_decimal(kind) and kind.bit_width <= 64):
+        return _signed(column)
     if is_.is_decimal(kind) and kind.bit_width == 128:
         halves = np.frombuffer(column.buffers()[1], np.int64, 2 * (column.offset + len(column)))
         low, high = halves[2 * column.offset :: 2], halves[2 * column.offset + 1 :: 2]
         # What is under a null may be anything, and then only costs the short way.
         return low if (high == low >> 63).all() else None
     return None
+
+
+def _signed(column: pa.Array) -> Ints:
+    return raw(column, np.dtype(f"i{column.type.bit_width // 8}")).astype(np.int64, copy=False)
 
 
 def _float_words(column: pa.Array) -> Words:
@@ -87,8 +92,8 @@ def _ranged(column: pa.Array, numbers: Ints | Words) -> Code | None:
     """Count from the least value; null comes after the greatest."""
     valid = ~null_mask(column) if column.null_count else None
     known = numbers if valid is None else numbers[valid]
-    least = known.min()
-    span = int(known.max()) - int(least)
+    least = np.minimum.reduce(known)
+    span = int(np.maximum.reduce(known)) - int(least)
     # Wraps where the difference needs the 64th bit, which is that very bit without a sign.
     values = (numbers - least).view(np.uint64)
     if valid is None:

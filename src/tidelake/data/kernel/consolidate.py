@@ -56,17 +56,8 @@ def consolidated(
     Beside the table this holds a number for each row, and no copy of all rows, unless they come in tiny
     chunks. Many rows that are consolidated already are yielded as views of the table.
 
-    Args:
-        table: canonical updates in any order, as `normalize` makes them.
-        schema: of the rows.
-        domain: of the times.
-        sorted_rows: rows that are sorted at once.
-
     Yields:
         The same updates in the total order, each (key, value, time) once, none with diff 0; no empty batch.
-
-    Raises:
-        InvalidUpdates: a sum of diffs does not fit into an int64; names the row.
     """
     batches = _batches(table)
     if not _is_consolidated(batches):
@@ -104,7 +95,7 @@ def _batches(table: pa.Table) -> list[pa.RecordBatch]:
     """The chunks of a table that are not empty; one if they are small."""
     if table.get_total_buffer_size() <= _JOINED_BYTES:
         table = table.combine_chunks()
-    return [batch for batch in table.to_batches() if batch.num_rows]
+    return list(filter(len, table.to_batches()))
 
 
 def _is_consolidated(batches: list[pa.RecordBatch]) -> bool:
@@ -114,7 +105,7 @@ def _is_consolidated(batches: list[pa.RecordBatch]) -> bool:
     for batch in batches:
         if last is not None and last >= row_tuple(batch, 0, width):
             return False
-        if not (ascends(batch, width) and diffs(batch).all()):
+        if not (ascends(batch, width) and np.logical_and.reduce(diffs(batch))):
             return False
         last = row_tuple(batch, batch.num_rows - 1, width)
     return True
@@ -123,9 +114,9 @@ def _is_consolidated(batches: list[pa.RecordBatch]) -> bool:
 def _in_order(
     batches: list[pa.RecordBatch], schema: Schema, domain: TimeDomain, sorted_rows: int
 ) -> Iterator[pa.RecordBatch]:
+    if len(batches) == 1 and batches[0].num_rows <= sorted_rows and _takes_at_most(batches[0], _SORTED_BYTES):
+        return _summed(batches[0])
     slices = list(_slices(batches, sorted_rows))
-    if [len(slice_) for slice_ in slices] == [1]:
-        return _summed(slices[0][0])
     everything = Updates(Frontier.of(domain.minimum), Frontier())
     merged_rows = min(sorted_rows, _MERGED_ROWS)
     rows = max(_TAKEN_ROWS, merged_rows // len(slices))
@@ -136,9 +127,6 @@ def _in_order(
 
 def _slices(batches: list[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
     """The rows in slices of `rows` rows, or fewer that fill `_SORTED_BYTES`; only many batches are joined."""
-    if len(batches) == 1 and batches[0].num_rows <= rows and _takes_at_most(batches[0], _SORTED_BYTES):
-        yield batches
-        return
     held: list[pa.RecordBatch] = []
     count = size = 0
 

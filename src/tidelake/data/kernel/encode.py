@@ -37,15 +37,7 @@ _INTS = {kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
 
 
 def encode(array: pa.Array | pa.ChunkedArray, type_: DataType) -> pa.Array:
-    """Encode every value, nulls too.
-
-    Args:
-        array: of the Arrow type of `type_`, or one that casts to it safely.
-        type_: the column's type.
-
-    Returns:
-        A binary array of the same length without nulls.
-    """
+    """Encode every value, nulls too, as a binary array without nulls."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
@@ -55,15 +47,7 @@ def encode(array: pa.Array | pa.ChunkedArray, type_: DataType) -> pa.Array:
 
 
 def encode_key(rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Array:
-    """Encode the key of every row: the encodings of its key columns, joined.
-
-    Args:
-        rows: has at least the key columns, by name.
-        schema: its key columns are encoded.
-
-    Returns:
-        A binary array of the same length without nulls.
-    """
+    """Encode the key of every row: the encodings of its key columns, joined."""
     return _join([encode(rows.column(c.name), c.type) for c in schema.key])
 
 

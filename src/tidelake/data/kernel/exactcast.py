@@ -20,15 +20,7 @@ _FLOAT16_MAX = 2**11
 
 
 def cast_exactly(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as `kind`.
-
-    Args:
-        array: of a type that Tidelake keeps, in any layout, or a dictionary of such values.
-        kind: of the same shape, or a list for a fixed-size list and the reverse.
-
-    Raises:
-        ArrowInvalid: a value does not fit; so do the other errors of `tidelake.data.kernel.types.UNFIT`.
-    """
+    """The same values as `kind`."""
     found, is_ = array.type, pa.types
     if found.equals(kind):
         return array

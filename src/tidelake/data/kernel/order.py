@@ -32,6 +32,8 @@ __all__ = [
     "encode_key",
     "equal_ranges",
     "group_starts",
+    "integers",
+    "numbers_of",
     "precede",
     "row_tuple",
     "search",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Numbers: TypeAlias = npt.NDArray[np.generic]
 Comparable: TypeAlias = tuple[tuple[object, ...], ...]
 # Up to so many columns pyarrow sorts by one radix pass after another. With more it compares whole rows, which
 # takes several times as long where the leading columns repeat.
@@ -52,17 +55,9 @@ _PLAIN = _INTEGERS | {kind.id for kind in (pa.string(), pa.binary(), pa.bool_(),
 
 
 def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
-    """For each row, whether it differs from the one before in the first `width` columns.
-
-    Args:
-        batch: sorted by these columns.
-        width: how many columns count.
-
-    Returns:
-        As many booleans as rows; the first is True.
-    """
+    """For each row, whether it differs from the one before in the first `width` columns; first True."""
     n = batch.num_rows
-    starts = np.ones(n, np.bool_)
+    starts = ~np.zeros(n, np.bool_)
     if n < 2:
         return starts
     # Rows that equal the one before in the columns so far; mostly few after the first columns.
@@ -75,7 +70,7 @@ def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
             keep = differs if equal is None else differs[equal - 1]
         else:
             keep = differ(column.take(from_numpy(equal - 1)), column.take(from_numpy(equal)))
-        equal = np.flatnonzero(~keep) + 1 if equal is None else equal[~keep]
+        equal = (~keep).nonzero()[0] + 1 if equal is None else equal[~keep]
         if len(equal) == 0:
             return starts
     starts[equal] = False
@@ -90,9 +85,9 @@ def ascends(batch: pa.RecordBatch, width: int) -> bool:
         # Mostly the first column decides.
         values = to_numpy(leads)
         before, after = values[:-1], values[1:]
-        if (before < after).all():
+        if np.logical_and.reduce(before < after):
             return True
-        if (before > after).any():
+        if np.logical_or.reduce(before > after):
             return False
     tied: Mask = np.ones(pairs, np.bool_)
     for i in range(width):
@@ -107,17 +102,11 @@ def ascends(batch: pa.RecordBatch, width: int) -> bool:
 
 def row_tuple(batch: pa.RecordBatch, row: int, width: int) -> Comparable:
     """One row's first `width` columns as a tuple that Python compares in the total order."""
-    return tuple(_comparable(batch.column(i), row) for i in range(width))
+    return tuple([_comparable(batch.column(i), row) for i in range(width)])
 
 
 def search(batch: pa.RecordBatch, bound: Comparable, *, inclusive: bool) -> int:
-    """How many rows come before `bound`; with `inclusive` also those equal to it.
-
-    Args:
-        batch: sorted by as many columns as `bound` has.
-        bound: from `row_tuple`.
-        inclusive: whether to count rows equal to the bound.
-    """
+    """How many rows come before `bound`; with `inclusive` also those equal to it."""
     low, high = 0, batch.num_rows
     for i, value in enumerate(bound):
         if low == high:
@@ -126,24 +115,23 @@ def search(batch: pa.RecordBatch, bound: Comparable, *, inclusive: bool) -> int:
     return high if inclusive else low
 
 
-def equal_ranges(
-    numbers: npt.NDArray[np.generic], wanted: npt.NDArray[np.generic]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where the numbers equal to each wanted one begin and end; both where it would stand if there is none.
-
-    Args:
-        numbers: ascending; NaN comes last and counts as one number.
-        wanted: of the same type.
-    """
+def equal_ranges(numbers: Numbers, wanted: Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where the numbers equal to each wanted one begin and end; where it would stand if there is none."""
     starts = numbers.searchsorted(wanted)
     if numbers.dtype.kind == "f" or not len(numbers):
         return starts, numbers.searchsorted(wanted, "right")
     # Most are there once or not at all, and checking the found places is cheaper than a second search.
     last = len(numbers) - 1
     ends = starts + (numbers[np.minimum(starts, last)] == wanted)
-    again = np.flatnonzero(numbers[np.minimum(ends, last)] == wanted)
+    again = (numbers[np.minimum(ends, last)] == wanted).nonzero()[0]
     ends[again] = numbers.searchsorted(wanted[again], "right")
     return starts, ends
+
+
+def integers(column: pa.Array) -> Numbers | None:
+    """The values as numpy integers in the same order; None if there are nulls, or for other types."""
+    is_, kind = pa.types, column.type
+    return numbers_of(column) if not column.null_count and not is_.is_floating(kind) else None
 
 
 def disjoint(runs: list[list[pa.RecordBatch]], width: int) -> bool:
@@ -176,7 +164,7 @@ def _sort_many(columns: list[pa.Array]) -> pa.Array:
     starts = group_starts(batch, len(head))
     tied = ~starts
     tied[:-1] |= ~starts[1:]
-    ties = np.flatnonzero(tied)
+    ties = tied.nonzero()[0]
     if len(ties):
         rows = order[ties]
         groups = from_numpy(np.cumsum(starts)[ties])
@@ -203,7 +191,7 @@ def _float32(column: pa.Array) -> pa.Array:
     return from_numpy(values, null_mask(column))
 
 
-def _numbers(column: pa.Array) -> npt.NDArray[np.generic] | None:
+def numbers_of(column: pa.Array) -> Numbers | None:
     """The values as numpy numbers in the same order, arbitrary where null; None for other types."""
     is_, kind = pa.types, column.type
     if is_.is_float64(kind) or is_.is_float32(kind):
@@ -268,7 +256,7 @@ def _comparable(column: pa.Array, row: int) -> tuple[object, ...]:
 
 def _equal_range(column: pa.Array, low: int, high: int, value: tuple[object, ...]) -> tuple[int, int]:
     """The half-open range of rows in [low, high) with this value; empty, at its place, if there is none."""
-    numbers = _numbers(column)
+    numbers = numbers_of(column)
     if numbers is not None:
         known = high - (column.slice(low, high - low).null_count if column.null_count else 0)
         if value[0] == 2:

@@ -41,15 +41,7 @@ class Projection:
 
     @classmethod
     def of(cls, source: Schema, target: Schema, domain: TimeDomain, live: Collection[int]) -> "Projection":
-        """The projection between two schemas of one collection.
-
-        Args:
-            source: the schema that the rows were written under.
-            target: the schema to read under. Its columns are those of the source by id, in the same order,
-                with the same or a wider type; other columns are nullable.
-            domain: of the times.
-            live: ids of columns whose values are visible; all others are null.
-        """
+        """The projection between two schemas of one collection."""
         at = {column.id: i for i, column in enumerate(source.columns) if column.id in live}
         places = [at.get(column.id) for column in target.columns]
         width = len(source.columns)
@@ -83,20 +75,12 @@ def _widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def in_order(batches: Iterable[pa.RecordBatch], prefix: int) -> Iterator[pa.RecordBatch]:
-    """Sort updates that are sorted only by their first columns.
-
-    Args:
-        batches: of one schema, none empty, together in the order of their first `prefix` columns.
-        prefix: at least 1.
-
-    Yields:
-        The same rows in the total order. One batch and one group of equal first columns are held.
-    """
+    """Sort updates that are sorted by their first columns only; holds one batch, and one group."""
     held: list[pa.RecordBatch] = []
     end: Comparable | None = None
     for batch in batches:
         # The last group may continue in the next batch.
-        last = int(np.flatnonzero(group_starts(batch, prefix))[-1])
+        last = int(group_starts(batch, prefix).nonzero()[0][-1])
         if held and (last or row_tuple(batch, 0, prefix) != end):
             yield sort_batch(pa.concat_batches([*held, batch.slice(0, last)]))
             held = []

@@ -82,7 +82,7 @@ class RowBuffer:
         end = row_tuple(last, 0, width)
         while load and row_tuple(load[-1], load[-1].num_rows - 1, width) == end:
             batch = load.pop()
-            start = int(np.flatnonzero(group_starts(batch, width))[-1])
+            start = int(group_starts(batch, width).nonzero()[0][-1])
             groups.append(batch.slice(start))
             if start:
                 load.append(batch.slice(0, start))

@@ -22,16 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def select(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.RecordBatch:
-    """Keep the updates that a query wants, and give them the times that it wants.
-
-    Args:
-        batch: canonical updates.
-        query: what to keep.
-        domain: names the time columns.
-
-    Returns:
-        The kept rows in the same order; not consolidated.
-    """
+    """Keep the updates that a query wants, in order, at the times that it wants; not consolidated."""
     return Selector(query, domain)(batch)
 
 
@@ -74,7 +65,7 @@ class Timing:
         """The batch with its times."""
         rows = batch.num_rows
         if rows > len(self._columns[0]):
-            self._columns = [from_numpy(np.full(rows, component, np.int64)) for component in self._time]
+            self._columns = [from_numpy(np.zeros(rows, np.int64) + component) for component in self._time]
         times = [column.slice(0, rows) for column in self._columns]
         schema = pa.schema([*[*batch.schema][:-1], *self._fields, batch.schema.field(DIFF)])
         return pa.RecordBatch.from_arrays([*batch.columns[:-1], *times, batch.columns[-1]], schema=schema)
@@ -101,18 +92,7 @@ def view(
     lower: Frontier | None = None,
     upper: Frontier | None = None,
 ) -> pa.RecordBatch:
-    """Apply the metadata of a part and its batch: rewrite times, then drop rows outside the bounds.
-
-    Args:
-        batch: updates as stored.
-        domain: names the time columns.
-        rewrite: times are advanced to this one; total orders only.
-        lower: rows before it are dropped; None keeps all.
-        upper: rows at or after it are dropped; None keeps all.
-
-    Returns:
-        The rows in the same order. Rows that differed only in time may now be equal.
-    """
+    """Rewrite times by the metadata of a part, so that rows may become equal; drop those out of bounds."""
     if rewrite is not None:
         if not domain.total_order:
             raise InternalError(f"times of unit {domain} cannot be rewritten")
@@ -129,11 +109,7 @@ def view(
 
 
 def taken_away(batch: pa.RecordBatch, upto: int, domain: TimeDomain) -> pa.RecordBatch:
-    """The updates up to a time with the opposite diffs, in the same order.
-
-    Raises:
-        InvalidUpdates: a diff is the least int64, which has no opposite.
-    """
+    """The updates up to a time with the opposite diffs, in the same order."""
     kept = _kept(batch, _before(_times(batch, domain), upto))
     index = kept.schema.get_field_index(DIFF)
     try:

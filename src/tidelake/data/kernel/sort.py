@@ -30,10 +30,6 @@ _NEIGHBOURS, _SAMPLED = 4, 256
 def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
     """The permutation that sorts the rows by the first `width` columns.
 
-    Args:
-        batch: canonical values; faster if it consists of sorted runs.
-        width: how many columns count.
-
     Returns:
         An integer array for `take`.
     """
@@ -41,17 +37,12 @@ def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
 
 
 def sorted_groups(batch: pa.RecordBatch, width: int) -> tuple[Ints, Mask]:
-    """The permutation that sorts the rows, and for each sorted row whether it differs from the one before.
-
-    Args:
-        batch: canonical values; faster if it consists of sorted runs.
-        width: how many columns count.
-    """
+    """The permutation that sorts the rows, and for each sorted row whether it differs from the one before."""
     ties = _Ties(batch)
     left = list(range(width))
     while left and len(ties.at):
         left = ties.refine(left)
-    starts = np.ones(batch.num_rows, np.bool_)
+    starts = ~np.zeros(batch.num_rows, np.bool_)
     if len(ties.at):
         starts[ties.at[1:][ties.inside]] = False
     return ties.order, starts
@@ -137,7 +128,7 @@ class _Ties:
     def _sort(self, code_: Code) -> None:
         """Order the ties by one word each; keep those that are still equal."""
         packed = code_.values
-        steps = int(np.count_nonzero(packed[1:] < packed[:-1]))
+        steps = int(np.add.reduce(packed[1:] < packed[:-1]))
         if steps:
             groups = int(self.groups[-1]) + 1
             nearly = steps < _RUNS_FEW or len(packed) < _GROUP_ROWS * groups
@@ -156,18 +147,18 @@ class _Ties:
         self._keep((groups[1:] == groups[:-1]) & ~starts)
 
     def _keep(self, same: Mask) -> None:
-        if not same.any():
+        if not np.logical_or.reduce(same):
             self.at = self.at[:0]
             return
         tied = np.zeros(len(self.at), np.bool_)
         tied[1:] = same
         tied[:-1] |= same
-        kept = np.flatnonzero(tied)
+        kept = tied.nonzero()[0]
         # Groups are numbered by their first rows, the only ones that differ from the row before.
         begins = np.zeros(len(kept), np.bool_)
         begins[1:] = ~same[kept[1:] - 1]
         self.at = kept if self._whole else self.at[kept]
-        self.groups = np.cumsum(begins, dtype=np.uint64)
+        self.groups = begins.cumsum(dtype=np.uint64)
         self._whole = False
 
 
@@ -177,7 +168,7 @@ def _argsort(packed: Code, *, nearly: bool) -> tuple[Ints, Words]:
     shift = (rows - 1).bit_length()
     cut = max(0, packed.bits + shift - _WORD_BITS)
     if nearly or (cut and not _told_apart(packed.values, np.uint64(cut))):
-        order = np.argsort(packed.values, kind="stable" if nearly else "quicksort")
+        order = packed.values.argsort(kind="stable" if nearly else "quicksort")
         return order, packed.values[order]
     # With the row's number in the lowest bits, only words are sorted, at a third of the cost.
     words = (packed.values >> np.uint64(cut)) << np.uint64(shift)
@@ -206,7 +197,7 @@ def _uncut(values: Words, order: Ints, upper: Words) -> tuple[Ints, Words]:
     tied = np.zeros(len(found), np.bool_)
     tied[1:] = same
     tied[:-1] |= same
-    at = np.flatnonzero(tied)
+    at = tied.nonzero()[0]
     # The ties stay within their places, as their upper bits order them already.
     again = np.argsort(found[at], kind="stable")
     order[at], found[at] = order[at][again], found[at][again]

@@ -9,20 +9,23 @@ either half.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.kernel.arrays import from_numpy, places, to_numpy
+from tidelake.data.kernel.arrays import from_numpy, places, raw
 from tidelake.data.kernel.order import Comparable, Mask, group_starts, row_tuple
 from tidelake.data.kernel.sort import sort_indices, sorted_groups
 from tidelake.errors import InvalidUpdates
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _LOW = np.int64(0xFFFFFFFF)
+_INT64 = np.dtype(np.int64)
 Ints = npt.NDArray[np.int64]
+A = TypeVar("A", pa.Array, pa.ChunkedArray)
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,6 @@ class Open:
 
     Attributes:
         row: a batch of one row of it, its diff meaningless.
-        at: that row as a tuple.
         diff: the exact sum so far, which may exceed an int64.
     """
 
@@ -42,15 +44,23 @@ class Open:
 
 def diffs(batch: pa.RecordBatch) -> Ints:
     """The last column, `_diff`, as numpy."""
-    values: Ints = to_numpy(batch.column(batch.num_columns - 1))
+    values: Ints = raw(batch.column(batch.num_columns - 1), _INT64).view(np.int64)
     return values
 
 
 def total(values: Ints) -> int:
     """The exact sum."""
     if _fits(values):
-        return int(values.sum())
+        return int(np.add.reduce(values))
     return (int((values >> 32).sum()) << 32) + int((values & _LOW).sum())
+
+
+def opposite(values: A) -> A:
+    """The diffs that take rows away."""
+    try:
+        return pc.negate_checked(values)
+    except pa.ArrowInvalid as error:
+        raise InvalidUpdates("a row has the multiplicity -2^63, whose negation does not fit") from error
 
 
 def sort_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -59,29 +69,17 @@ def sort_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def sum_sorted(batch: pa.RecordBatch, starts: Mask | None = None) -> pa.RecordBatch:
-    """`sum_batch` of a batch that is sorted already.
-
-    Args:
-        batch: canonical updates.
-        starts: for each row, whether it differs from the one before; None: not known.
-    """
+    """`sum_batch` of a batch that is sorted already."""
     if starts is None:
         starts = group_starts(batch, batch.num_columns - 1)
-    if starts.all() and diffs(batch).all():
+    if np.logical_and.reduce(starts) and np.logical_and.reduce(diffs(batch)):
         return batch
     _, body, _ = _summed(batch, None, starts)
     return body
 
 
 def sum_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Sort rows, sum the diffs of equal ones and drop those that come to zero.
-
-    Args:
-        batch: canonical updates.
-
-    Raises:
-        InvalidUpdates: a sum does not fit into an int64; names the row.
-    """
+    """Sort rows, sum the diffs of equal ones and drop those that come to zero."""
     _, body, _ = _summed(batch, *sorted_groups(batch, batch.num_columns - 1))
     return body
 
@@ -132,14 +130,10 @@ def _summed(
     *,
     keep_open: bool = False,
 ) -> tuple[pa.RecordBatch | None, pa.RecordBatch, Open | None]:
-    """Sum rows in `order`, or as they are; only the rows that remain are copied, and only once.
-
-    Returns:
-        The group before, if it ended; the other rows; and the group that stays open.
-    """
+    """Sum rows in `order`: the group before, if it ended; the other rows; the group that stays open."""
     if batch.num_rows == 0:
         return (None, batch, before) if keep_open or before is None else (close(before, batch), batch, None)
-    begins = np.flatnonzero(starts)
+    begins = starts.nonzero()[0]
     rows = begins if order is None else order[begins]
     width = batch.num_columns - 1
     first_joins = before is not None and before.at == row_tuple(batch, int(rows[0]), width)
@@ -162,7 +156,7 @@ def _summed(
 
 def _picked(batch: pa.RecordBatch, rows: Ints, sums: Ints, *, in_order: bool) -> pa.RecordBatch:
     """The rows whose sum is not zero, with their sums as diffs."""
-    keep = np.flatnonzero(sums != 0)
+    keep = (sums != 0).nonzero()[0]
     if len(keep) < len(rows):
         rows, sums = rows[keep], sums[keep]
     adjoin = in_order and len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
@@ -182,13 +176,13 @@ def _group_sums(batch: pa.RecordBatch, order: Ints | None, starts: Mask, rows: I
     if not carried and _fits(values):
         # Most groups have one row; `reduceat` over all groups takes three times as long.
         sums = values[rows]
-        rest = np.flatnonzero(~starts)
+        rest = (~starts).nonzero()[0]
         np.add.at(sums, rest - np.arange(1, len(rest) + 1), values[rest if order is None else order[rest]])
         return sums
     if not len(rows):
         return values[:0]
     values = values[: len(starts)] if order is None else values[order[: len(starts)]]
-    begins = np.flatnonzero(starts)
+    begins = starts.nonzero()[0]
     high: Ints = np.add.reduceat(values >> 32, begins)
     low: Ints = np.add.reduceat(values & _LOW, begins)
     high[0] += carried >> 32
@@ -206,7 +200,7 @@ def _fits(values: Ints) -> bool:
     """Whether no sum of some of the values can leave an int64."""
     if len(values) == 0:
         return True
-    greatest = max(int(values.max()), -int(values.min()))
+    greatest = max(int(np.maximum.reduce(values)), -int(np.minimum.reduce(values)))
     return greatest * len(values) <= _INT64_MAX
 
 

@@ -22,11 +22,7 @@ _PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_40
 
 
 def check_clock(domain: TimeDomain, asked: str = "times='timestamp'") -> None:
-    """Check that times have timestamps.
-
-    Raises:
-        UsageError: the unit is no clock; names what was asked for.
-    """
+    """Check that times have timestamps."""
     if not is_clock(domain.unit):
         raise UsageError(
             f"{asked}: times of unit {domain} do not count from 1970, and have no timestamps: leave it out"
@@ -46,11 +42,7 @@ def timestamp_schema(schema: pa.Schema, domain: TimeDomain) -> pa.Schema:
 
 
 def with_timestamps(rows: R, domain: TimeDomain) -> R:
-    """The same rows, with timestamps in the time column if they have one. Copies nothing but dates.
-
-    Raises:
-        UsageError: a time of unit `date` is past the last date.
-    """
+    """The same rows, with timestamps in the time column if they have one. Copies nothing but dates."""
     (name,) = domain.columns
     at = rows.schema.get_field_index(name)
     if at < 0:
@@ -61,7 +53,7 @@ def with_timestamps(rows: R, domain: TimeDomain) -> R:
             values = values.cast(pa.int32())
         except pa.ArrowInvalid as error:
             raise UsageError(
-                f"time {pc.max(values)} is past the last date, day 2^31 - 1: leave out times='timestamp'"
+                f"time {pc.max(values)} is past the last date, day 2^31 - 1: ask for int64, or to_arrow()"
             ) from error
     # SUBTLE: a cast from int64 takes the number as it is, and copies nothing.
     values = values.cast(timestamp_type(domain))
@@ -69,11 +61,7 @@ def with_timestamps(rows: R, domain: TimeDomain) -> R:
 
 
 def days_of(values: pa.Array, name: str) -> pa.Array:
-    """Dates, or timestamps at midnight UTC, as days since 1970 (int64). What has no zone is in UTC.
-
-    Raises:
-        InvalidUpdates: one is not at midnight UTC; names it.
-    """
+    """Dates, or timestamps at midnight UTC, as days since 1970 (int64). What has no zone is in UTC."""
     if pa.types.is_date32(values.type):
         return values.cast(pa.int32()).cast(pa.int64())
     per_day = _PER_DAY["ms" if pa.types.is_date64(values.type) else values.type.unit]

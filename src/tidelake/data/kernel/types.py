@@ -67,11 +67,7 @@ _DECIMALS: dict[str, tuple[Callable[[pa.DataType], bool], Callable[[int, int], p
 
 
 def arrow_type(type_: DataType) -> pa.DataType:
-    """The Arrow type that `type_` describes.
-
-    Raises:
-        UsageError: this version keeps no such type.
-    """
+    """The Arrow type that `type_` describes."""
     name, params = type_.name, type_.params
     if name in _PLAIN:
         return _PLAIN[name]
@@ -93,15 +89,7 @@ def arrow_type(type_: DataType) -> pa.DataType:
 
 
 def data_type(arrow: pa.DataType, where: str) -> DataType:
-    """Describe an Arrow type.
-
-    Args:
-        arrow: any type; string views, large offsets and dictionaries become the plain form.
-        where: the column, for the message.
-
-    Raises:
-        UsageError: Tidelake keeps no such type; names the column and what to do.
-    """
+    """Describe an Arrow type."""
     is_ = pa.types
     if is_.is_dictionary(arrow):
         return data_type(arrow.value_type, where)
@@ -133,20 +121,13 @@ def check_kept(arrow: pa.DataType, where: str) -> None:
     Lists and structs may be nested 32 deep (`NESTED_MAX`). Decimals may have no negative scale, and no more
     digits after the point than in total. A zone is an offset, or a name that others know, too. Stops at the
     depth limit, however deep a type is.
-
-    Raises:
-        UsageError: names the column and the remedy.
     """
     check_depth(arrow, where)
     _check_leaves(arrow, where)
 
 
 def check_depth(arrow: pa.DataType, where: str) -> None:
-    """Check that lists and structs are nested at most 32 deep (`NESTED_MAX`).
-
-    Raises:
-        UsageError: they are nested deeper; names the column.
-    """
+    """Check that lists and structs are nested at most 32 deep (`NESTED_MAX`)."""
     level = [arrow]
     for _ in range(NESTED_MAX + 1):
         level = [inner for kind in level for inner in _inside(kind)]
@@ -284,20 +265,7 @@ def update_schema(schema: Schema, domain: TimeDomain) -> pa.Schema:
 
 
 def schema_from_arrow(arrow: pa.Schema, key: Sequence[str], value: Sequence[str] | None = None) -> Schema:
-    """Describe a table's columns as the schema of a collection.
-
-    Args:
-        arrow: the table's schema.
-        key: names of the key columns, in order.
-        value: names of the value columns, in order; None for all columns that are not keys.
-
-    Returns:
-        Columns with ids 0, 1, ... in the order of `arrow`; a column is nullable if its Arrow field is.
-
-    Raises:
-        UsageError: a name is missing, appears twice or is reserved; a type cannot be kept; `arrow` is no
-            schema, or `key` or `value` no list of names.
-    """
+    """The schema of a collection with the columns of an Arrow schema, whose ids are 0, 1, ... in order."""
     _check_described(arrow, key, value)
     if isinstance(key, str) or isinstance(value, str):
         raise UsageError(f"key and value are lists of column names: write [{key!r}] instead of {key!r}")
@@ -326,11 +294,7 @@ def schema_from_arrow(arrow: pa.Schema, key: Sequence[str], value: Sequence[str]
 
 
 def _check_described(schema: object, key: object, value: object) -> None:
-    """Check the Python types of the arguments that describe the columns of a table.
-
-    Raises:
-        UsageError: `schema` is no Arrow schema, or `key` or `value` no list of names.
-    """
+    """Check the Python types of the arguments that describe the columns of a table."""
     if not isinstance(schema, pa.Schema):
         raise UsageError(
             f"schema is a {type(schema).__name__}: give a pyarrow schema, such as table.schema or "

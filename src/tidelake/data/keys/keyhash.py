@@ -3,8 +3,12 @@
 Owns the hash function, which is part of stored formats and the same in every process; must not know filters.
 Invariant: equal keys have equal hashes.
 
-Each word of 8 bytes is mixed in by a multiplication; the result goes through the finalizer of splitmix64
-(Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+The hash of bytes begins with their number times `0x9e3779b97f4a7c15`. Each eight of them, little-endian,
+the last ones filled with zeros, are mixed in: exclusive or, times the same number, exclusive or with itself
+shifted right by 32. The result goes through the finalizer of splitmix64 (Steele, Lea and Flood, "Fast
+splittable pseudorandom number generators", 2014). A key that is one column of a fixed-width number type is
+hashed by its word alone: times that number, then the finalizer; null as `0xd1b54a32d192ed03`. All other
+keys are hashed by their encoding.
 """
 
 import numpy as np

@@ -27,8 +27,6 @@ class RangeLimits:
     """How large a range with more than one key may be.
 
     Attributes:
-        rows: at most.
-        size: bytes of memory, about.
         ranges: this many ranges together must be within the limits. Rows that fit at once are cut as well,
             unless they are few.
     """
@@ -46,18 +44,7 @@ class RangeLimits:
 
 
 def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: RangeLimits) -> Iterator[pa.Table]:
-    """Sort rows by key, stably, and cut them where a key begins.
-
-    Args:
-        tables: of equal columns, with canonical values in the key columns. Rows may come in any order as long
-            as they fit into the limits together; with more rows, none may have a lesser key than earlier
-            ones.
-        schema: names the key columns.
-        limits: of a range.
-
-    Raises:
-        UsageError: a key comes after a greater one, with more rows between them than fit into memory.
-    """
+    """Sort rows by key, stably, and cut them where a key begins."""
     held: list[pa.Table] = []
     most = 0
     done: bytes | None = None
@@ -93,7 +80,7 @@ def _cut(table: pa.Table, schema: Schema, limits: RangeLimits) -> Iterator[pa.Ta
     keys = table.select(names).append_column(_ROW, from_numpy(np.arange(table.num_rows)))
     batch = keys.combine_chunks().to_batches()[0]
     order = sort_indices(batch, len(names) + 1)
-    starts = np.flatnonzero(group_starts(batch.select(names).take(order), len(names)))
+    starts = group_starts(batch.select(names).take(order), len(names)).nonzero()[0]
     edges = np.append(starts[1:], table.num_rows)
     most = limits.rows_of(table)
     wanted = max(_ENOUGH_ROWS, -(-table.num_rows // limits.ranges))

@@ -18,13 +18,7 @@ KEY = "_tidelake_key"
 
 
 def sorted_run(rows: pa.Table, keys: pa.RecordBatch, schema: Schema) -> pa.Table:
-    """The rows, sorted by key, with the encoded key as one more column.
-
-    Args:
-        rows: of any columns.
-        keys: of each row the key columns, by name, in the collection's types.
-        schema: says which they are.
-    """
+    """The rows, sorted by key, with the encoded key as one more column."""
     own = [column.name for column in schema.key]
     plain = pa.RecordBatch.from_arrays([canonical(keys.column(name)) for name in own], own)
     marked = rows.append_column(pa.field(KEY, pa.binary(), nullable=False), encode_key(plain, schema))

@@ -31,16 +31,7 @@ _FEW = 1024
 
 
 def searchable(batch: pa.RecordBatch, schema: Schema) -> pa.Array:
-    """The keys of rows in the form in which `KeySet.rows` looks for them.
-
-    Args:
-        batch: has at least the key columns.
-        schema: says which they are.
-
-    Returns:
-        A uint64 array, null where the key is, if the key is one column of at most 8 bytes; else the encoded
-        keys, a binary array.
-    """
+    """Keys as `KeySet.rows` looks for them: uint64 if one column of at most 8 bytes, else encoded."""
     if len(schema.key) == 1:
         column = batch.column(schema.key[0].name)
         numbers = words(column)
@@ -55,13 +46,7 @@ def are_numbers(schema: Schema) -> bool:
 
 
 class KeySet:
-    """Distinct keys, encoded and ascending; at least one.
-
-    Attributes:
-        keys: a binary array.
-        first: the least.
-        last: the greatest.
-    """
+    """Distinct keys, encoded and ascending; at least one."""
 
     def __init__(self, keys: pa.Array) -> None:
         """A set of encoded keys, which are distinct and ascending."""
@@ -110,21 +95,12 @@ class KeySet:
         return end - first
 
     def rows(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
-        """The rows that have one of the keys, in their order; the batch itself if all do.
-
-        Args:
-            batch: sorted by key.
-            keys: of its rows, from `searchable`.
-        """
+        """The rows that have one of the keys, in their order; the batch itself if all do."""
         places = self.places(keys)
         return batch if places is None else batch.take(places)
 
     def places(self, keys: pa.Array) -> pa.Array | None:
-        """The positions of rows that have one of the keys, ascending; None: all rows do.
-
-        Args:
-            keys: of rows sorted by key, from `searchable`.
-        """
+        """The positions of rows that have one of the keys, ascending; None: all rows do."""
         if not len(keys):
             return None
         if pa.types.is_uint64(keys.type):

@@ -10,25 +10,31 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelake.errors import CorruptionError
+
 _PLAIN = (int, str)
+_RECORD = "the record of the stream's writer"
+
+
+def held_lines(data: bytes) -> pa.Table:
+    """What a stream holds back, in Arrow's stream format: rows, or a survey of them."""
+    try:
+        return pa.ipc.open_stream(data).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(_RECORD, "the rows that it holds back cannot be read") from error
 
 
 def lines_in(data: bytes) -> Iterator[bytes]:
-    """The lines of rows, in Arrow's stream format, with the columns `value` and `key`."""
-    table = pa.ipc.open_stream(data).read_all()
-    for name in ("value", "key"):
+    """The lines of it: columns `value` and `key`, which a survey lacks."""
+    table = held_lines(data)
+    for name in {"value", "key"}.intersection(table.column_names):
         for line in table.column(name).to_pylist():
             if line is not None:
-                yield line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass")
+                yield line if isinstance(line, bytes) else str(line).encode("utf-8", "surrogatepass")
 
 
 def may_mention(lines: Iterable[bytes], keys: pa.Table) -> bool:
-    """Whether some line may name one of the keys.
-
-    Args:
-        lines: JSON texts.
-        keys: the key columns of each key.
-    """
+    """Whether some line may name one of the keys."""
     wanted: set[frozenset[str]] = set()
     plain = True
     for row in keys.to_pylist():

@@ -32,7 +32,6 @@ class Complaint:
 
     Attributes:
         kind: `unsorted`, `unconsolidated`, `rows`, `diffs`, `keys`, `times` or `stats`.
-        message: what, for people.
     """
 
     kind: str

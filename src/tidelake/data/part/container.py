@@ -59,12 +59,8 @@ class Footer:
     """A footer whose seal was checked.
 
     Attributes:
-        metadata: Parquet's.
-        first_keys: of every row group, encoded.
         ends: of every row group, the offset of the byte after it.
-        crcs: of every row group's bytes.
         filter_bytes: size of the filter of the keys; 0: the part has none.
-        filter_crc: of the filter's bytes.
     """
 
     metadata: pq.FileMetaData
@@ -107,11 +103,7 @@ def filter_metadata(data: bytes) -> dict[str, str]:
 
 
 def sealed(file: io.BytesIO) -> tuple[bytes, str]:
-    """A whole Parquet file with the seal put before its footer. Works in place, because a part is large.
-
-    Returns:
-        The file, and the digest in the seal as 32 hexadecimal digits.
-    """
+    """A Parquet file with the seal before its footer, and its digest. In place: a part is large."""
     size = file.seek(0, io.SEEK_END)
     file.seek(size - _TAIL_BYTES)
     body = size - _TAIL_BYTES - int.from_bytes(file.read(4), "little")
@@ -134,11 +126,7 @@ def with_row_hash(digests: str, row_hash: int) -> str:
 
 
 def verify(data: bytes, part: Part) -> None:
-    """Compare a whole object with its description.
-
-    Raises:
-        CorruptionError: the object is not what was written.
-    """
+    """Compare a whole object with its description."""
     if len(data) != part.size_bytes:
         raise CorruptionError(part.name, f"it has {len(data)} bytes instead of {part.size_bytes}")
     # As `checksum` and `whole_checksum`; a look-up compares those of many small parts.
@@ -147,12 +135,7 @@ def verify(data: bytes, part: Part) -> None:
 
 
 def read_footer(file: File, part: Part) -> Footer:
-    """Read and check the footer: one read, two if it is long.
-
-    Raises:
-        CorruptionError: the object is not that part, or is damaged.
-        FormatTooNew: it was written by a newer version.
-    """
+    """Read and check the footer: one read, two if it is long."""
     size = file.seek(0, io.SEEK_END)
     if size != part.size_bytes:
         raise CorruptionError(part.name, f"it has {size} bytes instead of {part.size_bytes}")
@@ -178,11 +161,7 @@ def read_footer(file: File, part: Part) -> Footer:
 
 
 def check_groups(data: bytes, part: Part, footer: Footer, groups: range) -> None:
-    """Check the bytes of adjacent row groups.
-
-    Raises:
-        CorruptionError: they are not what was written.
-    """
+    """Check the bytes of adjacent row groups."""
     origin, view = footer.start(groups[0]), memoryview(data)
     for group in groups:
         if zlib.crc32(view[footer.start(group) - origin : footer.ends[group] - origin]) != footer.crcs[group]:
@@ -190,11 +169,7 @@ def check_groups(data: bytes, part: Part, footer: Footer, groups: range) -> None
 
 
 def read_filter_bytes(file: File, part: Part, footer: Footer) -> bytes:
-    """The checked bytes of the filter of a part that has one: one read.
-
-    Raises:
-        CorruptionError: they are not what was written.
-    """
+    """The checked bytes of the filter of a part that has one: one read."""
     start = footer.ends[-1]
     data = read_range(file, part, start, start + footer.filter_bytes)
     if zlib.crc32(data) != footer.filter_crc:
@@ -203,11 +178,7 @@ def read_filter_bytes(file: File, part: Part, footer: Footer) -> bytes:
 
 
 def read_range(file: File, part: Part, start: int, end: int) -> bytes:
-    """The bytes [start, end); errors of the file itself pass through.
-
-    Raises:
-        CorruptionError: there are fewer.
-    """
+    """The bytes [start, end); errors of the file itself pass through."""
     file.seek(start)
     pieces: list[bytes] = []
     missing = end - start

@@ -35,20 +35,7 @@ def encode_inline(
     stats: StatsSettings,
     name: str,
 ) -> Part | None:
-    """A part that carries its rows itself, if they are few.
-
-    Args:
-        rows: sorted, consolidated updates; at least one.
-        schema: of the rows.
-        domain: of the times.
-        schema_id: noted in the part's description.
-        limit_bytes: the encoding must be smaller than this.
-        stats: what of the statistics is kept.
-        name: of the part; nothing is stored under it.
-
-    Returns:
-        The part, or None if the encoding is not below the limit.
-    """
+    """A part that carries its rows itself; None if the encoding is not below the limit."""
     data = rows.serialize().to_pybytes()
     if len(data) >= limit_bytes:
         return None
@@ -69,24 +56,22 @@ def decode_inline(
     key_below: bytes | None = None,
     among: KeySet | None = None,
 ) -> pa.RecordBatch:
-    """The updates of inline parts, one part after the other: of all keys, or of a range or a set of them.
-
-    Args:
-        parts: at least one; rewrite and truncation are not applied (see `select.view`).
-        schema: the one that all of them were written under.
-        domain: of the times.
-        key_from: only rows whose encoded key is not less than this.
-        key_below: only rows whose encoded key is less than this.
-        among: only rows with one of these keys.
-
-    Returns:
-        A batch of `update_schema(schema, domain)` in the stored order; empty if no row is wanted.
-
-    Raises:
-        CorruptionError: the bytes of a part are not what was encoded.
-    """
+    """The updates of inline parts, one part after the other: of all keys, or of a range or a set of them."""
     wanted = update_schema(schema, domain)
-    rows = pa.concat_batches([_decoded(part, wanted) for part in parts])
+    decoded: list[pa.RecordBatch] = []
+    for part in parts:
+        if part.inline is None:
+            raise InternalError(f"part {part.name} is not inline")
+        verify(part.inline, part)
+        try:
+            rows = pa.ipc.read_record_batch(pa.py_buffer(part.inline), wanted)
+            rows.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise CorruptionError(part.name, f"its inline rows cannot be decoded: {error}") from error
+        if rows.num_rows != part.rows:
+            raise CorruptionError(part.name, f"it has {rows.num_rows} rows instead of {part.rows}")
+        decoded.append(rows)
+    rows = pa.concat_batches(decoded)
     if key_from is None and key_below is None and among is None:
         return rows
     keys = encode_key(rows, schema)
@@ -95,18 +80,3 @@ def decode_inline(
     ends = [(pc.greater_equal, key_from), (pc.less, key_below)]
     masks = [compare(keys, binaries([end])[0]) for compare, end in ends if end is not None]
     return rows.filter(reduce(pc.and_, masks))
-
-
-def _decoded(part: Part, wanted: pa.Schema) -> pa.RecordBatch:
-    """All updates of an inline part, which was written under this schema."""
-    if part.inline is None:
-        raise InternalError(f"part {part.name} is not inline")
-    verify(part.inline, part)
-    try:
-        rows = pa.ipc.read_record_batch(pa.py_buffer(part.inline), wanted)
-        rows.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptionError(part.name, f"its inline rows cannot be decoded: {error}") from error
-    if rows.num_rows != part.rows:
-        raise CorruptionError(part.name, f"it has {rows.num_rows} rows instead of {part.rows}")
-    return rows

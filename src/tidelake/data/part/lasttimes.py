@@ -32,7 +32,7 @@ class LastTimes:
         """Take the times of a table."""
         for batch in table.select(self._domain.columns).to_batches():
             if batch.num_rows and self.complete:
-                self._add(np.stack([column.to_numpy() for column in batch.columns], axis=1))
+                self._add(np.array([column.to_numpy() for column in batch.columns]).T)
 
     def at_or_after(self, frontier: Frontier) -> Time | None:
         """A time at or after a frontier, or None if there is none (sure only if `complete`)."""

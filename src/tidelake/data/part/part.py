@@ -69,8 +69,6 @@ class Encoded:
 
     Attributes:
         groups: the bytes of row groups that are complete.
-        rows: how many were taken.
-        keys: as in the summary of these rows.
     """
 
     groups: list[bytes]
@@ -167,11 +165,7 @@ class PartWriter:
             found.plan(-(-found.keys * rows // self._rows))
 
     def encode(self, piece: Summary) -> Encoded:
-        """Take updates as `write` does, with their summary; not empty.
-
-        Returns:
-            The row groups that are full by that, and what `digest` needs of the rows.
-        """
+        """Take updates with their summary: the row groups full by that, and what `digest` needs."""
         self._tally.add(piece)
         batch = piece.rows
         self._pending.append(batch)
@@ -185,17 +179,7 @@ class PartWriter:
         return Encoded(encoded, batch.num_rows, piece.keys)
 
     def finish(self, name: str) -> tuple[Part, bytes]:
-        """Close the part.
-
-        Args:
-            name: of the object that will hold the bytes.
-
-        Returns:
-            The description and the bytes.
-
-        Raises:
-            InternalError: nothing was written; an empty part is not allowed.
-        """
+        """Close the part; its description and its bytes."""
         self.digest(Encoded(self._flush(whole_groups=False)))
         if self._writer is None:
             raise InternalError("a part needs a row")

@@ -32,11 +32,7 @@ _WAITING = 512 * 1024
 
 @dataclass(frozen=True)
 class PartFilter:
-    """A filter, as it lies in a part.
-
-    Attributes:
-        words: 64 bits each.
-    """
+    """A filter, as it lies in a part."""
 
     words: Hashes = field(repr=False)
 
@@ -46,12 +42,7 @@ class PartFilter:
         return int(self.words.nbytes)
 
     def among(self, keys: KeySet, schema: Schema) -> KeySet | None:
-        """Those of some keys that the part may have; None: it has none of them.
-
-        Args:
-            keys: asked for.
-            schema: that the part was written under.
-        """
+        """Those of some keys that the part may have; None: it has none of them."""
         hashes = _hashes_of(keys, schema)
         mask = may_hold(self.words, hashes, bits_of(hashes))
         if mask.all():
@@ -73,9 +64,6 @@ class PartFilterBuilder:
 
     It holds the hash of every key, as the size of a filter depends on their number. Once it is told how many
     to expect, it holds a filter instead, which is halved or doubled if there are far fewer or more.
-
-    Attributes:
-        keys: how many were added.
     """
 
     def __init__(self) -> None:

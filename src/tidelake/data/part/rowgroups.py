@@ -12,12 +12,7 @@ from typing import TypeAlias
 import pyarrow.parquet as pq
 
 from tidelake.data.keys.keyset import KeySet
-from tidelake.data.part.container import (
-    File,
-    Footer,
-    read_filter_bytes,
-    read_footer,
-)
+from tidelake.data.part.container import File, Footer, read_filter_bytes, read_footer
 from tidelake.data.part.partfilter import PartFilter
 from tidelake.data.query.prune import key_upper
 from tidelake.model.batch import Part
@@ -49,8 +44,6 @@ class PartIndex:
 
     Attributes:
         first_keys: the key of its first row, as `encode_key` makes it.
-        rows: how many rows it has.
-        size_bytes: how many stored bytes it has.
     """
 
     first_keys: tuple[bytes, ...]
@@ -59,12 +52,7 @@ class PartIndex:
 
 
 def read_index(file: File | str, part: Part) -> PartIndex:
-    """Read a part's sparse index: one read, two where there are many row groups.
-
-    Raises:
-        CorruptionError: the footer is damaged or another part's.
-        FormatTooNew: written by a newer version.
-    """
+    """Read a part's sparse index: one read, two where there are many row groups."""
     if isinstance(file, str):
         with open(file, "rb") as opened:
             return read_index(opened, part)
@@ -132,13 +120,7 @@ def wanted_groups(  # noqa: PLR0917 - the arguments of `read_part`, in its order
 
 
 def undenied(  # noqa: PLR0917 - as many as there are
-    file: File,
-    groups: list[int],
-    among: KeySet,
-    footer: Footer,
-    part: Part,
-    schema: Schema,
-    filtered: Keep,
+    file: File, groups: list[int], among: KeySet, footer: Footer, part: Part, schema: Schema, filtered: Keep
 ) -> tuple[list[int], KeySet]:
     """Those of some row groups, and of some keys, that the filter of the part does not deny.
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelake.data.kernel.arrays import null_mask, raw
+from tidelake.data.kernel.arrays import SIGNED, TEXTS, null_mask, raw
 from tidelake.data.kernel.encode import encode
 from tidelake.data.kernel.sums import diffs
 from tidelake.data.keys.keyhash import MULTIPLIER, Hashes, finished
@@ -27,9 +27,6 @@ _HALF = np.uint64(32)
 _THREE = np.uint64(3)
 _ALL = np.uint64(2**64 - 1)
 _WORD_BYTES = 8
-# Of most columns; to ask for each property takes longer than to hash a few values.
-_TEXTS = {pa.string().id, pa.binary().id}
-_INTS = {kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
 # So many rows are hashed at once: with more, numbers of all rows leave the cache between the steps.
 _BLOCK_ROWS = 32 * 1024
 # So many words of each string are mixed in one after the other; those of longer ones are added up.
@@ -51,7 +48,7 @@ def _block_hash(batch: pa.RecordBatch, schema: Schema) -> int:
     for column in schema.columns:
         found ^= _values(batch.column(column.name), column.type)
         _mix(found)
-    return int((finished(found) * diffs(batch).view(np.uint64)).sum(dtype=np.uint64))
+    return int(np.add.reduce(finished(found) * diffs(batch).view(np.uint64)))
 
 
 def _mix(numbers: Hashes) -> None:
@@ -64,9 +61,9 @@ def _values(column: pa.Array, type_: DataType) -> Hashes:
     """A number for each value: its bits if it has at most 64, else a hash of them."""
     kind = column.type
     found: Hashes
-    if kind.id in _TEXTS:
+    if kind.id in TEXTS:
         found = _strings(column)
-    elif kind.id in _INTS:
+    elif kind.id in SIGNED:
         found = raw(column, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64, copy=False)
     elif pa.types.is_decimal128(kind):
         found = _halves(column)
@@ -98,9 +95,10 @@ def _strings(column: pa.Array) -> Hashes:
     offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1 + column.offset)[column.offset :]
     # The bytes of other blocks are left alone.
     first, size = int(offsets[0]), int(offsets[-1] - offsets[0])
-    starts, lengths = offsets[:-1].astype(np.int64) - first, np.diff(offsets).astype(np.int64)
+    starts, lengths = offsets[:-1].astype(np.int64) - first, (offsets[1:] - offsets[:-1]).astype(np.int64)
     found: Hashes = lengths.view(np.uint64) * MULTIPLIER
-    shortest, longest, data = int(lengths.min()), int(lengths.max()), column.buffers()[2]
+    shortest, longest = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
+    data = column.buffers()[2]
     if not longest or data is None:
         return found
     # Words are read at any offset, also past the end of a string: pad.
@@ -124,7 +122,7 @@ def _strings(column: pa.Array) -> Hashes:
             found = mixed if count == len(lengths) else np.where(longer, mixed, found)
             continue
         if count < len(left):
-            rows, left = np.flatnonzero(longer) if rows is None else rows[longer], left[longer]
+            rows, left = longer.nonzero()[0] if rows is None else rows[longer], left[longer]
         found[rows] = _mixed(at[starts[rows] + n * _WORD_BYTES], left, found[rows])
     if longest > _SHORT_WORDS * _WORD_BYTES:
         _add_rest(found, at, starts, lengths)
@@ -145,7 +143,7 @@ def _add_rest(found: Hashes, at: Hashes, starts: Ints, lengths: Ints) -> None:
 
     Each is mixed with its number in the string, so that their order counts.
     """
-    rows = np.flatnonzero(lengths > _SHORT_WORDS * _WORD_BYTES)
+    rows = (lengths > _SHORT_WORDS * _WORD_BYTES).nonzero()[0]
     counts = -(-lengths[rows] // _WORD_BYTES) - _SHORT_WORDS
     begins = np.cumsum(counts) - counts
     numbers = np.arange(int(counts.sum())) - np.repeat(begins, counts) + _SHORT_WORDS

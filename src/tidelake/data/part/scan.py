@@ -15,22 +15,18 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.types import row_schema, stored_type, update_schema
 from tidelake.data.keys.keyset import KeySet, are_numbers, searchable
-from tidelake.data.part.container import (
-    File,
-    Footer,
-    check_groups,
-    read_footer,
-    read_range,
-)
+from tidelake.data.part.container import File, Footer, check_groups, read_footer, read_range
 from tidelake.data.part.rowgroups import Keep, is_sparse, undenied, wanted_groups
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
@@ -131,15 +127,35 @@ def read_part(
                 del decoded
 
 
+def places_in(
+    file: File | str, part: Part, schema: Schema, domain: TimeDomain, among: KeySet
+) -> npt.NDArray[np.int64]:
+    """Where the rows of some keys stand in a part: their numbers, ascending, from 0.
+
+    Decodes the key columns of the row groups that may have such rows. Arguments and errors as `read_part`.
+    """
+    names = {column.name for column in schema.key}
+    found = [np.empty(0, np.int64)]
+    with open(file, "rb") if isinstance(file, str) else nullcontext(file) as opened:
+        footer = read_footer(opened, part)
+        fields = _fields(footer, part, schema, domain, names)
+        before = list(accumulate(map(footer.rows, range(len(footer.ends))), initial=0))
+        for group in wanted_groups(footer, part, schema, None, None, among, None):
+            data = read_range(opened, part, footer.start(group), footer.ends[group])
+            check_groups(data, part, footer, range(group, group + 1))
+            first = before[group]
+            rows = footer.rows(group)
+            for batch in _decoded(data, footer, part, [group], fields, batch_rows=rows, begin=group):
+                places = among.places(searchable(batch, schema))
+                here = np.arange(batch.num_rows) if places is None else places.to_numpy(zero_copy_only=False)
+                found.append(here.astype(np.int64) + first)
+                first += batch.num_rows
+    return np.concatenate(found)
+
+
 @dataclass(frozen=True)
 class _Encoded:
-    """Row groups that were read, unchecked.
-
-    Attributes:
-        groups: their numbers.
-        data: their bytes.
-        batch_rows: how many rows to decode at once.
-    """
+    """Row groups that were read, unchecked."""
 
     groups: range
     data: bytes

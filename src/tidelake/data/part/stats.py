@@ -6,8 +6,10 @@ bound that is kept holds for all rows of the part, even if it was truncated.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,15 +21,23 @@ from tidelake.data.keys.keyhash import Hashes
 from tidelake.data.part.container import checksum, with_row_hash
 from tidelake.data.part.partfilter import key_hashes
 from tidelake.data.part.rowhash import row_hash
-from tidelake.data.part.timecounts import TimeCounts
 from tidelake.model.batch import ROW_HASHES, ColumnStats, Part
 from tidelake.model.schema import Column, Schema
 from tidelake.model.time import Time, TimeDomain
 
+Ints = npt.NDArray[np.int64]
 # Size of a column's entry in the state, without its two bounds.
 _ENTRY_BYTES = 12
 # Extremes are collected from so many batches before they are joined, or from fewer if they are wide.
 _HELD_MAX, _HELD_BYTES = 64, 4096
+BUCKETS_MAX = 8
+# While streaming; enough buckets that joining neighbours of equal weight leaves the final ones even.
+_SKETCH_MAX = 64
+_SKETCH_LEFT = 32
+# At most so many boundaries come from one batch at either end.
+_NEW_MAX = 16
+# In a range of times this small, each time is counted by itself.
+_RANGE_MAX = 65_536
 
 
 @dataclass(frozen=True)
@@ -74,12 +84,6 @@ class Summary:
     """The statistics of a batch for which every value must be looked at.
 
     Attributes:
-        rows: the batch.
-        negative_rows: rows whose diff is negative.
-        diff_sum: of all rows, exact.
-        time_lower: the least value of each time column.
-        time_upper: the greatest.
-        nulls: of each column that was asked for.
         ends: of each column the least and the greatest value, or an empty array of its type if they are not
             used; None if all values are null.
         row_hash: as `tidelake.data.part.rowhash` makes it.
@@ -97,6 +101,9 @@ class Summary:
     keys: Hashes | None = None
 
 
+_NULLS = attrgetter("null_count")
+
+
 def summary(
     batch: pa.RecordBatch,
     schema: Schema,
@@ -105,26 +112,18 @@ def summary(
     bounds: bool = True,
     filtered: bool = False,
 ) -> Summary:
-    """Look at a batch of updates, not empty, sorted by the first column at least.
-
-    Args:
-        batch: the updates.
-        schema: of them.
-        domain: of the times.
-        bounds: whether nulls and extremes of columns are wanted.
-        filtered: whether the hashes of its keys are wanted.
-    """
+    """Look at a batch of updates, not empty, sorted by the first column at least."""
     values = diffs(batch)
-    times = [to_numpy(batch.column(name)) for name in domain.columns]
+    times = list(map(to_numpy, map(batch.column, domain.columns)))
     columns = [batch.column(column.name) for column in schema.columns] if bounds else []
     return Summary(
         batch,
-        int(np.count_nonzero(values < 0)),
+        # As `count_nonzero`, `min` and `max`, which take more calls.
+        int(np.add.reduce(values < 0)),
         total(values),
-        # As `min` and `max`, which take more calls.
-        tuple([int(np.minimum.reduce(t)) for t in times]),
-        tuple([int(np.maximum.reduce(t)) for t in times]),
-        tuple([column.null_count for column in columns]),
+        tuple(map(int, map(np.minimum.reduce, times))),
+        tuple(map(int, map(np.maximum.reduce, times))),
+        tuple(map(_NULLS, columns)),
         tuple([_extremes(column, leads=i == 0) for i, column in enumerate(columns)]),
         row_hash(batch, schema),
         key_hashes(batch, schema) if filtered else None,
@@ -153,7 +152,7 @@ class Tally:
         self._row_hash = 0
         self._lower: list[int] = []
         self._upper: list[int] = []
-        self._extremes = [_Extremes(column) for column in columns]
+        self._extremes = list(map(_Extremes, columns))
         self._times = TimeCounts()
 
     def add(self, part: Summary) -> None:
@@ -163,8 +162,8 @@ class Tally:
         self._diff_sum += part.diff_sum
         self._row_hash = (self._row_hash + part.row_hash) % ROW_HASHES
         least, greatest = part.time_lower, part.time_upper
-        self._lower = [min(x) for x in zip(self._lower or least, least, strict=True)]
-        self._upper = [max(x) for x in zip(self._upper or greatest, greatest, strict=True)]
+        self._lower = list(map(min, self._lower or least, least))
+        self._upper = list(map(max, self._upper or greatest, greatest))
         if self._domain.total_order:
             times = to_numpy(part.rows.column(self._domain.columns[0]))
             self._times.add(times, least[0], greatest[0])
@@ -182,17 +181,7 @@ class Tally:
         inline: bool = False,
         checksum_: str | None = None,
     ) -> Part:
-        """The description of the rows that were counted, as a part.
-
-        Args:
-            name: of the part.
-            data: the rows, encoded.
-            schema_id: noted.
-            keys: the first and the last key, encoded.
-            settings: how far to truncate bounds and trim statistics.
-            inline: whether to keep the data in the description itself.
-            checksum_: of the data, if it is known already.
-        """
+        """The description of the rows that were counted, as a part."""
         first_key, last_key = keys
         return Part(
             name=name,
@@ -310,3 +299,108 @@ def _truncated(stats: ColumnStats, n: int) -> ColumnStats:
 
 def _size(stats: ColumnStats) -> int:
     return _ENTRY_BYTES + len(stats.lower or b"") + len(stats.upper or b"")
+
+
+class TimeCounts:
+    """How many rows lie at or before a time, at most: a histogram of int times in any order.
+
+    INVARIANT: every row is counted once, in the last bucket whose first time is not after the row's time. So
+    the buckets up to a time count all rows up to it, and perhaps some later ones.
+
+    It holds at most about 100 numbers. A boundary is never put between rows that were counted already, and
+    dropping one joins its bucket to the one before.
+    """
+
+    def __init__(self) -> None:
+        self._firsts: Ints = np.zeros(0, np.int64)
+        self._counts: Ints = np.zeros(0, np.int64)
+        self._least = self._greatest = self._at_least = 0
+
+    def add(self, times: Ints, least: int, greatest: int) -> None:
+        """Count times; not empty, `least` and `greatest` are their extremes."""
+        if least == greatest and not len(self._firsts) and (not self._at_least or least == self._least):
+            # While all rows have one time, there are no buckets.
+            self._least = self._greatest = least
+            self._at_least += len(times)
+            return
+        if self._at_least and not len(self._firsts):
+            self._firsts, self._counts = np.array([self._least]), np.array([self._at_least])
+        seen = bool(len(self._firsts))
+        if not seen or least < self._least:
+            self._least, self._at_least = least, 0
+        if least == self._least:
+            at_least = len(times) if least == greatest else int(np.count_nonzero(times == least))
+            self._at_least += at_least
+        if not seen:
+            self._insert(_boundaries(times, least, greatest, _SKETCH_LEFT))
+        else:
+            if least < self._firsts[0]:
+                early = times[times < self._firsts[0]]
+                self._insert(_boundaries(early, least, int(early.max()), _NEW_MAX))
+            if greatest > self._greatest:
+                late = times[times > self._greatest]
+                self._insert(_boundaries(late, int(late.min()), greatest, _NEW_MAX))
+        self._greatest = max(greatest, self._greatest) if seen else greatest
+        self._count(times, least, greatest)
+        if len(self._firsts) > _SKETCH_MAX:
+            self._firsts, self._counts = _joined(self._firsts, self._counts, _SKETCH_LEFT)
+
+    def result(self) -> tuple[tuple[int, int], ...]:
+        """Ascending pairs `(first, rows)`, as `Part.time_counts` describes them; empty without rows."""
+        if not len(self._firsts):
+            return ((self._least, self._at_least),) if self._at_least else ()
+        counts = self._counts.copy()
+        counts[0] -= self._at_least
+        firsts = self._firsts.copy()
+        # Later than the least time; where exactly is not known.
+        firsts[0] = min(self._least + 1, self._greatest)
+        held = counts > 0
+        pairs = [(self._least, self._at_least)]
+        if held.any():
+            firsts, counts = _joined(firsts[held], counts[held], BUCKETS_MAX - 1)
+            pairs += zip(firsts.tolist(), counts.tolist(), strict=True)
+        return tuple(pairs)
+
+    def _insert(self, firsts: Ints) -> None:
+        """Add empty buckets, all of them before those that exist or all after."""
+        firsts_, counts = (self._firsts, firsts), (self._counts, np.zeros(len(firsts), np.int64))
+        if len(self._firsts) and firsts[0] < self._firsts[0]:
+            firsts_, counts = firsts_[::-1], counts[::-1]
+        self._firsts, self._counts = np.concatenate(firsts_), np.concatenate(counts)
+
+    def _count(self, times: Ints, least: int, greatest: int) -> None:
+        first, last = np.searchsorted(self._firsts, (least, greatest), side="right") - 1
+        if first == last:
+            self._counts[first] += len(times)
+            return
+        within = self._firsts[first + 1 : last + 1]
+        if greatest - least < _RANGE_MAX:
+            # Ten times as fast as searching for every row.
+            each = np.bincount(times - least, minlength=greatest - least + 1)
+            self._counts[first : last + 1] += np.add.reduceat(each, np.append(0, within - least))
+        else:
+            found = np.searchsorted(within, times, side="right")
+            self._counts[first : last + 1] += np.bincount(found, minlength=last + 1 - first)
+
+
+def _boundaries(times: Ints, least: int, greatest: int, most: int) -> Ints:
+    """First times of at most `most` buckets with about equally many of these times; the least is one."""
+    if least == greatest:
+        return np.array([least], np.int64)
+    # Folded rows pile up at the least time. A sample decides where to cut the others; the counts are exact
+    # wherever the cuts are.
+    times = times[times > least]
+    sample = np.sort(times[:: max(1, len(times) // 4096)])
+    picks = sample[np.linspace(0, len(sample) - 1, most - 1).astype(np.int64)]
+    return np.unique(np.append(picks, least))
+
+
+def _joined(firsts: Ints, counts: Ints, most: int) -> tuple[Ints, Ints]:
+    """At most `most` buckets of about equal weight."""
+    if len(firsts) <= most:
+        return firsts, counts
+    before = np.cumsum(counts) - counts
+    targets = np.linspace(0, float(before[-1]), most)
+    starts = np.unique(np.searchsorted(before, targets, side="left"))
+    starts = np.unique(np.append(0, np.minimum(starts, len(firsts) - 1)))[:most]
+    return firsts[starts], np.add.reduceat(counts, starts)

@@ -19,29 +19,13 @@ _NUMBER_BYTES = 8
 
 
 def unpacked_bytes(size_bytes: int, rows: int, schema: Schema) -> int:
-    """About how large a file gets of rows that take so much memory, or mostly less.
-
-    Args:
-        size_bytes: of the rows in memory.
-        rows: how many they are.
-        schema: the one that they were written under.
-    """
+    """About how large a file gets of rows that take so much memory, or mostly less."""
     # Encoded keys are hardly larger than all columns together, of which two are numbers.
     return size_bytes + (rows * _NUMBER_BYTES if are_numbers(schema) else size_bytes)
 
 
 def unpack(batches: Iterable[pa.RecordBatch], schema: Schema, sink: IO[bytes], bytes_max: int) -> bool:
-    """Write the rows of a part.
-
-    Args:
-        batches: of `update_schema(schema, domain)`, at least one, none empty, sorted by key.
-        schema: the one that the part was written under.
-        sink: takes the bytes.
-        bytes_max: how many it may take.
-
-    Returns:
-        Whether all rows were written; False: the file would be too large.
-    """
+    """Write the rows of a part; False if the file would be too large."""
     writer: pa.RecordBatchFileWriter | None = None
     try:
         for batch in batches:
@@ -59,11 +43,7 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: Schema, sink: IO[bytes], b
 
 
 class Unpacked:
-    """The rows of an unpacked part. Reads only the bytes that it needs.
-
-    Attributes:
-        size_bytes: of the file.
-    """
+    """The rows of an unpacked part. Reads only the bytes that it needs."""
 
     def __init__(self, path: str) -> None:
         """Map a file that `unpack` wrote; afterwards neither the path nor a file descriptor is needed."""
@@ -77,13 +57,7 @@ class Unpacked:
         self._batches = [(batch, max(1, batch.nbytes // batch.num_rows)) for batch in batches]
 
     def rows(self, among: KeySet, batch_rows: int, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-        """The rows that have one of some keys, in the stored order, none empty.
-
-        Args:
-            among: the keys.
-            batch_rows: most rows of a batch.
-            batch_bytes: about how large a batch may be in memory.
-        """
+        """The rows that have one of some keys, in the stored order, none empty."""
         for batch, row_bytes in self._batches:
             width = batch.num_columns - 1
             rows = batch.select(range(width))

@@ -28,7 +28,6 @@ class Pruning:
     """A predicate, prepared for parts that were written under one schema.
 
     Attributes:
-        predicate: what rows are to satisfy.
         known: by id, the columns whose statistics hold for the values as they are read, with their position.
         gone: ids of columns that are null in every row that is read.
     """
@@ -39,14 +38,7 @@ class Pruning:
 
     @classmethod
     def of(cls, predicate: Predicate, written: Schema, target: Schema, live: Collection[int]) -> "Pruning":
-        """Prepare for rows that were written under one schema and are read under another.
-
-        Args:
-            predicate: of columns of `target`.
-            written: the schema that the rows were written under.
-            target: the schema to read under.
-            live: ids of columns whose values are visible; all others are null.
-        """
+        """Prepare for rows that were written under one schema and are read under another."""
         stored = {column.id: (i, column) for i, column in enumerate(written.columns) if column.id in live}
         asked = columns_of(predicate)
         now = {column.id: column.type for column in target.columns}
@@ -90,12 +82,7 @@ def _family(type_: DataType) -> str:
 
 
 def key_upper(group: pq.RowGroupMetaData, schema: Schema) -> bytes | None:
-    """An upper bound on the keys of a row group, by Parquet's statistics; None if they give none.
-
-    Args:
-        group: of a part.
-        schema: that the part was written under.
-    """
+    """An upper bound on the keys of a row group, by Parquet's statistics; None if they give none."""
     # Key columns come first and are not nested, so the first key column is the first leaf.
     known = _group_stats(group, 0, schema.key[0].type)
     if known is None:

@@ -13,12 +13,7 @@ from tidelake.model.selection import ReadOptions, Selection
 
 
 def bind(options: ReadOptions, schema: Schema) -> Selection:
-    """Check the columns and the condition that a user gives.
-
-    Raises:
-        UsageError: a column is missing, some SQL is not supported, or a literal cannot be compared with its
-            column; names the piece and says what to write instead.
-    """
+    """Check the columns and the condition that a user gives."""
     columns = None if options.columns is None else tuple(options.columns)
     if columns is not None:
         _check(columns, schema)

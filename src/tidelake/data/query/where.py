@@ -8,6 +8,7 @@ errors, but never other rows.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar
@@ -46,6 +47,7 @@ _SIGNS: dict[type[exp.Expression], Sign] = {
 }
 # Reading a text costs time and memory in proportion to its length.
 _CHARACTERS_MAX = 2_000_000
+_PIECE = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*'>")
 _SHOWN_MAX = 200
 _FLOATS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
 
@@ -66,10 +68,6 @@ def predicate(sql: str, schema: Schema) -> Predicate:
 
     A condition has at most 2,000,000 characters, and at most 10,000 comparisons after those of one column are
     joined: `id IN (...)` and `id = 1 OR id = 2` count as one each.
-
-    Raises:
-        UsageError: a column is missing, some SQL is not supported, or a literal cannot be compared with its
-            column; names the piece and says what to write instead. Or the condition is past these limits.
     """
     if len(sql) > _CHARACTERS_MAX:
         raise UsageError(
@@ -83,11 +81,7 @@ def predicate(sql: str, schema: Schema) -> Predicate:
     except UnicodeEncodeError as error:
         raise UsageError(f"where={_cut(sql)} is not valid text: {error.reason}") from error
     except SqlglotError as error:
-        found: list[dict[str, object]] = getattr(error, "errors", [])
-        what = "; ".join(f"{e['description']} in line {e['line']}, column {e['col']}" for e in found)
-        raise UsageError(
-            f"where={_cut(sql)} cannot be parsed: {_short(what or str(error))}; {_SUPPORTED}"
-        ) from error
+        raise UsageError(f"where={_cut(sql)} cannot be parsed: {parse_error(error)}; {_SUPPORTED}") from error
     except RecursionError as error:
         raise UsageError("where=... is nested too deeply: write IN for many values of one column") from error
     if is_too_long(bound):
@@ -97,6 +91,13 @@ def predicate(sql: str, schema: Schema) -> Predicate:
             "read in several parts"
         )
     return bound
+
+
+def parse_error(error: SqlglotError) -> str:
+    """What is wrong with a text, and where, in few words."""
+    found: list[dict[str, object]] = getattr(error, "errors", [])
+    what = "; ".join(f"{e['description']} in line {e['line']}, column {e['col']}" for e in found)
+    return _short(_PIECE.sub("a piece is missing", what or str(error)))
 
 
 def _cut(text: str) -> str:

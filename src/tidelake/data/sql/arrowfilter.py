@@ -37,8 +37,6 @@ class _Node:
 
     Attributes:
         kind: `call`, `field_ref` or `literal`.
-        name: of the function or the column.
-        of: the arguments of a call.
         value: of a literal, or the options of a call.
     """
 

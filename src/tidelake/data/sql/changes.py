@@ -39,8 +39,6 @@ class Insertion:
         target: position of the table in `Statement.tables`.
         columns: the names that the statement gives; None: all, in order.
         by_name: whether the columns of the query are taken by their names.
-        before: the WITH clause before INSERT.
-        query: the rows.
     """
 
     target: int
@@ -78,7 +76,6 @@ class RowChange:
         target: position of the table in `Statement.tables`.
         actions: in the order of the text: the first that applies to a row is done.
         source: of MERGE: the table after USING, with its alias.
-        on: of MERGE: the condition of the join.
     """
 
     target: int
@@ -88,11 +85,7 @@ class RowChange:
 
 
 def insertion(statement: Statement) -> Insertion:
-    """The parts of an INSERT.
-
-    Raises:
-        UsageError: it is of a kind that only other tables have; says what to use instead.
-    """
+    """The parts of an INSERT."""
     tree, text = statement.tree, statement.text
     if tree.args.get("overwrite"):
         raise UsageError(f"{shown(text)}: INSERT OVERWRITE replaces the contents: use {_replace(statement)}")
@@ -142,17 +135,7 @@ def change(statement: Statement) -> RowChange:
 
 
 def places(there: Sequence[str], names: Sequence[str], of: str, same: Callable[[str], str]) -> list[int]:
-    """The places of columns by their names, which may differ in case.
-
-    Args:
-        there: the columns.
-        names: those that a statement names.
-        of: the collection, for messages.
-        same: makes names equal that the engine takes for one.
-
-    Raises:
-        UsageError: there is no such column, or one is named twice.
-    """
+    """The places of columns by their names, which may differ in case."""
     found: list[int] = []
     for name in names:
         fits = [i for i, one in enumerate(there) if one == name]

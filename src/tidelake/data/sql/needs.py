@@ -72,12 +72,7 @@ WHOLE = Needs()
 
 
 def needs_of(statement: Statement, schemas: Mapping[int, Schema]) -> dict[int, Needs]:
-    """What the statement needs of those of its tables whose schemas are given.
-
-    Args:
-        statement: any.
-        schemas: by position in `statement.tables`.
-    """
+    """What the statement needs of those of its tables whose schemas are given."""
     if (
         not statement.is_understood
         or "|>" in statement.text

@@ -39,22 +39,12 @@ UNEXPECTED = (
 
 
 def condition(tree: Any, schema: Schema) -> Predicate | None:
-    """A predicate that is true of all rows that the filter keeps; None: no such one is known.
-
-    Args:
-        tree: the filter, as polars serializes it.
-        schema: of the rows.
-    """
+    """A predicate that is true of all rows that the filter keeps; None: no such one is known."""
     return all_known(_conjuncts(tree), _Reader(schema).predicate)
 
 
 def all_known(parts: Iterable[Any], predicate_of: Callable[[Any], Predicate]) -> Predicate | None:
-    """The conjunction of those parts of a filter that are known; None: none is.
-
-    Args:
-        parts: of any form.
-        predicate_of: that of a part; raises `Unknown`, or whatever an unexpected form leads to.
-    """
+    """The conjunction of those parts of a filter that are known; None: none is."""
     found = []
     for part in parts:
         try:

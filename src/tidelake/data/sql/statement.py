@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 from sqlglot import TokenType, exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 
+from tidelake.data.query.where import parse_error
 from tidelake.errors import UsageError
 
 Engine: TypeAlias = Literal["spark", "duckdb"]
@@ -36,10 +37,7 @@ _KINDS: tuple[tuple[type[Any], Kind], ...] = (
 # A value that says a version. A backslash means different things to different engines.
 _VALUE = r"(?:(?:TIMESTAMP|DATE)\s*)?'([^'\\]*)'|(-?\d+)"
 _VERSION = re.compile(rf"\s+(?:FOR\s+)?(TIMESTAMP|SYSTEM_TIME|VERSION)\s+AS\s+OF\s+(?:{_VALUE})", re.I)
-_CHANGES = re.compile(
-    rf"{CHANGES}\s*\(\s*'([^'\\]+)'\s*,\s*(?:{_VALUE})\s*(?:,\s*(?:{_VALUE})\s*)?\)",
-    re.I,
-)
+_CHANGES = re.compile(rf"{CHANGES}\s*\(\s*'([^'\\]+)'\s*,\s*(?:{_VALUE})\s*(?:,\s*(?:{_VALUE})\s*)?\)", re.I)
 _SAMPLE = re.compile(r"\s+(TABLESAMPLE|USING\s+SAMPLE)\b", re.I)
 # What sqlglot reads of other words is a guess, and it warns of it.
 _SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*+\*/)*+"
@@ -72,13 +70,11 @@ class TableReference:
 
     Attributes:
         name: as it was written, without quotes; parts are joined by dots.
-        quoted: whether it was written in quotes.
         alias: the name by which the statement refers to its columns.
         is_alone: whether it stands where no alias may be, as in `TABLE orders`.
         start, end: the characters of the text to be replaced.
         version: the version asked for; None: none.
         changes: the first and the last time of `table_changes(...)`; the last is None if it is open.
-        node: the table in the tree.
     """
 
     name: str
@@ -102,8 +98,6 @@ class Statement:
     """One parsed statement.
 
     Attributes:
-        text: as it was written.
-        engine: the engine that carries it out.
         kind: what it does; DESCRIBE, SUMMARIZE and EXPLAIN of DuckDB are queries.
         tables: the tables that it names, in the order of the text.
         tree: sqlglot's tree; None: there is none.
@@ -118,13 +112,7 @@ class Statement:
     is_understood: bool = True
 
     def replaced(self, names: Mapping[int, str], start: int = 0, end: int | None = None) -> str:
-        """The text, or a piece of it, with other names for some tables; columns are called as before.
-
-        Args:
-            names: the new names, as the engine takes them, by position in `tables`.
-            start: first character of the piece.
-            end: just past the last character of the piece; default: the end of the text.
-        """
+        """The text, or a piece of it, with other names for some tables; columns are called as before."""
         pieces, at, end = [], start, len(self.text) if end is None else end
         for index, table in enumerate(self.tables):
             if index in names and start <= table.start and table.end <= end:
@@ -141,16 +129,7 @@ def quoted(name: str, engine: Engine) -> str:
 
 
 def statement(text: str, engine: Engine) -> Statement:
-    """Parse one statement.
-
-    Args:
-        text: at most 1,000,000 characters; a semicolon may follow.
-        engine: whose SQL it is.
-
-    Raises:
-        UsageError: it cannot be parsed, is more than one statement, or says a version in another way than by
-            a literal; says what to write.
-    """
+    """Parse one statement."""
     if not isinstance(text, str):
         raise UsageError(f"{text!r} is not the text of a statement")
     if len(text) > _CHARACTERS_MAX:
@@ -169,11 +148,8 @@ def statement(text: str, engine: Engine) -> Statement:
     except UnicodeEncodeError as error:
         raise UsageError(f"the statement is not valid text: {error.reason}") from error
     except SqlglotError as error:
-        told: list[dict[str, object]] = getattr(error, "errors", [])
-        what = "; ".join(f"{e['description']} in line {e['line']}, column {e['col']}" for e in told)
-        raise UsageError(
-            f"{shown(text)} cannot be parsed as SQL of {engine}: {(what or str(error))[:_SHOWN_MAX]}"
-        ) from error
+        why = parse_error(error)
+        raise UsageError(f"{shown(text)} cannot be parsed as SQL of {engine}: {why}") from error
     except RecursionError as error:
         raise UsageError(f"{shown(text)} is nested too deeply") from error
     if len(found) != 1:
@@ -195,16 +171,7 @@ def statement(text: str, engine: Engine) -> Statement:
 
 
 def split(text: str, engine: Engine, *, is_all: bool = False) -> list[str] | None:
-    """The statements of a text, without their semicolons and without empty ones.
-
-    Args:
-        text: statements; a semicolon in a text, a name in quotes or a comment ends none.
-        engine: whose SQL it is.
-        is_all: whether nothing follows; then the last statement needs no semicolon.
-
-    Returns:
-        None: more text has to follow.
-    """
+    """The statements of a text, without semicolons and empty ones; None if more text has to follow."""
     try:
         tokens = tokenize(text, read=engine)
     except SqlglotError:
@@ -269,11 +236,7 @@ def _start(node: exp.Table) -> int:
 
 
 def reference(text: str, node: exp.Table, engine: Engine) -> TableReference:
-    """A table of a text, at the places that its node says.
-
-    Raises:
-        UsageError: its version is no literal, or it is written in a way that is not supported.
-    """
+    """A table of a text, at the places that its node says."""
     start = _start(node)
     if isinstance(node.this, exp.Anonymous):
         call = _CHANGES.match(text, start)
