@@ -30,7 +30,6 @@ class Longer:
     """What an age was before it became shorter.
 
     Attributes:
-        age_ms: the longer one.
         until_ms: wall clock until which it stays in force.
     """
 

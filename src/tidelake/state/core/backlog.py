@@ -67,16 +67,7 @@ def spans(state: ShardState, lower: int, upper: int) -> tuple[Span, ...]:
 
 
 def fitting(known: tuple[Span, ...], upper: int, limits: Limits) -> int | None:
-    """The furthest end up to which the updates surely fit, or the end of one single time.
-
-    Args:
-        known: the spans of the backlog, ascending, not empty; the backlog ends at `upper`.
-        upper: the answer if all of it fits.
-        limits: how much the step may hold.
-
-    Returns:
-        The end; None if the spans are too coarse to tell: then count the times.
-    """
+    """The furthest end up to which the updates surely fit, or of one time; None: count the times."""
     best: int | None = None
     rows = times = taken = 0
     reach = -1

@@ -156,14 +156,7 @@ def encode_record(kind: str, value: object) -> bytes:
 
 
 def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
-    """The value of a framed record; `type_` was prepared by `learn`.
-
-    Raises:
-        FormatTooNew: written by a newer version.
-        FormatTooOld: written by an unreleased version.
-        CorruptionError: not a record of this kind, damaged, with fields that this version ignores, or with
-            a name that is none.
-    """
+    """The value of a framed record; `type_` was prepared by `learn`."""
     head, newline, body = data.partition(b"\n")
     words = head.split(b" ")
     if data.startswith(_BEFORE):
@@ -188,13 +181,13 @@ def _record(value: object) -> tuple[int, bytes]:
     """The format and the JSON of a value."""
     match value:
         case Delta():
-            told = [_told(edits) for edits in value.steps]
-            steps = [step for _, step in told]
+            steps = value.steps
+            formats, told = zip(*map(_told, steps), strict=True)
             body = {name: getattr(value, name) for name in _NAMES}
-            body |= {"edits": steps[0], "more": steps[1:]} if value.more else {"edits": steps[0]}
+            body |= {"edits": told[0], "more": told[1:]} if value.more else {"edits": told[0]}
             # A process of an earlier version must not go on in a lake of a later format.
-            of_lake = [edits.agreed.format for edits in value.steps if edits.agreed is not None]
-            return max(*(format_ for format_, _ in told), *of_lake, FIRST), msgspec.json.encode(body)
+            of_lake = [edits.agreed.format for edits in steps if edits.agreed is not None]
+            return max(*formats, *of_lake, FIRST), msgspec.json.encode(body)
         case _Image():
             format_, sent = _told(value)
             format_ = max(format_, value.agreed.format)
@@ -209,7 +202,7 @@ def _told(value: object) -> tuple[int, object]:
     told = {
         name: one
         for name, usual in _USUAL[type_]
-        if (one := getattr(value, name)) is not usual and one != usual
+        if (one := getattr(value, name)) is not usual and (usual is None or one != usual)
     }
     if not has_later(type_):
         return FIRST, told
@@ -272,9 +265,6 @@ def check_format(before: ShardState, after: ShardState, edits: Edits) -> None:
     """Check that the version before can read a step, unless the lake is upgraded. Costs O(change).
 
     Only the process that writes a step checks this.
-
-    Raises:
-        InternalError: it could not.
     """
     if has_later(Edits):
         allowed = max(before.agreed.format, after.agreed.format)

@@ -30,8 +30,6 @@ class Commit(Generic[R]):
     """Write these edits; `result` holds once they are durable.
 
     Attributes:
-        edits: what changes.
-        result: the answer.
         due: merges that the levels of the spine decide on in this step.
     """
 

@@ -47,9 +47,6 @@ class GroupView:
     """What a group has decided for one collection, as of a state of the group.
 
     Attributes:
-        group: its id.
-        seqno: of the group's state.
-        upper: all times before it are closed.
         admitted: of the collection; see `Membership`. None: the group does not know the collection.
         leaving: the group decides nothing more for the collection.
         decided: times of the transactions that are in, by id; see `Decision.time`.

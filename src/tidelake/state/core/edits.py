@@ -5,7 +5,7 @@ process and every other process make the next state with `apply` from the same e
 differ, and a commit costs as much as it changes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pyrsistent import PMap, PSet, pmap
@@ -26,12 +26,7 @@ from tidelake.state.spine.staged import Staged
 
 @dataclass(frozen=True)
 class Note:
-    """What the caller says of a commit. No rule depends on it.
-
-    Attributes:
-        author: who makes it; may be empty.
-        message: why; may be empty.
-    """
+    """What the caller says of a commit. No rule depends on it."""
 
     author: str = ""
     message: str = ""
@@ -101,11 +96,6 @@ class Delta:
         """Whether it continues from a state that a repair has made."""
         return any(edits.mended for edits in self.steps)
 
-    @property
-    def rolled_up(self) -> bool:
-        """Whether it names a newer rollup."""
-        return any(edits.rollup is not None for edits in self.steps)
-
 
 @dataclass(frozen=True)
 class Transition:
@@ -114,7 +104,6 @@ class Transition:
     Attributes:
         before: the state that the command was decided on, with the seqno before the delta's.
         after: that state with the command's edits, and the delta's seqno.
-        edits: the command's own.
     """
 
     before: ShardState
@@ -123,22 +112,14 @@ class Transition:
 
 
 def apply(state: ShardState, delta: Delta) -> ShardState:
-    """The state after a delta. Costs O(change).
-
-    Raises:
-        CorruptionError: the delta does not fit the state.
-    """
+    """The state after a delta. Costs O(change)."""
     for step in steps(state, delta):
         state = step.after
     return state
 
 
 def steps(state: ShardState, delta: Delta) -> Iterator[Transition]:
-    """The steps of a delta, one after the other. The last one leads to the state after it.
-
-    Raises:
-        CorruptionError: the delta does not fit the state.
-    """
+    """The steps of a delta, one after the other. The last one leads to the state after it."""
     name = f"{state.shard_id}@{delta.seqno}"
     if delta.shard_id != state.shard_id or delta.seqno != state.seqno + 1:
         raise CorruptionError(
@@ -155,19 +136,15 @@ def steps(state: ShardState, delta: Delta) -> Iterator[Transition]:
 
 
 def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
-    """The state after the edits of one command. Costs O(change).
-
-    Raises:
-        CorruptionError: the edits do not fit the state.
-    """
+    """The state after the edits of one command. Costs O(change)."""
     seqno = state.seqno + 1
     name = f"{state.shard_id}@{seqno}"
     changed = _merged(state, edits, name)
     try:
         if edits.spine:
             changed["spine"] = state.spine.edited(edits.spine, edits.sliced)
-        gone = {base.hi: None for base in fallen(state.bases, edits.spine)}
-        if gone or edits.bases:
+        if state.bases.held or edits.bases:
+            gone = {base.hi: None for base in fallen(state.bases, edits.spine)}
             changed["bases"] = state.bases.edited({**gone, **edits.bases})
         if edits.staged:
             changed |= {"staged": state.staged.edited(edits.staged), "let_in": _let_in(state, edits)}
@@ -185,13 +162,14 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         changed["latest"] = _latest(state, edits)
     if edits.upper is not None:
         changed["closed_ms"] = committed_ms if edits.closed_ms is None else edits.closed_ms
+    left, come = going(state, edits), arriving(edits)
     return with_fields(
         state,
         seqno=seqno,
         committed_ms=committed_ms,
-        part_names=_reindexed(state, edits),
+        part_names=_reindexed(state, left, come) if left or come else state.part_names,
         **changed,
-        **_discarded(state, edits, committed_ms, name),
+        **_discarded(state, edits, leaving(left, come) if left else {}, committed_ms, name),
     )
 
 
@@ -210,77 +188,77 @@ def _merged(state: ShardState, edits: Edits, step: str) -> dict[str, object]:
     return changed
 
 
-def leaving(state: ShardState, edits: Edits) -> Iterator[tuple[str, int]]:
-    """The stored parts that a step removes from the state, each with the seqno from which readers had it.
+def leaving(gone: Iterable[tuple[Part, int]], come: Iterable[Part]) -> dict[str, int]:
+    """The stored parts of `going` that are not in `arriving`: they leave the state."""
+    kept = {part.name for part in come}
+    return {part.name: added for part, added in gone if part.inline is None and part.name not in kept}
 
-    Parts of the chunks of merges under way were never read.
 
-    Args:
-        state: before the step.
-        edits: the step.
+def going(state: ShardState, edits: Edits) -> list[tuple[Part, int]]:
+    """The parts of everything that a step removes or changes; some stay elsewhere.
+
+    Each with the seqno from which readers had it. Parts of the chunks of merges under way were never read.
     """
-    gone = [(part.name, added) for part, added in going(state, edits) if part.inline is None]
-    kept = {part.name for part in arriving(edits)} if gone else ()
-    yield from ((name, added) for name, added in gone if name not in kept)
-
-
-def going(state: ShardState, edits: Edits) -> Iterator[tuple[Part, int]]:
-    """The parts of everything that a step removes or changes; some stay elsewhere. Arguments as `leaving`."""
-    spine_goes = edits.spine is not None and (edits.spine.members_gone or len(state.bases))
-    if not (spine_goes or edits.staged or edits.bases or edits.chunks):
-        return
-    staged = state.staged.batches
-    gone: list[Member | Staged] = [staged[name] for name in edits.staged if name in staged]
-    if edits.spine is not None:
-        gone += [state.spine.members[id_.lo] for id_ in edits.spine.members_gone]
-    for held in gone:
-        for part in held.batch.parts():
-            yield part, held.added
-    bases = {base.hi: base for base in fallen(state.bases, edits.spine)}
-    bases |= {hi: base for hi in edits.bases if (base := state.bases.get(hi)) is not None}
+    held: list[Member | Staged] = []
+    for name in edits.staged:
+        if name in state.staged.batches:
+            held.append(state.staged.batches[name])
+    for id_ in () if edits.spine is None else edits.spine.members_gone:
+        held.append(state.spine.members[id_.lo])
+    found: list[tuple[Part, int]] = []
+    for one in held:
+        found += [(part, one.added) for part in one.batch.parts()]
+    bases = {base.hi: base for base in fallen(state.bases, edits.spine)} if state.bases.held else {}
+    for hi in edits.bases:
+        if (base := state.bases.get(hi)) is not None:
+            bases[hi] = base
     for base in bases.values():
-        for part in base.parts():
-            yield part, base.added
+        found += [(part, base.added) for part in base.parts()]
     for key in edits.chunks:
-        for part in state.chunks.get(key, ()):
-            yield part, NEVER_READ
+        found += [(part, NEVER_READ) for part in state.chunks.get(key, ())]
+    return found
 
 
-def arriving(edits: Edits) -> Iterator[Part]:
+def arriving(edits: Edits) -> list[Part]:
     """The parts of everything that a step puts into the state; some may have been elsewhere in it before."""
+    come: list[Part] = []
     for parts in edits.chunks.values():
-        yield from parts or ()
+        come += parts or ()
     for staged in edits.staged.values():
         if staged is not None:
-            yield from staged.batch.parts()
+            come += staged.batch.parts()
     if edits.spine is not None:
         for member in edits.spine.members:
-            yield from member.batch.parts()
+            come += member.batch.parts()
     for base in edits.bases.values():
         if base is not None:
-            yield from base.parts()
+            come += base.parts()
+    return come
 
 
-def _reindexed(state: ShardState, edits: Edits) -> PSet[str]:
+def _reindexed(state: ShardState, gone: Iterable[tuple[Part, int]], come: Iterable[Part]) -> PSet[str]:
     """The names of all parts after a step. Costs O(change)."""
-    if edits.spine is None and not edits.staged and not edits.chunks and not edits.bases:
-        return state.part_names
-    gone = {part.name for part, _ in going(state, edits)}
-    come = {part.name for part in arriving(edits)}
+    old, new = {part.name for part, _ in gone}, {part.name for part in come}
     known = state.part_names.evolver()
-    for name in gone - come:
+    for name in old - new:
         if name in state.part_names:
             known.remove(name)
-    for name in come - gone:
+    for name in new - old:
         known.add(name)
     return known.persistent()
 
 
-def _discarded(state: ShardState, edits: Edits, committed_ms: int, name: str) -> dict[str, object]:
-    """What a step of that name changes of the blobs that no state names any more."""
-    left = _left(state, edits, committed_ms)
-    if not (left or edits.doomed or edits.buried):
+def _discarded(
+    state: ShardState, edits: Edits, found: dict[str, int], committed_ms: int, name: str
+) -> dict[str, object]:
+    """What a step of that name, which `found` leave, changes of the blobs that no state names any more."""
+    if edits.rollup is not None and state.rollup != FIRST:
+        # No pin reads a rollup, but a process that opens the shard may be about to read it.
+        found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ
+    if not (found or edits.doomed or edits.buried):
         return {}
+    seqno = state.seqno + 1
+    left = {blob: Garbage(min(added, seqno), seqno, committed_ms) for blob, added in found.items()}
     dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
     # Rollups and chunks of merges are not named for readers, so no state misses them.
     lost = [one.removed for one in dooming.values() if one.added < one.removed]
@@ -317,16 +295,6 @@ def _latest(state: ShardState, edits: Edits) -> PMap[str, int]:
         if member is None:
             known = known.discard(id_)
     return known
-
-
-def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garbage]:
-    """The blobs that a step removes from the state."""
-    seqno = state.seqno + 1
-    found = dict(leaving(state, edits))
-    if edits.rollup is not None and state.rollup != FIRST:
-        # No pin reads a rollup, but a process that opens the shard may be about to read it.
-        found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ
-    return {blob: Garbage(min(added, seqno), seqno, committed_ms) for blob, added in found.items()}
 
 
 def _taken(state: ShardState, edits: Edits) -> Taken:

@@ -10,9 +10,11 @@ why, how many keys there were, and what was rewritten.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidelake.tabletext import FieldsAsHtml
 
-@dataclass(frozen=True)
-class Erasure:
+
+@dataclass(frozen=True, repr=False)
+class Erasure(FieldsAsHtml):
     """One erasure.
 
     Attributes:

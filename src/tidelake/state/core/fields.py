@@ -199,11 +199,7 @@ def _moved(present: Frontier, move: Move, name: str, step: str) -> Frontier:
 
 
 def with_new(present: PMap[K, V], come: Mapping[K, V], _name: str, step: str) -> PMap[K, V]:
-    """A map with entries that it does not have yet.
-
-    Raises:
-        CorruptionError: it has one of them.
-    """
+    """A map with entries that it does not have yet."""
     for key in come:
         if key in present:
             raise CorruptionError(step, f"adds {key!r}, which is already there")
@@ -211,11 +207,7 @@ def with_new(present: PMap[K, V], come: Mapping[K, V], _name: str, step: str) ->
 
 
 def edited(present: PMap[K, V], edits: Mapping[K, V | None], _name: str, step: str) -> PMap[K, V]:
-    """A map in which some entries are set and others (None) removed.
-
-    Raises:
-        CorruptionError: an entry is removed that is not there.
-    """
+    """A map in which some entries are set and others (None) removed."""
     for key, one in edits.items():
         if one is not None:
             present = present.set(key, one)

@@ -19,12 +19,7 @@ _KEY = "format"
 
 
 def later(format_: int, default: T) -> T:
-    """The declaration of a field of a dataclass that came with a later format.
-
-    Args:
-        format_: the number.
-        default: what a record without the field says; not mutable.
-    """
+    """The declaration of a field of a dataclass that came with a later format."""
     return field(default=default, metadata=since(format_))
 
 

@@ -16,9 +16,6 @@ Pure: nothing here deletes. `tidelake.shard.upkeep.collector` does.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tidelake.model import names
-from tidelake.model.batch import Part
-
 
 @dataclass(frozen=True)
 class Garbage:
@@ -62,9 +59,3 @@ def free(garbage: Mapping[str, Garbage], pins: Iterable[int], before_ms: int) ->
     for name, found in garbage.items():
         if found.removed_ms <= before_ms and not any(found.read_by(pin) for pin in pinned):
             yield name
-
-
-def expired(part: Part, floor: int) -> bool:
-    """Whether an upload is too old to come into the state; holds for inline parts too, see `taken`."""
-    uploaded = names.uploaded_at(part.name)
-    return uploaded is not None and uploaded < floor

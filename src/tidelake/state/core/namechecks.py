@@ -19,11 +19,7 @@ _CHECKS: dict[type, NameCheck | None] = {}
 
 
 def check_names(value: object) -> None:
-    """Check the names in a value of a dataclass.
-
-    Raises:
-        ValueError: one of them breaks its rule.
-    """
+    """Check the names in a value of a dataclass."""
     type_ = type(value)
     check = _CHECKS[type_] if type_ in _CHECKS else name_check(type_)
     if check is not None:
@@ -34,10 +30,6 @@ def name_check(type_: Any, outer: frozenset[Any] = frozenset()) -> NameCheck | N
     """A function that checks the names in a value of a type; None: it holds no names.
 
     It looks only where names can be.
-
-    Args:
-        type_: the type.
-        outer: types that hold it. A type that holds itself has no names in there.
     """
     origin, args = get_origin(type_), get_args(type_)
     if origin is Annotated:

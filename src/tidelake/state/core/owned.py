@@ -4,6 +4,7 @@ Owns what such a shard remembers of its owner, and the refusal of all others. Wh
 owner's business; here it is text.
 """
 
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 
 from tidelake.errors import CollectionIsView
@@ -11,6 +12,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.core.state import Owned, ShardState
 
 _VIEW = "view "
+INDEX = "index"
+"""The token of the hold that an index has on its collection: so the collection tells which indexes it has."""
 
 
 def owner_of(view_id: str) -> str:
@@ -23,15 +26,32 @@ def is_owner(name: str) -> bool:
     return name.startswith(_VIEW)
 
 
+def indexes_of(state: ShardState) -> list[str]:
+    """The ids of the indexes of a shard."""
+    holds = state.critical.items()
+    return [name.removeprefix(_VIEW) for name, hold in holds if is_owner(name) and hold.token == INDEX]
+
+
 def with_owner(first: ShardState, owned: Owned, since: Frontier) -> ShardState:
     """The first state of a shard that has an owner. Times before `since` are never read."""
-    return replace(first, owned=owned, retained=first.retained.join(since))
+    return replace(first, owned=owned, since=first.since.join(since), retained=first.retained.join(since))
 
 
 def not_for(state: ShardState, owner: str) -> CollectionIsView | None:
     """The error for a change that the owner of the shard does not make; None: it does, or there is none."""
     strange = state.owned is not None and state.owned.by != owner
     return CollectionIsView(state.shard_id) if strange else None
+
+
+def parts_owner(name: str) -> str:
+    """The id of the view that a collection of this name belongs to; empty: the name is no such one."""
+    owner, colon, _ = name.partition(": ")
+    return owner.removeprefix(_VIEW) if colon and is_owner(owner) else ""
+
+
+def without_parts(names: Iterable[str], ids: Container[str | None]) -> Iterator[str]:
+    """The names of collections, of which views with one of these ids keep others beside themselves."""
+    return (name for name in names if parts_owner(name) not in ids)
 
 
 def is_part(state: ShardState) -> bool:

@@ -5,7 +5,7 @@ Every part has a name of its own, also an inline one. A state keeps two sets of 
 - The *index*: the names of all parts that it names now. It is derived, and each step updates it.
 - What was *taken*: uploads of which others may hold copies (uploads of workers, batches). Their names stay
   after their rows were merged into other parts, until `sweep.floor` has passed them; from then on such an
-  upload is refused for its age (`tidelake.state.core.garbage.expired`).
+  upload is refused for its age (`expired`).
 
 So an upload that is offered again is refused, because it is in or because it is too old; and no name is kept
 longer than an upload may take.
@@ -90,7 +90,7 @@ def _where(state: ShardState, name: str) -> str:
 
 def too_late(state: ShardState, parts: Iterable[Part]) -> UploadExpired | None:
     """The error for the first part whose upload began too early to come into the state; see `given_up`."""
-    return given_up(state, (part.name for part in parts))
+    return given_up(state, [part.name for part in parts])
 
 
 def given_up(state: ShardState, uploads: Iterable[str]) -> UploadExpired | None:
@@ -101,8 +101,14 @@ def given_up(state: ShardState, uploads: Iterable[str]) -> UploadExpired | None:
     """
     floor, erased = state.sweep.floor, state.erased
     for name in uploads:
-        seqno = uploaded_at(name)
-        if seqno is not None and seqno < max(floor, erased):
+        if expired(name, max(floor, erased)):
+            seqno = uploaded_at(name) or 0
             old = seqno < floor
             return UploadExpired(name, seqno, floor if old else erased, not old)
     return None
+
+
+def expired(upload: str, floor: int) -> bool:
+    """Whether an upload, by its name, is too old to come into a state; this holds for inline parts too."""
+    seqno = uploaded_at(upload)
+    return seqno is not None and seqno < floor

@@ -118,6 +118,7 @@ class MergeClaim:
         cuts: the keys between the chunks, encoded and ascending; with `by_time` the times, in decimal digits.
         base: a base is made instead, whose rows have this time; None: the members are merged.
         by_time: the one member is cut by time instead.
+        saves: of the base that is made, as in `MergeRequest`.
     """
 
     id: SpineId
@@ -129,6 +130,7 @@ class MergeClaim:
     cuts: tuple[bytes, ...]
     base: int | None = None
     by_time: bool = False
+    saves: int = 0
 
     @property
     def name(self) -> str:
@@ -160,7 +162,6 @@ class Origin:
     """The shard that a fork began from. It keeps the parts that are not the fork's own.
 
     Attributes:
-        shard_id: of the other shard.
         seqno: of the version that it keeps for the fork.
         freed: the fork has parts of its own only.
     """
@@ -206,7 +207,6 @@ class Owned:
     """The program that alone writes to a shard.
 
     Attributes:
-        by: what its writes say of themselves.
         definition: how it knows what to write, as text.
     """
 

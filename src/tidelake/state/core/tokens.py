@@ -53,15 +53,7 @@ def over(day: int, agreed: Agreed, now_ms: int) -> bool:
 def moved(
     tokens: Tokens, day: int, begun: Iterable[str], written: Mapping[str, WriterRecord], gone: Iterable[str]
 ) -> Tokens:
-    """The tokens by days, after a step. Costs O(change) and O(days).
-
-    Args:
-        tokens: before the step.
-        day: of the step.
-        begun: tokens under which writes begin.
-        written: records that change, by writer.
-        gone: names of records that are removed.
-    """
+    """The tokens by days, after a step. Costs O(change) and O(days)."""
     named = {name for name, record in written.items() if is_token(name) and not writes_once(record)}
     come = {*begun} - {*gone} - named
     for old, names in days_of(tokens, come | {*gone} | named).items():

@@ -15,7 +15,6 @@ class WriterName(NamedTuple):
     """A writer, as a state knows it.
 
     Attributes:
-        name: as its collection calls it.
         member: id of that collection, if a group keeps the record for it.
     """
 

@@ -1,4 +1,4 @@
-"""What a group has decided, applied to a collection: in memory by every reader, in the log by maintenance.
+"""What a group has decided (writes, seals), applied to a member: in memory by readers, in the log by upkeep.
 
 Both are the same step (`apply_decided`). Once all its collections have stored it, the group forgets the
 decision.
@@ -31,12 +31,6 @@ def apply_decided(
     """Apply what the group has decided: let in what was staged for it, and close its times.
 
     False if there is nothing to do, or the collection has left meanwhile or came back.
-
-    Args:
-        state: of the collection, read after the state of the group that the view is of.
-        view: for this collection.
-        leave: given if the collection leaves the group, where nothing more is decided for it: records of
-            writers that it takes along (`taken_along`), so that no append is written twice because of it.
     """
     if state.dropped or view.is_older(state.group, state.joined):
         return NoOp(False)
@@ -84,10 +78,6 @@ def seen_through(state: ShardState, view: GroupView | None) -> ShardState:
     """A collection's state as its readers see it: with all that its group has decided. Nothing is stored.
 
     It has the seqno of the given state, and names only parts that this state names.
-
-    Args:
-        state: read after the state of the group that the view is of.
-        view: of the group; None: the collection was in no group then.
     """
     outcome = NoOp(False) if view is None else apply_decided(state, state.committed_ms, view)
     if not isinstance(outcome, Commit):

@@ -41,18 +41,6 @@ def park(
 
     Refused with `LeftGroup` if the collection is no longer in the group of the view, or came back to it
     since; else as a stage.
-
-    Args:
-        state: of the collection.
-        now_ms: wall clock.
-        view: the decisions of the group that the write was worked out with.
-        awaited: the transaction.
-        found: what the write would do.
-        checked: a frontier; all times of the rows are known to be at or after it.
-        given_up: transactions that the group can no longer decide.
-        inline_bytes_max: as for a `Write`, like the rest.
-        as_now: likewise.
-        owner: likewise.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -64,14 +52,14 @@ def park(
     applied = apply_decided(state, now_ms, view)
     edits, due = (applied.edits, applied.due) if isinstance(applied, Commit) else (Edits(), ())
     known = applied_to = replace(stepped(state, edits, now_ms), seqno=state.seqno)
-    parked = waiting_for(known, found.runs)
+    parked = waiting_for(known, found.batch.runs)
     if {one.transaction for one in parked.values()} - {awaited.transaction, *given_up}:
         return NoOp(False)
     known = without(known, parked)
-    unfit = unfitting(known, found.runs, (), as_now=as_now)
+    unfit = unfitting(known, found.batch.runs, (), as_now=as_now)
     if unfit is not None:
         return Refused(unfit)
-    placed = place(known, found.runs, checked, movable=found.floats is not None)
+    placed = place(known, found.batch.runs, checked, movable=found.floats is not None)
     if isinstance(placed, Refused):
         return placed
     full = room(known, placed.batch, inline_bytes_max)
@@ -79,12 +67,12 @@ def park(
         return full
     bounds = placed.batch.bounds
     if not (found.stays_open or found.floats is not None):
-        bounds = replace(bounds, upper=found.bounds.upper)
+        bounds = replace(bounds, upper=found.batch.bounds.upper)
     before = state.staged.batches.get(placed.name)
     waits = Staged(
         replace(placed.batch, bounds=bounds), placed.added if before is None else before.added, awaited
     )
-    rest = _rest(applied_to, parked, found.runs, awaited.transaction)
+    rest = _rest(applied_to, parked, found.batch.runs, awaited.transaction)
     staged: dict[str, Staged | None] = {**edits.staged, **dict.fromkeys(parked), **rest, waits.name: waits}
     return Commit(replace(edits, staged=staged), True, due)
 

@@ -31,7 +31,7 @@ from tidelake.state.core.edits import Edits
 from tidelake.state.core.fields import Move
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.group.memberwriters import answer_in_group, keys_of_writers, not_member, recorded_in_group
-from tidelake.state.write.clockbounds import closed_at, closed_for, leap_from, too_far
+from tidelake.state.write.clockbounds import closed_at, closed_for, leap, too_far
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.staging import closing
 
@@ -66,21 +66,43 @@ class Share:
     applied: frozenset[str] = frozenset()
     name: str = ""
 
+    def reaching(self, times: tuple[int, int] | None) -> "Share":
+        """With more rows: their first and last time; None: there are none."""
+        if times is None:
+            return self
+        first, last = self.times or times
+        return replace(self, times=(min(first, times[0]), max(last, times[1])))
 
-@dataclass(frozen=True)
-class Intent:
-    """What a transaction wants the group to decide.
+
+@dataclass(frozen=True, kw_only=True)
+class IntentTimes:
+    """The times that the rows of a transaction get, and which times it closes.
 
     Attributes:
-        id: of the transaction.
-        begun: seqno of the group's state when it began.
-        shares: by id of the collection.
         time: the time that all rows get; None: see `own_times`.
         own_times: the rows keep their times. If false, and `time` is None, all get the first open time.
         least: close a time from this one on, also without rows; None: only that of rows.
         upper: the least upper of the group afterwards; None: just past the time.
         alone: close times of these collections only, and not of the group.
         picked: the caller gave no time.
+    """
+
+    time: int | None = None
+    own_times: bool = False
+    least: int | None = None
+    upper: Frontier | None = None
+    alone: bool = False
+    picked: bool = False
+
+
+@dataclass(frozen=True)
+class Intent(IntentTimes):
+    """What a transaction wants the group to decide.
+
+    Attributes:
+        id: of the transaction.
+        begun: seqno of the group's state when it began.
+        shares: by id of the collection.
         number: of a named writer, if one writes.
         record: the record that its collection has of that writer, for a group that has none yet.
     """
@@ -88,12 +110,6 @@ class Intent:
     id: str
     begun: int
     shares: Mapping[str, Share]
-    time: int | None = None
-    own_times: bool = False
-    least: int | None = None
-    upper: Frontier | None = None
-    alone: bool = False
-    picked: bool = False
     number: IdempotencyKey | None = None
     record: WriterRecord | None = None
 
@@ -136,9 +152,9 @@ def ended(group: str, state: ShardState) -> GroupView:
 def decide(state: ShardState, now_ms: int, wanted: Intent) -> Outcome[Decided]:
     """Let a transaction in, in all its collections at once.
 
-    Refused with `UpperMismatch`, which carries the current upper, if its time is closed: the transaction may
-    be tried again at a later time as it is staged. Also if a collection has another upper than is asked for.
-    Refused with `UpdateBeforeLower` if one of the rows' own times is closed; with `TransactionExpired` or
+    Refused with `UpdateBeforeLower`, which carries the current upper, if its time or one of the rows' own is
+    closed: it may be tried again at a later time as it is staged. Refused with `UpperMismatch` if a
+    collection has another upper than is asked for; with `TransactionExpired` or
     `WriterFenced`; with `LeftGroup` if a collection is not in the group, or came back to it since the
     transaction began.
     """
@@ -267,7 +283,7 @@ def _leaps(state: ShardState, wanted: Intent, time: int | None) -> Refused | Non
     if time is None or not wanted.picked:
         return None
     for id_ in wanted.shares if wanted.alone else state.memberships:
-        error = leap_from(state.domain, *closed_for(state, state.memberships[id_]), time)
+        error = leap(state.domain, *closed_for(state, state.memberships[id_]), time)
         if error is not None:
             return Refused(error)
     return None
@@ -289,7 +305,7 @@ def _timed(wanted: Intent, uppers: Mapping[str, Frontier]) -> tuple[int | None, 
     last = max([*(last for _, last in written.values()), *([] if wanted.least is None else [wanted.least])])
     time = max(open_from, last) if wanted.time is None else wanted.time
     if time < open_from:
-        return Refused(UpperMismatch(Frontier.of(time), Frontier.of(open_from)))
+        return Refused(UpdateBeforeLower(time, Frontier.of(open_from)))
     if time < last:
         # Times can only be moved forward, so rows at a later time cannot come in at this one.
         return Refused(

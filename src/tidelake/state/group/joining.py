@@ -8,13 +8,7 @@ collection removes the group from its state (`tidelake.state.group.applying`), a
 
 from collections.abc import Mapping
 
-from tidelake.errors import (
-    CollectionDropped,
-    CollectionInGroup,
-    LeftGroup,
-    UpperMismatch,
-    UsageError,
-)
+from tidelake.errors import CollectionDropped, CollectionInGroup, LeftGroup, UpperMismatch, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.decisions import Membership
@@ -35,13 +29,6 @@ def join(
     the same stay would let in transactions that began before. A collection that leaves tells the group first;
     so if the group, read after the collection, does not know of it, the collection had not left when it was
     read.
-
-    Args:
-        state: of the collection.
-        group: its id.
-        admitted: seqno of the group's state that took the collection in; it is not leaving there.
-        seen: seqno of the collection's state that was read before the group.
-        owner: who asks; a collection that has an owner is taken in by no other.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -71,11 +58,6 @@ def admit(
     """Take collections into the group. Returns by id the seqno that admitted each; each must then `join`.
 
     Refused with `LeftGroup` while one of them is leaving.
-
-    Args:
-        state: of the group.
-        members: ids of the collections.
-        closed: by id, an upper of the collection and its `closed_ms`.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))

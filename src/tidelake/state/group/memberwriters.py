@@ -21,13 +21,7 @@ from tidelake.state.write.idempotency import IdempotencyKey, advanced, answer_of
 def answer_in_group(
     group: ShardState, key: IdempotencyKey, own: WriterRecord | None
 ) -> NoOp[Frontier] | Refused | None:
-    """The upper that the last number left, if this one is in; None: it is the writer's next one.
-
-    Args:
-        group: the state of the group.
-        key: the number; its member says whose writer it is.
-        own: the collection's own record of the writer.
-    """
+    """The upper that the last number left, if this one is in; None: it is the writer's next one."""
     return answer_of_record(group.writers.get(key.kept_as) or own, key, lambda upper: upper)
 
 
@@ -40,13 +34,7 @@ def recorded_in_group(
 
 
 def alone(state: ShardState, group: ShardState, idempotency: IdempotencyKey | None = None) -> ShardState:
-    """A collection's state as if it were in no group, to work a write out on it.
-
-    Args:
-        state: as its readers see it.
-        group: the state of the group that it was seen through.
-        idempotency: the key of the writer whose record is needed.
-    """
+    """A collection's state as if it were in no group, to work a write out on it."""
     writers = state.writers
     if idempotency is not None:
         record = known_writer(group, state, idempotency.writer)
@@ -83,20 +71,7 @@ def open_member_writer(
     take_over: bool = False,
     resume: bool = False,
 ) -> Outcome[WriterRecord]:
-    """`open_writer` for a collection in a group.
-
-    Args:
-        state: of the group.
-        now_ms: wall clock.
-        member: id of the collection.
-        joined: seqno of the group's state that took the collection in.
-        record: the collection's own record of the writer.
-        upper: the collection's.
-        name: of the writer; this and the rest as for `open_writer`.
-        owner: likewise.
-        take_over: likewise.
-        resume: likewise.
-    """
+    """`open_writer` for a collection in a group."""
     stranger = not_member(state, member, joined)
     if stranger is not None:
         return stranger

@@ -41,14 +41,7 @@ def bury(state: ShardState, _now_ms: int, names: tuple[str, ...]) -> Outcome[Non
 
 
 def raise_floor(state: ShardState, now_ms: int, *, unnamed_max: int | None) -> Outcome[Sweep]:
-    """Refuse uploads that were begun more than `upload_age_ms` ago, with a delay of up to half as long.
-
-    Args:
-        state: of the shard.
-        now_ms: wall clock.
-        unnamed_max: the greatest seqno in the name of a stored part that no state names; None: there is no
-            such part. Then the floor rises only as far as `taken` needs it.
-    """
+    """Refuse uploads that were begun more than `upload_age_ms` ago, with a delay of up to half as long."""
     sweep, age_ms = state.sweep, state.agreed.upload_ms(now_ms)
     last = max((*([] if unnamed_max is None else [unnamed_max]), *state.taken), default=None)
     over = [seqno for seqno, noted_ms in sweep.marks if noted_ms + age_ms <= now_ms]
@@ -61,13 +54,7 @@ def raise_floor(state: ShardState, now_ms: int, *, unnamed_max: int | None) -> O
 
 
 def forget_tokens(state: ShardState, now_ms: int, *, names_max: int) -> Outcome[int]:
-    """Forget some tokens under which no write has begun for `token_age_ms`; how many. O(removed) and O(days).
-
-    Args:
-        state: of a collection or a group.
-        now_ms: wall clock.
-        names_max: how many at most.
-    """
+    """Forget tokens under which no write has begun for `token_age_ms`; how many. O(removed) and O(days)."""
     old = (
         name for day in sorted(state.tokens) if over(day, state.agreed, now_ms) for name in state.tokens[day]
     )

@@ -28,6 +28,7 @@ from tidelake.state.core.garbage import NEVER_READ, Garbage
 from tidelake.state.core.partnames import indexed
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.core.tokens import by_last_day
+from tidelake.state.core.writername import WriterName
 from tidelake.state.group.applying import taken_along
 from tidelake.state.life.forking import started
 from tidelake.state.life.holds import settle
@@ -43,7 +44,6 @@ class CopyRecord:
 
     Attributes:
         source: id of the shard that it is a copy of.
-        seqno: of the state that was copied.
         contents: identifies what was copied; see `contents_of`.
         own: identifies how the copy was left; see `own_marks`.
     """
@@ -61,6 +61,10 @@ class CopyRecord:
             return None
         contents, _, own = record.content.partition(" ")
         return cls(record.owner, record.sequence or 0, contents, own)
+
+    def writer(self, upper: Frontier) -> WriterRecord:
+        """The record of the writer, of a copy that is at this upper; see `of`."""
+        return WriterRecord(0, self.seqno, self.source, upper, f"{self.contents} {self.own}")
 
     def is_own(self, state: ShardState) -> bool:
         """Whether the copy itself was written to since it was made."""
@@ -103,17 +107,16 @@ def contents_of(state: ShardState) -> str:
 
 
 def with_group(state: ShardState, group: ShardState | None) -> ShardState:
-    """The state of a collection as if it had just left its group, with all that it would take along.
-
-    Args:
-        state: as readers see it.
-        group: the state of its group that it was seen through; None: it is in none.
-    """
+    """The state of a collection as if it had just left its group, with all that it would take along."""
     if group is None:
         return replace(state, group="", joined=0)
     writers = state.writers.update(taken_along(state, group))
-    start = f"{state.shard_id}:"
-    known = {writer: name for name in group.writers if (writer := name.removeprefix(start)) in writers}
+    named = {name: WriterName.of(name) for name in group.writers}
+    known = {
+        writer.name: name
+        for name, writer in named.items()
+        if writer.member in ("", state.shard_id) and writer.name in writers
+    }
     days = [(day, there) for day, there in group.tokens.items()]
     of_group = [(day, [w for w, name in known.items() if name in there]) for day, there in days]
     tokens = by_last_day([*state.tokens.items(), *of_group], writers)
@@ -129,15 +132,7 @@ def copied_parts(state: ShardState) -> Iterable[Part]:
 def copied(
     state: ShardState, shard_id: str, parts: Mapping[str, Part], now_ms: int, agreed: Agreed
 ) -> ShardState:
-    """The first state of a copy: the contents of a state, without its holds, garbage, forks and group.
-
-    Args:
-        state: of the source, as its readers see it.
-        shard_id: of the copy.
-        parts: the copies of its parts, by the names of the originals.
-        now_ms: wall clock.
-        agreed: settings of the lake of the copy.
-    """
+    """The first state of a copy: the contents of a state, without its holds, garbage, forks and group."""
 
     def batch(of: HollowBatch) -> HollowBatch:
         runs = tuple(Run(tuple(parts[part.name] for part in run.parts), run.truncated) for run in of.runs)
@@ -172,9 +167,8 @@ def recorded(copy: ShardState, source: ShardState, contents: str) -> ShardState:
         since=copy.since if moved.since is None else moved.since.after,
         retained=copy.retained if moved.retained is None else moved.retained.after,
     )
-    content = f"{contents} {own_marks(copy)}"
-    record = WriterRecord(0, source.seqno, source.shard_id, copy.upper, content)
-    return replace(copy, writers=copy.writers.set(WRITER, record))
+    record = CopyRecord(source.shard_id, source.seqno, contents, own_marks(copy))
+    return replace(copy, writers=copy.writers.set(WRITER, record.writer(copy.upper)))
 
 
 def erased_since(source: ShardState, before: ShardState) -> dict[str, Erasure]:
@@ -200,11 +194,6 @@ def succeeding(before: ShardState, copy: ShardState, erased: Mapping[str, Erasur
     state; readers and forks keep it as usual. A reader whose history the source has let go loses its hold.
 
     REQUIRES: `before` is a copy of an earlier state of the same shard, that was not written to itself.
-
-    Args:
-        before: the newest state of the copy.
-        copy: as `copied` made it; it names parts of `before` and parts that no state has named.
-        erased: see `erased_since`.
     """
     since = before.since.join(copy.since)
     named = {part.name for part in copy.parts()}

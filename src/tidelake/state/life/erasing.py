@@ -86,7 +86,6 @@ class ErasedRuns:
     """What was found out and written for some erasures.
 
     Attributes:
-        ids: of the erasures.
         runs: the parts that take the place of each run that was looked at; the same ones if none of its rows
             has such a key.
         bases: for each base that was looked at, by the names of its parts, whether it has such rows.
@@ -238,14 +237,7 @@ def keeps_bytes(state: ShardState, erasure: Erasure) -> bool:
 
 
 def note_gone(state: ShardState, now_ms: int, *, before: int) -> Outcome[int]:
-    """Note the erasures of which neither an object nor the log has rows any more; how many are noted.
-
-    Args:
-        state: of the shard.
-        now_ms: wall clock.
-        before: the log has no entry before this seqno; no upload is stored that began before it, and nothing
-            that a repair has set aside from an earlier state.
-    """
+    """Note the erasures of which neither an object nor the log has rows any more; how many are noted."""
     gone = {
         id_: replace(one, gone_ms=max(now_ms, state.committed_ms, 1))
         for id_, one in not_gone(state).items()

@@ -74,10 +74,6 @@ def let_go(state: ShardState, _now_ms: int, *, known: bool) -> Outcome[None]:
     """Need no part of the origin any more, which keeps none for this fork already.
 
     Does nothing while a part is borrowed.
-
-    Args:
-        state: of the fork.
-        known: the origin still knows this fork; otherwise both forget each other.
     """
     if lender(state) is None or state.dropped or is_borrower(state):
         return NoOp(None)
@@ -89,23 +85,13 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
 
     Leaves out what belongs to the origin's readers, writers, group and store. Schemas keep their ids. Staged
     batches at open times come along, unless the fork is to end at a time.
-
-    Args:
-        state: of the origin, as readers see it.
-        fork_id: of the new shard.
-        now_ms: wall clock.
-        as_of: the last closed time of the fork; None: the origin's last closed time.
-
-    Raises:
-        HistoryCompacted: the time lies before `since`, so the contents at that time are no longer known.
-        NotYetClosed: the time is still open.
     """
     upper, retained, spine, staged = state.upper, state.retained, state.spine, list(state.staged)
     if as_of is not None:
         if not state.since.less_equal(as_of):
             raise HistoryCompacted(as_of, state.since).of(state.domain.unit)
         if state.upper.less_equal(as_of):
-            raise NotYetClosed(as_of, state.upper, 0).of(state.domain.unit)
+            raise NotYetClosed(as_of, next(iter(state.upper), state.upper), 0).of(state.domain.unit)
         upper = state.upper.meet(Frontier.past(as_of))
         # The origin's owner may have given up history from `as_of` on that holds keep; the fork keeps it.
         retained = retained.meet(Frontier.of(as_of))
@@ -135,14 +121,6 @@ def started(
     """The first state of a new shard that begins with frontiers, schemas and settings of another one.
 
     Everything else begins empty: holds, writers, tokens, uploads, the group and garbage belong to the other.
-
-    Args:
-        state: of the other shard.
-        shard_id: of the new one.
-        now_ms: wall clock.
-        spine: its batches.
-        staged: what is staged in it.
-        bases: that stand at boundaries of its batches.
     """
     whole = spine.with_members(replace(member, added=0) for member in spine)
     staying = Staging.of({one.name: replace(one, added=0) for one in staged})

@@ -5,7 +5,7 @@ critical hold lasts until it is dropped. No command moves `since`: `settle` runs
 to the meet of what the owner allows and what all holds keep.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,6 +18,9 @@ from tidelake.state.core.fields import Move
 from tidelake.state.core.state import CriticalHold, Hold, Retention, ShardState
 
 H = TypeVar("H")
+
+ENDLESS_MS = 100 * 365 * 86_400_000
+"""The lease of a hold that lasts until it is closed: a hundred years."""
 
 
 def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
@@ -35,7 +38,9 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
         leased = {**edits.holds, **dict.fromkeys(over)}
     upper = edits.upper.after if edits.upper else state.upper
     retained = edits.retained.after if edits.retained else state.retained
-    retained = _kept(retained, upper, edits.retention or state.retention)
+    retention = edits.retention or state.retention
+    if retention.window is not None:
+        retained = _kept(retained, upper, retention.window)
     target = retained
     for hold in _changed(state.holds, leased):
         target = target.meet(hold.since)
@@ -67,18 +72,17 @@ def _readable(state: ShardState, since: Frontier, upper: Frontier) -> Frontier:
     return state.since
 
 
-def _kept(retained: Frontier, upper: Frontier, retention: Retention) -> Frontier:
+def _kept(retained: Frontier, upper: Frontier, window: int) -> Frontier:
     """`retained`, or the start of the window of history that the retention keeps, if that is later."""
-    times = [] if retention.window is None else [t for t in upper if isinstance(t, int)]
-    return retained.join(Frontier.of(max(0, times[0] - (retention.window or 0)))) if times else retained
+    times = [t for t in upper if isinstance(t, int)]
+    return retained.join(Frontier.of(max(0, times[0] - window))) if times else retained
 
 
-def _changed(present: Mapping[str, H], edits: Mapping[str, H | None]) -> Iterator[H]:
-    if present:
-        yield from (hold for id_, hold in present.items() if id_ not in edits)
-    for fresh in edits.values():
-        if fresh is not None:
-            yield fresh
+def _changed(present: Mapping[str, H], edits: Mapping[str, H | None]) -> Iterable[H]:
+    """The values of a map after an edit."""
+    if not edits:
+        return present.values() if present else ()
+    return [one for one in {**present, **edits}.values() if one is not None]
 
 
 def reader_pins(state: ShardState, now_ms: int) -> list[int]:
@@ -101,17 +105,7 @@ def open_hold(
     since: Frontier | None = None,
     pins: tuple[int, ...] | None = None,
 ) -> Outcome[Hold]:
-    """Keep `since` and the parts of some states.
-
-    Args:
-        state: of the shard.
-        now_ms: wall clock.
-        hold_id: fresh.
-        purpose: for people.
-        lease_ms: how long it lasts unless it is renewed.
-        since: the shard's `since` stays at or before it; default: where that is now. Closed: keeps none back.
-        pins: seqnos of the states that are read; default: the state that this commit makes.
-    """
+    """Keep `since` and the parts of some states."""
     present = state.holds.get(hold_id)
     if present is not None:
         return NoOp(present)
@@ -191,7 +185,6 @@ class Downgraded:
 
     Attributes:
         done: whether the hold now has the caller's token and the requested `since` or a later one.
-        hold: the hold as it is now.
     """
 
     done: bool
@@ -253,3 +246,31 @@ def set_retention(state: ShardState, _now_ms: int, retention: Retention) -> Outc
     if retention == state.retention:
         return NoOp(None)
     return Commit(Edits(retention=retention), None)
+
+
+def pin_versions(
+    state: ShardState, now_ms: int, hold_id: str, purpose: str, *, pins: tuple[int, ...]
+) -> Outcome[Hold]:
+    """Keep the parts of more states under a hold that no time ends, and no history; open it if needed."""
+    if any(pin < state.erased for pin in pins):
+        return Refused(LeaseExpired(hold_id))
+    hold = state.holds.get(hold_id)
+    if hold is None:
+        return open_hold(state, now_ms, hold_id, purpose, lease_ms=ENDLESS_MS, since=Frontier(), pins=pins)
+    wanted = tuple(sorted({*pins, *hold.pins}))
+    return NoOp(hold) if wanted == hold.pins else renew_hold(state, now_ms, hold_id, pins=wanted)
+
+
+def unpin_versions(state: ShardState, now_ms: int, hold_id: str, *, pins: tuple[int, ...]) -> Outcome[Hold]:
+    """Let such a hold keep these states, and those after them, which others have pinned since.
+
+    Refused if it has not kept the last of them all the time, if it lets go others though nothing is pinned
+    after it, or if one is older than an erasure.
+    """
+    hold, last = state.holds.get(hold_id), max(pins)
+    if hold is None or last not in hold.pins or any(pin < state.erased for pin in pins):
+        return Refused(LeaseExpired(hold_id))
+    if not set(pins) <= set(hold.pins) and last == max(hold.pins):
+        return Refused(LeaseExpired(hold_id))
+    wanted = tuple(pin for pin in hold.pins if pin in pins or pin > last)
+    return NoOp(hold) if wanted == hold.pins else renew_hold(state, now_ms, hold_id, pins=wanted)

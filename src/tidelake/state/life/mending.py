@@ -40,7 +40,6 @@ class SetAside:
 
     Attributes:
         rule: the rule that it breaks; `part-missing`: its object is gone.
-        what: description for people.
         part: the part whose rows are no longer in; None: it held none.
         doubled: whether the same part stays elsewhere, so that no row is lost.
     """
@@ -58,12 +57,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Mended:
-    """A state that was mended.
-
-    Attributes:
-        state: of the same seqno.
-        aside: what it could not keep.
-    """
+    """A state that was mended."""
 
     state: ShardState
     aside: tuple[SetAside, ...]
@@ -75,11 +69,6 @@ def mended(
     """The state that keeps all rules and as much of `state` as possible. Costs O(state).
 
     The caller checks the result with `check_state`: a state that has lost its schemas cannot be mended.
-
-    Args:
-        state: breaks rules, or names parts that are gone.
-        lost: names of stored parts that are gone.
-        own: names of parts that are not the shard's, and of the copies that are.
     """
     return _Mending(state, lost, own or {}).run()
 
@@ -313,11 +302,7 @@ class _Mending:
         if rollup.seqno > state.seqno or old in garbage or old in doomed:
             rollup = FIRST
         return replace(
-            state,
-            garbage=pmap(garbage),
-            doomed=pmap(doomed),
-            rollup=rollup,
-            part_names=indexed(state),
+            state, garbage=pmap(garbage), doomed=pmap(doomed), rollup=rollup, part_names=indexed(state)
         )
 
 

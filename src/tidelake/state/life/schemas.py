@@ -34,15 +34,7 @@ def evolve(
     drop: Sequence[str],
     rename: Mapping[str, str] | None = None,
 ) -> Outcome[int]:
-    """Make a schema the newest one; returns its id. Nothing is written if the newest one is equal.
-
-    Args:
-        state: of the shard.
-        schema: the columns by name; their ids are not looked at. None: those of the newest schema.
-        drop: names of the columns that are dropped. Others stay: else two callers that each add a column
-            would drop each other's.
-        rename: new names of columns by their present ones. A rename that is done already is left out.
-    """
+    """Make a schema the newest one; returns its id. Nothing is written if the newest one is equal."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     versions = {id_: version.schema for id_, version in state.schemas.items()}
@@ -62,11 +54,7 @@ def evolve(
 
 
 def schema_id_at(state: ShardState, seqno: int) -> int:
-    """The id of the schema that was newest in the state of a seqno.
-
-    Raises:
-        UsageError: there is no such state yet.
-    """
+    """The id of the schema that was newest in the state of a seqno."""
     if not 0 <= seqno <= state.seqno:
         raise UsageError(f"seqno={seqno} is none of the states 0 to {state.seqno} of this collection")
     return max(id_ for id_, version in state.schemas.items() if version.seqno <= seqno)

@@ -10,6 +10,7 @@ Only collections with a totally ordered time have bases: with tuples, a snapshot
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 from pyrsistent import PVector, pvector
@@ -20,7 +21,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.time import TimeDomain
-from tidelake.state.spine.spine import Member, Spine, SpineEdit, SpineId
+from tidelake.state.spine.spine import Member, Spine, SpineEdit
 from tidelake.state.spine.staged import Staging
 
 
@@ -108,18 +109,12 @@ class Bases:
     def within(self, lo: int, hi: int) -> list[Base]:
         """The bases with boundaries strictly between two insertions."""
         start = bisect_right(self.held, lo, key=lambda base: base.hi)
-        found: list[Base] = []
-        while start < len(self.held) and self.held[start].hi < hi:
-            found.append(self.held[start])
-            start += 1
-        return found
+        return list(
+            takewhile(lambda base: base.hi < hi, map(self.held.__getitem__, range(start, len(self.held))))
+        )
 
     def edited(self, edits: Mapping[int, Base | None]) -> "Bases":
-        """The bases after an edit: new ones by their boundary, None for those that go.
-
-        Raises:
-            InternalError: the edit does not fit.
-        """
+        """The bases after an edit: new ones by their boundary, None for those that go."""
         if not edits:
             return self
         for hi, base in edits.items():
@@ -136,7 +131,7 @@ NO_BASES = Bases()
 
 def fallen(bases: Bases, edit: SpineEdit | None) -> list[Base]:
     """The bases whose boundaries an edit removes: members on both sides of them become one. O(change)."""
-    if edit is None or not len(bases):
+    if edit is None:
         return []
     return [base for member in edit.members for base in bases.within(member.id.lo, member.id.hi)]
 
@@ -147,7 +142,6 @@ class Needed:
 
     Attributes:
         query: what to ask of them; it differs from what was asked where `less` is needed.
-        batches: whose updates count.
         less: whose updates up to `after` are taken away.
         after: the time of what is taken away; None: nothing is.
     """
@@ -219,7 +213,7 @@ def _contents(spine: Spine, bases: Bases, time: int, minimum: Frontier) -> list[
     """A base and the batches after it that may have updates up to a time."""
     base = bases.serving(time)
     found = [] if base is None else [base.batch(minimum)]
-    for member in spine.range(SpineId(0 if base is None else base.hi, spine.next_id)):
+    for member in spine.since(0 if base is None else base.hi):
         # As `less_equal`, which every look-up would ask of many tiny batches.
         first = next(iter(member.batch.bounds.lower.elements), None)
         if not isinstance(first, int) or first > time:
@@ -238,7 +232,7 @@ def _between(spine: Spine, after: int, upper: Frontier) -> Iterator[Member]:
         return
     index = bisect_right(spine.slices, after, key=lambda held: _end(held.bounds) - 1)
     lo = spine.slices[index].id.lo if index < len(spine.slices) else spine.sliced
-    for member in spine.range(SpineId(lo, spine.next_id)):
+    for member in spine.since(lo):
         bounds = member.batch.bounds
         if not bounds.lower.closed and upper <= bounds.lower and not bounds.empty:
             break

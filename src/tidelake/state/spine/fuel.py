@@ -32,7 +32,6 @@ class MergeDue:
     """A merge that the levels have decided on: these members are one spine batch from now on.
 
     Attributes:
-        id: of the spine batch.
         bounds: of the batch that its members may become.
     """
 
@@ -54,16 +53,10 @@ def level_of(rows: int) -> int:
 
 
 def push(spine: Spine, batch: HollowBatch, since: Frontier, seqno: int) -> FuelStep:
-    """Insert a batch at the end. Changes O(log n) entries.
-
-    Args:
-        spine: where `batch` goes.
-        batch: starts where the spine ends.
-        since: of the shard; merges may fold that far.
-        seqno: of the state that holds the batch first.
-    """
+    """Insert a batch at the end. Changes O(log n) entries."""
     levels = _Levels(spine, since)
-    levels.push(batch, seqno)
+    if batch.rows or not levels.fuse(batch, seqno):
+        levels.introduce(batch, seqno, level_of(batch.rows))
     return levels.step()
 
 
@@ -94,27 +87,27 @@ class _Levels:
         self._due: list[MergeDue] = []
         for batch in spine.batches:
             self._levels[batch.level].append(batch)
-        by_id = {merge.id: merge for merge in spine.merges}
-        for i, level in enumerate(self._levels):
-            if len(level) > 1:
-                self._merges[i] = by_id[SpineId(level[0].id.lo, level[-1].id.hi)]
+        # Oldest first, as the levels with two batches from the top down.
+        under_way = iter(spine.merges)
+        for i in range(count - 1, -1, -1):
+            if len(self._levels[i]) > 1:
+                self._merges[i] = next(under_way)
 
     @property
     def count(self) -> int:
         """Spine batches."""
         return sum(map(len, self._levels))
 
-    def push(self, batch: HollowBatch, seqno: int) -> None:
-        """Insert a batch; an empty one is fused with an empty one that is alone at the lowest level."""
-        new = self._inserted(batch, seqno)
-        lowest = None if batch.rows else next((i for i, level in enumerate(self._levels) if level), None)
-        if lowest is not None and [b.rows for b in self._levels[lowest]] == [0]:
-            self._insert(lowest, new)
-            fused = self._complete(lowest)
-            if fused is not None:
-                self._insert(lowest, fused)
-        else:
-            self._introduce(new, level_of(batch.rows))
+    def fuse(self, batch: HollowBatch, seqno: int) -> bool:
+        """Fuse an empty batch with an empty one that is alone at the lowest level; False if there is none."""
+        lowest = next((i for i, level in enumerate(self._levels) if level), None)
+        if lowest is None or [b.rows for b in self._levels[lowest]] != [0]:
+            return False
+        self._insert(lowest, self._inserted(batch, seqno))
+        fused = self._complete(lowest)
+        if fused is not None:
+            self._insert(lowest, fused)
+        return True
 
     def exert(self, fuel: int) -> bool:
         """Give fuel to all merges, or begin one with an empty batch; False if all is one spine batch."""
@@ -126,7 +119,7 @@ class _Levels:
         else:
             upper = self._newest().bounds.upper
             nothing = HollowBatch(Bounds(upper, upper, self._newest().bounds.since))
-            self._introduce(self._inserted(nothing), level_of(fuel))
+            self.introduce(nothing, 0, level_of(fuel))
         return True
 
     def collapse(self) -> bool:
@@ -151,23 +144,24 @@ class _Levels:
             self._next_id,
             self._spent,
             tuple(sorted(self._replaced)),
-            tuple([member for _, member in sorted(self._fresh.items())]),
+            tuple(map(self._fresh.__getitem__, sorted(self._fresh))),
             *_changes(self._before.batches, batches),
             *_changes(self._before.merges, merges),
         )
         return FuelStep(edit, self._needed())
 
-    def _inserted(self, batch: HollowBatch, seqno: int = 0) -> SpineBatch:
+    def _inserted(self, batch: HollowBatch, seqno: int) -> SpineBatch:
         id_ = SpineId(self._next_id, self._next_id + 1 + batch.rows // _ROWS_PER_ID)
         self._next_id = id_.hi
         self._fresh[id_] = Member(id_, batch, seqno)
         return SpineBatch(id_, 0, batch.bounds, batch.rows)
 
-    def _introduce(self, batch: SpineBatch, level: int) -> None:
-        self._reach(level)
+    def introduce(self, batch: HollowBatch, seqno: int, level: int) -> None:
+        """Insert a batch at a level, which gives fuel to all merges."""
+        new = self._inserted(batch, seqno)
         self._apply_fuel(FUEL_PER_ROW << level)
         self._roll_up(level)
-        self._insert(level, batch)
+        self._insert(level, new)
         self.tidy()
 
     def _apply_fuel(self, fuel: int) -> None:
@@ -183,6 +177,7 @@ class _Levels:
 
     def _roll_up(self, level: int) -> None:
         """Carry everything below a level up into it as one spine batch: levels must fall from old to new."""
+        self._reach(level)
         if not any(self._levels[:level]):
             return
         carried: SpineBatch | None = None

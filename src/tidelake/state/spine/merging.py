@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from tidelake.config import Config
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -41,18 +42,35 @@ class Policy:
     inputs_min: int = 2
     rows_min: int = 0
 
+    @classmethod
+    def busy(cls, config: Config) -> "Policy":
+        """That while a shard is being written to."""
+        return cls(config.merge_fan_in, config.fold_rows, config.merge_inputs_min, config.merge_rows_min)
+
+    @classmethod
+    def idle(cls, config: Config) -> "Policy":
+        """That for an idle shard: one run for each spine batch."""
+        return cls(config.merge_fan_in, config.fold_rows)
+
+
+def unmerged(spine: Spine) -> int:
+    """Number of runs or of members, whichever is larger, in excess of one for each spine batch.
+
+    Members count since appends without rows add members without runs, which make the state grow until they
+    are merged.
+    """
+    runs = spine.totals.runs - len([batch for batch in spine.batches if batch.rows]) - len(spine.slices)
+    return max(runs, spine.totals.members - len(spine.batches) - len(spine.slices))
+
 
 @dataclass(frozen=True)
 class MergeRequest:
     """Members of one spine batch that shall become one batch, or runs of one member that shall become a run.
 
     Attributes:
-        id: of the members.
         positions: of the runs in the one member; empty: all runs of all members.
-        inputs: digest of the names of their parts.
         rows: an upper bound on the rows to read.
         size_bytes: an upper bound on the stored bytes to read.
-        sources: how many runs are read.
         times: cut the one member by time: the times at which pieces begin, except for the first.
         base: make a base instead, which ends where the members end: the time of its rows. Then the rows to
             read are those of the base before, and of the members.
@@ -85,11 +103,6 @@ def requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Ite
 
     A spine batch with more runs than one merge may read is merged piece by piece: ask again once these
     results are in.
-
-    Args:
-        spine: of the shard.
-        policy: what is worth a merge.
-        taken: members that other processes are merging; those on either side are merged without them.
     """
     for batch in reversed(spine.batches):
         for members in _apart(spine.range(batch.id), taken):
@@ -196,14 +209,8 @@ def inline_requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ())
 
 
 def everything(spine: Spine, policy: Policy, end: int | None = None) -> MergeRequest | None:
-    """The request to merge the oldest batch of the levels, or its first part; None if they have no batch.
-
-    Args:
-        spine: of the shard.
-        policy: what one merge may read.
-        end: only members whose ids begin before this.
-    """
-    members = list(spine.range(spine.batches[0].id)) if spine.batches else []
+    """The request to merge the oldest batch of the levels, or its first part; None if they have no batch."""
+    members = spine.range(spine.batches[0].id) if spine.batches else []
     wanted = [member for member in members if end is None or member.id.lo < end]
     return bounded(wanted, policy) if wanted else None
 
@@ -245,9 +252,7 @@ class MergeResult:
     """The result of carrying out a request.
 
     Attributes:
-        id: of the members.
         positions: of the runs in the one member; empty: all runs of all members.
-        inputs: digest of the runs that went in.
         since: the frontier to which its times were advanced.
         output: the run that replaces the inputs; None if no row is left.
         times: the one member was cut at these times.
@@ -270,18 +275,11 @@ class MergeResult:
 
 
 def placed(spine: Spine, result: MergeResult, since: Frontier, seqno: int) -> tuple[Fit, SpineEdit | None]:
-    """How a result fits, and the edit that puts it in the place of its inputs. Costs O(inputs).
-
-    Args:
-        spine: of the shard.
-        result: of a merge of some of its members.
-        since: of the shard.
-        seqno: of the state that the edit makes.
-    """
+    """How a result fits, and the edit that puts it in the place of its inputs. Costs O(inputs)."""
     holder = spine.holder(result.id)
-    if holder is None or not spine.tiled(result.id):
+    if holder is None or spine.tiling(result.id) is None:
         return Fit.NO_MATCH, None
-    members = list(spine.range(result.id))
+    members = spine.range(result.id)
     output = () if result.output is None else (result.output,)
     if len(members) == 1 and result.output is not None and result.output in members[0].batch.runs:
         return Fit.ALREADY, None

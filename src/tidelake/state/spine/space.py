@@ -23,11 +23,6 @@ def must_merge_all(members: Sequence[Member], since: Frontier, *, thorough: bool
     """Whether these members must be merged into one, where the levels alone would not do so.
 
     True unless they are one run, or the counts show that at most twice as much is stored as is live.
-
-    Args:
-        members: all, or neighbours.
-        since: of the shard.
-        thorough: also if a retraction may be stored that `since` has passed; for idle shards.
     """
     runs = sum(len(member.batch.runs) for member in members)
     if runs > 1 and _rows(members) > 2 * live_rows_min(members, since):
@@ -104,7 +99,6 @@ class _Counts:
     """The rows of a run by what advancing them to `since` may do. The three add up to the rows of the run.
 
     Attributes:
-        firm: no two of them become one row.
         loose: they may be summed with others of the run.
         later: at times that `since` has not reached.
     """
@@ -115,13 +109,7 @@ class _Counts:
 
 
 def _counts(run: Run, folded: Frontier, since: Frontier) -> _Counts:
-    """How the rows of a run divide, with as few firm and later ones as is possible.
-
-    Args:
-        run: consolidated, its times advanced by `folded`.
-        folded: since of its batch.
-        since: of the shard.
-    """
+    """How the rows of a run divide, with as few firm and later ones as is possible."""
     rows = run.rows
     if run.truncated or any(part.rewrite is not None for part in run.parts):
         return _Counts(0, rows, 0)

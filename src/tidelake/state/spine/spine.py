@@ -18,8 +18,7 @@ members and of the spine batches alike.
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from itertools import chain
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -140,28 +139,19 @@ class Totals:
         """About how many rows the collection has, if most updates add or take away one row."""
         return max(0, self.rows - 2 * self.negative_rows)
 
-    def plus(self, members: Iterable["_Held"], sign: int = 1) -> "Totals":
-        """With these batches added, or taken away (`sign=-1`)."""
-        count, runs, rows, size_bytes, inline_bytes, negative_rows = (0, 0, 0, 0, 0, 0)
-        for member in members:
-            count += 1
-            runs += len(member.batch.runs)
-            rows += member.batch.rows
-            size_bytes += member.batch.size_bytes
-            inline_bytes += member.batch.inline_bytes
-            negative_rows += member.batch.negative_rows
-        return Totals(
-            self.members + sign * count,
-            self.runs + sign * runs,
-            self.rows + sign * rows,
-            self.size_bytes + sign * size_bytes,
-            self.inline_bytes + sign * inline_bytes,
-            self.negative_rows + sign * negative_rows,
-        )
-
-
-def _untiled(id_: SpineId) -> InternalError:
-    return InternalError(f"no members of the spine tile the ids {id_}")
+    def plus(self, come: Iterable["_Held"], gone: Iterable["_Held"] = ()) -> "Totals":
+        """With batches added, and others taken away."""
+        members, runs, rows = self.members, self.runs, self.rows
+        size_bytes, inline_bytes, negative_rows = self.size_bytes, self.inline_bytes, self.negative_rows
+        for sign, held in ((1, come), (-1, gone)):
+            for one in held:
+                members += sign
+                runs += sign * len(one.batch.runs)
+                rows += sign * one.batch.rows
+                size_bytes += sign * one.batch.size_bytes
+                inline_bytes += sign * one.batch.inline_bytes
+                negative_rows += sign * one.batch.negative_rows
+        return Totals(members, runs, rows, size_bytes, inline_bytes, negative_rows)
 
 
 @dataclass(frozen=True)
@@ -169,12 +159,7 @@ class Spine:
     """Members, spine batches and merges. Shares structure with the spines it was made from.
 
     Attributes:
-        next_id: id of the next insertion.
-        spent: fuel given in all.
-        members: by the first id of their range.
         batches: those of the levels, oldest first, so from the highest level down.
-        merges: oldest first.
-        totals: of the members.
         slices: oldest first; all are older than `batches`.
         unmerged: the first ids of the slices that are not one member of at most one run.
     """
@@ -213,7 +198,7 @@ class Spine:
 
     def __iter__(self) -> Iterator[Member]:
         """The members, oldest first."""
-        return self.range(SpineId(0, self.next_id))
+        return self.since(0)
 
     def held(self) -> list[Member]:
         """The members in the order of their first ids, even if they do not tile."""
@@ -238,26 +223,12 @@ class Spine:
             return self.batches[-1].bounds.upper
         return self.slices[-1].bounds.upper if self.slices else None
 
-    def range(self, id_: SpineId) -> Iterator[Member]:
-        """The members that tile a range of ids, oldest first.
-
-        Raises:
-            InternalError: no members do.
-        """
-        lo, hi = id_
-        while lo < hi:
-            try:
-                found = self.members[lo]
-            except KeyError:
-                raise _untiled(id_) from None
-            if found.id.hi > hi:
-                raise _untiled(id_)
-            yield found
-            lo = found.id.hi
-
-    def tiled(self, id_: SpineId) -> bool:
-        """Whether some members cover exactly this range."""
-        return self.tiling(id_) is not None
+    def range(self, id_: SpineId) -> list[Member]:
+        """The members that tile a range of ids, oldest first."""
+        members = self.tiling(id_)
+        if members is None:
+            raise InternalError(f"no members of the spine tile the ids {id_}")
+        return members
 
     def tiling(self, id_: SpineId) -> list[Member] | None:
         """The members that cover exactly this range, oldest first; None if there are none."""
@@ -273,10 +244,18 @@ class Spine:
 
     def levels(self, end: int | None = None) -> Iterator[Member]:
         """The members that are in no slice, oldest first; with `end` those that begin before this id."""
-        lo, stop = self.sliced, self.next_id if end is None else end
-        while lo < stop:
-            yield self.members[lo]
-            lo = self.members[lo].id.hi
+        return takewhile(lambda member: end is None or member.id.lo < end, self.since(self.sliced))
+
+    def since(self, lo: int) -> Iterator[Member]:
+        """The members from an id on, oldest first, each looked up when it is asked for."""
+        while lo != self.next_id:
+            try:
+                found = self.members[lo]
+            except KeyError:
+                ids = SpineId(lo, self.next_id)
+                raise InternalError(f"no members of the spine tile the ids {ids}") from None
+            yield found
+            lo = found.id.hi
 
     def begins(self, id_: int) -> bool:
         """Whether no member has insertions on both sides of the start of this one."""
@@ -293,42 +272,47 @@ class Spine:
         """The spine after an edit; `sliced` is the end of the slices if that moves.
 
         Costs O(change) and O(levels). An edit that divides or joins slices costs O(slices).
-
-        Raises:
-            InternalError: the edit does not fit.
         """
         if edit.next_id < self.next_id or edit.spent < self.spent:
             raise InternalError(f"ids or fuel go back: to {edit.next_id}, {edit.spent}")
-        gone = [self.members[id_.lo] for id_ in edit.members_gone if id_.lo in self.members]
+        gone: list[Member] = []
+        for id_ in edit.members_gone:
+            if id_.lo not in self.members or (old := self.members[id_.lo]).id != id_:
+                raise InternalError(f"the members {listed(edit.members_gone)} are not all there")
+            gone.append(old)
         fresh = SpineId(self.next_id, edit.next_id)
-        if [member.id for member in gone] != list(edit.members_gone):
-            raise InternalError(f"the members {listed(edit.members_gone)} are not all there")
         _check_cover("members", edit.members_gone, fresh, [member.id for member in edit.members])
         _check_cover("batches", edit.batches_gone, fresh, [batch.id for batch in edit.batches])
-        end = self.sliced if sliced is None else sliced
-        if end < self.sliced or end > edit.next_id:
-            raise InternalError(f"the slices end at {end}, after {self.sliced}")
+        old_end = self.sliced
+        end = old_end if sliced is None else sliced
+        if end < old_end or end > edit.next_id:
+            raise InternalError(f"the slices end at {end}, after {old_end}")
         members = self.members.evolver()
         for old in gone:
             del members[old.id.lo]
         for new in edit.members:
             members[new.id.lo] = new
         slices, levels = _divided(edit.batches, end)
-        old_end = self.sliced
-        old_slices = [id_ for id_ in edit.batches_gone if id_.lo < old_end]
-        old_levels = [id_ for id_ in edit.batches_gone if id_.lo >= old_end]
+        old_slices, old_levels = list[SpineId](), list[SpineId]()
+        for id_ in edit.batches_gone:
+            (old_slices if id_.lo < old_end else old_levels).append(id_)
+        unmerged = self.unmerged
+        for id_ in old_slices:
+            unmerged = unmerged.discard(id_.lo)
         spine = Spine(
             edit.next_id,
             edit.spent,
             members.persistent(),
             _edited("spine batch", self.batches, old_levels, levels),
             _edited("merge", self.merges, edit.merges_gone, edit.merges),
-            self.totals.plus(gone, -1).plus(edit.members),
-            self._resliced(old_slices, slices),
-            reduce(PSet.discard, (id_.lo for id_ in old_slices), self.unmerged),
+            self.totals.plus(edit.members, gone),
+            self._resliced(old_slices, slices) if old_slices or slices else self.slices,
+            unmerged,
         )
         if spine.sliced != end:
             raise InternalError(f"the slices end at {spine.sliced} instead of {end}")
+        if not end:
+            return spine
         merged = (spine.holder(m.id) for m in edit.members if m.id.lo < end)
         return spine._noted([*slices, *(held for held in merged if held is not None)])
 
@@ -395,6 +379,8 @@ def _edited(
 
 def _check_cover(what: str, gone: Sequence[SpineId], fresh: SpineId, come: Sequence[SpineId]) -> None:
     """Check that what comes covers the same insertions as what goes, and the new one."""
+    if not gone and len(come) == 1 and come[0] == fresh and fresh.lo < fresh.hi:
+        return
     before, after = intervals([*gone, fresh]), intervals(come)
     covered = 0
     for lo, hi in come:

@@ -26,9 +26,7 @@ class Awaited:
     """The undecided transaction that a staged batch belongs to. Readers do not see the batch yet.
 
     Attributes:
-        transaction: its id.
         begun: seqno of the group's state when it began.
-        noted_ms: wall clock of that moment.
     """
 
     transaction: str
@@ -62,7 +60,6 @@ class Staging:
 
     Attributes:
         batches: by name, including those that await a transaction.
-        totals: of all of them.
     """
 
     batches: PMap[str, Staged] = field(default_factory=pmap)
@@ -90,11 +87,7 @@ class Staging:
                 yield one, one.awaits
 
     def edited(self, edits: Mapping[str, Staged | None]) -> "Staging":
-        """With batches that come or change, and without those whose value is None. Costs O(change).
-
-        Raises:
-            InternalError: a batch goes that is not there.
-        """
+        """With batches that come or change, and without those whose value is None. Costs O(change)."""
         gone, come = [], []
         batches = self.batches.evolver()
         for name, staged in edits.items():
@@ -108,7 +101,7 @@ class Staging:
             else:
                 come.append(staged)
                 batches[name] = staged
-        return Staging(batches.persistent(), self.totals.plus(gone, -1).plus(come))
+        return Staging(batches.persistent(), self.totals.plus(come, gone))
 
 
 def begins_before(batch: HollowBatch, frontier: Frontier) -> bool:

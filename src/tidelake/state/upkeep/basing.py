@@ -5,6 +5,9 @@ bases together have at most as many rows as there are updates, and a collection 
 the answer will be is estimated. A base that turns out not to pay is not kept but noted, so that the next one
 is tried only once much more would be read.
 
+One is due at the end of the last slice, too, once reads in this process have merged as many rows as making it
+reads: who only writes pays nothing. It stays until the next one comes.
+
 Once `since` has passed a base, it takes the place of all that is older: that is how retracted rows leave.
 """
 
@@ -57,12 +60,6 @@ def request(state: ShardState, hi: int, saves: int = _PAYS, *, lo: int | None = 
     """The request to make a base at a boundary; None if there can be none, or there is one.
 
     Costs O(batches since the base before).
-
-    Args:
-        state: of the shard.
-        hi: the boundary.
-        saves: as in `MergeRequest`.
-        lo: boundary of the base that it is made of, 0 for none; default: of the last base before `hi`.
     """
     at = boundary(state, hi)
     if at is None or state.bases.get(hi) is not None:
@@ -95,7 +92,7 @@ def inputs(state: ShardState, asked: MergeRequest) -> list[HollowBatch]:
 
 
 def _since(state: ShardState, before: Base | None, hi: int) -> list[Member]:
-    return list(state.spine.range(SpineId(0 if before is None else before.hi, hi)))
+    return state.spine.range(SpineId(0 if before is None else before.hi, hi))
 
 
 def _lasting(state: ShardState, hi: int) -> Base | None:
@@ -130,7 +127,7 @@ def due(state: ShardState) -> MergeRequest | None:
     answer, known, least = read, read, 1
     unpaid = state.unpaid if state.unpaid is not None and state.unpaid.hi > _end(last) else None
     for slice_ in _slices_from(state, _end(last)):
-        members = list(spine.range(slice_.id))
+        members = spine.range(slice_.id)
         read += slice_.rows
         answer += slice_.rows - 2 * sum(member.batch.negative_rows for member in members)
         if unpaid is not None and slice_.id.lo < unpaid.hi:
@@ -149,6 +146,18 @@ def due(state: ShardState) -> MergeRequest | None:
             if known * _PAYS <= read:
                 return request(state, slice_.id.hi, lo=_end(last))
     return None
+
+
+def due_by_reads(state: ShardState, merged: int) -> MergeRequest | None:
+    """The base at the end of the last slice, if reads have paid for it. Costs as `due`."""
+    found = request(state, state.spine.sliced, saves=0) if merged else None
+    return found if found is not None and found.sources > 1 and found.rows <= merged else None
+
+
+def serves(state: ShardState, time: int) -> bool:
+    """Whether a read as of a time would begin with a base at the end of the last slice."""
+    at = boundary(state, state.spine.sliced)
+    return at is not None and at - 1 <= time
 
 
 def due_at_head(state: ShardState) -> MergeRequest | None:
@@ -198,8 +207,6 @@ class Made:
     """A base that was made.
 
     Attributes:
-        request: for which it was made.
-        runs: one, or none.
         seqno: of the state that it was made from.
     """
 
@@ -232,11 +239,6 @@ def add_base(state: ShardState, _now_ms: int, made: Made, *, claim: MergeClaim |
 
     The first of two bases at a boundary stays. A base at the head, which may be at no end of a slice, or may
     not pay for itself, goes when the next one comes.
-
-    Args:
-        state: of the shard.
-        made: the base.
-        claim: under which its chunks were recorded; None if only the caller knows the parts.
     """
     id_ = made.request.id
     hi, at, time = id_.hi, boundary(state, id_.hi), made.request.base
@@ -265,9 +267,7 @@ def add_base(state: ShardState, _now_ms: int, made: Made, *, claim: MergeClaim |
     edits.bases[hi] = Base(hi, at, time, made.runs, state.seqno + 1)
     before = state.written
     written = replace(
-        before,
-        merged_rows=before.merged_rows + made.rows,
-        merged_bytes=before.merged_bytes + made.size_bytes,
+        before, merged_rows=before.merged_rows + made.rows, merged_bytes=before.merged_bytes + made.size_bytes
     )
     return Commit(replace(edits, written=written), Fit.EXACT)
 

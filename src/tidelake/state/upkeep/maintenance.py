@@ -42,17 +42,7 @@ def claim_merge(
     cuts: tuple[bytes, ...],
     since: Frontier | None = None,
 ) -> Outcome[Claimed]:
-    """Take on a large merge, new or left by another process; None if another process works on it.
-
-    Args:
-        state: of the shard.
-        now_ms: wall clock.
-        request: what is to be merged.
-        runner: the process.
-        lease_ms: how long the claim lasts without progress.
-        cuts: between its chunks; a merge that was left keeps the cuts with which it began.
-        since: to advance times by; default: the shard's. A merge that was left keeps its own.
-    """
+    """Take on a large merge, new or left by another process; None if another process works on it."""
     if not is_there(state, request):
         return NoOp(Claimed(None))
     overlapping = [claim for claim in state.claims.values() if claim.id.overlaps(request.id)]
@@ -68,10 +58,11 @@ def claim_merge(
         cuts,
         request.base,
         bool(request.times),
+        request.saves,
     )
     left = [old for old in overlapping if _same_work(old, claim)]
     if left:
-        claim = replace(left[0], runner=runner, expires_ms=now_ms + lease_ms)
+        claim = replace(left[0], runner=runner, expires_ms=now_ms + lease_ms, saves=request.saves)
     edits = ending(state, [old for old in overlapping if old not in left])
     edits.claims[claim.name] = claim
     return Commit(edits, Claimed(claim, tuple(recorded(state, claim)) if left else ()))
@@ -88,11 +79,6 @@ def apply_merge(
     """Put a merged run, or the pieces of a slice, in the place of their inputs, if these are still there.
 
     Ends claims on them.
-
-    Args:
-        state: of the shard.
-        result: of the merge.
-        claim: under which its chunks were recorded; None if only the caller knows the parts.
     """
     if result.times:
         fit, edit = cut_edit(state.spine, result, state.seqno + 1)
@@ -134,11 +120,11 @@ def _stepped(step: FuelStep | None) -> Outcome[bool]:
 def begun_merge(state: ShardState, claim: MergeClaim) -> MergeRequest | None:
     """The request that a claim was made for; None if its inputs are no longer there."""
     if claim.base is not None:
-        asked = basing.request(state, claim.id.hi, lo=claim.id.lo)
+        asked = basing.request(state, claim.id.hi, claim.saves, lo=claim.id.lo)
         return asked if asked is not None and _same_base(asked, claim) else None
-    if state.spine.holder(claim.id) is None or not state.spine.tiled(claim.id):
+    if state.spine.holder(claim.id) is None or state.spine.tiling(claim.id) is None:
         return None
-    members = list(state.spine.range(claim.id))
+    members = state.spine.range(claim.id)
     if max(claim.positions, default=0) >= len(members[0].batch.runs):
         return None
     found = request(members, claim.positions)
@@ -154,9 +140,9 @@ def is_there(state: ShardState, request: MergeRequest) -> bool:
         return asked is not None and _same_base(asked, request)
     if request.times:
         return cut_fits(state.spine, request.id, request.inputs, request.times)
-    if state.spine.holder(request.id) is None or not state.spine.tiled(request.id):
+    if state.spine.holder(request.id) is None or state.spine.tiling(request.id) is None:
         return False
-    return digest(chosen(list(state.spine.range(request.id)), request.positions)) == request.inputs
+    return digest(chosen(state.spine.range(request.id), request.positions)) == request.inputs
 
 
 def _same_base(a: MergeRequest, b: MergeRequest | MergeClaim) -> bool:

@@ -35,12 +35,7 @@ def slice_rows(spine: Spine, least: int) -> int:
 
 
 def cut_slices(state: ShardState, _now_ms: int, *, least: int) -> Outcome[int]:
-    """Make slices of the oldest members of the levels; the number of slices. Reads and writes no row.
-
-    Args:
-        state: of the shard.
-        least: updates of a slice in a small collection.
-    """
+    """Make slices of the oldest members of the levels; the number of slices. Reads and writes no row."""
     spine = state.spine
     groups = list(_groups(state, slice_rows(spine, least))) if may_cut(state, least) else []
     if not groups:
@@ -53,14 +48,7 @@ def cut_slices(state: ShardState, _now_ms: int, *, least: int) -> Outcome[int]:
 def shortened(
     spine: Spine, slices: Iterable[SpineBatch], sliced: int, members: tuple[Member, ...] = ()
 ) -> SpineEdit:
-    """The edit that puts slices in the place of the oldest batches of the levels, which then begin later.
-
-    Args:
-        spine: of the shard.
-        slices: all that begin at or after the first one that changes.
-        sliced: where the levels begin from then on.
-        members: that take the place of those in these slices; none: the members stay.
-    """
+    """The edit that puts slices in the place of the oldest batches of the levels, which then begin later."""
     come = list(slices)
     levels = [rest(spine, batch, sliced) for batch in spine.batches if batch.id.hi > sliced]
     merges: list[FuelingMerge] = []
@@ -95,7 +83,7 @@ def _groups(state: ShardState, rows: int) -> Iterator[list[Member]]:
     spine, claims = state.spine, [claim.id for claim in state.claims.values()]
     group: list[Member] = []
     held = 0
-    for member in spine.range(SpineId(spine.sliced, spine.next_id)):
+    for member in spine.levels():
         if group and member.batch.rows >= _LONG * rows and not _within(claims, member.id.lo):
             # The next one is cut by time, and would be merged with this group first.
             yield group
@@ -123,7 +111,7 @@ def rest(spine: Spine, batch: SpineBatch, lo: int) -> SpineBatch:
     if batch.id.lo >= lo:
         return batch
     id_ = SpineId(lo, batch.id.hi)
-    members = list(spine.range(id_))
+    members = spine.range(id_)
     bounds = replace(batch.bounds, lower=members[0].batch.bounds.lower)
     return SpineBatch(id_, batch.level, bounds, sum(member.batch.rows for member in members))
 
@@ -163,14 +151,7 @@ def _times(member: Member, rows: int) -> tuple[int, ...]:
 
 
 def cut_fits(spine: Spine, id_: SpineId, inputs: str, times: tuple[int, ...]) -> bool:
-    """Whether a slice can be cut at these times: it is the one that was asked for, and has not been merged.
-
-    Args:
-        spine: of the shard.
-        id_: of the slice.
-        inputs: digest of its runs.
-        times: at which pieces begin.
-    """
+    """Whether a slice can be cut at these times: it is the one asked for, and has not been merged."""
     held, member = spine.holder(id_), spine.members.get(id_.lo)
     if held is None or member is None or not held.id == member.id == id_ or id_.hi > spine.sliced:
         return False
@@ -189,13 +170,7 @@ def _first(bounds: Bounds) -> int:
 
 
 def cut_edit(spine: Spine, result: MergeResult, seqno: int) -> tuple[Fit, SpineEdit | None]:
-    """How the pieces of a slice fit, and the edit that puts them in its place.
-
-    Args:
-        spine: of the shard.
-        result: with `times` and the pieces between them.
-        seqno: of the state that the edit makes.
-    """
+    """How the pieces of a slice fit, and the edit that puts them in its place."""
     if not cut_fits(spine, result.id, result.inputs, result.times):
         return Fit.NO_MATCH, None
     member = spine.members[result.id.lo]

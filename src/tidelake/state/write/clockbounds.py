@@ -52,13 +52,11 @@ def _span(seconds: float) -> str:
     return f"{days:,.0f} days" if days >= 2 else f"{seconds / 3600:,.3g} hours"
 
 
-def leap(state: ShardState, at: Time) -> UsageError | None:
-    """The error for a write that gives no time and would get `at`, if it leaps; None if it does not."""
-    return leap_from(state.domain, state.upper, state.closed_ms, at)
+def leap(domain: TimeDomain, upper: Frontier, closed_ms: int, at: Time) -> UsageError | None:
+    """The error for a write that gives no time and would get `at`, if it leaps; None if it does not.
 
-
-def leap_from(domain: TimeDomain, upper: Frontier, closed_ms: int, at: Time) -> UsageError | None:
-    """As `leap`, by the upper of a collection and the wall clock at which it was closed (0: unknown)."""
+    `upper` is that of the collection, `closed_ms` the wall clock at which it was closed (0: unknown).
+    """
     per_us = US_PER_UNIT.get(domain.unit)
     if per_us is None or upper.closed:
         return None
@@ -70,8 +68,8 @@ def leap_from(domain: TimeDomain, upper: Frontier, closed_ms: int, at: Time) -> 
     last = domain.text(end - 1)
     return UsageError(
         f"this write gives no time, and would close all times up to {domain.text(at)}: the last one is "
-        f"{last}, and was given by its writer. Give the time of this one as well (time=, as an option or "
-        "--time, or a column _time); time='now' closes them all"
+        f"{last}, and was given by its writer. Give a time from {domain.text(end)} on (time=, as an option "
+        "or --time, or a column _time); time='now' closes them all"
     )
 
 

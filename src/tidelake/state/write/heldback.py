@@ -1,44 +1,85 @@
-"""The objects in which streams hold rows back, as the records of their writers name them.
+"""What the record of a stream's writer says, as a value: what it has written, and what it keeps.
 
-Owns where such names stand in a record, so that checks and copies of a shard find these objects. It must not
-know what else stands there (`tidelake.cdc.times.heldevents`).
+Owns the one stored form of it. It must not know what the stream keeps besides rows and names of objects
+(`tidelake.cdc.times.heldevents`), so that checks and copies of a shard find these objects.
+
+INVARIANT: only a stream writes a record that keeps something: such a text of a user is refused.
 """
 
 import base64
 import json
+from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
+from tidelake.errors import CorruptionError
 from tidelake.model import names
 from tidelake.state.core.state import ShardState
 from tidelake.state.core.writername import WriterName
 
-MARK = " transactions "
-"""Parts what identifies the rows of a record from what its stream keeps: JSON, a space, and rows."""
+_MARK = " transactions "
 STORED = "stored"
-"""The field of that JSON with the names of objects, each without its shard."""
+"""The field of what is kept with the names of objects, each without its shard."""
+FORM = "tidelake"
+"""The field of what is kept with the number of its form."""
+RECORD = "the record of the stream's writer"
+"""What errors call it."""
 
 
-def rows_in(content: str) -> bytes:
-    """The rows that stand in the content of a record; empty: none do, or they are in objects."""
-    kept = content.partition(MARK)[2]
-    return b"" if _told(kept) is None else base64.b85decode(kept.partition(" ")[2])
+@dataclass(frozen=True)
+class StreamContent:
+    """The content of a writer's record.
+
+    Attributes:
+        kept: what the stream keeps, as a JSON object; None: nothing, or it is the text of a user.
+    """
+
+    what: str
+    kept: str | None = None
+    packed: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> "StreamContent":
+        """Read `text`."""
+        what, mark, rest = text.partition(_MARK)
+        kept, _, packed = rest.partition(" ")
+        return cls(what, kept, packed) if mark and not {FORM, STORED}.isdisjoint(_read(kept)) else cls(text)
+
+    @classmethod
+    def keeping(cls, what: str, kept: object, rows: bytes) -> "StreamContent":
+        """What it says of something that can be JSON, and of some rows."""
+        told = json.dumps(kept, separators=(",", ":"))
+        return cls(what, told, base64.b85encode(rows).decode())
+
+    @property
+    def text(self) -> str:
+        """As the record has it."""
+        return self.what if self.kept is None else f"{self.what}{_MARK}{self.kept} {self.packed}"
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Names of objects that it keeps, each without its shard."""
+        found = None if self.kept is None else _read(self.kept).get(STORED)
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            return ()
+        return tuple(found)
+
+    @property
+    def rows(self) -> bytes:
+        """The rows; empty: there are none, or they are in objects."""
+        try:
+            return base64.b85decode(self.packed)
+        except ValueError as error:
+            raise CorruptionError(RECORD, "the rows that it holds back cannot be read") from error
 
 
-def stored_in(content: str) -> tuple[str, ...]:
-    """The names of objects in the content of a record, each without its shard."""
-    return tuple(_told(content.partition(MARK)[2]) or ())
-
-
-def _told(kept: str) -> list[str] | None:
-    """The names in what a stream keeps; None: it is a user's own text."""
-    told = kept.partition(" ")[0]
-    if f'"{STORED}":' not in told:
-        return None
+def _read(kept: str) -> dict[str, Any]:
+    """A JSON object; empty: it is none."""
     try:
-        found = json.loads(told)[STORED]
-    except (ValueError, LookupError, TypeError):
-        return None
-    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else None
+        found = json.loads(kept)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def digest_of(data: bytes) -> str:
@@ -46,11 +87,19 @@ def digest_of(data: bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
+def as_stored(name: str, data: bytes) -> bytes:
+    """The bytes of such an object; raises `CorruptionError` if others were stored."""
+    if digest_of(data) != names.held_digest(name):
+        raise CorruptionError(name, "the events of a stream in it have other bytes than were stored")
+    return data
+
+
 def objects_of(state: ShardState, writer: str) -> list[str]:
     """The names of the objects in which a writer of a shard, or of a member of a group, holds rows back."""
     owner = WriterName.of(writer).member
     shard_id = owner if owner in state.memberships else state.shard_id
-    return [names.held(shard_id, one) for one in stored_in(state.writers[writer].content)]
+    stored = StreamContent.of(state.writers[writer].content).stored
+    return [names.held(shard_id, one) for one in stored]
 
 
 def held_objects(state: ShardState) -> frozenset[str]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from tidelake.errors import UsageError, WriterFenced
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.commands import NoOp, Refused
-from tidelake.state.core.state import ShardState, WriterRecord
+from tidelake.state.core.state import WriterRecord
 from tidelake.state.core.writername import WriterName
 
 R = TypeVar("R")
@@ -26,10 +26,6 @@ class IdempotencyKey:
     """A writer's statement that this is its append number `sequence`.
 
     Attributes:
-        writer: its name.
-        epoch: of the handle.
-        sequence: the number.
-        content: identifies the data; may be empty.
         fresh: the handle chose the number, as the next one: no earlier call had it. If it is in, another
             handle of the same epoch took it, and these rows are not in.
         member: in a group, the id of the collection whose writer it is; empty: the group's own.
@@ -48,23 +44,10 @@ class IdempotencyKey:
         return WriterName(self.writer, self.member).text
 
 
-def answer_of_state(
-    state: ShardState, key: IdempotencyKey | None, answer: Callable[[Frontier], R]
-) -> NoOp[R] | Refused | None:
-    """As `answer_of_record`, by the record in a state; None without a key."""
-    return None if key is None else answer_of_record(state.writers.get(key.writer), key, answer)
-
-
 def answer_of_record(
     record: WriterRecord | None, key: IdempotencyKey, answer: Callable[[Frontier], R]
 ) -> NoOp[R] | Refused | None:
-    """The answer that the writer's record alone gives to a key; None if it is the writer's next append.
-
-    Args:
-        record: of the writer; None: there is none.
-        key: of the append.
-        answer: makes the answer to an append that is in, of the upper that the last one left.
-    """
+    """The answer that the writer's record alone gives to a key; None if it is the writer's next append."""
     if record is None or record.epoch < key.epoch:
         return Refused(UsageError(f"writer {key.writer!r} is not open: call collection.writer(...)"))
     if record.epoch > key.epoch:
@@ -93,11 +76,6 @@ def other_content(writer: str, sequence: int) -> str:
         f"append {sequence} of writer {writer!r} is in, but was made of something else: the checkpoint or "
         "counter that numbered this one is older than the collection; give the data to another writer name"
     )
-
-
-def recorded(state: ShardState, key: IdempotencyKey | None, upper: Frontier) -> dict[str, WriterRecord]:
-    """The record after an append that leaves the shard at `upper`, by its writer; none without a key."""
-    return {} if key is None else {key.writer: advanced(state.writers[key.writer], key, upper)}
 
 
 def advanced(record: WriterRecord, key: IdempotencyKey, upper: Frontier) -> WriterRecord:

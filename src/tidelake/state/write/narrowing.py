@@ -18,7 +18,6 @@ class Narrowed:
 
     Attributes:
         runs: to register; truncated where parts hold rows outside the interval.
-        dropped: parts whose rows all lie outside.
     """
 
     runs: tuple[Run, ...]
@@ -26,17 +25,7 @@ class Narrowed:
 
 
 def narrowed(batch: HollowBatch, lower: Frontier, upper: Frontier) -> Narrowed:
-    """The part of a batch that lies in `[lower, upper)`.
-
-    Args:
-        batch: not registered yet.
-        lower: not before the batch's; for a batch with rewritten times not after the least of these.
-        upper: not after the batch's; for a batch with rewritten times equal to it.
-
-    Raises:
-        UsageError: `lower` is not at or before `upper`.
-        InvalidBatchBounds: the batch does not cover the interval, or cannot be narrowed; names both.
-    """
+    """The part of a batch that lies in `[lower, upper)`."""
     if not lower <= upper:
         raise UsageError(f"the lower frontier {lower} is not at or before the upper {upper}")
     _check(batch, lower, upper)

@@ -1,4 +1,4 @@
-"""Staging updates at open times, closing times, and draining what was staged into the spine.
+"""Stage and seal: staging updates at open times, closing times, draining what was staged into the spine.
 
 `stage` puts runs beside the spine, at any times that are open. `seal` closes times at once, without moving
 rows: from then on readers see what was staged for these times. The spine gets the updates in the same step if
@@ -23,7 +23,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.core.edits import Edits
-from tidelake.state.core.garbage import expired
+from tidelake.state.core.partnames import expired
 from tidelake.state.core.state import ShardState
 from tidelake.state.spine import fuel
 from tidelake.state.spine.fuel import MergeDue
@@ -38,7 +38,6 @@ class Closing:
     Attributes:
         spine: the change of the spine; None: none yet, the updates are to be drained later.
         staged: staged batches that come, or go (None), by name.
-        due: merges.
     """
 
     spine: SpineEdit | None
@@ -51,10 +50,7 @@ class Split:
     """The two halves of staged batches, made so that closed times can be drained.
 
     Attributes:
-        names: the staged batches that were read.
-        upper: updates before it go into the spine.
         below: runs of the updates before `upper`.
-        above: runs of the other updates.
         seqno: of the state that they were read in.
     """
 
@@ -83,15 +79,10 @@ def closing(state: ShardState, batch: HollowBatch, fresh: Sequence[Staged] = ())
 
     Unless a staged batch is mixed, no row is read or written: runs of staged batches become runs of the
     spine.
-
-    Args:
-        state: of the shard.
-        batch: closes the times of its bounds.
-        fresh: batches that the same step stages before it closes these times.
     """
     upper = batch.bounds.upper
-    if not fresh and not len(state.staged):
-        step = _pushed(state, batch, ())
+    if not fresh and not state.staged.totals.members:
+        step = fuel.push(state.spine, batch, state.since, state.seqno + 1)
         return Closing(step.edit, {}, step.due)
     before = [one for one in (*state.staged, *fresh) if begins_before(one.batch, upper)]
     stays = {one.name: one for one in fresh if one not in before}
@@ -113,12 +104,6 @@ def place(
     state: ShardState, runs: tuple[Run, ...], checked: Frontier, *, movable: bool = False
 ) -> Staged | Refused:
     """The runs as a staged batch of the next state, or the reason why they cannot be one.
-
-    Args:
-        state: of the shard.
-        runs: at least one; none of them truncated.
-        checked: a frontier; all their times are known to be at or after it.
-        movable: the times are not final, and may be closed by now.
 
     Returns:
         Refused with `UpdateBeforeLower` if a time is closed, and with `UpperMismatch` if the parts do not
@@ -167,7 +152,7 @@ def drain(state: ShardState, _now_ms: int, split: Split) -> Outcome[bool]:
     there = all(name in state.staged.batches for name in split.names)
     if state.dropped or not there or not (state.drained <= split.upper <= state.upper):
         return NoOp(False)
-    if any(expired(part, state.sweep.floor) for part in fresh) or split.seqno < state.erased:
+    if any(expired(part.name, state.sweep.floor) for part in fresh) or split.seqno < state.erased:
         return NoOp(False)
     others = [one for one in state.staged if one.name not in split.names]
     above = _staged(state, HollowBatch(_open_from(state, split.upper), split.above))

@@ -34,7 +34,7 @@ from tidelake.state.core.partnames import by_seqno, repeated, too_late
 from tidelake.state.core.state import ShardState, Written
 from tidelake.state.spine.staged import Staged
 from tidelake.state.write.clockbounds import leap, too_far
-from tidelake.state.write.idempotency import IdempotencyKey, answer_of_state, recorded
+from tidelake.state.write.idempotency import IdempotencyKey, advanced, answer_of_record
 from tidelake.state.write.staging import Seen, closing, place, room, unseen
 from tidelake.tabletext import FieldsAsHtml
 
@@ -97,7 +97,6 @@ class Write:
     """A change of a shard's contents.
 
     Attributes:
-        runs: the updates.
         when: their times, and the times that are closed.
         idempotency: the number of a named writer, if one writes.
         seen: the contents that the updates were made from, if any: `UpperMismatch` also if other updates were
@@ -165,24 +164,14 @@ class Addition:
     floats: Time | None = None
 
     @property
-    def runs(self) -> tuple[Run, ...]:
-        """The runs of the batch."""
-        return self.batch.runs
-
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds of the batch."""
-        return self.batch.bounds
-
-    @property
     def changes(self) -> bool:
         """Whether rows come in, or times are closed."""
-        return self.staged is not None or not self.bounds.empty
+        return self.staged is not None or not self.batch.bounds.empty
 
     @property
     def answer(self) -> Appended:
         """The answer once it is committed."""
-        return Appended(self.bounds.lower, self.bounds.upper)
+        return Appended(self.batch.bounds.lower, self.batch.bounds.upper)
 
 
 def commit(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
@@ -194,11 +183,12 @@ def commit(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
     found = plan(state, write)
     if not isinstance(found, Addition):
         return found
-    upper = found.bounds.upper
+    upper = found.batch.bounds.upper
     far = too_far(state, state.upper, upper, now_ms)
     if far is not None:
         return far
-    writers = recorded(state, write.idempotency, upper)
+    key = write.idempotency
+    writers = {} if key is None else {key.writer: advanced(state.writers[key.writer], key, upper)}
     if not found.changes:
         return Commit(Edits(writers=writers), found.answer)
     batch, fresh = found.batch, found.staged
@@ -230,10 +220,10 @@ def plan(state: ShardState, write: Write) -> Addition | NoOp[Appended] | Refused
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    strange_writer = not_for(state, write.owner)
+    strange_writer = None if state.owned is None else not_for(state, write.owner)
     if strange_writer is not None:
         return Refused(strange_writer)
-    decided = answer_of_state(state, write.idempotency, Appended.before)
+    decided = None if write.idempotency is None else _answered(state, write.idempotency)
     if decided is not None:
         return decided
     strange = unregistered(state, write.runs)
@@ -258,7 +248,7 @@ def plan(state: ShardState, write: Write) -> Addition | NoOp[Appended] | Refused
     if not placed.changes:
         return NoOp(replace(placed.answer, already=True)) if write.idempotency is None else placed
     full = room(state, placed.batch, write.inline_bytes_max)
-    return full or (unseen(state, placed.bounds, write.seen) if write.seen else None) or placed
+    return full or (unseen(state, placed.batch.bounds, write.seen) if write.seen else None) or placed
 
 
 def expected(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
@@ -269,7 +259,7 @@ def expected(state: ShardState, now_ms: int, write: Write) -> Outcome[Appended]:
     found = plan(state, write)
     if not isinstance(found, Addition):
         return found
-    far = too_far(state, state.upper, found.bounds.upper, now_ms)
+    far = too_far(state, state.upper, found.batch.bounds.upper, now_ms)
     return far or Commit(Edits(), found.answer)
 
 
@@ -326,7 +316,11 @@ def already_in(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    return answer_of_state(state, idempotency, Appended.before) or NoOp(None)
+    return _answered(state, idempotency) or NoOp(None)
+
+
+def _answered(state: ShardState, key: IdempotencyKey) -> NoOp[Appended] | Refused | None:
+    return answer_of_record(state.writers.get(key.writer), key, Appended.before)
 
 
 def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Addition | Refused | NoOp[Appended]:
@@ -394,7 +388,7 @@ def _at_commit(state: ShardState, runs: tuple[Run, ...], floor: Time) -> Additio
     if state.upper.closed:
         return Refused(UpperMismatch(Frontier.of(floor), state.upper))
     at = times.join(floor, state.upper.elements[0])
-    leaps = leap(state, at)
+    leaps = leap(state.domain, state.upper, state.closed_ms, at)
     if leaps is not None:
         return Refused(leaps)
     moved = runs if at == floor else tuple(_rewritten(run, at) for run in runs)
