@@ -39,13 +39,6 @@ def differing(
     """The bases that do not have the contents just before their boundaries; each is told as `base-differs`.
 
     Costs, for each base, a read of it, of the sound base before it, and of the updates between.
-
-    Args:
-        state: of the shard.
-        spec: to read under.
-        blobs: the store that holds the parts.
-        tell: called with each finding.
-        without: bases that are known to be damaged: they are neither compared nor built upon.
     """
     found: list[Base] = []
     before: Base | None = None

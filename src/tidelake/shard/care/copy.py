@@ -45,7 +45,7 @@ from tidelake.state.life.copying import (
     recorded,
     succeeding,
 )
-from tidelake.state.write.heldback import digest_of, held_objects
+from tidelake.state.write.heldback import as_stored, held_objects
 from tidelake.store.protocols import BlobStore
 from tidelake.store.url import Stores
 
@@ -87,7 +87,6 @@ class Copied:
 
     Attributes:
         parts: number of parts that were stored by this run.
-        size_bytes: size of these parts in bytes.
         found: number of parts that were there: in the copy, or left by an interrupted run.
     """
 
@@ -132,16 +131,6 @@ class ShardCopy:
 
         Parts that an earlier run has stored for this shard stay. Costs a listing, a read and a put for each
         part that is not there, and, unless `quick`, a read of each part.
-
-        Args:
-            shard_id: id of the copy: fresh, or that of a run which was interrupted before.
-            agreed: settings of the lake of the copy.
-
-        Raises:
-            CorruptionError: a part of the source is damaged; names it. The copy was not made.
-            UploadExpired: this process slept for so long that what it had stored may be removed. The caller
-                ends the shard, if it has a log.
-            UsageError: the lake of the copy is not upgraded for what the source has.
         """
         self._check_format(agreed)
         left_s = agreed.upload_age_ms / 1000 / SHARE
@@ -163,13 +152,6 @@ class ShardCopy:
 
         Costs a read and a put for each part that is not there, unless `quick` also a read of it, a listing,
         and the writes of a rollup and of a log entry.
-
-        Args:
-            before: the newest state of the copy; at least the second of its shard.
-
-        Raises:
-            CorruptionError: a part of the source is damaged; names it. The copy is as it was.
-            UsageError: as for `create`.
         """
         self._check_format(before.agreed)
         id_, seqno = before.shard_id, before.seqno
@@ -227,12 +209,7 @@ class ShardCopy:
         self._stored.clear()
 
     def _hold_back(self, shard_id: str, there: Collection[str]) -> None:
-        """Copy the objects in which streams hold rows back, under the names that their records tell.
-
-        Args:
-            shard_id: of the copy.
-            there: names of the objects in the copy.
-        """
+        """Copy the objects in which streams hold rows back, under the names that their records tell."""
         source, blobs = self._source.stores.blobs, self._stores.blobs
         prefix = names.held(self._state.shard_id, "")
         for name in sorted(held_objects(self._state)):
@@ -240,14 +217,12 @@ class ShardCopy:
             if own in there:
                 continue
             try:
-                data = source.get(name)
+                data = as_stored(name, source.get(name))
             except BlobNotFound as error:
                 # No lease holds it.
                 raise StoreUnavailable(
                     f"the stream that held {name} back has gone on: copy again", True
                 ) from error
-            if digest_of(data) != names.held_digest(name):
-                raise CorruptionError(name, "it has other bytes than were stored")
             self._stored.append(own)
             self._fresh_s = self._now_s()
             with suppress(BlobExists):
@@ -256,14 +231,7 @@ class ShardCopy:
     def _parts(
         self, shard_id: str, seqno: int, there: dict[str, str], found: dict[str, int]
     ) -> dict[str, Part]:
-        """Copy the parts that are missing. Returns the copies by the names of the originals.
-
-        Args:
-            shard_id: of the copy.
-            seqno: of its newest state, which the names of new parts tell.
-            there: names of parts that need no copy, by id.
-            found: sizes of objects that an interrupted run may have left, by name.
-        """
+        """Copy the parts that are missing. Returns the copies by the names of the originals."""
         copies: dict[str, Part] = {}
         work: list[tuple[Part, str, int | None]] = []
         for part in copied_parts(self._state):
@@ -286,13 +254,7 @@ class ShardCopy:
         return copies
 
     def _one(self, part: Part, name: str, left_bytes: int | None) -> int:
-        """Copy a part, unless an interrupted run has; its size in bytes.
-
-        Args:
-            part: as the source describes it.
-            name: of the copy.
-            left_bytes: size of what is stored under that name; None: nothing.
-        """
+        """Copy a part, unless an interrupted run has; its size in bytes."""
         blobs = self._stores.blobs
         with self._room.holding(part.size_bytes):
             if left_bytes is not None:
@@ -364,10 +326,6 @@ def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> Sh
     """Copy a state that nothing holds into a new shard of the same lake. Returns the shard's first state.
 
     Costs a read and a put for each part.
-
-    Raises:
-        BlobNotFound: a part was collected since. The copy was removed.
-        CorruptionError: a part is damaged. The copy was removed.
     """
     copies: dict[str, Part] = {}
     stored: list[str] = []

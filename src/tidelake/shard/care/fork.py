@@ -22,21 +22,7 @@ _TRIES = 8
 
 
 def fork_shard(source: Shard, shard_id: str, env: Env, as_of: Time | None = None) -> ShardState:
-    """Create a fork of the newest version of a shard, and return its first state. Four store calls.
-
-    Args:
-        source: the origin.
-        shard_id: id of the fork, which must be fresh.
-        env: clock and recorder of the caller.
-        as_of: the last closed time of the fork; None: that of the source.
-
-    Raises:
-        HistoryCompacted, NotYetClosed: the time cannot be read; nothing was written.
-        CollectionDropped: the source was dropped.
-        ForkExpired: this process slept between two steps, others collect garbage faster than it reads, or
-            rows were erased meanwhile.
-        UsageError: rows are being erased.
-    """
+    """Create a fork of the newest version of a shard, and return its first state. Four store calls."""
     first = _noted(source, shard_id, env, as_of)
     known = History(shard_id, source.stores, env).create(first)
     if known.state != first:

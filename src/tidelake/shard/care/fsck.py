@@ -27,17 +27,9 @@ from tidelake.model.query import AsOf
 from tidelake.model.time import TIME_MAX
 from tidelake.shard.care import basechecks
 from tidelake.shard.care.finding import Finding
-from tidelake.shard.care.heldbackchecks import check_held
-from tidelake.shard.care.leftovers import (
-    Leftover,
-    leftovers,
-    pinned,
-    tell_aside,
-    tell_erasures,
-    tell_garbage,
-)
+from tidelake.shard.care.leftovers import Leftover, leftovers, pinned, tell_aside, tell_erasures, tell_garbage
 from tidelake.shard.care.mend import Mending, Plan
-from tidelake.shard.care.partchecks import PartsCheck, Watch, named_parts
+from tidelake.shard.care.partchecks import PartsCheck, Watch, check_held, named_parts
 from tidelake.shard.care.replay import Replayed, replay
 from tidelake.shard.engine.history import History, LoadedVersion
 from tidelake.shard.engine.machine import Machine
@@ -70,9 +62,6 @@ class Checked:
     Attributes:
         findings: the findings, in the order of the checks.
         state: the newest state; None if it cannot be read.
-        parts: number of parts that were checked.
-        rows: number of rows in these parts.
-        size_bytes: size of these parts in bytes.
     """
 
     findings: tuple[Finding, ...]
@@ -96,17 +85,7 @@ class ShardCheck:
         config: Config,
         deep: bool = True,
     ) -> None:
-        """Prepare a check; reads nothing yet.
-
-        Args:
-            shard_id: id of the shard.
-            name: name of the collection, for the findings.
-            stores: the stores that hold it.
-            url: URL of the lake.
-            env: clock and ids.
-            config: settings, for a repair and for reads.
-            deep: read the bytes of the parts too.
-        """
+        """Prepare a check; reads nothing yet."""
         self._id, self._name, self._stores, self._env, self._config = shard_id, name, stores, env, config
         self._url, self._deep = url, deep
         self._found: list[Finding] = []
@@ -116,10 +95,6 @@ class ShardCheck:
 
         Costs a read of the log and two listings; if deep, also two reads of each part, and one of the updates
         between two bases, and one more of each base for itself and for the next one.
-
-        Args:
-            repair: repair what can be repaired safely.
-            watch: called after each part.
         """
         try:
             return self._looked(repair=repair, watch=watch)

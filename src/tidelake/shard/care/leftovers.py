@@ -18,14 +18,7 @@ from tidelake.store.protocols import BlobInfo, BlobStore
 
 @dataclass(frozen=True)
 class Leftover:
-    """An object that no state names.
-
-    Attributes:
-        kind: kind of the finding.
-        name: name of the object.
-        message: text for people.
-        removable: whether no later state can name it.
-    """
+    """An object that no state names."""
 
     kind: str
     name: str
@@ -60,7 +53,8 @@ def _judged(info: BlobInfo, state: ShardState, before_ms: int) -> Leftover | Non
         return Leftover("leaked-rollup", info.name, f"{age}, and a newer rollup exists", True)
     if rolled_up is not None:
         return Leftover("leaked-rollup", info.name, age, False) if old else None
-    if names.is_aside(info.name) or names.held_digest(info.name) is not None:
+    kept = names.is_aside(info.name) or names.is_published(info.name)
+    if kept or names.held_digest(info.name) is not None:
         return None
     return Leftover("unknown-object", info.name, "Tidelake gives no object a name like this", False)
 

@@ -36,8 +36,6 @@ class Plan:
     Attributes:
         before: the newest state that could be read, perhaps without some entries.
         after: the repaired state; None if no state that keeps the rules can be made of `before`.
-        aside: things that the repair sets aside.
-        left_out: log entries that are left out.
         sound: seqno of the last state that kept the rules; None: there is none.
         own: names of parts of other shards that are copied for this one, with the names of the copies.
     """
@@ -65,10 +63,6 @@ class Mending:
         """Plan the repair; None if no state at all can be read. Writes nothing.
 
         Reads the log once more, and checks each whole state.
-
-        Args:
-            replayed: the result of the replay of its log.
-            lost: names of parts that are gone.
         """
         leaving_out = salvaged(self._id, self._stores, keeping_rules=False)
         state = replayed.state or leaving_out.state
@@ -124,9 +118,6 @@ class Mending:
         """Carry out a plan; False if the shard was written to since the plan was made.
 
         Stores copies of what is set aside, and the repaired state, and then writes one log entry.
-
-        Raises:
-            InternalError: the repaired state breaks a rule. Nothing was changed.
         """
         after = plan.after
         if after is None:

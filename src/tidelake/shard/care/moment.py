@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from tidelake.errors import CollectionDropped, CollectionNotFound, StoreUnavailable
 from tidelake.shard.engine.overlap import mapped
-from tidelake.shard.engine.shard import LogView, Shard
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.version import LogView
 from tidelake.state.core.state import ShardState
 from tidelake.state.group import applying, deciding
 from tidelake.state.life.copying import with_group
@@ -26,15 +27,8 @@ def states_at_one_moment(shards: Mapping[str, Shard], timeout_s: float) -> dict[
     Costs two log scans for each collection, and one for each group; again for collections that transactions
     write to in between.
 
-    Args:
-        shards: by id.
-        timeout_s: how long to try while transactions go on.
-
     Returns:
         The states by id, without collections that have been dropped.
-
-    Raises:
-        StoreUnavailable: transactions wrote to the collections all the time; try again.
     """
     looks: dict[str, LogView] = {}
     late, groups = set(shards), dict[str, ShardState]()

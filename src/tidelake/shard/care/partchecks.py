@@ -1,4 +1,4 @@
-"""Checks that the parts of a shard's state exist and match their descriptions in the state.
+"""Checks that the parts of a shard, and the rows that streams hold back, are there as they were stored.
 
 Owns the way from a state to its objects; `tidelake.data.part.check` has the checks within one part. Reads one
 row group after the other, so memory does not grow with the parts. Writes nothing.
@@ -12,6 +12,7 @@ from tidelake.data.part.container import hasher, whole_checksum
 from tidelake.data.part.inline import decode_inline
 from tidelake.data.part.scan import read_part
 from tidelake.errors import BlobNotFound, CorruptionError
+from tidelake.model import names
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
@@ -19,7 +20,8 @@ from tidelake.model.schema import Schema
 from tidelake.model.time import Time
 from tidelake.shard.care.finding import Tell
 from tidelake.state.core.state import ShardState
-from tidelake.store.protocols import BlobStore
+from tidelake.state.write.heldback import digest_of, held_objects
+from tidelake.store.protocols import BlobInfo, BlobStore
 
 Watch = Callable[[int, int], None]
 """Called with the bytes of the parts that were checked so far, and the bytes of all parts."""
@@ -30,13 +32,7 @@ _BATCH_BYTES = 8 * 1024 * 1024
 
 
 class PartsCheck:
-    """Checks the parts that a state names.
-
-    Attributes:
-        parts: number of parts that were checked.
-        rows: number of rows in these parts.
-        size_bytes: size of these parts in bytes.
-    """
+    """Checks the parts that a state names."""
 
     def __init__(
         self,
@@ -48,16 +44,7 @@ class PartsCheck:
         deep: bool,
         watch: Watch | None = None,
     ) -> None:
-        """Prepare a check; reads nothing yet.
-
-        Args:
-            state: the state whose parts are checked.
-            blobs: the store that holds them.
-            sizes: size of each object of the shard by name, from a listing.
-            tell: called with each finding.
-            deep: whether to read the bytes too.
-            watch: called after each part.
-        """
+        """Prepare a check; reads nothing yet."""
         self._watch = watch
         self._total = sum(part.size_bytes for part in named_parts(state))
         self._state, self._blobs, self._sizes, self._tell, self._deep = state, blobs, sizes, tell, deep
@@ -181,3 +168,38 @@ def _overlap(before: Part, ends: Edges | None, part: Part, edges: Edges | None) 
     if ends is None or edges is None or before.schema_id != part.schema_id:
         return before.key_lower > part.key_lower
     return ends.last >= edges.first
+
+
+_MEANS = (
+    "a stream holds events of a transaction back in it, and stops where it needs them: take it from a copy "
+    "of the lake, or take the feed into new collections"
+)
+
+
+def check_held(
+    state: ShardState,
+    listed: Iterable[BlobInfo],
+    blobs: BlobStore,
+    newest: Callable[[], ShardState],
+    tell: Tell,
+    *,
+    deep: bool,
+) -> None:
+    """Report objects that are gone or damaged, and that the newest state still needs."""
+    there = {info.name for info in listed}
+    found: list[tuple[str, str, str]] = []
+    for name in sorted(held_objects(state)):
+        if deep:
+            try:
+                data = blobs.get(name)
+            except BlobNotFound:
+                found.append(("held-missing", name, f"it is gone; {_MEANS}"))
+                continue
+            if digest_of(data) != names.held_digest(name):
+                found.append(("held-damaged", name, f"it has other bytes than were stored; {_MEANS}"))
+        elif name not in there and not any(True for _ in blobs.list(name)):
+            found.append(("held-missing", name, f"it is gone; {_MEANS}"))
+    needed = held_objects(newest()) if found else frozenset()
+    for kind, name, message in found:
+        if name in needed:
+            tell(kind, name, message)

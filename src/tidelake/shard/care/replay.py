@@ -44,7 +44,6 @@ class Replayed:
     Attributes:
         state: the newest state; None if it cannot be reached from any whole state.
         rollup_ok: whether the rollup that readers start from exists and is right.
-        keeps_rules: whether the state keeps the rules.
         left_out: entries that could not be used and were left out, if this was asked for.
         sound: seqno of the last state that keeps the rules, if this was asked for.
     """
@@ -57,11 +56,7 @@ class Replayed:
 
 
 def replay(shard_id: str, stores: Stores, tell: Tell) -> Replayed:
-    """Replay a whole log. Costs one listing, a scan for every 256 entries, and a read for each rollup.
-
-    Raises:
-        FormatTooNew: a newer version of Tidelake wrote some of it.
-    """
+    """Replay a whole log. Costs one listing, a scan for every 256 entries, and a read for each rollup."""
     reading, answer = _read(lambda: _Replay(shard_id, stores), shard_id)
     for finding in reading.found:
         tell(*finding)
@@ -72,11 +67,6 @@ def salvaged(shard_id: str, stores: Stores, *, keeping_rules: bool) -> Replayed:
     """The newest state without the entries that cannot be used, and the last state that keeps the rules.
 
     Costs as `replay`, and a check of the whole state for each entry.
-
-    Args:
-        shard_id: id of the shard.
-        stores: the stores that hold it.
-        keeping_rules: also leave out entries that lead to a state which breaks a rule.
     """
     how = _Options(leave_out=True, judge=True, keeping_rules=keeping_rules)
     return _read(lambda: _Replay(shard_id, stores, how), shard_id)[1]
@@ -96,7 +86,6 @@ class _Options:
 
     Attributes:
         leave_out: leave out entries that cannot be used, if no rollup leads past them.
-        judge: check each whole state.
         keeping_rules: leave out entries that lead to a state which breaks a rule.
         until: the last seqno to read; None: all.
     """

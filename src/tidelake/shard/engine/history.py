@@ -32,7 +32,7 @@ from tidelake.state.core.edits import Delta, apply
 from tidelake.state.core.invariants import check_state
 from tidelake.state.core.state import FIRST, Rollup, ShardState
 from tidelake.state.life.dropping import vanished
-from tidelake.store.advisory import taken_within
+from tidelake.store.files import Wait
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
 
@@ -205,7 +205,7 @@ class History:
 
         Yields False if others have had their turns for too long. Then both go on: the first commit counts.
         """
-        return taken_within(self._stores.locks, self.shard_id, "commit", self._env.clock, _TURN_S_MAX)
+        return self._stores.locks.take(self.shard_id, "commit", Wait(self._env.clock, _TURN_S_MAX))
 
     def create(self, state: ShardState) -> LoadedVersion:
         """Write the first state unless the shard exists. Returns the newest state either way.
@@ -361,4 +361,5 @@ def advanced(
 ) -> LoadedVersion:
     """The version after one more log entry. `after` is its state, if the caller has computed it."""
     state = apply(known.state, delta) if after is None else after
-    return LoadedVersion(state, 0 if delta.rolled_up else known.delta_bytes + size_bytes)
+    is_rolled_up = state.rollup.seqno > known.state.rollup.seqno
+    return LoadedVersion(state, 0 if is_rolled_up else known.delta_bytes + size_bytes)

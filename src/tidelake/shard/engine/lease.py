@@ -99,7 +99,7 @@ class Lease:
         self.since = Frontier()
         self._base: int | None = None
         self._pins: tuple[int, ...] = ()
-        self._renewed_s, self._renewed_ms = 0.0, 0
+        self._renewed_s = 0.0
         self._opened = False
         # A lake that is open for reading only writes no hold: a plain read goes on without one.
         self._over = shard.stores.read_only and not reader
@@ -123,14 +123,10 @@ class Lease:
 
     # For readers.
 
-    def pin(self, since: Frontier | None = None, *, with_writers: bool = False) -> Version:
+    def pin(self, since: Frontier | None = None) -> Version:
         """Pin the newest version, for reads to come, in place of the previous one. One log write.
 
-        One log scan more if the collection is in a group. `with_writers` as `Shard.version`.
-
-        Raises:
-            LeaseExpired: the hold is gone.
-            HistoryCompacted: a first pin, and the shard's `since` is past the one asked for.
+        One log scan more if the collection is in a group.
         """
         if self.foreign:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
@@ -139,7 +135,7 @@ class Lease:
             with self._lock:
                 return self._commit(since, newest=True)
 
-        version = self.shard.version(with_writers=with_writers, take=take)
+        version = self.shard.version(take=take)
         self._renewer.look_every(self._beat_s)
         self._renewer.add(self)
         return version.kept_by(self)
@@ -149,29 +145,12 @@ class Lease:
         self._base = None
 
     def renew(self, since: Frontier | None = None) -> None:
-        """Renew the hold, and move its `since` forward. One log write.
-
-        Raises:
-            LeaseExpired: the hold is gone.
-        """
+        """Renew the hold, and move its `since` forward. One log write."""
         with self._lock:
             self._commit(since)
 
-    def renew_if_due(self) -> None:
-        """Renew the hold if a third of it is over. Usually no store call; errors as `renew`.
-
-        The worker counts by the monotonic clock. Leases end by the wall clock, which may be set forward.
-        """
-        if self.shard.env.clock.now_ms() >= self._renewed_ms + self._lease_ms // SHARE:
-            self.renew()
-
     def check(self, state: ShardState) -> None:
-        """Raise if the hold is gone in a state. No store call.
-
-        Raises:
-            LeaseExpired: the hold is gone.
-            CollectionDropped: the shard was dropped.
-        """
+        """Raise if the hold is gone in a state. No store call."""
         if self.foreign:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
         if self.id not in state.holds:
@@ -282,7 +261,6 @@ class Lease:
     def _commit(self, since: Frontier | None, *, newest: bool = False) -> ShardState:
         """Open or renew the hold, with the pins that are needed now; the state. The caller holds the lock."""
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
-        renewed_ms = shard.env.clock.now_ms()
         # Before the commit: a thread that sees the id knows that there may be a hold.
         self._id = self._id or shard.env.ids.fresh()
         wanted = self._wanted(now_s, None if newest else self._base)
@@ -307,7 +285,7 @@ class Lease:
         for number, read in self._reads.copy().items():
             if read.seqno in wanted and read.seqno not in hold.pins:
                 self._reads.pop(number, None)
-        self._renewed_s, self._renewed_ms = now_s, renewed_ms
+        self._renewed_s = now_s
         self.since = hold.since
         if newest:
             self._base = state.seqno
@@ -364,14 +342,7 @@ def _watched(reading: _Reading, batches: Iterator[pa.RecordBatch]) -> Generator[
 
 
 def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> TidelakeError:
-    """The error that says why a part of a state is not in the store. Two calls of the log.
-
-    Args:
-        shard: the shard of the part.
-        name: name of the part.
-        seqno: seqno of the state.
-        hold_id: id of the hold that should have kept the part, if any.
-    """
+    """The error that says why a part of a state is not in the store. Two calls of the log."""
     try:
         state = shard.state()
         if state.dropped or shard.stores.log.head(state.shard_id) is None:

@@ -16,7 +16,7 @@ INVARIANT: no command is answered before every commit that its answer was decide
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -36,11 +36,18 @@ from tidelake.model.frozen import with_fields
 from tidelake.process import PerProcess
 from tidelake.shard.engine.fairshare import FairShare
 from tidelake.shard.engine.history import History, LoadedVersion
-from tidelake.shard.engine.requestqueue import Request, RequestQueue
-from tidelake.shard.engine.requests import CommitRequest, Decided, Done, Failed, RefreshRequest
+from tidelake.shard.engine.requestqueue import (
+    CommitRequest,
+    Decided,
+    Done,
+    Failed,
+    RefreshRequest,
+    Request,
+    RequestQueue,
+)
 from tidelake.state.core.codec import check_format
 from tidelake.state.core.commands import Command, Commit, NoOp, Refused
-from tidelake.state.core.edits import Delta, Edits, stepped
+from tidelake.state.core.edits import Delta, Edits, Note, stepped
 from tidelake.state.core.invariants import check_step
 from tidelake.state.core.state import ShardState
 from tidelake.state.life.holds import settle
@@ -64,6 +71,7 @@ class GroupCommit:
             closed refuses commands here.
         share: leaves the log to other processes that want it.
         counts_appends: whether appends are counted as such; not those to the list of collections.
+        merged: rows that reads have merged since the last base; see `tidelake.state.upkeep.basing`.
     """
 
     def __init__(
@@ -79,6 +87,28 @@ class GroupCommit:
         self.newest: LoadedVersion | None = None
         self.command = command
         self.counts_appends = counts_appends
+        self.merged = MergedByReads()
+
+
+class MergedByReads:
+    """Rows that reads had to merge since the last base. A count that is lost makes the next base later."""
+
+    def __init__(self) -> None:
+        self._since, self._rows = 0, 0
+
+    def add(self, rows: int, state: ShardState) -> None:
+        """Count rows that a read of a state has merged."""
+        before = self.rows(state)
+        self._since, self._rows = _last_base(state), before + rows
+
+    def rows(self, state: ShardState) -> int:
+        """The rows since the last base of a state."""
+        return self._rows if self._since == _last_base(state) else 0
+
+
+def _last_base(state: ShardState) -> int:
+    last = state.bases.before(state.spine.sliced)
+    return 0 if last is None else last.hi
 
 
 @dataclass(frozen=True)
@@ -110,6 +140,7 @@ class Machine:
     Attributes:
         title: the name of the shard in messages.
         group_commit: as the argument.
+        seen: the newest version that this handle has seen, if any.
     """
 
     def __init__(
@@ -120,7 +151,7 @@ class Machine:
         self._history = history
         self._config = config
         self._env = env
-        self._known: LoadedVersion | None = None
+        self.seen: LoadedVersion | None = None
         self._adopting = PerProcess(threading.Lock)
 
     def refresh(self) -> ShardState:
@@ -149,20 +180,23 @@ class Machine:
 
     def _newest(self, asking: Sequence[RefreshRequest | CommitRequest[Any]]) -> LoadedVersion | None:
         """The newest state that any of these handles has seen; this handle adopts it."""
-        for known in (self.group_commit.newest, *(asked.machine.seen() for asked in asking)):
-            if known is not None:
-                self.adopt(known)
-        return self._known
+        newest = self.group_commit.newest
+        if newest is not None and newest is not self.seen:
+            self.adopt(newest)
+        for asked in asking:
+            if asked.machine is not self and asked.machine.seen is not None:
+                self.adopt(asked.machine.seen)
+        return self.seen
 
     def adopt(self, known: LoadedVersion) -> LoadedVersion:
         """Take over a version that was read or committed, unless a newer one is known. Returns the newest."""
-        before = self._known
+        before = self.seen
         if before is not None and known.state.seqno <= before.state.seqno:
             return before
         with self._adopting.get():
-            if self._known is None or self._known.state.seqno < known.state.seqno:
-                self._known = known
-            return self._known
+            if self.seen is None or self.seen.state.seqno < known.state.seqno:
+                self.seen = known
+            return self.seen
 
     def run(self, command: Command[R], *, alone: bool = False) -> Done[R]:
         """Carry out a command. One log write if it commits and no other commit was first.
@@ -193,12 +227,16 @@ class Machine:
     def _carry_out(self, leading: Sequence[CommitRequest[Any]]) -> None:
         """Answer commands, of this handle and of others on the same shard."""
         asking = [one for asked in leading for one in (*asked.others, asked)]
-        for attempt in {id(asked.attempt): asked.attempt for asked in asking}.values():
-            if isinstance(attempt, _Attempt):
-                self._resume(attempt)
+        for asked in asking:
+            if isinstance(asked.attempt, _Attempt):
+                self._resume(asked.attempt)
         waiting = [asked for asked in asking if not asked.answered]
         try:
-            self._decide(waiting)
+            is_new = self._newest(waiting) is None
+            if waiting and self.group_commit.share.has_rivals and self._history.has_turns:
+                self._in_turn(waiting)
+            else:
+                self._decide(waiting, fresh=is_new)
         except Exception as error:
             _fail(waiting, error)
 
@@ -213,49 +251,42 @@ class Machine:
         else:
             self._answer(attempt, committed)
 
-    def _decide(self, waiting: Sequence[CommitRequest[Any]]) -> None:
-        share, fresh = self.group_commit.share, self._newest(waiting) is None
-        with ExitStack() as turn:
-            if waiting and share.has_rivals and self._history.has_turns:
-                self._take_turn(turn)
-                fresh = True
-            while waiting:
-                attempt = self._attempt(self.known(), waiting)
-                began_s = self._env.clock.monotonic_s()
-                if attempt.delta is not None:
-                    for asked in waiting:
-                        asked.attempt = attempt
-                    committed = self._history.commit(attempt.known, attempt.delta, attempt.after)
-                    self._env.recorder.observe("commit.seconds", self._env.clock.monotonic_s() - began_s)
-                    self._answer(attempt, committed)
-                    if committed is not None:
-                        share.won(attempt.delta.seqno)
-                        return
-                    self._env.recorder.count("commit.conflict")
-                    self._lost(began_s, turn)
-                elif fresh:
+    def _decide(self, waiting: Sequence[CommitRequest[Any]], *, fresh: bool, in_turn: bool = False) -> None:
+        """Try until the commands are committed, or write nothing on a fresh state."""
+        while waiting:
+            attempt = self._attempt(self.known(), waiting)
+            if attempt.delta is None:
+                if fresh:
                     self._answer(attempt, attempt.known)
                     return
-                else:
-                    self.refresh()
-                fresh = True
+                self.refresh()
+            else:
+                began_s = self._env.clock.monotonic_s()
+                for asked in waiting:
+                    asked.attempt = attempt
+                committed = self._history.commit(attempt.known, attempt.delta, attempt.after)
+                self._env.recorder.observe("commit.seconds", self._env.clock.monotonic_s() - began_s)
+                self._answer(attempt, committed)
+                if committed is not None:
+                    self.group_commit.share.won(attempt.delta.seqno)
+                    return
+                self._env.recorder.count("commit.conflict")
+                if self._history.has_turns and not in_turn:
+                    self._in_turn(waiting)
+                    return
+                self.refresh()
+                if not in_turn:
+                    self.group_commit.share.lost(began_s)
+            fresh = True
 
-    def _lost(self, began_s: float, turn: ExitStack) -> None:
-        """Learn the newest state after an attempt, which began then, came too late."""
-        if self._history.has_turns:
-            turn.close()
-            self._take_turn(turn)
-        else:
-            self.refresh()
-            self.group_commit.share.lost(began_s)
+    def _in_turn(self, waiting: Sequence[CommitRequest[Any]]) -> None:
+        """Decide while the other processes do not commit: what is decided now is the next commit.
 
-    def _take_turn(self, turn: ExitStack) -> None:
-        """Keep the other processes from committing until the stack is closed, and learn the newest state.
-
-        What is decided now is the next commit, so no process works in vain while many write.
+        So no process works in vain while many write.
         """
-        turn.enter_context(self._history.turn())
-        self.refresh()
+        with self._history.turn():
+            self.refresh()
+            self._decide(waiting, fresh=True, in_turn=True)
 
     def _attempt(self, known: LoadedVersion, waiting: Sequence[CommitRequest[Any]]) -> _Attempt:
         """Decide commands, each on the state that those before it produce."""
@@ -294,25 +325,23 @@ class Machine:
         self.group_commit.newest = self.adopt(known)
         rollup_due = self._rollup_due(known)
         for asked, outcome in attempt.decided:
-            asked.machine.adopt(known)
+            if asked.machine is not self:
+                asked.machine.adopt(known)
             # One of the commands writes the rollup.
             rollup_due = asked.answer(outcome, rollup_due=rollup_due)
 
     def _count(self, before: ShardState, delta: Delta, after: ShardState) -> None:
         """Count a commit, and what it appended."""
         count = self._env.recorder.count
+        steps = delta.steps
         count("commit")
-        count("commit.commands", len(delta.steps))
-        appends = sum(1 for step in delta.steps if step.upper is not None)
+        count("commit.commands", len(steps))
+        appends = sum([step.upper is not None for step in steps])
         if not appends or not self.group_commit.counts_appends:
             return
         count("append", appends)
         count("append.rows", after.written.appended_rows - before.written.appended_rows)
         count("append.bytes", after.written.appended_bytes - before.written.appended_bytes)
-
-    def seen(self) -> LoadedVersion | None:
-        """The newest state that this handle has seen, if any. No store call."""
-        return self._known
 
     def preview(self, command: Command[R]) -> R | None:
         """The result of a command that would write nothing; None if it would write. Usually no store call.
@@ -335,8 +364,8 @@ class Machine:
         """The error with the shard's title in place of its id, and with the unit of its times."""
         if isinstance(error, CollectionDropped | CollectionInGroup | CollectionIsView):
             return type(error)(self.title)
-        if isinstance(error, TimedError) and self._known is not None:
-            return error.of(self._known.state.domain.unit)
+        if isinstance(error, TimedError) and self.seen is not None:
+            return error.of(self.seen.state.domain.unit)
         return error
 
     def _rollup_due(self, known: LoadedVersion) -> bool:
@@ -350,7 +379,7 @@ class Machine:
             return False
         last = known.state.rollup
         least = self._config.rollup_bytes_min
-        shrunk = len(known.state.spine) * _SHRUNK < last.batches
+        shrunk = known.state.spine.totals.members * _SHRUNK < last.batches
         return known.delta_bytes >= max(least, last.size_bytes) or (shrunk and last.size_bytes >= least)
 
     def latest(self) -> LoadedVersion:
@@ -362,11 +391,11 @@ class Machine:
 
     def known(self) -> LoadedVersion:
         """The newest version that this handle has seen. No store call, except for the first."""
-        if self._known is None:
+        if self.seen is None:
             self.refresh()
-        if self._known is None:
+        if self.seen is None:
             raise InternalError("no state after a refresh")
-        return self._known
+        return self.seen
 
 
 def _step(
@@ -379,8 +408,13 @@ def _step(
             return outcome, None, state
         if state.dropped and not outcome.edits.dropped:
             return Refused(CollectionDropped(state.shard_id)), None, state
-        edits = settle(state, _noted(asked, outcome.edits), now_ms)
-        after = _after(state, edits, now_ms)
+        noted = outcome.edits if asked.note is None else _noted(asked.note, outcome.edits)
+        edits = settle(state, noted, now_ms)
+        try:
+            after = stepped(state, edits, now_ms)
+        except CorruptionError as error:
+            message = f"a command made edits that do not fit its own state: {error}"
+            raise InternalError(message) from error
         check_step(state, after, edits)
         check_format(state, after, edits)
     except Exception as error:
@@ -389,19 +423,10 @@ def _step(
     return outcome, edits, after
 
 
-def _noted(asked: CommitRequest[Any], edits: Edits) -> Edits:
-    """The edits with the note of the request, if they change what readers see."""
-    if asked.note is None:
-        return edits
+def _noted(note: Note, edits: Edits) -> Edits:
+    """The edits with a note, if they change what readers see."""
     is_seen = edits.upper or edits.schemas or any(one is not None for one in edits.staged.values())
-    return replace(edits, note=asked.note) if is_seen else edits
-
-
-def _after(state: ShardState, edits: Edits, now_ms: int) -> ShardState:
-    try:
-        return stepped(state, edits, now_ms)
-    except CorruptionError as error:
-        raise InternalError(f"a command made edits that do not fit its own state: {error}") from error
+    return replace(edits, note=note) if is_seen else edits
 
 
 def _fail(waiting: Sequence[Request], error: Exception) -> None:

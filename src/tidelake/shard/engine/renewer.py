@@ -52,11 +52,7 @@ class LeaseRenewer:
         return self._worker.get().kept
 
     def add(self, kept: Kept) -> None:
-        """Keep something, until it is discarded. May be repeated.
-
-        Raises:
-            OutOfThreads: no worker can be started; it is not kept.
-        """
+        """Keep something, until it is discarded. May be repeated."""
         worker = self._worker.get()
         with worker.lock:
             worker.kept[kept] = None

@@ -8,6 +8,8 @@ With a clock, a leader first waits until as many threads are there as came toget
 as the work took: threads that were answered together usually ask again together. A lone thread never waits,
 nor does a thread that the others wait for (`hurried`).
 
+Also owns the requests: the handle that asks, the decision, and the answer.
+
 Source: flat combining (Hendler et al., SPAA 2010), known to databases as group commit.
 
 INVARIANT: while a thread waits, another one leads. A thread whose call has ended, in whatever way, does not
@@ -17,12 +19,20 @@ lead, and no thread waits for it. No lock is held while `carry_out` runs.
 import copy
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from tidelake.env import Clock
+from tidelake.errors import InternalError, TidelakeError
 from tidelake.process import PerProcess
+from tidelake.shard.engine.history import LoadedVersion
+from tidelake.state.core.commands import Command, Commit, NoOp, Outcome, Refused
+from tidelake.state.core.edits import Note
+from tidelake.state.spine.fuel import MergeDue
 
 A = TypeVar("A", bound="Request")
+_SIZE_MAX = 256  # most requests that are carried out together
 _GATHER_S_MAX, _GATHER_LOOK_S = 0.05, 0.0005
 
 
@@ -30,10 +40,8 @@ class Request:
     """The request of one thread.
 
     Attributes:
-        alone: whether it must be carried out alone.
         hurried: whether its thread does not wait for others when it leads.
         answered: whether it is done, with a result or an error.
-        gone: whether its thread no longer waits.
         guard: a lock that is released when the thread may go on; None: it did not have to wait.
         error: the error that its thread is to raise.
     """
@@ -66,28 +74,16 @@ class RequestQueue:
 
     Args:
         clock: lets a leader wait for other threads; None: it does not wait.
-        size_max: at most this many requests are carried out together.
         before: called by each leader before it takes the requests to carry out; it may wait.
     """
 
-    def __init__(
-        self, clock: Clock | None = None, size_max: int = 256, before: Callable[[], None] = lambda: None
-    ) -> None:
-        self._clock, self._size_max, self._before = clock, size_max, before
+    def __init__(self, clock: Clock | None = None, before: Callable[[], None] = lambda: None) -> None:
+        self._clock, self._before = clock, before
         self._lines = PerProcess(_Line)
         self._usual, self._took_s = 1, 0.0
 
     def run(self, request: A, carry_out: Callable[[Sequence[A]], None]) -> None:
-        """Get a request answered: by this thread, together with waiting ones, or by another thread.
-
-        Args:
-            request: the request of this thread.
-            carry_out: answers all requests that it is given. If it raises, this thread raises that error, and
-                the requests that are not answered are left to another thread.
-
-        Raises:
-            Exception: the request failed.
-        """
+        """Get a request answered: by this thread, together with waiting ones, or by another thread."""
         # After a fork, the threads that lead and wait exist in the parent only.
         line = self._lines.get()
         taken: list[A] = []
@@ -98,8 +94,16 @@ class RequestQueue:
             if not request.answered:
                 self._before()
                 self._gather(line, request)
-                taken = line.take(request, self._size_max)
-                self._timed(request, taken, carry_out)
+                taken = line.take(request, _SIZE_MAX)
+                # A small round after a large one lowers this only by half: the many threads usually come
+                # again. A round that waited for none of them says nothing about them.
+                if not request.hurried:
+                    self._usual = max(len(taken), (self._usual + len(taken)) // 2)
+                clock = self._clock if self._usual > 1 else None
+                started_s = 0.0 if clock is None else clock.monotonic_s()
+                carry_out(taken)
+                if clock is not None:
+                    self._took_s = clock.monotonic_s() - started_s
         finally:
             try:
                 line.leave(request, taken)
@@ -116,18 +120,6 @@ class RequestQueue:
         deadline_s = self._clock.monotonic_s() + min(self._took_s, _GATHER_S_MAX)
         while line.count() < self._usual and self._clock.monotonic_s() < deadline_s:
             self._clock.sleep(_GATHER_LOOK_S)
-
-    def _timed(self, leader: Request, taken: Sequence[A], carry_out: Callable[[Sequence[A]], None]) -> None:
-        # A small round after a large one lowers this only by half: the many threads usually come again. A
-        # round that waited for none of them says nothing about them.
-        if not leader.hurried:
-            self._usual = max(len(taken), (self._usual + len(taken)) // 2)
-        if self._clock is None or self._usual < 2:
-            carry_out(taken)
-            return
-        started_s = self._clock.monotonic_s()
-        carry_out(taken)
-        self._took_s = self._clock.monotonic_s() - started_s
 
 
 class _Line:
@@ -155,7 +147,7 @@ class _Line:
 
     def take(self, leader: A, size_max: int) -> list[A]:
         """Take the requests to carry out together: the leader's and waiting ones."""
-        if leader.alone:
+        if leader.alone or not self._waiting:
             return [leader]
         with self._lock:
             taken = [one for one in self._waiting if not one.alone][: size_max - 1]
@@ -195,3 +187,103 @@ def _copied(error: Exception) -> Exception:
 def _open(request: Request) -> None:
     if request.guard is not None and not request.gone and request.guard.locked():
         request.guard.release()
+
+
+R = TypeVar("R")
+NOTE: ContextVar[Note | None] = ContextVar("NOTE", default=None)
+"""What is said of the commits that are asked for here; threads that work for this one have it too."""
+
+
+@dataclass(frozen=True)
+class Done(Generic[R]):
+    """A command's result, and the work that is now due.
+
+    Attributes:
+        rollup_due: whether the caller should write a rollup, which makes opening the shard cheaper. Only one
+            of the commands that were committed together is told so.
+        merges_due: merges that the levels of the spine have decided on.
+    """
+
+    result: R
+    rollup_due: bool
+    merges_due: tuple[MergeDue, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The outcome of a command that raised an unexpected error instead of being refused."""
+
+    error: Exception
+
+
+Decided: TypeAlias = Outcome[R] | Failed
+
+
+class Requester(Protocol):
+    """The handle that a command comes from."""
+
+    def named(self, error: TidelakeError) -> TidelakeError:
+        """The error with the name of the shard that its user knows."""
+
+    @property
+    def seen(self) -> LoadedVersion | None:
+        """The newest version that it has seen."""
+
+    def adopt(self, known: LoadedVersion) -> LoadedVersion:
+        """Take over a newer version."""
+
+
+class CommitRequest(Request, Generic[R]):
+    """The request of one thread to carry out a command.
+
+    Attributes:
+        others: requests of the same thread, which are carried out with this one, and before it.
+        attempt: the commit attempt that it is part of, from before the attempt until its outcome is known.
+    """
+
+    def __init__(
+        self,
+        machine: Requester,
+        command: Command[R],
+        *,
+        alone: bool = False,
+        hurried: bool = False,
+        others: "Sequence[CommitRequest[R]]" = (),
+    ) -> None:
+        super().__init__(alone=alone, hurried=hurried)
+        self.machine, self.command, self.others, self.note = machine, command, others, NOTE.get()
+        self.attempt: object = None
+        self._done: Done[R] | None = None
+
+    def answer(self, decided: Decided[R], *, rollup_due: bool) -> bool:
+        """Answer the request. Returns whether a rollup is due that another request has to write."""
+        match decided:
+            case NoOp(result):
+                self._done = Done(result, rollup_due)
+            case Commit(_, result, due):
+                self._done = Done(result, rollup_due, due)
+            case Refused(error):
+                self.error = self.machine.named(error)
+            case Failed(broken):
+                self.error = broken
+        self.answered = True
+        return rollup_due and (self._done is None or self.gone)
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error that all requests of the round get."""
+        self.attempt = None
+        super().fail(error)
+
+    def done(self) -> Done[R]:
+        """The answer."""
+        if self._done is None:
+            raise InternalError("a command was not answered")
+        return self._done
+
+
+class RefreshRequest(Request):
+    """The request of one thread to refresh the newest state."""
+
+    def __init__(self, machine: Requester) -> None:
+        super().__init__()
+        self.machine = machine

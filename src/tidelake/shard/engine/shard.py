@@ -31,9 +31,9 @@ from tidelake.model.schema import Schema
 from tidelake.shard.engine.history import History
 from tidelake.shard.engine.machine import GroupCommit, Machine
 from tidelake.shard.engine.renewer import LeaseRenewer
-from tidelake.shard.engine.requests import Done
+from tidelake.shard.engine.requestqueue import Done
 from tidelake.shard.engine.spec import ShardSpec, schemas_of
-from tidelake.shard.engine.version import Version
+from tidelake.shard.engine.version import LogView, Version, check_orphan, lost
 from tidelake.state.core import commands
 from tidelake.state.core.agreed import Agreed
 from tidelake.state.core.commands import Command, R
@@ -53,8 +53,6 @@ class Collected:
     The times are those of the monotonic clock, in seconds; None: not yet.
 
     Attributes:
-        tried_s: when it last looked for garbage.
-        listed_s: when it last listed the uploads.
         floor: uploads below this seqno that no state names are deleted already.
         aged_s: when it last looked for uploads and tokens that are too old.
         trimmed: entries of the log before this seqno are removed already.
@@ -67,31 +65,14 @@ class Collected:
     trimmed: int = 0
 
 
-@dataclass(frozen=True)
-class LogView:
-    """A state of a shard, and the decisions of its group to read it with.
-
-    Attributes:
-        state: the state as it is in the log.
-        view: what its group had decided for it before `state` was read; None: it is in no group.
-        group: the state of the group that `view` was taken from; None: there is no group, or no longer one.
-    """
-
-    state: ShardState
-    view: GroupView | None = None
-    group: ShardState | None = None
-
-
 class Shard:
     """One shard of a lake.
 
     Attributes:
         spec: what is the same in all versions. Schemas are of a `Version`.
-        stores: the stores that hold its bytes.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
         writes_as: what its writes say of themselves to a shard that has an owner.
-        collected: when this handle last collected garbage.
         renewer: renews the leases of readers; the handles of one lake share it.
     """
 
@@ -113,7 +94,7 @@ class Shard:
         self.runner = env.ids.fresh()
         self.writes_as = ""
         self.collected = Collected()
-        self._machine = machine
+        self._machine, self.group_commit = machine, machine.group_commit
         self._history = history
         self._version: Version | None = None
         self._group: Shard | None = None
@@ -130,21 +111,7 @@ class Shard:
         agreed: Agreed | None = None,
         owned: tuple[Owned, Frontier] | None = None,
     ) -> "Shard":
-        """Create a shard, or open it if it exists with an equal schema and unit of time.
-
-        Args:
-            stores: the stores of the lake.
-            env: the clock, ids and recorder of this process.
-            spec: id, schema, unit of time and settings of the shard.
-            renewer: renews the leases of readers; default: a new one.
-            group_commit: shared with other handles on the shard, whose commands are then committed together.
-            agreed: the settings that all shards of the lake share; default: those of the spec, for the first
-                shard of a lake.
-            owned: who alone writes to it, and from where on it will have history.
-
-        Raises:
-            IncompatibleSchema: the shard exists with another schema or unit of time; names both.
-        """
+        """Create a shard, or open it if it exists with an equal schema and unit of time."""
         history = History(spec.shard_id, stores, env)
         first = commands.initial(
             spec.shard_id, spec.domain, spec.schema, env.clock.now_ms(), agreed or Agreed.of(spec.config)
@@ -171,12 +138,7 @@ class Shard:
         renewer: LeaseRenewer | None = None,
         group_commit: GroupCommit | None = None,
     ) -> "Shard":
-        """Open an existing shard; see `create`. Three store calls.
-
-        Raises:
-            CollectionNotFound: the shard does not exist.
-            CollectionDropped: the shard is a tombstone.
-        """
+        """Open an existing shard; see `create`. Three store calls."""
         history = History(shard_id, stores, env)
         machine = Machine(history, config, env, group_commit)
         state = machine.refresh()
@@ -184,11 +146,6 @@ class Shard:
             raise CollectionDropped(shard_id)
         spec = ShardSpec(url, shard_id, state.domain, state.schema_id, schemas_of(state), config)
         return cls(stores, spec, env, machine, history, renewer=renewer)
-
-    @property
-    def group_commit(self) -> GroupCommit:
-        """What it shares with the other handles on the shard in this lake object."""
-        return self._machine.group_commit
 
     @property
     def title(self) -> str:
@@ -219,11 +176,7 @@ class Shard:
         return done
 
     def run_together(self, commands: Sequence[Command[R]]) -> list[R]:
-        """Carry out commands by one commit, in their order; see `carry_out`. For work that appends wait for.
-
-        Raises:
-            TidelakeError: one of the commands was refused; the others may be in.
-        """
+        """Carry out commands by one commit, in their order; see `carry_out`. Appends wait for it."""
         with self.group_commit.command():
             done = self._machine.run_together(commands)
             if any(one.rollup_due for one in done):
@@ -273,11 +226,7 @@ class Shard:
         return self._machine.refresh()
 
     def alive(self) -> ShardState:
-        """The newest state. One log scan.
-
-        Raises:
-            CollectionDropped: the shard is a tombstone.
-        """
+        """The newest state. One log scan."""
         state = self.state()
         if state.dropped:
             raise CollectionDropped(self.title)
@@ -285,7 +234,8 @@ class Shard:
 
     def known(self) -> ShardState:
         """The newest state that this handle has seen. No store call, except for the first."""
-        return self._machine.known().state
+        seen = self._machine.seen
+        return self._machine.known().state if seen is None else seen.state
 
     def latest(self) -> ShardState:
         """The newest state that this handle has seen, or another one of its lake has committed.
@@ -298,18 +248,10 @@ class Shard:
         """The newest version: the state with every decision of its group applied, and its schemas.
 
         One log scan; two if the collection is in a group.
-
-        Args:
-            with_writers: also take in what the group knows about its writers, which costs O(writers).
-            take: gives the state in place of the scan, such as the state that a commit pins. It is called
-                again if the shard joins a group at that moment.
-
-        Raises:
-            CollectionDropped: the shard is a tombstone.
         """
         look = self.look(take)
         if look.view is not None and look.view.seqno == deciding.LAST:
-            _check_orphan(look.state)
+            check_orphan(look.state)
         state = applying.seen_through(look.state, look.view)
         self._version = version = self.version_of(state)
         if with_writers and look.group is not None:
@@ -324,12 +266,7 @@ class Shard:
         return Version(state, spec)
 
     def look(self, take: Callable[[], ShardState] | None = None) -> LogView:
-        """The newest state, and the decisions of its group to read it with. Costs and `take` as `version`.
-
-        Raises:
-            CollectionDropped: the shard is a tombstone.
-            CorruptionError: the log of the group has lost acknowledged entries.
-        """
+        """The newest state, and the decisions of its group to read it with. Costs and `take` as `version`."""
         stay = ("", 0)
         while True:
             # First the group: then each of its decisions is either in the view or applied in the state.
@@ -340,7 +277,7 @@ class Shard:
             if view is not None and not view.is_older(state.group, state.joined):
                 return LogView(state, view, group)
             if view is not None and stay == (state.group, state.joined):
-                raise _lost(state, view.seqno)
+                raise lost(state, view.seqno)
             # The collection joined this group after the group was read: read the group again.
             stay = (state.group, state.joined)
 
@@ -376,18 +313,16 @@ class Shard:
     def last_version(self) -> Version:
         """The newest version that this handle has seen. No store call, except for the first in a group."""
         known, last = self.known(), self._version
-        if last is None:
-            return self.version() if known.group or known.dropped else self.version_of(known)
-        return self.version_of(known) if not known.group and known.seqno > last.state.seqno else last
+        if known.group or (last is None and known.dropped):
+            # A table is prepared for the schema that is known.
+            return self.version() if last is None or last.state.schemas != known.schemas else last
+        return self.version_of(known) if last is None or known.seqno > last.state.seqno else last
 
     def version_to_write(self) -> Version:
         """A version to prepare a write on: the newest that is known, or the newest where that pays.
 
         It pays where another process commits as well and a look costs no round trip: the write is decided
         on the newest version, of which this one's upper is not past, and each try on an older one is in vain.
-
-        Raises:
-            CollectionDropped: the version is a tombstone, whose frontiers tell a writer nothing.
         """
         known_is_newest = not self.group_commit.share.has_rivals
         version = self.last_version() if self.stores.blobs.is_far or known_is_newest else self.version()
@@ -415,56 +350,12 @@ class Shard:
     def evolve(
         self, schema: Schema | None, drop: Sequence[str] = (), rename: Mapping[str, str] | None = None
     ) -> int:
-        """Make a schema the newest one, and return its id. One log write if it differs from the newest.
-
-        Args:
-            schema: the columns by name; None: those of the newest schema.
-            drop: names of the columns that are dropped.
-            rename: new names of columns by their present ones.
-
-        Raises:
-            IncompatibleSchema: it cannot follow the newest schema; gives the reason. Nothing was written.
-        """
+        """Make a schema the newest one, and return its id. One log write if it differs from the newest."""
         return self.run(partial(schemas.evolve, schema=schema, drop=drop, rename=rename))
 
     def advance_since(self, since: Frontier) -> Frontier:
         """Allow history before `since` to be folded, as far as holds allow. Returns the `since` of now."""
         return self.run(partial(holds.advance_since, since=since))
-
-
-def check_group(state: ShardState, group: ShardState) -> None:
-    """Check that the state of a group is not older than what the collection's state says about the group.
-
-    The group must have been read after the collection.
-
-    Raises:
-        CorruptionError: the log of the group has lost acknowledged entries.
-    """
-    if state.group == group.shard_id and not group.dropped and state.joined > group.seqno:
-        raise _lost(state, group.seqno)
-
-
-def _lost(state: ShardState, seqno: int) -> CorruptionError:
-    return CorruptionError(
-        state.group,
-        f"the log of the group ends at state {seqno}, but collection {state.shard_id} joined at state "
-        f"{state.joined}: later decisions of the group are lost",
-    )
-
-
-def _check_orphan(state: ShardState) -> None:
-    """Check that no staged rows wait for a group that is gone.
-
-    Before a group is deleted, all of its collections are taken out. Only a collection that joined too late
-    still names it, and that has nothing staged.
-
-    Raises:
-        CorruptionError: staged rows here wait for a decision of the group.
-    """
-    if state.group and next(state.staged.awaiting(), None) is not None:
-        raise CorruptionError(
-            state.group, "the log of the group is gone, and transactions wait for its decision"
-        )
 
 
 def renewer_of(env: Env, config: Config) -> LeaseRenewer:

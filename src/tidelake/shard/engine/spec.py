@@ -4,7 +4,9 @@ A `ShardSpec` goes to Spark workers inside tasks. It names the lake by its URL; 
 come from the worker's own environment.
 """
 
+import threading
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tidelake.config import Config
 from tidelake.env import Env
@@ -15,6 +17,7 @@ from tidelake.model.names import PlainName
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.process import PerProcess
+from tidelake.state.core.codec import decode_record, learn
 from tidelake.state.core.state import ShardState
 from tidelake.store.url import Stores, open_stores
 
@@ -24,12 +27,6 @@ class ShardPlace:
     """What is the same in every version of a shard: where it is, its times and the settings of this process.
 
     It has no schemas: those are of a version, and a call takes them from the version that it works on.
-
-    Attributes:
-        url: URL of the lake.
-        shard_id: id of the shard in the lake.
-        domain: unit of its times.
-        config: settings of the lake.
     """
 
     url: str
@@ -83,19 +80,15 @@ class ShardSpec:
     @property
     def optional(self) -> frozenset[str]:
         """Names of the columns that a table may lack, because it was made before a change of the schema."""
-        return may_be_missing(self.schemas, self.schema)
+        return may_be_missing(self.schemas, self.schema) if len(self.schemas) > 1 else frozenset()
 
     @property
     def dropped(self) -> frozenset[str]:
         """Names of the columns that were dropped, which a table from before that may still have."""
-        return dropped(self.schemas, self.schema)
+        return dropped(self.schemas, self.schema) if len(self.schemas) > 1 else frozenset()
 
     def written_under(self, schema_id: int) -> Schema:
-        """The schema that a part was written under, by its id.
-
-        Raises:
-            InternalError: this spec does not have the schema.
-        """
+        """The schema that a part was written under, by its id."""
         if schema_id not in self.schemas:
             raise InternalError(f"schema {schema_id} of a part is not among {sorted(self.schemas)}")
         return self.schemas[schema_id]
@@ -109,12 +102,7 @@ class ShardSpec:
         return replace(self, seqno=state.seqno, schema_id=state.schema_id, schemas=schemas_of(state))
 
     def read_as(self, schema_id: int | None) -> "ShardSpec":
-        """This spec with another schema to read under; None: with its own.
-
-        Raises:
-            UsageError: there is no such schema.
-            IncompatibleSchema: the columns have changed since so that current rows do not fit the schema.
-        """
+        """This spec with another schema to read under; None: with its own."""
         if schema_id is None:
             return self
         # In a list, since the argument may be unhashable.
@@ -148,3 +136,18 @@ def stores_of(spec: ShardSpec | ShardPlace) -> Stores:
     if key not in opened:
         opened[key] = open_stores(spec.url, spec.config, env_here(), create=False, for_parts=True)
     return opened[key]
+
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_learned: set[type] = set()
+
+
+def decoded(kind: str, data: bytes, type_: type[T], name: str) -> T:
+    """As `tidelake.state.core.codec.decode_record`, for any type: registers the type at its first use."""
+    if type_ not in _learned:
+        with _lock:
+            learn(type_)
+            _learned.add(type_)
+    return decode_record(kind, data, type_, name)

@@ -1,7 +1,8 @@
 """A version: the state of a shard at one moment, as readers see it, with the schemas of that state.
 
-Owns what a read starts from. State and schemas are always of the same moment, since the schemas come from the
-state. A read takes one version, and asks the shard for nothing more.
+Owns what a read starts from, and what must hold between a state and the decisions of its group. State and
+schemas are always of the same moment, since the schemas come from the state. A read takes one version, and
+asks the shard for nothing more.
 """
 
 from collections.abc import Generator, Iterator
@@ -10,8 +11,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidelake.errors import CorruptionError
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.spec import ShardSpec
+from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState
 
 
@@ -65,3 +68,48 @@ class Version:
         """End its hold, if it has one. May be repeated."""
         if self.pin is not None:
             self.pin.close()
+
+
+@dataclass(frozen=True)
+class LogView:
+    """A state of a shard, and the decisions of its group to read it with.
+
+    Attributes:
+        state: the state as it is in the log.
+        view: what its group had decided for it before `state` was read; None: it is in no group.
+        group: the state of the group that `view` was taken from; None: there is no group, or no longer one.
+    """
+
+    state: ShardState
+    view: GroupView | None = None
+    group: ShardState | None = None
+
+
+def check_group(state: ShardState, group: ShardState) -> None:
+    """Check that the state of a group is not older than what the collection's state says about the group.
+
+    The group must have been read after the collection.
+    """
+    if state.group == group.shard_id and not group.dropped and state.joined > group.seqno:
+        raise lost(state, group.seqno)
+
+
+def lost(state: ShardState, seqno: int) -> CorruptionError:
+    """The error if the log of a group ends before its member joined."""
+    return CorruptionError(
+        state.group,
+        f"the log of the group ends at state {seqno}, but collection {state.shard_id} joined at state "
+        f"{state.joined}: later decisions of the group are lost",
+    )
+
+
+def check_orphan(state: ShardState) -> None:
+    """Check that no staged rows wait for a group that is gone.
+
+    Before a group is deleted, all of its collections are taken out. Only a collection that joined too late
+    still names it, and that has nothing staged.
+    """
+    if state.group and next(state.staged.awaiting(), None) is not None:
+        raise CorruptionError(
+            state.group, "the log of the group is gone, and transactions wait for its decision"
+        )

@@ -14,12 +14,12 @@ from tidelake.state.core import codec
 from tidelake.state.core.edits import Edits, Note
 from tidelake.state.core.state import Written
 from tidelake.state.spine.staged import Staged
-from tidelake.tabletext import FieldsAsHtml, as_html, number
+from tidelake.tabletext import FieldsAsHtml, as_html, as_text, number
 
 _ENTRIES = 256  # of a scan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CommitEntry(FieldsAsHtml):
     """One commit of a collection.
 
@@ -53,13 +53,19 @@ class CommitEntry(FieldsAsHtml):
 
 
 class CommitEntries(list[CommitEntry]):
-    """Commits, which a notebook shows as a table with times as texts."""
+    """Commits, which are printed, and shown in a notebook, as a table with times as texts."""
 
     domain: TimeDomain
 
+    def __str__(self) -> str:
+        return as_text(*self._cells())
+
     def _repr_html_(self) -> str:
+        return as_html(*self._cells(), note=f"{len(self):,} commits, the newest first")
+
+    def _cells(self) -> tuple[list[str], list[tuple[object, ...]]]:
         head = ["commit", "committed", "what", "updates", "bytes", "upper", "writers", "author", "message"]
-        rows = [
+        rows: list[tuple[object, ...]] = [
             (
                 one.seqno,
                 _WALL.text(one.committed_ms),
@@ -73,7 +79,7 @@ class CommitEntries(list[CommitEntry]):
             )
             for one in self
         ]
-        return as_html(head, rows, note=f"{len(self):,} commits, the newest first")
+        return head, rows
 
 
 _WALL = TimeDomain("ms")
@@ -90,11 +96,6 @@ class _Step:
 
 def commits(shard: Shard, limit: int, *, every: bool = False) -> CommitEntries:
     """The newest commits that the log has, newest first.
-
-    Args:
-        shard: whose.
-        limit: at most so many.
-        every: also what changes nothing that readers see, such as merges and holds.
 
     Returns:
         Costs a log scan, and one for every 256 entries that are looked at.

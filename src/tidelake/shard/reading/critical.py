@@ -46,9 +46,6 @@ class CriticalHold:
         """Move it forward and put a token on it, iff its token is the expected one. One log write.
 
         The same call again, after a reply that was lost, is done as well.
-
-        Raises:
-            UsageError: it was dropped.
         """
         command = partial(
             holds.compare_and_downgrade_since,

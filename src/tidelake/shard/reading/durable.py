@@ -38,11 +38,7 @@ class DurableLease(Lease):
         self._step = next(self._numbers)
 
     def keep_from(self, since: Frontier) -> None:
-        """Keep history from `since` on, and no longer what was read. One log write.
-
-        Raises:
-            HistoryCompacted: it is no longer there.
-        """
+        """Keep history from `since` on, and no longer what was read. One log write."""
         with self._lock:
             self._target = since
             self._reads.pop(self._step, None)

@@ -20,7 +20,6 @@ class Negatives:
     """The distinct rows with a negative multiplicity.
 
     Attributes:
-        rows: how many there are.
         example: one of them as text; empty if there is none.
     """
 

@@ -39,11 +39,7 @@ class PageStart:
 
     @classmethod
     def parsed(cls, text: str) -> "PageStart":
-        """The cursor of a text that `str` made.
-
-        Raises:
-            UsageError: it made no such text.
-        """
+        """The cursor of a text that `str` made."""
         key, _, passed = text.rpartition(".")
         try:
             if not passed.isascii() or not passed.isdigit() or len(text) > _CURSOR_BYTES_MAX:
@@ -63,7 +59,6 @@ class Page:
     """Some rows of an answer.
 
     Attributes:
-        rows: sorted as the answer, with its columns.
         next: where the next page begins; None: the answer is over.
         whole: whether it has as many rows as were asked for, or ends the answer, or reached the bound of its
             bytes. If not, the time was over while a condition let too few rows through.
@@ -90,15 +85,6 @@ def page(
 
     Without a condition it costs a log scan and, for each run, the row groups that have the rows. With one, it
     reads the parts from the key on until it has enough rows, or the time is over and one more part was read.
-
-    Args:
-        shard: to read.
-        asked: the query.
-        options: all columns: no selection of columns is possible.
-        start: where it begins.
-        limit: at most so many rows.
-        seconds: after this time begin no further part.
-        size_bytes: in memory, at most so many bytes, or one row.
     """
     clock = shard.env.clock
     deadline_s = clock.monotonic_s() + seconds

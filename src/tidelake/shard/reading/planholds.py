@@ -33,22 +33,7 @@ _OWNED = "~"
 def open_plan_hold(
     shard: Shard, plans: Sequence[ReadPlan], purpose: str, seconds: float, owner: str | None = None
 ) -> str | None:
-    """Hold the parts of some plans for a given time. One log write.
-
-    Args:
-        shard: the shard that the plans read.
-        plans: of reads of it.
-        purpose: shown to people.
-        seconds: how long the hold lasts unless it is extended.
-        owner: a word for the holder. If it has a hold on the same parts for the same time, that is extended
-            instead: by one log write, or by none if that was done within the last minute.
-
-    Returns:
-        The id of the hold; None if the plans read nothing that could be deleted.
-
-    Raises:
-        LeaseExpired: a part of a plan is already marked for deletion.
-    """
+    """Hold the parts of some plans for a given time; the id, or None if they need none. One log write."""
     pins = tuple(sorted({plan.seqno for plan in plans if plan.seqno is not None}))
     if not pins:
         return None
@@ -95,9 +80,6 @@ def shard_by_id(url: str, shard_id: str) -> Iterator[Shard]:
     """Open a shard of a lake by its id, because the names of collections change.
 
     For processes that know a hold and have no handle on its collection.
-
-    Raises:
-        CollectionNotFound: the shard is gone.
     """
     stores = open_stores(url, Config(), env_here(), create=False)
     try:

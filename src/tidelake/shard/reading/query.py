@@ -24,11 +24,6 @@ def read(shard: Shard, query: Query, options: ReadOptions = _ALL, seen: Version 
 
     Waits for the times asked for to be closed. `seen` is a version that the caller has just read, of which it
     has the times; then the log is not asked again.
-
-    Raises:
-        HistoryCompacted: the times asked for lie before `since`.
-        NotYetClosed: they were still open at the deadline.
-        IncompatibleSchema, UsageError: as `VersionRead.of`.
     """
     version = ready(shard, query, options, seen)
     return VersionRead.of(shard, version.kept_by(Lease(shard)), query, options)
@@ -57,12 +52,7 @@ def updates_folded(lower: Frontier, since: Frontier) -> HistoryCompacted:
 
 
 def check_since(query: Query, state: ShardState) -> None:
-    """Refuse what a state can no longer tell.
-
-    Raises:
-        HistoryCompacted: the times asked for lie before `since`.
-        UsageError: they are in the wrong order.
-    """
+    """Refuse what a state can no longer tell."""
     match query:
         case AsOf(time):
             if not state.since.less_equal(time):
@@ -70,7 +60,10 @@ def check_since(query: Query, state: ShardState) -> None:
         case Changes(after, through):
             if not times.less_equal(after, through):
                 start, end = state.domain.text(after), state.domain.text(through)
-                raise UsageError(f"changes after {start} cannot end at {end}, which is not at or after it")
+                raise UsageError(
+                    f"changes after {start} cannot end at {end}, which is not at or after it: give the "
+                    "earlier time first"
+                )
             if not state.since.less_equal(after):
                 raise HistoryCompacted(after, state.since).of(state.domain.unit)
         case Updates(lower, upper):
@@ -98,11 +91,7 @@ def _closed(query: Query) -> tuple[Callable[[ShardState], bool], object]:
 def wait(
     shard: Shard, reached: Callable[[ShardState], bool], asked: object, timeout_s: float | None
 ) -> Version:
-    """The first version seen whose state satisfies `reached`. One log scan a look, with growing pauses.
-
-    Raises:
-        NotYetClosed: none did before the deadline.
-    """
+    """The first version seen whose state satisfies `reached`. One log scan a look, with growing pauses."""
     config, clock = shard.spec.config, shard.env.clock
     patience_s = config.wait_timeout_s if timeout_s is None else timeout_s
     deadline_s = clock.monotonic_s() + patience_s

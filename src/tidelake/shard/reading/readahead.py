@@ -48,12 +48,7 @@ class ReadAhead:
         self._too_large: int | None = None
 
     def rows(self, version: Version, asked: Query) -> list[pa.RecordBatch] | None:
-        """The answer to a small step, from what is kept or read ahead now; None: read it as usual.
-
-        Args:
-            version: that a read would read, and that is held.
-            asked: the step.
-        """
+        """The answer to a small step, from what is kept or read ahead now; None: read it as usual."""
         if not isinstance(asked, Updates) or asked.lower.closed or asked.upper.closed:
             return None
         lower, upper = end_of(asked.lower), end_of(asked.upper)

@@ -91,11 +91,7 @@ class Reader:
         return self._lease.id
 
     def downgrade(self, since: Frontier) -> None:
-        """Release history before `since`, and pin the newest version instead. One log write.
-
-        Raises:
-            LeaseExpired: the hold is gone.
-        """
+        """Release history before `since`, and pin the newest version instead. One log write."""
         self._version, self._ahead = self._lease.pin(since), False
 
     def close(self) -> None:
@@ -128,9 +124,6 @@ class Reader:
         The first read with `staged` pins the newest version, and later ones read what was staged in it. One
         log scan, and one log write if another version is pinned. Errors as
         `tidelake.shard.reading.query.read`.
-
-        Raises:
-            LeaseExpired: the hold is gone.
         """
         version = self._knowing(asked, options)
         return VersionRead.of(self._shard, version, asked, options).stream()
@@ -157,11 +150,7 @@ class Reader:
         return version
 
     def ahead(self) -> ShardState:
-        """The state for reads with `staged`. The first call pins the newest version, by one log write.
-
-        Raises:
-            LeaseExpired: the hold is gone.
-        """
+        """The state for reads with `staged`. The first call pins the newest version, by one log write."""
         self._alive()
         if self._version is None or not self._ahead:
             self._version, self._ahead = self._lease.pin(), True
@@ -172,10 +161,6 @@ class Reader:
 
         Ends when the next step does not come in time, or when all times are closed. At most one log scan for
         each look. A step is pinned if it is read for long.
-
-        Raises:
-            HistoryCompacted: updates after `as_of` can no longer be told apart.
-            LeaseExpired: the hold is gone.
         """
         return self.follow(Frontier.past(as_of), following or ListenOptions(), as_of)
 

@@ -59,14 +59,7 @@ class Tail:
     """
 
     def __init__(
-        self,
-        shard: Shard,
-        hold: str,
-        purpose: str,
-        *,
-        hold_for_s: float,
-        poll_s: float,
-        options: ReadOptions,
+        self, shard: Shard, hold: str, purpose: str, *, hold_for_s: float, poll_s: float, options: ReadOptions
     ) -> None:
         if not shard.spec.domain.total_order:
             raise UsageError(

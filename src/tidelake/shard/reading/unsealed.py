@@ -62,16 +62,6 @@ def staged_steps(
     """Every update of an interval, once, as soon as it is staged; then the frontiers that close its time.
 
     A look costs a log scan. It reads what is new, and what was combined or drained since the last one.
-
-    Args:
-        shard: to listen to.
-        lease: a hold on the history from its lower end on. It keeps what was given and is not sealed yet.
-        asked: where to begin, and where to end.
-        options: which rows and columns, and how long to wait for each step.
-        moved: called when history before a frontier is not needed any more.
-
-    Raises:
-        LeaseExpired: the hold is gone.
     """
     clock, until = shard.env.clock, asked.upper
     patience_s = shard.spec.config.wait_timeout_s if options.timeout_s is None else options.timeout_s

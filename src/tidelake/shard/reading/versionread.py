@@ -20,7 +20,7 @@ from tidelake.data.keys.keyset import KeySet
 from tidelake.data.query.selection import bind
 from tidelake.errors import BlobNotFound, IncompatibleSchema, TidelakeError, UsageError
 from tidelake.model.evolution import why_not_readable_as
-from tidelake.model.query import Query
+from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.engine.lease import explained
 from tidelake.shard.engine.shard import Shard
@@ -28,10 +28,11 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.difference import minus
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_held, plan_read
-from tidelake.shard.runs.read import rows, shown, sources_of
+from tidelake.shard.runs.read import rows, rows_merged, shown, sources_of
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.shares import share_keys
 from tidelake.state.core.state import ShardState
+from tidelake.state.upkeep import basing
 from tidelake.store.protocols import BlobStore
 
 _ALL = ReadOptions()
@@ -42,13 +43,9 @@ class VersionRead:
     """A read of a version that knows the whole answer.
 
     Attributes:
-        shard: to read.
         version: of the shard, pinned or less than a third of `garbage_age_s` old. What pins it keeps what is
             read; if nothing does, nothing keeps it.
-        query: to answer.
         spec: of the version, with the schema to read under.
-        selection: which rows and columns.
-        as_timestamps: whether the time column is of timestamps.
     """
 
     shard: Shard
@@ -60,12 +57,7 @@ class VersionRead:
 
     @classmethod
     def of(cls, shard: Shard, version: Version, query: Query, options: ReadOptions = _ALL) -> "VersionRead":
-        """A read as a user asks for it; what was to be waited for is closed.
-
-        Raises:
-            IncompatibleSchema: rows of the version do not fit the schema to read under.
-            UsageError: the options do not fit the schema; see `tidelake.data.query.selection.bind`.
-        """
+        """A read as a user asks for it; what was to be waited for is closed."""
         spec, as_timestamps = version.spec.read_as(options.schema_id), options.times == "timestamp"
         if options.complete and (reason := outgrown(version.spec, options)):
             raise IncompatibleSchema(
@@ -80,15 +72,26 @@ class VersionRead:
         """The answer, sorted by (key, value, time), consolidated, in bounded memory.
 
         Columns as `tidelake.data.kernel.types.update_schema`, as far as the selection has them.
-
-        Raises:
-            LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
         """
-        return self._rows(self._batches(self.needed))
+        return self._rows(self._counted(self._batches(self.needed)))
+
+    def _counted(self, batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+        yield from batches
+        self._count()
+
+    def _count(self) -> None:
+        """Note what was merged for want of a base."""
+        query, state = self.query, self.version.state
+        if isinstance(query, AsOf) and isinstance(query.time, int) and basing.serves(state, query.time):
+            self.shard.group_commit.merged.add(rows_merged(self.spec, self.needed, query), state)
 
     def between(self, keys: KeyRange) -> Generator[pa.RecordBatch]:
         """The rows of a range of keys, as `stream`. Errors as there."""
         return self._batches(self.needed, keys)
+
+    def as_one(self, batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+        """The batches of several reads of it, each of which may be too short to keep what is read."""
+        return self.version.watch(batches) if _any_stored(self.needed) else batches
 
     def difference(self, more: list[Source], less: list[Source]) -> Generator[pa.RecordBatch]:
         """The answer of some runs less that of others, as `stream`; an earlier version may have had them."""
@@ -140,6 +143,7 @@ class VersionRead:
             raise self._explained(error) from error
         if not _any_stored(needed):
             return cut
+        self._count()
         state = self.version.state
         return replace(cut, seqno=state.seqno, version=_digest(state))
 

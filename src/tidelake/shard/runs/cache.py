@@ -53,12 +53,7 @@ class Whole:
     """A part, and the functions to unpack it.
 
     Attributes:
-        id: identity of the part.
-        part: its description.
-        schema: the schema that it was written under.
-        decode: decodes all its rows.
         rows_among: the number of rows in the row groups that may hold one of some keys.
-        group_rows: rows of a row group.
         bytes_max: the most bytes that all files together may have.
     """
 
@@ -78,8 +73,6 @@ class _Missed:
     Attributes:
         since: the number of the question since which this counts.
         before: `since` of the count before this one; 0: there was none.
-        rows: rows that were decoded.
-        size_bytes: their size in memory.
     """
 
     since: int
@@ -93,7 +86,6 @@ class _Kept:
     """A part in the cache.
 
     Attributes:
-        unpacked: its rows.
         asked: the number of the last question for it.
         spared: about how many rows look-ups would have decoded without it, since it last paid.
     """
@@ -108,12 +100,7 @@ class _Kept:
 
 
 class LookupCache:
-    """The parts of all lakes that a process has unpacked. One size limit holds for all. Thread-safe.
-
-    Attributes:
-        hits: how often look-ups found a part here.
-        misses: how often they did not.
-    """
+    """The parts of all lakes that a process has unpacked. One size limit holds for all. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -138,15 +125,7 @@ class LookupCache:
     def rows(
         self, whole: Whole, among: KeySet, asked: Decode, *, batch_rows: int, batch_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a part that have one of some keys, in stored order, in batches that are not empty.
-
-        Args:
-            whole: the part.
-            among: the keys.
-            asked: decodes these rows from the part; called if the part is not in the cache.
-            batch_rows: the most rows of a batch.
-            batch_bytes: the size of a batch in memory, at most about this.
-        """
+        """The rows of a part that have one of some keys, in stored order, in batches that are not empty."""
         unpacked = self._found(whole, among)
         if unpacked is None:
             watch = partial(self._note, whole.id)
@@ -154,11 +133,7 @@ class LookupCache:
         return unpacked.rows(among, batch_rows, batch_bytes)
 
     def catch_up(self, parts: Sequence[Whole]) -> None:
-        """Unpack new parts of a collection, if most of it is in the cache.
-
-        Args:
-            parts: all parts of the collection that are large enough for the cache.
-        """
+        """Unpack new parts of a collection, if most of it is in the cache."""
         with self._lock:
             here = self._here(parts)
             oldest = min((kept.asked for _, kept in here), default=0)
@@ -170,10 +145,6 @@ class LookupCache:
 
         A part pays once look-ups would have decoded about as many rows as it has, had it not been in the
         cache, and has to pay again after that. What was replaced is the first to be evicted.
-
-        Args:
-            before: all parts of the collection before the merges that are large enough for the cache.
-            after: the same after them.
         """
         old, new = {whole.id for whole in before}, {whole.id for whole in after}
         made = [whole for whole in after if whole.id not in old]

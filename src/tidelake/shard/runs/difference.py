@@ -9,10 +9,9 @@ from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelake.data.kernel.merge import merge
-from tidelake.errors import InvalidUpdates
+from tidelake.data.kernel.sums import opposite
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query, Updates
 from tidelake.model.selection import Selection
@@ -32,16 +31,7 @@ def differences(
     at: Time,
     keys: KeyRange | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """The updates that change the old rows into the new rows: at one time, sorted and consolidated.
-
-    Args:
-        spec: the spec of the shard.
-        blobs: the store that holds its parts.
-        old: runs that hold the old rows, at times up to `at`.
-        new: the new rows, at `at`; sorted, consolidated.
-        at: the time of the updates.
-        keys: the key range of the old rows; default: all keys.
-    """
+    """The updates that change the old rows into the new rows: at one time, sorted and consolidated."""
     everything = Updates(Frontier.of(spec.domain.minimum), Frontier())
     with closing(rows(spec, blobs, old, AsOf(at), keys)) as there:
         runs = [map(negated, there), iter(new)]
@@ -57,16 +47,7 @@ def minus(
     *,
     selection: Selection,
 ) -> Generator[pa.RecordBatch]:
-    """The rows of some runs less those of others, as the answer to a query: sorted, consolidated.
-
-    Args:
-        spec: the spec of the shard.
-        blobs: the store that holds its parts.
-        new: the runs that count.
-        old: the runs that are taken away.
-        query: which rows, and at which times.
-        selection: which rows and columns.
-    """
+    """The rows of some runs less those of others, as the answer to a query: sorted, consolidated."""
     if not old:
         yield from rows(spec, blobs, new, query, selection=selection)
         return
@@ -82,13 +63,6 @@ def minus(
 
 
 def negated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows as their retractions.
-
-    Raises:
-        InvalidUpdates: a multiplicity has no negative.
-    """
-    try:
-        diffs = pc.negate_checked(batch.column(batch.num_columns - 1))
-    except pa.ArrowInvalid as error:
-        raise InvalidUpdates("a row has the multiplicity -2^63, whose negation does not fit") from error
+    """Rows as their retractions."""
+    diffs = opposite(batch.column(batch.num_columns - 1))
     return pa.RecordBatch.from_arrays([*batch.columns[:-1], diffs], schema=batch.schema)

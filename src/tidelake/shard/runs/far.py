@@ -68,8 +68,6 @@ class FarPart:
     """A part as a `File`. For one reader at a time.
 
     Attributes:
-        part: its description.
-        footer: the footer, once it is loaded.
         taken: called whenever the reader has come to the next chunk.
     """
 
@@ -121,12 +119,7 @@ class FarPart:
         return any(start <= self._at < end for start, end in ranges)
 
     def load(self, find: Find, *, few: bool) -> None:
-        """Read the footer and the first of what is wanted: two round trips; one if the part is small.
-
-        Args:
-            find: which ranges are wanted.
-            few: whether they are row groups of a look-up, which are kept for the next one.
-        """
+        """Read the footer and the first of what is wanted: two round trips; one if the part is small."""
         if self.part.size_bytes <= _WHOLE_BYTES:
             [data] = self._fetched([(0, self.part.size_bytes)], keep=True)
             self._held = [(0, data)]
@@ -290,15 +283,7 @@ class PartsAhead:
 def opener(
     spec: ShardSpec, blobs: BlobStore, parts: Iterable[Part], scope: Scope, runs: int = 1
 ) -> Generator[Open]:
-    """A function that opens the parts of a run: from a store that is far, ahead of the reader.
-
-    Args:
-        spec: the shard.
-        blobs: the store.
-        parts: as for `PartsAhead`.
-        scope: what will be read of them.
-        runs: how many runs are read at the same time.
-    """
+    """A function that opens the parts of a run: from a store that is far, ahead of the reader."""
     if not blobs.is_far:
         yield lambda part: blobs.open(part.name)
         return

@@ -109,12 +109,6 @@ def follow_merges(
     """Unpack what merges have made of a shard, if look-ups of this process keep it in the cache.
 
     Otherwise the next look-ups unpack it. Costs as `catch_up`.
-
-    Args:
-        spec: the shard.
-        blobs: its store.
-        before: the runs that look-ups read before the merges.
-        after: the runs that they read now.
     """
     if spec.config.lookup_cache_bytes:
         part_caches().unpacked.follow_merges(_kept(spec, blobs, before), _kept(spec, blobs, after))

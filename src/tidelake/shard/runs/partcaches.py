@@ -29,7 +29,6 @@ class PartCache(Protocol):
 
     Attributes:
         hits: how often a read found here what it needed.
-        misses: how often it did not.
     """
 
     hits: int
@@ -41,13 +40,7 @@ class PartCache(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """How much each cache may take.
-
-    Attributes:
-        unpacked_bytes: files of unpacked parts.
-        ranges_bytes: the file of ranges.
-        ranges_memory_bytes: ranges in memory.
-    """
+    """How much each cache may take."""
 
     unpacked_bytes: int
     ranges_bytes: int
@@ -58,9 +51,7 @@ class PartCaches:
     """The caches of one process. Thread-safe; a forked child has its own.
 
     Attributes:
-        unpacked: parts that look-ups decode again and again.
         ranges: footers, small parts and row groups of parts that lie far away.
-        filters: filters of parts that look-ups have read.
     """
 
     def __init__(self) -> None:

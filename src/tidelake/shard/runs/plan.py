@@ -28,8 +28,7 @@ from tidelake.model.selection import Selection
 from tidelake.shard.engine.allocator import lean_memory
 from tidelake.shard.engine.lease import explained_by
 from tidelake.shard.engine.overlap import mapped, prefetch
-from tidelake.shard.engine.spec import ShardSpec, env_here, stores_of
-from tidelake.shard.engine.taskrecords import decoded
+from tidelake.shard.engine.spec import ShardSpec, decoded, env_here, stores_of
 from tidelake.shard.runs.far import readers
 from tidelake.shard.runs.read import rows, shown
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
@@ -94,12 +93,7 @@ class Task:
 
 @dataclass(frozen=True)
 class SelectedTask:
-    """A task of a read that selects rows or columns.
-
-    Attributes:
-        task: the task that reads everything.
-        selection: the rows and columns to return.
-    """
+    """A task of a read that selects rows or columns."""
 
     task: Task
     selection: Selection
@@ -289,11 +283,7 @@ def between(spec: ShardSpec, needed: list[Source], query: Query, cuts: Iterable[
 
 
 def cut_keys(
-    spec: ShardSpec,
-    blobs: BlobStore,
-    needed: list[Source],
-    parallelism: int,
-    within: KeyRange | None = None,
+    spec: ShardSpec, blobs: BlobStore, needed: list[Source], parallelism: int, within: KeyRange | None = None
 ) -> tuple[bytes, ...]:
     """Encoded keys, ascending, that separate at most `parallelism` tasks. Reads the index of every part.
 

@@ -22,12 +22,7 @@ _Key: TypeAlias = tuple[Identity, int, int]
 
 
 class RangeCache:
-    """Ranges of parts, by the identity of the part, start and end. Thread-safe; belongs to one process.
-
-    Attributes:
-        hits: how often a range was here.
-        misses: how often it was not.
-    """
+    """Ranges of parts, by the identity of the part, start and end. Thread-safe; belongs to one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,15 +61,7 @@ class RangeCache:
         return None
 
     def put(self, id_: Identity, start: int, data: bytes, memory_bytes: int, disk_bytes: int) -> None:
-        """Keep the bytes from `start` on, if they are few; evict what was used longest ago.
-
-        Args:
-            id_: identity of the part.
-            start: offset of the bytes.
-            data: the bytes.
-            memory_bytes: the most bytes that all ranges may take in memory.
-            disk_bytes: the most bytes of the file; counts when it is made.
-        """
+        """Keep the bytes from `start` on, if they are few; evict what was used longest ago."""
         key = (id_, start, start + len(data))
         with self._lock:
             if key in self._held or 4 * len(data) > memory_bytes:

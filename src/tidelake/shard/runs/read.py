@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.merge import chunks, sums
+from tidelake.data.kernel.patch import patched
 from tidelake.data.kernel.select import Selector, Timing, one_time
 from tidelake.data.kernel.types import update_schema
 from tidelake.data.keys.keyset import KeySet
@@ -34,12 +35,14 @@ from tidelake.state.core.state import ShardState
 from tidelake.state.spine import bases
 from tidelake.store.protocols import BlobStore
 
-__all__ = ["KeyRange", "Source", "rows", "shown", "sources", "sources_of"]
+__all__ = ["KeyRange", "Source", "rows", "rows_merged", "shown", "sources", "sources_of"]
 
 # Of a run that is read alone so many batches are decoded at once: a quarter of a merge's memory.
 _DECODERS_MAX = 8
 # Chunks grow with the number of runs, up to this many runs.
 _RUNS_MAX = 64
+# A run is patched with the rows of others if these are at most this fraction.
+_PATCHED_SHARE = 8
 # Runs of at most this fraction of `fold_rows` are short.
 _SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
@@ -110,8 +113,10 @@ def rows(
     scope = Scope(spec, keys, selection.where, among)
     runs = matching(needed, scope)
     # Of the rows of some keys, `_merged` keeps those that it has unpacked.
-    if (among is None or selection.columns is not None) and _consolidated(spec, runs, query):
-        return _direct(spec, blobs, runs, query, scope, selection=selection)
+    if (among is None or selection.columns is not None) and len(runs) == 1:
+        (source,) = runs
+        if _is_consolidated(spec, source, query):
+            return _direct(spec, blobs, source, query, scope, selection=selection)
     merged = _merged(spec, blobs, runs, query, scope)
     return merged if selection.columns is None else _cut(merged, _names(spec, selection))
 
@@ -134,37 +139,32 @@ def _cut(batches: Generator[pa.RecordBatch], names: list[str]) -> Generator[pa.R
             yield batch.select(names)
 
 
-def _consolidated(spec: ShardSpec, runs: list[Source], query: Query) -> bool:
-    """Whether the stored rows are the answer without consolidation: no two of them have to be summed."""
-    if len(runs) != 1 or not spec.newest:
-        return False
-    parts = runs[0].run.parts
-    if any(part.rewrite is not None or part.schema_id != spec.schema_id for part in parts):
+def _is_consolidated(spec: ShardSpec, source: Source, query: Query) -> bool:
+    """Whether the stored rows of a run need no consolidation: no two of them have to be summed."""
+    parts = source.run.parts
+    if not spec.newest or any(part.rewrite is not None or part.schema_id != spec.schema_id for part in parts):
         return False
     # Within a run, two rows can differ in their time alone only if there are several times.
     return isinstance(query, Updates) or len({t for p in parts for t in (p.time_lower, p.time_upper)}) == 1
 
 
 def _direct(
-    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope, *, selection: Selection
+    spec: ShardSpec, blobs: BlobStore, source: Source, query: Query, scope: Scope, *, selection: Selection
 ) -> Generator[pa.RecordBatch]:
     """A run that needs no consolidation. Of other columns than the selected, decodes predicate and keys."""
-    chunk_rows, chunk_bytes = chunk_limits(spec.config)
     names = shown(spec, selection).names
     decoded = set(names)
     if selection.columns is not None:
         keys = spec.schema.key if scope.keys != KeyRange() else ()
         decoded |= {column.name for column in (*keys, *selection.needs(spec.schema))}
     wanted, timing, time = Selector(query, spec.domain), None, one_time(query)
-    if time is not None and _keeps_all(runs[0], query):
+    if time is not None and _keeps_all(source, query):
         # All rows get the query's time, whatever their own is.
         timing = Timing(time, spec.domain)
         decoded -= set(spec.domain.columns)
     untimed = [name for name in names if name in decoded]
-    size = {"batch_rows": chunk_rows, "batch_bytes": chunk_bytes}
-    threads = readers_of(spec, blobs, runs)
-    decode = partial(mapped, threads=min(pa.cpu_count(), _DECODERS_MAX) if threads else 1)
-    found = seen(spec, blobs, runs[0], scope, {}, **size, columns=decoded, mapped=decode)
+    threads = readers_of(spec, blobs, [source])
+    found = _stored(spec, blobs, source, scope, decoded, threads=threads)
     with closing(prefetch(found, 1) if threads else found) as ahead:
         for batch in ahead:
             kept = wanted(batch) if timing is None else timing(batch.select(untimed))
@@ -172,10 +172,67 @@ def _direct(
                 yield kept.select(names)
 
 
+def _stored(
+    spec: ShardSpec, blobs: BlobStore, source: Source, scope: Scope, columns: set[str], *, threads: int
+) -> Generator[pa.RecordBatch]:
+    """Columns of a consolidated run as they are stored; several batches are decoded at once."""
+    chunk_rows, chunk_bytes = chunk_limits(spec.config)
+    decode = partial(mapped, threads=min(pa.cpu_count(), _DECODERS_MAX) if threads else 1)
+    size = {"batch_rows": chunk_rows, "batch_bytes": chunk_bytes}
+    return seen(spec, blobs, source, scope, {}, **size, columns=columns, mapped=decode)
+
+
 def _keeps_all(source: Source, query: Query) -> bool:
     """Whether a query keeps all rows of a run whose rows have one time."""
     cut = source.run.truncated or source.less is not None
     return not cut and all(_may_match(part, query) for part in source.run.parts)
+
+
+def _patchable(spec: ShardSpec, runs: list[Source], query: Query) -> Source | None:
+    """The run whose stored rows are the answer but for few changes, which the others have; if there is one.
+
+    Its rows all count, and no two of them have to be summed.
+    """
+    if len(runs) < 2 or not isinstance(query, AsOf):
+        return None
+    base, changes = _largest(runs)
+    few = changes <= min(spec.config.fold_rows, base.run.rows // _PATCHED_SHARE)
+    large = base.run.rows * _SHORT_SHARE > spec.config.fold_rows
+    fits = few and large and _keeps_all(base, query) and _is_consolidated(spec, base, query)
+    return base if fits else None
+
+
+def _largest(runs: list[Source]) -> tuple[Source, int]:
+    """The largest run, and the rows of the others."""
+    largest = max(runs, key=lambda source: source.run.rows)
+    return largest, sum(source.run.rows for source in runs) - largest.run.rows
+
+
+def rows_merged(spec: ShardSpec, runs: list[Source], query: Query) -> int:
+    """How many rows are merged into the largest run; 0: it is patched, or all are few, which costs little."""
+    if len(runs) < 2 or _patchable(spec, runs, query) is not None:
+        return 0
+    largest, others = _largest(runs)
+    return others if largest.run.rows * _SHORT_SHARE > spec.config.fold_rows else 0
+
+
+def _patched(
+    spec: ShardSpec, blobs: BlobStore, base: Source, changes: list[Source], *, query: AsOf, scope: Scope
+) -> Generator[pa.RecordBatch, None, bool]:
+    """The rows of a base with the changes since. Returns False, and gives nothing, if these are too wide."""
+    threads = readers_of(spec, blobs, [base])
+    times = spec.domain.columns
+    names = [name for name in update_schema(spec.schema, spec.domain).names if name not in times]
+    with prefetch_all([_stored(spec, blobs, base, scope, set(names), threads=threads)], threads) as (ahead,):
+        folded = _folded(spec, blobs, changes, query, scope)
+        if folded is None:
+            return False
+        none = pa.RecordBatch.from_pylist([], update_schema(spec.schema, spec.domain))
+        # An inline part is decoded with all of its columns.
+        untimed = (batch.select(names) for batch in ahead)
+        found = patched(untimed, pa.concat_batches([none, *folded]).select(names))
+        yield from map(Timing(query.time, spec.domain), found)
+    return True
 
 
 def _merged(
@@ -185,6 +242,11 @@ def _merged(
     if scope.among is not None:
         yield from gathered(spec, blobs, runs, query, scope)
         return
+    base = _patchable(spec, runs, query)
+    if base is not None and isinstance(query, AsOf):
+        changes = [source for source in runs if source is not base]
+        if (yield from _patched(spec, blobs, base, changes, query=query, scope=scope)):
+            return
     small, large = _divided(runs, spec.config.fold_rows)
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     several = partial(streams, spec, blobs, scope=scope, runs=runs)

@@ -30,9 +30,7 @@ class Source:
     """A run, and the bounds of its batch. If the run is truncated, rows outside the bounds are dropped.
 
     Attributes:
-        run: the parts.
         lower: lower of the batch that the run belongs to.
-        upper: upper of that batch.
         less: the rows up to this time are taken away from the answer, and no later ones matter; None: all
             rows count.
     """

@@ -50,12 +50,7 @@ def group_sizes(spec: ShardSpec, blobs: BlobStore, part: Part) -> list[tuple[byt
 
 
 def quantiles(weighted: Sequence[tuple[bytes, int]], count: int) -> list[bytes]:
-    """Keys that cut into at most `count` about equal shares.
-
-    Args:
-        weighted: keys, ascending, each with the weight of the rows from it up to the next key.
-        count: number of shares.
-    """
+    """Keys that cut into at most `count` about equal shares."""
     total = sum(weight for _, weight in weighted)
     cuts: list[bytes] = []
     seen = 0
@@ -67,13 +62,7 @@ def quantiles(weighted: Sequence[tuple[bytes, int]], count: int) -> list[bytes]:
 
 
 def share_keys(
-    spec: ShardSpec,
-    blobs: BlobStore,
-    needed: list[Source],
-    query: Query,
-    count: int,
-    *,
-    selection: Selection,
+    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, count: int, *, selection: Selection
 ) -> list[bytes]:
     """Encoded keys, ascending, that cut an answer into `count` about equal shares; fewer if it has few keys.
 

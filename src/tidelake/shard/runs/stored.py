@@ -23,7 +23,6 @@ class AsStored:
     Attributes:
         parts: the parts, each row of which is a row of the answer.
         files: URLs of their files, without escapes, in the same order.
-        schema: schema of all columns in the files.
         time: the time of the rows in the answer, in place of the stored time.
     """
 
@@ -40,13 +39,7 @@ class AsStored:
 
 
 def divided(spec: ShardSpec, needed: list[Source], query: Query) -> tuple[list[Part], list[Source]]:
-    """The parts whose rows are the answer for their keys, and the runs without these parts.
-
-    Args:
-        spec: the spec to read with.
-        needed: the runs, without the parts whose times the query cannot see, as `sources` returns them.
-        query: the query. Only a snapshot under the newest schema has such parts.
-    """
+    """The parts whose rows are the answer for their keys, and the runs without these parts."""
     if not isinstance(query, AsOf) or not spec.newest:
         return [], needed
     parts: list[Part] = []

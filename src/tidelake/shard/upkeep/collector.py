@@ -18,6 +18,7 @@ from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable,
 from tidelake.model import names
 from tidelake.shard.engine.history import check_reaches
 from tidelake.shard.engine.shard import Shard
+from tidelake.shard.upkeep import publications
 from tidelake.shard.upkeep.forkpins import ForkPins
 from tidelake.shard.upkeep.reports import CollectReport
 from tidelake.state.core.commands import Command, NoOp, R
@@ -63,16 +64,11 @@ class Collector:
         Costs one log scan if there is nothing to do; otherwise two log writes for each thousand blobs, and a
         call for each blob, or for each thousand in a store that is far. If this handle has not listed the
         uploads for some time, also a listing.
-
-        Args:
-            thorough: list the uploads in any case.
-
-        Raises:
-            StoreUnavailable, OutcomeUnknown: an object could not be deleted. It is left to the next run;
-                everything before it is done.
         """
         try:
-            report = self._garbage(self._shard.state(), _NAMES_MAX)
+            state = self._shard.state()
+            publications.withdraw_erased(self._shard)
+            report = self._garbage(state, _NAMES_MAX)
             state = self._shard.known()
             if not state.dropped and (thorough or self._listing_due(state)):
                 report = report.plus(self._leaked())
@@ -251,14 +247,12 @@ class Collector:
 
         SUBTLE: an upload below the floor of a state that is not in that state is in no later state. The check
         must use a state that has that floor: until the floor rose, others may have appended a listed upload.
-
-        Raises:
-            CorruptionError: the log is shared by machines, and has lost commits. Nothing was deleted.
         """
         shard, id_ = self._shard, self._shard.spec.shard_id
         listed_s = shard.env.clock.monotonic_s()
         parts = list(shard.stores.blobs.list(names.parts(id_)))
         rollups = list(shard.stores.blobs.list(names.rollups(id_)))
+        published = list(shard.stores.blobs.list(names.publications(id_)))
         state = shard.state()
         if shard.stores.clock is not None:
             # Logs on one machine have a witness instead, and may have lost entries that a repair gave up.
@@ -273,6 +267,7 @@ class Collector:
             state = shard.known()
         lost = [info for at, info in _unnamed(parts, state) if at < state.sweep.floor]
         lost += [info for info in rollups if _is_superseded(info.name, state)]
+        lost += publications.unheld(state, published)
         _, blobs, error = self._deleted(info.name for info in lost)
         if error is not None:
             raise error

@@ -60,7 +60,6 @@ class _Output:
     Attributes:
         pieces: the parts of each chunk, in the order of the chunks.
         claim: under which they were recorded; None if no state names them.
-        chunks: number of chunks that this process did.
         resumed: number of chunks that had been recorded before.
     """
 
@@ -80,11 +79,8 @@ class _Work:
     """What a request needs, and what to do with its output.
 
     Attributes:
-        spec: of the version with the runs.
         request: a merge, a base or a cut by time.
-        needed: the runs to read.
         since: times of a merge are advanced to it; a base has the contents at its time.
-        apply: commits the result.
     """
 
     spec: ShardSpec
@@ -136,16 +132,7 @@ class Compactor:
     def merge(
         self, request: MergeRequest, *, rewrite: bool = False, chunk_rows: int | None = None
     ) -> MergeReport:
-        """Carry out a request, from reading its inputs to the commit of the result.
-
-        Args:
-            request: a request from a recent state; if its inputs have changed since, nothing is done.
-            rewrite: read and write even a single run, to advance its times; make stored parts.
-            chunk_rows: merge one key range of about this many rows, and leave the others for later.
-
-        Raises:
-            InvalidUpdates: a sum does not fit an int64, even without advancing times. Nothing has changed.
-        """
+        """Carry out a request, from reading its inputs to the commit of the result."""
         clock = self.shard.env.clock
         started_s = clock.monotonic_s()
         report = self._carried_out(request, rewrite=rewrite, chunk_rows=chunk_rows)
@@ -170,9 +157,9 @@ class Compactor:
         state = self.shard.known()
         if request.base is not None or request.times:
             return self._made(state, request, chunk_rows)
-        if state.spine.holder(request.id) is None or not state.spine.tiled(request.id):
+        if state.spine.holder(request.id) is None or state.spine.tiling(request.id) is None:
             return _skipped("its inputs are no longer there")
-        members = list(state.spine.range(request.id))
+        members = state.spine.range(request.id)
         runs = chosen(members, request.positions)
         if len(runs) == 1 and not rewrite and not runs[0].truncated:
             # One run and empty neighbours: nothing to read or write.
@@ -192,17 +179,14 @@ class Compactor:
         """Carry out requests of few rows, and commit all their results at once, waiting for no other commit.
 
         Larger requests, and those that cannot be carried out, are passed over: `merge` says what is wrong.
-
-        Args:
-            requests: of the newest known state.
         """
         clock, state, results = self.shard.env.clock, self.shard.known(), list[_Result]()
         spec = self.shard.version_of(state).spec
         started_s = clock.monotonic_s()
         for request in requests:
-            if not self._is_tiny(request) or not state.spine.tiled(request.id):
+            if not self._is_tiny(request) or state.spine.tiling(request.id) is None:
                 continue
-            members = list(state.spine.range(request.id))
+            members = state.spine.range(request.id)
             runs = chosen(members, request.positions)
             needed = _needed(members, runs)
             try:

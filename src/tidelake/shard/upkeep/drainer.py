@@ -87,9 +87,6 @@ class Drainer:
         Too many means more runs than the setting `runs_max`, or inline parts that take half of the bytes
         allowed in the state. Otherwise no store call. One thread of one process does it; the other threads of
         the process wait.
-
-        Raises:
-            StoreUnavailable: the merge was not possible.
         """
         if not self._crowded():
             return
@@ -160,9 +157,6 @@ class Drainer:
 
         Returns:
             The result; None if the batches are no longer staged.
-
-        Raises:
-            InvalidUpdates: a sum over the runs does not fit an int64.
         """
         if not _has(state, names):
             return None

@@ -59,11 +59,7 @@ class Removed(FieldsAsHtml):
 
 
 class Ending:
-    """Ends one shard.
-
-    Attributes:
-        shard_id: id of the shard.
-    """
+    """Ends one shard."""
 
     def __init__(self, stores: Stores, env: Env, config: Config, shard_id: str) -> None:
         self._stores = stores
@@ -75,7 +71,7 @@ class Ending:
     @property
     def owner(self) -> str:
         """Who alone wrote to the shard, as far as this has read it; empty: any writer."""
-        seen = self._machine.seen()
+        seen = self._machine.seen
         owned = None if seen is None else seen.state.owned
         return "" if owned is None else owned.by
 

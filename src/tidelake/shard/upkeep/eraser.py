@@ -42,6 +42,7 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.read import Source, rows
 from tidelake.shard.runs.scope import Scope
 from tidelake.shard.runs.upload import discard, write_rows, write_run
+from tidelake.shard.upkeep import publications
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.parting import free, join, part
 from tidelake.state.core.erasures import Erasure
@@ -52,11 +53,7 @@ from tidelake.state.life.erasing import ErasedRuns, names_of, pending
 
 
 def ask(shard: Shard, id_: str, erasure: Erasure, schema_id: int | None = None) -> bool:
-    """Note an erasure in a shard, which lasts. Whether it is new. One log write.
-
-    Raises:
-        IncompatibleSchema: `schema_id`, under which the keys were given, is not the newest one.
-    """
+    """Note an erasure in a shard, which lasts. Whether it is new. One log write."""
     # Alone: the entry of the log has the keys, and nothing that is needed later.
     return shard.run(partial(erasing.ask, id_=id_, erasure=erasure, schema_id=schema_id), alone=True)
 
@@ -72,15 +69,13 @@ class Eraser:
 
         Costs a read of each run that may have such rows, a write of each part that does, and two log writes
         and a rollup. Nothing if there is none: the state that is known says so.
-
-        Raises:
-            ErasureWaits: a fork is being made.
         """
         done = 0
         while ids := tuple(pending(self._shard.known())):
             done += len(ids) if self._erase(ids) else 0
         if done:
             self._shard.env.recorder.count("erase", done)
+            publications.withdraw_erased(self._shard)
             # A rollup without the keys and rows, from which on the log is kept.
             self._shard.write_rollup()
         return done

@@ -73,9 +73,6 @@ class ForkPins:
         SUBTLE: the process that noted a fork may be asleep and create it later. So first create an empty
         shard in its place, which equals no fork, and delete its log only after the pin. A process that
         creates the fork after that checks the pin before it returns the fork.
-
-        Args:
-            state: the state of the origin, which may be a tombstone.
         """
         now_ms = self._env.clock.now_ms()
         before_ms = now_ms - state.agreed.upload_ms(now_ms)

@@ -36,6 +36,7 @@ from tidelake.state.spine.merging import (
     everything,
     inline_requests,
     requests,
+    unmerged,
 )
 from tidelake.state.spine.space import has_tail, must_merge_all
 from tidelake.state.spine.spine import Member, SpineId
@@ -110,7 +111,7 @@ class Maintainer:
             failed.append(error)
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
-        policy = idle_policy(self._shard) if thorough else busy_policy(self._shard)
+        policy = Policy.idle(self._shard.spec.config) if thorough else Policy.busy(self._shard.spec.config)
 
         def find(state: ShardState) -> Iterator[Due]:
             taken = self._taken(state)
@@ -174,19 +175,19 @@ class Maintainer:
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
 
-        policy = idle_policy(self._shard)
+        policy = Policy.idle(self._shard.spec.config)
         self._forget_old_bases()
 
         def find(state: ShardState) -> Iterator[Due]:
             state = self._sliced(state)
             spine = state.spine
             passed = basing.last_passed(state, end)
-            first = list(spine.range(SpineId(0, passed)))
+            first = spine.range(SpineId(0, passed))
             folded = Frontier() if not first else first[-1].batch.bounds.upper.just_before().meet(since)
             if passed and not _is_one(state, first, folded):
                 yield from self._base(state, passed)
             for held in spine.slices:
-                members = list(spine.range(held.id))
+                members = spine.range(held.id)
                 if held.id.lo >= passed and held.id.lo < end and not _is_one(state, members):
                     yield Due(bounded(members, policy), rewrite=True)
             yield from map(Due, self._history(state, self._taken(state)))
@@ -201,9 +202,16 @@ class Maintainer:
         self._follow(report, looked_up)
         return report
 
+    def base_at_head(self) -> MaintenanceReport:
+        """Make a base at the end of what is closed, whether it pays or not."""
+        self._apply_decided()
+        Drainer(self._shard).run()
+        end = self._shard.known().spine.next_id
+        return self._merge(lambda state: self._base(state, end), None)
+
     def bring_out_inline(self) -> MaintenanceReport:
         """Merge inline parts into stored ones, to make room in the state."""
-        policy = idle_policy(self._shard)
+        policy = Policy.idle(self._shard.spec.config)
 
         def find(state: ShardState) -> Iterator[Due]:
             return (Due(one, True) for one in inline_requests(state.spine, policy, self._taken(state)))
@@ -212,10 +220,10 @@ class Maintainer:
 
     def relieve(self, runs_max: int) -> MaintenanceReport:
         """Merge until at most `runs_max` runs are unmerged, or other processes are merging the rest."""
-        policy = idle_policy(self._shard)
+        policy = Policy.idle(self._shard.spec.config)
 
         def find(state: ShardState) -> Iterator[Due]:
-            if unmerged(state) > runs_max:
+            if unmerged(state.spine) > runs_max:
                 yield from map(Due, requests(state.spine, policy, self._taken(state)))
 
         # Writers wait, so what makes the most room for its cost comes first, and in one commit.
@@ -223,14 +231,14 @@ class Maintainer:
         while going:
             state = self._shard.known()
             found = [due.request for due in find(state)]
-            merges = self._compactor.merge_tiny(cheapest(found, unmerged(state) - runs_max // 2))
+            merges = self._compactor.merge_tiny(cheapest(found, unmerged(state.spine) - runs_max // 2))
             report = reduce(MaintenanceReport.plus, merges, report)
             going = any(merge.applied for merge in merges)
         return self._merge(find, None, report)
 
     def within_budget(self, seconds: float) -> MaintenanceReport:
         """Maintain after an append: do merges that are short enough, or one chunk of a longer one."""
-        clock, policy = self._shard.env.clock, busy_policy(self._shard)
+        clock, policy = self._shard.env.clock, Policy.busy(self._shard.spec.config)
         deadline_s = clock.monotonic_s() + seconds
         Drainer(self._shard).run(int(seconds * _ROWS_PER_S))
         chunk_rows = max(1, int(seconds * _ROWS_PER_S))
@@ -272,7 +280,10 @@ class Maintainer:
     def due(self, state: ShardState) -> list[MergeRequest]:
         """The merges that would begin now beside appends, in a state. No store call."""
         taken = self._taken(state)
-        return [*requests(state.spine, busy_policy(self._shard), taken), *self._history(state, taken)]
+        return [
+            *requests(state.spine, Policy.busy(self._shard.spec.config), taken),
+            *self._history(state, taken),
+        ]
 
     def _sliced(self, state: ShardState) -> ShardState:
         """The state once its slices are cut, and `since` has put a base in the place of what is older."""
@@ -288,7 +299,7 @@ class Maintainer:
     def _history(self, state: ShardState, taken: Sequence[SpineId]) -> Iterator[MergeRequest]:
         """Slices that are to be cut by time, and the next base that is due, but for what others work on."""
         least = self._shard.spec.config.slice_rows
-        base = basing.due(state)
+        base = basing.due(state) or basing.due_by_reads(state, self._shard.group_commit.merged.rows(state))
         for request in chain(slices.long_slices(state, least), () if base is None else (base,)):
             if not any(id_.overlaps(request.id) for id_ in taken):
                 yield request
@@ -296,7 +307,7 @@ class Maintainer:
     def _for_space(self, state: ShardState, end: int, *, thorough: bool) -> Iterator[Due]:
         """The base that takes the place of all that `since` has passed, if too little of that is live."""
         hi = basing.last_passed(state, end)
-        members = list(state.spine.range(SpineId(0, hi)))
+        members = state.spine.range(SpineId(0, hi))
         whole = hi == state.spine.next_id
         if must_merge_all(members, state.since, thorough=thorough) or (
             thorough and whole and self._is_scattered(members)
@@ -326,7 +337,7 @@ class Maintainer:
     def _gathered(self, end: int) -> Iterator[Due]:
         """Put all members into one spine batch, and request the merge of the members before an id."""
         self._shard.run(maintenance.collapse_levels)
-        found = everything(self._shard.known().spine, idle_policy(self._shard), end)
+        found = everything(self._shard.known().spine, Policy.idle(self._shard.spec.config), end)
         if found is not None:
             yield Due(found, rewrite=True)
 
@@ -404,25 +415,3 @@ def _as_stored(state: ShardState, run: Run) -> bool:
         and (part.inline is not None or not is_borrowed(part.name, state.shard_id))
         for part in run.parts
     )
-
-
-def unmerged(state: ShardState) -> int:
-    """Number of runs or of members, whichever is larger, in excess of one for each spine batch.
-
-    Members count since appends without rows add members without runs, which make the state grow until they
-    are merged.
-    """
-    spine = state.spine
-    runs = spine.totals.runs - len([batch for batch in spine.batches if batch.rows]) - len(spine.slices)
-    return max(runs, len(spine) - len(spine.batches) - len(spine.slices))
-
-
-def busy_policy(shard: Shard) -> Policy:
-    """The merge policy while a shard is being written to."""
-    config = shard.spec.config
-    return Policy(config.merge_fan_in, config.fold_rows, config.merge_inputs_min, config.merge_rows_min)
-
-
-def idle_policy(shard: Shard) -> Policy:
-    """The merge policy for an idle shard: one run for each spine batch."""
-    return Policy(shard.spec.config.merge_fan_in, shard.spec.config.fold_rows)

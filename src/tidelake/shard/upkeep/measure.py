@@ -8,8 +8,10 @@ from tidelake.metrics import CATALOGUE
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.runs.partcaches import part_caches
-from tidelake.shard.upkeep.maintain import Maintainer, unmerged
+from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.state.core.state import ShardState
+from tidelake.state.spine.merging import unmerged
+from tidelake.state.upkeep.claims import living
 from tidelake.timetext import US_PER_UNIT
 
 
@@ -18,7 +20,7 @@ def measured(shard: Shard, state: ShardState) -> dict[str, float]:
     now_ms, spine, written = shard.env.clock.now_ms(), state.spine, state.written
     opened = [hold.opened_ms for hold in state.holds.values()]
     opened += [hold.opened_ms for hold in state.critical.values()]
-    merges = len(Maintainer(shard).due(state))
+    merges, running = len(Maintainer(shard).due(state)), len(living(state, now_ms))
     found = {
         "updates": spine.totals.rows,
         "bytes": spine.totals.size_bytes,
@@ -27,10 +29,10 @@ def measured(shard: Shard, state: ShardState) -> dict[str, float]:
         "levels": len(spine.batches),
         "slices": len(spine.slices),
         "bases": len(state.bases),
-        "unmerged": max(0, unmerged(state)),
+        "unmerged": max(0, unmerged(state.spine)),
         "merges.due": merges,
-        "merges.running": len(state.claims),
-        "compact": int(not merges and not state.claims),
+        "merges.running": running,
+        "compact": int(not merges and not running),
         "staged.updates": state.staged.totals.rows,
         "holds": len(state.holds),
         "holds.critical": len(state.critical),

@@ -17,15 +17,14 @@ from tidelake.errors import (
     TidelakeError,
     TidelakeWarning,
 )
-from tidelake.shard.engine.requestqueue import Request
-from tidelake.shard.engine.requests import Done
+from tidelake.shard.engine.requestqueue import Done, Request
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.compactor import SET_ASIDE
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.shard.upkeep.maintain import Maintainer, busy_policy, unmerged
+from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.state.core.state import ShardState
-from tidelake.state.spine.merging import worth_merging
+from tidelake.state.spine.merging import Policy, unmerged, worth_merging
 from tidelake.state.upkeep import slices
 
 R = TypeVar("R")
@@ -37,7 +36,7 @@ def tend_if_due(shard: Shard, done: Done[R]) -> None:
 
     Merges that are not worth their cost yet wait for those of later appends, which cover them.
     """
-    state, policy = shard.known(), busy_policy(shard)
+    state, policy = shard.known(), Policy.busy(shard.spec.config)
     due = any(worth_merging(state.spine, merge.id, policy) for merge in done.merges_due)
     begun = state.claims or state.drained != state.upper
     # What is remembered of uploads and tokens is given up with age.
@@ -85,12 +84,9 @@ def admit(shard: Shard) -> float:
 
     Returns:
         The seconds that it took; usually 0.0, and then without a store call.
-
-    Raises:
-        StoreUnavailable: the merge was not possible, and the append was not tried.
     """
     known, runs_max = shard.known(), shard.spec.config.runs_max
-    if unmerged(known) <= runs_max and not _waits_for_drain(known, runs_max):
+    if unmerged(known.spine) <= runs_max and not _waits_for_drain(known, runs_max):
         return 0.0
     clock = shard.env.clock
     started_s = clock.monotonic_s()
@@ -111,7 +107,7 @@ def admit(shard: Shard) -> float:
 
 def _waits_for_drain(state: ShardState, runs_max: int) -> bool:
     """Whether too many staged runs wait for a drain before closed times can enter the spine."""
-    return state.drained != state.upper and state.staged.totals.runs > runs_max
+    return state.staged.totals.runs > runs_max and state.drained != state.upper
 
 
 def _relieve(shard: Shard, asking: Sequence[Request]) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -10,19 +9,15 @@ from tidelake.data.ingest.astable import as_table
 from tidelake.data.ingest.fingerprint import fingerprint
 from tidelake.errors import UpperMismatch, UsageError
 from tidelake.model import time as times
-from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import check_times, normalized, time_range
 from tidelake.shard.writing import committing
-from tidelake.shard.writing.uploads import Uploads, appended, remade
+from tidelake.shard.writing.uploads import Uploads, remade
 from tidelake.state.core.state import ShardState
 from tidelake.state.write.clockbounds import leap
 from tidelake.state.write.idempotency import IdempotencyKey
-from tidelake.state.write.staging import Seen
 from tidelake.state.write.write import (
     Appended,
     AtCommit,
@@ -32,54 +27,28 @@ from tidelake.state.write.write import (
     UpTo,
     When,
     Write,
-    already_in,
-    expected,
 )
 
-R = TypeVar("R")
 
-
-def compare_and_append(
-    shard: Shard, updates: object, lower: Frontier, upper: Frontier, idempotency: IdempotencyKey | None = None
+def append_within(
+    shard: Shard, updates: object, when: Exactly | UpTo, idempotency: IdempotencyKey | None = None
 ) -> Appended:
-    """Add all updates of `[lower, upper)` iff the shard's upper equals `lower`.
+    """Add updates of an interval, all of them or those at times that are still open.
 
     Raises:
-        UpperMismatch: the upper is another one; nothing was written.
+        UpperMismatch: the shard's upper is not, or has not reached, the lower; nothing was written.
         UpdateBeforeLower, UpdateNotBeforeUpper: a time lies outside the interval.
         InvalidUpdates: the table does not fit the collection.
     """
-    return _append_within(shard, as_table(updates), Exactly(lower, upper), idempotency)
-
-
-def append_up_to(
-    shard: Shard, updates: object, lower: Frontier, upper: Frontier, idempotency: IdempotencyKey | None = None
-) -> Appended:
-    """Add the updates at the times of `[lower, upper)` that are still open, for writers of identical data.
-
-    Succeeds without writing if the shard's upper is at or past `upper`. Errors as `compare_and_append`;
-    `UpperMismatch` if the shard's upper has not reached `lower`.
-    """
-    return _append_within(shard, as_table(updates), UpTo(lower, upper), idempotency)
-
-
-def _append_within(
-    shard: Shard, given: pa.Table, when: Exactly | UpTo, idempotency: IdempotencyKey | None
-) -> Appended:
-    def attempt(spec: ShardSpec) -> Appended:
-        table = normalized(spec, given)
-        check_times(table, spec.domain, when.lower, when.upper)
-        return _append(shard, spec, table, when, idempotency)
-
-    return remade(shard, attempt)
+    return remade(shard, partial(_append, shard, as_table(updates), when, idempotency))
 
 
 def append_rows(
     shard: Shard,
     updates: object,
     upper: Frontier | None = None,
-    idempotency: IdempotencyKey | None = None,
     time: Time | None = None,
+    idempotency: IdempotencyKey | None = None,
 ) -> Appended:
     """Add updates at or after the shard's current upper.
 
@@ -90,45 +59,38 @@ def append_rows(
     """
     domain = shard.spec.domain
     given = as_table(updates)
-    if time is not None or set(domain.columns) & set(given.column_names):
-        return remade(shard, lambda spec: _append_timed(shard, spec, given, upper, idempotency, time=time))
+    if time is not None or not set(domain.columns).isdisjoint(given.column_names):
+        return remade(shard, partial(_append_timed, shard, given, upper, idempotency, time=time))
     if upper is not None:
         raise UsageError(
             f"upper={upper} needs times: give time=, add the column {', '.join(domain.columns)}, or leave it "
             "out"
         )
-
-    def attempt(spec: ShardSpec) -> Appended:
-        floor = commit_floor(shard, shard.version_to_write().state)
-        return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), idempotency)
-
-    return remade(shard, attempt)
+    return remade(shard, partial(_append, shard, given, None, idempotency))
 
 
 def _append_timed(
     shard: Shard,
-    spec: ShardSpec,
     given: pa.Table,
     upper: Frontier | None,
     idempotency: IdempotencyKey | None,
     *,
     time: Time | None,
 ) -> Appended:
+    spec = shard.version_of(shard.known()).spec
     table = normalized(spec, given, time)
     # The time of the call is no part of the rows: a retry at `now` has another one.
     idempotency = with_fingerprint(idempotency, table, () if time is None else spec.domain.columns)
     lower = shard.version_to_write().upper
     # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
-    known = (
-        committing.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
-        if idempotency
-        else None
-    )
+    known = committing.known_answer(shard, idempotency)
     if known is not None:
         return known
     end = _end(shard, table, upper, time)
     check_times(table, spec.domain, lower, end)
-    return _upload(shard, spec, table, FromUpper(lower, end), idempotency)
+    with Uploads.of(shard, spec, table) as uploads:
+        write = Write((), FromUpper(lower, end), idempotency, as_now=True)
+        return committing.append(shard, uploads, write, rechecks(shard, table))
 
 
 def _end(shard: Shard, table: pa.Table, upper: Frontier | None, time: Time | None) -> Frontier:
@@ -174,7 +136,7 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     if state.upper.closed:
         raise UpperMismatch("any frontier", state.upper)
     at = times.join(state.upper.elements[0], domain.now(shard.env.clock.now_ms()))
-    leaps = leap(state, at)
+    leaps = leap(domain, state.upper, state.closed_ms, at)
     if leaps is not None:
         raise leaps
     return at
@@ -190,37 +152,28 @@ def with_fingerprint(
 
 
 def _append(
-    shard: Shard, spec: ShardSpec, table: pa.Table, when: When, idempotency: IdempotencyKey | None
+    shard: Shard, given: pa.Table, interval: Exactly | UpTo | None, idempotency: IdempotencyKey | None
 ) -> Appended:
+    """Append the rows of an interval; None: at one time, which is picked at the commit."""
+    picked = interval is None
+    version = shard.version_to_write() if picked else shard.version_of(shard.known())
+    spec = version.spec
+    when: When = AtCommit(commit_floor(shard, version.state)) if interval is None else interval
+    table = normalized(spec, given, when.floor if isinstance(when, AtCommit) else None)
+    if interval is not None:
+        check_times(table, spec.domain, interval.lower, interval.upper)
     # Leave a time that is picked at the commit out of the fingerprint: a retry picks another one.
-    idempotency = with_fingerprint(
-        idempotency, table, spec.domain.columns if isinstance(when, AtCommit) else ()
-    )
-    # Preview before the upload, so that a writer that is late or fenced uploads nothing.
-    if idempotency is not None or not isinstance(when, AtCommit) or not _stays_inline(spec, table):
-        known = committing.preview(
-            shard, partial(expected, write=write_of(shard, (), when, idempotency)), idempotency
-        )
+    key = with_fingerprint(idempotency, table, spec.domain.columns if picked else ())
+    write = Write((), when, key, as_now=True)
+    # Of its own rows: a slice shares the buffers of the whole table.
+    stays_inline = int(table.nbytes) < spec.config.inline_part_bytes
+    # Ask before the upload, so that a writer that is late or fenced uploads nothing.
+    if key is not None or not picked or not stays_inline:
+        known = committing.foreseen(shard, write)
         if known is not None and known.already:
             return known
-    return _upload(shard, spec, table, when, idempotency)
-
-
-def _stays_inline(spec: ShardSpec, table: pa.Table) -> bool:
-    """Whether nothing is uploaded for these rows, most probably."""
-    # Of its own rows: a slice shares the buffers of the whole table.
-    return int(table.nbytes) < spec.config.inline_part_bytes
-
-
-def _upload(
-    shard: Shard, spec: ShardSpec, table: pa.Table, when: When, idempotency: IdempotencyKey | None
-) -> Appended:
-    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
-        write = write_of(shard, runs, when, idempotency, as_now=True)
-        return committing.carry_out(shard, write, rechecks(shard, table))
-
     with Uploads.of(shard, spec, table) as uploads:
-        return appended(shard, uploads, attempt)
+        return committing.append(shard, uploads, write, rechecks(shard, table))
 
 
 def rechecks(shard: Shard, table: pa.Table) -> committing.Rebase | None:
@@ -242,18 +195,3 @@ def rechecks(shard: Shard, table: pa.Table) -> committing.Rebase | None:
         return replace(write, when=replace(write.when, checked=checked))
 
     return rebased
-
-
-def write_of(
-    shard: Shard,
-    runs: tuple[Run, ...],
-    when: When,
-    idempotency: IdempotencyKey | None,
-    *,
-    seen: Seen | None = None,
-    offered: tuple[Part, ...] = (),
-    as_now: bool = False,
-) -> Write:
-    """A write within the room that the settings leave for inline parts."""
-    limit = shard.spec.config.inline_total_bytes
-    return Write(runs, when, idempotency, seen, offered, as_now, limit, shard.writes_as)

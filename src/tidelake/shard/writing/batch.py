@@ -19,8 +19,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.names import PlainName, owner
 from tidelake.model.time import Time
 from tidelake.process import ProcessOrigin
-from tidelake.shard.engine.spec import ShardPlace, ShardSpec, env_here, stores_of
-from tidelake.shard.engine.taskrecords import decoded
+from tidelake.shard.engine.spec import ShardPlace, ShardSpec, decoded, env_here, stores_of
 from tidelake.shard.runs.upload import discard
 from tidelake.state.core.codec import encode_record
 from tidelake.store.protocols import BlobStore

@@ -5,21 +5,19 @@ Owns the way from handles and bytes to one write.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 
 from tidelake.errors import BlobNotFound, UsageError
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing import committing
-from tidelake.shard.writing.append import write_of
 from tidelake.shard.writing.batch import Batch, decode_batch
-from tidelake.shard.writing.uploads import Handles, Uploads, appended
+from tidelake.shard.writing.uploads import Handles, Uploads
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.narrowing import narrowed
 from tidelake.state.write.staging import Seen
-from tidelake.state.write.write import Appended, Exactly, UpTo, When, Write, expected, left_out
+from tidelake.state.write.write import Appended, Exactly, UpTo, When, Write, left_out
 
 
 def append_batches(
@@ -115,18 +113,13 @@ def _offered(
     if sent:
         shard.state()
     write = Write((), when, idempotency, offered=parts)
-    known = committing.preview(shard, partial(expected, write=write), idempotency, parts)
+    known = committing.foreseen(shard, write)
     if known is not None and known.already:
         # The writer's number is in, perhaps with these very parts, so they stay.
         return known
     check_stored(shard, sent)
-
-    def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
-        handles.tried = True
-        return committing.carry_out(shard, write_of(shard, offered, when, idempotency, offered=parts))
-
-    with Uploads(shard, runs, owned=False) as uploads:
-        return appended(shard, uploads, attempt)
+    with Uploads(shard, runs, owned=False) as handles.uploads:
+        return committing.append(shard, handles.uploads, write)
 
 
 def check_stored(shard: Shard, sent: Sequence[Part]) -> None:
@@ -182,13 +175,8 @@ def append_uploaded(
     if advance:
         runs = _advanced(shard, runs, lower)
     parts = tuple(part for run in runs for part in run.parts)
-    when = Exactly(lower, upper)
-
-    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
-        return committing.carry_out(shard, write_of(shard, runs, when, idempotency, seen=seen, offered=parts))
-
     with Uploads(shard, runs, owned=False) as offer:
-        return appended(shard, offer, attempt)
+        return committing.append(shard, offer, Write((), Exactly(lower, upper), idempotency, seen, parts))
 
 
 def uploaded(shard: Shard, uploads: Sequence[bytes]) -> tuple[tuple[Run, ...], Frontier]:

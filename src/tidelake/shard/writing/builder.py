@@ -1,17 +1,19 @@
-"""Builds a batch from more rows than fit into memory.
+"""Builds a batch from more rows than fit into memory, here or in another process (`Uploader`).
 
 Owns when a part is cut, which parts make a run, and when runs are merged while the batch is being built; must
 not know how it is appended. Invariant: runs are sorted even if the caller wrongly said that the rows are; and
 unless a batch was handed out, everything that was stored is deleted.
 
 Memory: one load in the buffer, of `part_target_bytes` or, if that is less, a quarter of
-`merge_memory_bytes`; for each of `upload_parts_max` parts in progress its load, copies of some chunks, and
-the encoded bytes; for each of `merge_fan_in` runs in a merge 4 MiB, or what `merge_chunk_rows` rows take; and
-the table that is being added. The number of rows does not matter, except for about 500 bytes of description
-per part.
+`merge_memory_bytes`; for the part in progress, or `upload_parts_max` if the store is far, its load, copies of
+some chunks, and the encoded bytes; for each of `merge_fan_in` runs in a merge 4 MiB, or what
+`merge_chunk_rows` rows take; and the table that is being added. The number of rows does not matter, except
+for about 500 bytes of description per part.
 """
 
+import threading
 from collections import deque
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +26,7 @@ from tidelake.data.kernel.rowbuffer import Load, RowBuffer
 from tidelake.data.kernel.types import update_schema
 from tidelake.data.part.lasttimes import LastTimes
 from tidelake.env import Env
-from tidelake.errors import UpdateNotBeforeUpper, UsageError
+from tidelake.errors import OutcomeUnknown, StoreUnavailable, UpdateNotBeforeUpper, UsageError
 from tidelake.handle import Handle
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
@@ -32,13 +34,58 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.shard.engine.allocator import lean_memory
 from tidelake.shard.engine.overlap import Background, Job
-from tidelake.shard.engine.spec import ShardSpec
+from tidelake.shard.engine.spec import ShardSpec, decoded, env_here, stores_of
 from tidelake.shard.runs.read import Source, rows
 from tidelake.shard.runs.upload import check_times, discard, normalized, write_run, write_table
 from tidelake.shard.writing.batch import Batch, check_frontier, warn_forgotten
-from tidelake.shard.writing.ledger import Ledger
 from tidelake.shard.writing.mergetree import next_merge, runs_waiting_max
+from tidelake.state.core.codec import encode_record
+from tidelake.store.layers import BlobLayer
 from tidelake.store.protocols import BlobStore
+
+
+class Ledger(BlobLayer):
+    """A `BlobStore` that lists the objects that were put through it and not deleted. Thread-safe."""
+
+    def __init__(self, inner: BlobStore) -> None:
+        super().__init__(inner)
+        self._names: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put if absent; see `BlobStore.put`."""
+        # List it before the put, whose outcome may be unknown.
+        with self._lock:
+            self._names[name] = None
+        self._inner.put(name, data)
+
+    def delete(self, name: str) -> bool:
+        """Remove; see `BlobStore.delete`."""
+        present = self._inner.delete(name)
+        with self._lock:
+            self._names.pop(name, None)
+        return present
+
+    def close(self) -> None:
+        """Do nothing: others use the store below too."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the objects that may exist, in the order in which they were put."""
+        with self._lock:
+            return tuple(self._names)
+
+    def delete_all_but(self, kept: Iterable[str], env: Env) -> None:
+        """Delete all listed objects but the `kept` ones. Counts failures, whose names stay listed."""
+        wanted = set(kept)
+        for name in self.names:
+            if name in wanted:
+                continue
+            try:
+                self.delete(name)
+            except (StoreUnavailable, OutcomeUnknown):
+                env.failed("discard.failed")
+
 
 # A load is at most this fraction of a merge's memory: one fills while others are sorted and stored.
 _LOAD_SHARE = 4
@@ -101,9 +148,9 @@ class BatchBuilder(Handle):
         self._last_times = LastTimes(spec.domain)
         limit_bytes = min(spec.config.part_target_bytes, spec.config.merge_memory_bytes // _LOAD_SHARE)
         self._buffer = RowBuffer(limit_bytes, whole_groups=sorted)
-        self._background = Background(
-            spec.config.upload_parts_max, lambda: env.recorder.count("builder.stalled")
-        )
+        # One part is sorted, encoded and hashed by several threads, which only a far store lets wait.
+        depth = spec.config.upload_parts_max if blobs.is_far else 1
+        self._background = Background(depth, lambda: env.recorder.count("builder.stalled"))
         self._pieces: deque[Job[_Piece | None]] = deque()
         self._runs: list[Run] = []
         self._end: Comparable | None = None
@@ -121,8 +168,8 @@ class BatchBuilder(Handle):
     def add(self, updates: object) -> Added:
         """Add updates with their times, in the forms that `Collection.append` takes.
 
-        Waits while `upload_parts_max` parts are in progress. A table is checked as a whole first, so add a
-        long stream batch by batch.
+        Waits while a part is in progress, or `upload_parts_max` if the store is far. A table is checked as a
+        whole first, so add a long stream batch by batch.
 
         Raises:
             InvalidUpdates: they do not fit the collection.
@@ -131,17 +178,19 @@ class BatchBuilder(Handle):
         """
         self._check_open()
         try:
-            table = normalized(self._spec, updates)
-            check_times(table, self._spec.domain, self._lower, self._upper)
-            self._last_times.add(table)
-            cut = False
-            for load in self._buffer.add(table):
-                self._cut(load)
-                cut = True
-            return Added(table.num_rows, cut)
+            return self._add(normalized(self._spec, updates))
         except BaseException:
             self.close()
             raise
+
+    def _add(self, table: pa.Table) -> Added:
+        check_times(table, self._spec.domain, self._lower, self._upper)
+        self._last_times.add(table)
+        cut = False
+        for load in self._buffer.add(table):
+            self._cut(load)
+            cut = True
+        return Added(table.num_rows, cut)
 
     def finish(self, upper: Frontier) -> Batch:
         """Store the rest and return the batch of `[lower, upper)`, whose parts the caller owns from now on.
@@ -265,6 +314,14 @@ class BatchBuilder(Handle):
             warn_forgotten("a batch builder was neither finished nor closed", self._ledger.names, self)
 
 
+def add_canonical(builder: BatchBuilder, table: pa.Table) -> None:
+    """Add updates that were made of rows of the collection: only their times are checked.
+
+    If it fails, close the builder. Errors as for `BatchBuilder.add`.
+    """
+    builder._add(table)
+
+
 def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | None:
     """Store one load as a run of its own; None if its updates cancel out."""
     table = pa.Table.from_batches(load, update_schema(spec.schema, spec.domain))
@@ -274,13 +331,14 @@ def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | N
     first: list[Comparable] = []
     last: list[Comparable] = []
 
-    def tell(batch: pa.RecordBatch) -> None:
+    def noted(batch: pa.RecordBatch) -> pa.RecordBatch:
         if not first:
             first.append(row_tuple(batch, 0, width))
         last[:] = [row_tuple(batch, batch.num_rows - 1, width)]
+        return batch
 
     with lean_memory():
-        runs = write_table(spec, ledger, env, table, watch=tell, sorted_rows=spec.config.merge_chunk_rows)
+        runs = write_table(spec, ledger, env, table, watch=noted, sorted_rows=spec.config.merge_chunk_rows)
     del table
     _release()
     return _Piece(runs[0], first[0], last[0]) if runs else None
@@ -308,3 +366,43 @@ def _whole(spec: ShardSpec, run: Run) -> Source:
 
 def _all(spec: ShardSpec) -> Updates:
     return Updates(Frontier.of(spec.domain.minimum), Frontier())
+
+
+@dataclass(frozen=True)
+class Uploader:
+    """Uploads updates from any process. Goes there as bytes.
+
+    Attributes:
+        spec: the shard.
+        lower: times that are not at or after it are refused; None: the append checks.
+        upper: times at or after it are refused; None: the append checks.
+    """
+
+    spec: ShardSpec
+    lower: Frontier | None = None
+    upper: Frontier | None = None
+
+    def to_bytes(self) -> bytes:
+        """A form for another process: URL, ids, schema and settings; no credentials."""
+        return encode_record("uploader", self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Uploader":
+        """Read `to_bytes`."""
+        return decoded("uploader", data, cls, "uploader")
+
+    def upload(self, batches: Iterable[pa.RecordBatch]) -> bytes:
+        """Store updates, in any order; the returned bytes go to `append_uploaded`.
+
+        Batches have the shard's update columns (see `tidelake.data.kernel.types.update_schema`); they are
+        checked and made canonical like those of an append. Returns `b""` if nothing is left after
+        consolidation. If it fails, what was stored is deleted. One `put` for each part. Memory is bounded as
+        for `BatchBuilder`.
+        """
+        lower = Frontier.of(self.spec.domain.minimum) if self.lower is None else self.lower
+        upper = Frontier() if self.upper is None else self.upper
+        with BatchBuilder(self.spec, stores_of(self.spec).blobs, env_here(), lower, upper=upper) as builder:
+            for batch in batches:
+                builder.add(batch)
+            built = builder.finish(upper)
+        return built.to_bytes() if built.runs else b""

@@ -1,13 +1,13 @@
 """Writes that are computed from contents: upserts, replacements, deletes and restorations, by this process.
 
-Another such write is a function that returns a `Derivation`, beside those here. Differences are valid only at
-the upper that they were computed for, so after another writer's append they are computed again (`remade`).
+A change of contents is a value (`ContentChange`), and `derivation` says what computes it. Differences are
+valid only at the upper that they were computed for, so after another writer's append they are computed again
+(`remade`).
 """
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -19,14 +19,13 @@ from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.query.selection import bind
 from tidelake.errors import HistoryCompacted, NotYetClosed
 from tidelake.model import time as times
-from tidelake.model.batch import Run
 from tidelake.model.counts import Removals
+from tidelake.model.frozen import with_fields
 from tidelake.model.query import AsOf, Changes
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.engine.lease import Lease
-from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
@@ -38,15 +37,14 @@ from tidelake.shard.writing.append import (
     commit_floor,
     past_last,
     with_fingerprint,
-    write_of,
 )
-from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.builder import BatchBuilder, add_canonical
 from tidelake.shard.writing.replacement import check_open, check_total
-from tidelake.shard.writing.uploads import Uploads, appended, remade
+from tidelake.shard.writing.uploads import Uploads, remade
 from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.staging import Seen
-from tidelake.state.write.write import Appended, Exactly, already_in
+from tidelake.state.write.write import Appended, Exactly, Write
 
 
 @dataclass
@@ -73,56 +71,133 @@ Derivation: TypeAlias = Callable[[Version], Difference]
 """What computes a write from the contents of a version."""
 
 
-def upsert(
-    shard: Shard,
-    data: object,
-    columns: EventColumns,
-    time: Time | None = None,
-    idempotency: IdempotencyKey | None = None,
-    *,
-    old_rows: OldRows | None = None,
-) -> Appended:
-    """Replace the rows of the keys of a table by its rows.
+@dataclass(frozen=True)
+class RowChanges:
+    """The rows of an upsert or a replacement, as `read_events` or `normalize` take them.
 
-    Args:
-        shard: the shard to write to.
-        data: events, as `tidelake.data.ingest.events.read_events` takes them. Of tied events the later row
-            wins.
-        columns: the columns that order events and mark deletes.
-        time: the time of all events; None: they have a time column, or get a time at the commit.
-        idempotency: the claim to append under.
+    Attributes:
+        table: the rows, in any Arrow form.
+        columns: the event columns of an upsert; None: the rows replace all contents.
+        time: of all rows; None: they have times of their own, or get one at the commit.
         old_rows: a source of the present rows that is asked before the store.
+    """
+
+    table: object
+    columns: EventColumns | None
+    time: Time | None = None
+    old_rows: OldRows | None = None
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """A delete of the rows that a condition is true for.
+
+    Attributes:
+        where: the condition, as for reads.
+        time: of the delete; None: picked at the commit.
+    """
+
+    where: str
+    time: Time | None = None
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """A change of the contents back to what they were.
+
+    Attributes:
+        as_of: when they were so: a closed time, at or after `since`.
+        time: of the change; None: picked at the commit.
+    """
+
+    as_of: Time
+    time: Time | None = None
+
+
+@dataclass(frozen=True)
+class ComputedChange:
+    """Any change that is computed from contents.
+
+    Attributes:
+        updates: makes the updates, without times, of the contents of a version at the time of the change.
+        content: tells this change from others under a claim.
+        time: of the change; None: picked at the commit.
+    """
+
+    updates: Callable[[Version, Time], list[pa.Table]]
+    content: str
+    time: Time | None = None
+
+
+ContentChange: TypeAlias = RowChanges | Deletion | Restoration | ComputedChange
+
+
+def commit_change(shard: Shard, wanted: ContentChange, idempotency: IdempotencyKey | None = None) -> Appended:
+    """Commit a change of contents, under a claim whose content is the fingerprint of what was asked for.
 
     Raises:
-        InvalidUpdates, UpdateBeforeLower: an event cannot be taken. Nothing was written.
+        InvalidUpdates, UpdateBeforeLower: the rows or the time cannot be taken. Nothing was written.
+        NotYetClosed, HistoryCompacted: contents cannot be read as of that time.
+        UsageError: times are tuples; or a condition or column cannot be read.
     """
-    given = as_table(data)
+    if isinstance(wanted, RowChanges):
+        # A stream is read once.
+        wanted = with_fields(wanted, table=as_table(wanted.table))
+    derive = derivation(shard, wanted)
 
-    # The time of the call is no part of the rows: a retry at `now` has another one.
-    def fitted(spec: ShardSpec) -> pa.Table:
-        return read_events(
-            given,
-            spec.schema,
-            spec.domain,
-            columns,
-            time=time if _has_times(spec.domain, given) else spec.domain.minimum,
-            optional=spec.optional,
-            dropped=spec.dropped,
-        )
+    def made() -> Appended:
+        key = idempotency
+        if key is not None:
+            key = with_fingerprint(key, _told(shard.version_of(shard.known()).spec, wanted))
+        version = shard.apply_decided()
+        known = committing.known_answer(shard, key)
+        return _append(shard, version, derive(version), key) if known is None else known
 
-    attempt = upserting(shard, given, columns, time, old_rows=old_rows)
-    return _written(shard, attempt, idempotency, fitted)
+    return remade(shard, made, depends=True)
 
 
-def upserting(
-    shard: Shard,
-    given: pa.Table,
-    columns: EventColumns,
-    time: Time | None = None,
-    *,
-    old_rows: OldRows | None = None,
-) -> Derivation:
-    """A function that computes an upsert on a version; arguments and errors as `upsert`."""
+def derivation(shard: Shard, wanted: ContentChange) -> Derivation:
+    """What computes a change; errors as `commit_change`."""
+    match wanted:
+        case RowChanges(columns=EventColumns() as columns):
+            return _upserting(shard, wanted, columns)
+        case RowChanges():
+            updates = _replacing(shard, as_table(wanted.table))
+        case Deletion():
+            updates = _deleting(shard, wanted.where)
+        case Restoration():
+            updates = _restoring(shard, wanted.as_of)
+        case ComputedChange():
+            updates = _computing(wanted)
+    return _at_one_time(shard, wanted.time, updates)
+
+
+def _told(spec: ShardSpec, wanted: ContentChange) -> pa.Table:
+    """What tells a change from others: its rows, or a row that says what is asked for."""
+    minimum = spec.domain.minimum
+    match wanted:
+        case RowChanges(columns=EventColumns() as columns):
+            # The time of the call is no part of the rows: a retry at `now` has another one.
+            given = as_table(wanted.table)
+            return _events(given, spec, columns, wanted.time if _has_times(spec.domain, given) else minimum)
+        case RowChanges():
+            return normalized(spec, wanted.table, minimum)
+        case Deletion():
+            return pa.table({"where": [wanted.where]})
+        case Restoration():
+            return pa.table({"as_of": [wanted.as_of]})
+        case ComputedChange():
+            return pa.table({"content": [wanted.content]})
+
+
+def _events(given: pa.Table, spec: ShardSpec, columns: EventColumns, time: Time | None = None) -> pa.Table:
+    return read_events(
+        given, spec.schema, spec.domain, columns, time=time, optional=spec.optional, dropped=spec.dropped
+    )
+
+
+def _upserting(shard: Shard, wanted: RowChanges, columns: EventColumns) -> Derivation:
+    given, time = as_table(wanted.table), wanted.time
     timed = _has_times(shard.spec.domain, given)
 
     def difference(version: Version) -> Difference:
@@ -138,7 +213,9 @@ def upserting(
         found = Difference(seen, iter(()), time, picked)
 
         def updates() -> Iterator[pa.RecordBatch]:
-            for events, changed in upserter.resolved(shard.stores.blobs, [given], old_rows, last=reach):
+            for events, changed in upserter.resolved(
+                shard.stores.blobs, [given], wanted.old_rows, last=reach
+            ):
                 found.removals = found.removals.plus(changed)
                 if timed:
                     last = pc.max(events.column(spec.domain.columns[0])).as_py()
@@ -153,60 +230,26 @@ def upserting(
 
 def _last_time(given: pa.Table, spec: ShardSpec, columns: EventColumns) -> int | None:
     """The last time of events that have times of their own."""
-    events = read_events(
-        given, spec.schema, spec.domain, columns, optional=spec.optional, dropped=spec.dropped
-    )
-    last: int | None = pc.max(events.column(spec.domain.columns[0])).as_py()
+    last: int | None = pc.max(_events(given, spec, columns).column(spec.domain.columns[0])).as_py()
     return last
 
 
-def replace(
-    shard: Shard, data: object, time: Time | None = None, idempotency: IdempotencyKey | None = None
-) -> Appended:
-    """Replace the contents by the rows of a table. Whole rows are compared, with their multiplicity.
-
-    Args:
-        shard: the shard to write to.
-        data: key and value columns, as `tidelake.data.ingest.updates.normalize` takes them. A `_diff` column,
-            if present, is the multiplicity of each row.
-        time: the time of the change; None: picked at the commit.
-        idempotency: the claim to append under.
-
-    Raises:
-        InvalidUpdates, UpdateBeforeLower: the table or the time cannot be taken. Nothing was written.
-    """
-    given = as_table(data)
-
-    def fitted(spec: ShardSpec) -> pa.Table:
-        return normalized(spec, given, spec.domain.minimum)
-
-    return _written(shard, replacing(shard, given, time), idempotency, fitted)
+_Updates: TypeAlias = Callable[[Version, Time, Difference], Iterator[pa.RecordBatch]]
+"""Checks what depends on the version, and gives the updates at the time; may note removals."""
 
 
-def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Derivation:
-    """A function that computes a replacement on a version; arguments and errors as `replace`."""
-
+def _replacing(shard: Shard, given: pa.Table) -> _Updates:
     def updates(version: Version, at: Time, _: Difference) -> Iterator[pa.RecordBatch]:
         spec = version.spec
         new = consolidate(normalized(spec, given, at), spec.schema, spec.domain)
         old, _query = sources_of(version.state, AsOf(at))
         return differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
 
-    return _at_one_time(shard, time, updates)
+    return updates
 
 
-def _at_one_time(
-    shard: Shard,
-    time: Time | None,
-    make: Callable[[Version, Time, Difference], Iterator[pa.RecordBatch]],
-) -> Derivation:
-    """A derivation whose updates all have one time: the given one, or (None) one that is picked.
-
-    Args:
-        shard: the shard.
-        time: the time.
-        make: checks what depends on the version, and gives the updates at the time; may note removals.
-    """
+def _at_one_time(shard: Shard, time: Time | None, make: _Updates) -> Derivation:
+    """A derivation whose updates all have one time: the given one, or (None) one that is picked."""
     check_total(shard.spec)
 
     def difference(version: Version) -> Difference:
@@ -221,26 +264,7 @@ def _at_one_time(
     return difference
 
 
-def delete(
-    shard: Shard, where: str, time: Time | None = None, idempotency: IdempotencyKey | None = None
-) -> Appended:
-    """Remove the rows that a condition is true for.
-
-    Args:
-        shard: the shard to write to.
-        where: the condition, as for reads.
-        time: the time of the change; None: picked at the commit.
-        idempotency: the claim to append under.
-
-    Raises:
-        UsageError, UpdateBeforeLower: the condition or the time cannot be taken. Nothing was written.
-    """
-    asked = pa.table({"where": [where]})
-    return _written(shard, deleting(shard, where, time), idempotency, lambda _spec: asked)
-
-
-def deleting(shard: Shard, where: str, time: Time | None = None) -> Derivation:
-    """A function that computes a delete on a version; arguments and errors as `delete`."""
+def _deleting(shard: Shard, where: str) -> _Updates:
     options = ReadOptions(where=where)
 
     def updates(version: Version, at: Time, found: Difference) -> Iterator[pa.RecordBatch]:
@@ -249,7 +273,7 @@ def deleting(shard: Shard, where: str, time: Time | None = None) -> Derivation:
         there = rows(version.spec, shard.stores.blobs, old, query, selection=selection)
         return _removed(there, found)
 
-    return _at_one_time(shard, time, updates)
+    return updates
 
 
 def _removed(there: Generator[pa.RecordBatch], found: Difference) -> Iterator[pa.RecordBatch]:
@@ -261,27 +285,7 @@ def _removed(there: Generator[pa.RecordBatch], found: Difference) -> Iterator[pa
             yield batch
 
 
-def restore(
-    shard: Shard, as_of: Time, time: Time | None = None, idempotency: IdempotencyKey | None = None
-) -> Appended:
-    """Change the contents back to what they were.
-
-    Args:
-        shard: the shard to write to.
-        as_of: when they were so: a closed time, at or after `since`.
-        time: the time of the change; None: picked at the commit.
-        idempotency: the claim to append under.
-
-    Raises:
-        NotYetClosed, HistoryCompacted, UpdateBeforeLower: a time cannot be taken. Nothing was written.
-    """
-    asked = pa.table({"as_of": [as_of]})
-    return _written(shard, restoring(shard, as_of, time), idempotency, lambda _spec: asked)
-
-
-def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Derivation:
-    """A function that computes a restoration on a version; arguments and errors as `restore`."""
-
+def _restoring(shard: Shard, as_of: Time) -> _Updates:
     def updates(version: Version, at: Time, _: Difference) -> Iterator[pa.RecordBatch]:
         state = version.state
         if state.upper.less_equal(as_of):
@@ -291,7 +295,7 @@ def restoring(shard: Shard, as_of: Time, time: Time | None = None) -> Derivation
         since, query = sources_of(state, Changes(as_of, at))
         return _negated(rows(version.spec, shard.stores.blobs, since, query))
 
-    return _at_one_time(shard, time, updates)
+    return updates
 
 
 def _negated(there: Generator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -299,57 +303,17 @@ def _negated(there: Generator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from map(negated, there)
 
 
-def change(
-    shard: Shard,
-    updates: Callable[[Version, Time], list[pa.Table]],
-    content: str,
-    time: Time | None = None,
-    idempotency: IdempotencyKey | None = None,
-) -> Appended:
-    """Append updates that are computed from contents: only if these are the newest, else they are made again.
-
-    Args:
-        shard: the shard to write to.
-        updates: makes them of the contents of a version at the time of the change, without times.
-        content: tells this change from others under a claim.
-        time: the time of the change; None: picked at the commit.
-        idempotency: the claim to append under.
-
-    Raises:
-        InvalidUpdates, UpdateBeforeLower: the updates or the time cannot be taken. Nothing was written.
-    """
-
-    def made(version: Version, at: Time, _: Difference) -> Iterator[pa.RecordBatch]:
+def _computing(wanted: ComputedChange) -> _Updates:
+    def updates(version: Version, at: Time, _: Difference) -> Iterator[pa.RecordBatch]:
         spec = version.spec
-        whole = pa.concat_tables([normalized(spec, table, at) for table in updates(version, at)])
+        whole = pa.concat_tables([normalized(spec, table, at) for table in wanted.updates(version, at)])
         return iter(consolidate(whole, spec.schema, spec.domain).to_batches())
 
-    derivation = _at_one_time(shard, time, made)
-    return _written(shard, derivation, idempotency, lambda _spec: pa.table({"content": [content]}))
+    return updates
 
 
 def _has_times(domain: TimeDomain, given: pa.Table) -> bool:
-    return any(name in given.column_names for name in domain.columns)
-
-
-def _written(
-    shard: Shard,
-    attempt: Derivation,
-    claimed: IdempotencyKey | None,
-    fitted: Callable[[ShardSpec], pa.Table],
-) -> Appended:
-    """Commit what an attempt computes, under a claim whose content is the fingerprint of the fitted rows."""
-
-    def made(spec: ShardSpec) -> Appended:
-        idempotency = None if claimed is None else with_fingerprint(claimed, fitted(spec))
-        version = shard.apply_decided()
-        if idempotency is not None:
-            known = committing.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
-            if known is not None:
-                return known
-        return _append(shard, version, attempt(version), idempotency)
-
-    return remade(shard, made, depends=True)
+    return not set(domain.columns).isdisjoint(given.column_names)
 
 
 def _append(
@@ -360,7 +324,7 @@ def _append(
     with BatchBuilder(spec, shard.stores.blobs, shard.env, lower, sorted=True) as builder, closing(updates):
         for batch in updates:
             last = max(last, pc.max(batch.column(spec.domain.columns[0])).as_py())
-            builder.add(batch)
+            add_canonical(builder, pa.Table.from_batches([batch]))
         end = found.end if found.end is not None else last
         if end == -1 and found.picked is not None and lower.less_equal(spec.domain.minimum):
             # Nothing is closed yet: from now on the collection can be read.
@@ -370,13 +334,7 @@ def _append(
     if upper == lower and idempotency is None:
         return Appended.before(lower).plus(found.removals)
     built.take("appended")
-    when = Exactly(lower, upper)
-
-    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
-        return committing.carry_out(
-            shard, write_of(shard, runs, when, idempotency, seen=found.seen, as_now=True)
-        )
-
+    write = Write((), Exactly(lower, upper), idempotency, found.seen, as_now=True)
     with Uploads(shard, built.hollow.runs) as uploads:
-        done = appended(shard, uploads, attempt)
+        done = committing.append(shard, uploads, write)
     return done if done.already else done.plus(found.removals)

@@ -10,16 +10,17 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from tidelake.data.ingest.astable import as_table
 from tidelake.data.ingest.events import EventColumns, read_events
 from tidelake.data.query.selection import bind
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.selection import ReadOptions
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import normalized
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.batches import check_once, check_own, uploaded
+from tidelake.shard.writing.derived import ContentChange, Deletion, RowChanges
 from tidelake.shard.writing.replacement import check_total
 from tidelake.shard.writing.uploads import remade
 
@@ -50,36 +51,7 @@ class Offered:
         return tuple(chain.from_iterable(run.parts for run in self.runs))
 
 
-@dataclass(frozen=True)
-class RowChanges:
-    """The rows of an upsert or a replacement.
-
-    Attributes:
-        table: the rows.
-        columns: the event columns of an upsert; None: the rows replace all contents.
-        time: of all rows; None: they have times of their own, or get that of the transaction.
-    """
-
-    table: pa.Table
-    columns: EventColumns | None
-    time: int | None = None
-
-
-@dataclass(frozen=True)
-class Deletion:
-    """A delete of the rows that a condition is true for.
-
-    Attributes:
-        where: the condition.
-        time: of the delete; None: that of the transaction.
-    """
-
-    where: str
-    time: int | None = None
-
-
-ContentChange: TypeAlias = RowChanges | Deletion
-Given: TypeAlias = pa.Table | Offered | RowChanges | Deletion
+Given: TypeAlias = pa.Table | Offered | ContentChange
 
 
 @dataclass(frozen=True)
@@ -128,11 +100,11 @@ def has_times(shard: Shard, given: Given) -> bool:
         case Offered():
             return True
         case RowChanges(columns=EventColumns()):
-            return given.time is not None or has_times(shard, given.table)
-        case RowChanges() | Deletion():
-            return given.time is not None
-        case _:
+            return given.time is not None or has_times(shard, as_table(given.table))
+        case pa.Table():
             return bool(set(shard.spec.domain.columns) & set(given.column_names))
+        case _:
+            return given.time is not None
 
 
 def check_fits(shard: Shard, given: Given) -> None:
@@ -143,15 +115,17 @@ def check_fits(shard: Shard, given: Given) -> None:
     """
     if isinstance(given, Offered):
         return
-    if isinstance(given, Deletion):
+    if not isinstance(given, pa.Table | RowChanges):
         check_total(shard.spec)
-        bind(ReadOptions(where=given.where), shard.version().spec.schema)
+        if isinstance(given, Deletion):
+            bind(ReadOptions(where=given.where), shard.version().spec.schema)
         return
-    table = (given.table if isinstance(given, RowChanges) else given).slice(0, 0)
+    table = as_table(given.table if isinstance(given, RowChanges) else given).slice(0, 0)
     at = None if has_times(shard, table) else shard.spec.domain.minimum
     columns = given.columns if isinstance(given, RowChanges) else None
 
-    def fits(spec: ShardSpec) -> None:
+    def fits() -> None:
+        spec = shard.version_of(shard.known()).spec
         if columns is None:
             normalized(spec, table, at)
             return

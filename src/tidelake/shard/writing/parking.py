@@ -3,7 +3,7 @@
 `tidelake.state.group.awaiting` owns the step, `tidelake.state.group.deciding` the decision.
 """
 
-import operator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,28 +11,27 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.errors import LeftGroup, TransactionExpired, UpdateNotBeforeUpper, UploadExpired, UpperMismatch
+from tidelake.errors import LeftGroup, TransactionExpired, UpdateNotBeforeUpper, UploadExpired
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.counts import Removals
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import Time
 from tidelake.shard.engine.lease import Lease
-from tidelake.shard.engine.requests import Done
+from tidelake.shard.engine.requestqueue import Done
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import admit, tend_if_due
 from tidelake.shard.writing.append import commit_floor, past_last
 from tidelake.shard.writing.batches import check_stored
-from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.shard.writing.derived import Derivation, Difference, deleting, replacing, upserting
-from tidelake.shard.writing.memberwrite import ContentChange, Deletion, Offered, RowChanges, has_times
-from tidelake.shard.writing.proposal import Proposal
-from tidelake.shard.writing.uploads import Offer, Uploads, remade
+from tidelake.shard.writing.builder import BatchBuilder, add_canonical
+from tidelake.shard.writing.committing import committed
+from tidelake.shard.writing.derived import ContentChange, Derivation, Difference, derivation
+from tidelake.shard.writing.memberwrite import Offered, has_times
+from tidelake.shard.writing.proposal import Proposal, times_of
+from tidelake.shard.writing.uploads import Uploads, remade
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.state import ShardState
 from tidelake.state.group import applying, awaiting
@@ -53,30 +52,15 @@ class Stay:
     joined: int
 
 
-@dataclass(frozen=True)
-class _Look:
-    """A collection and its group, read one after the other.
+def _looked(shard: Shard, stay: Stay) -> tuple[GroupView, ShardState, ShardState]:
+    """What the group has decided for a collection, the group, and the collection. Two log scans.
 
-    Attributes:
-        view: what the group has decided for the collection.
-        group: state of the group.
-        state: of the collection, as its readers see it.
-        known: the same, as it is in the log.
+    Raises `LeftGroup` if the collection is no longer there for that stay.
     """
-
-    view: GroupView
-    group: ShardState
-    state: ShardState
-    known: ShardState
-
-    @classmethod
-    def at(cls, shard: Shard, stay: Stay) -> "_Look":
-        """Two log scans. Raises `LeftGroup` if the collection is no longer there for that stay."""
-        look = shard.look()
-        view, group = look.view, look.group
-        if view is None or group is None or not view.is_of(stay.group, stay.joined):
-            raise LeftGroup(shard.spec.shard_id)
-        return cls(view, group, applying.seen_through(look.state, view), look.state)
+    look = shard.look()
+    if look.view is None or look.group is None or not look.view.is_of(stay.group, stay.joined):
+        raise LeftGroup(shard.spec.shard_id)
+    return look.view, look.group, look.state
 
 
 def _waiting(state: ShardState, runs: tuple[Run, ...]) -> Addition:
@@ -101,22 +85,19 @@ def prepare(
         The first and the last time of the rows; None if there are no rows.
 
     Raises:
-        UpperMismatch: `time` is closed.
         LeftGroup: the collection has left the group, even if it joined again since.
-        UpdateBeforeLower, UpdateNotBeforeUpper: a time of the rows is closed, or not before `upper`.
+        UpdateBeforeLower, UpdateNotBeforeUpper: `time` or one of the rows is closed, or not before `upper`.
         InvalidUpdates: the table does not fit the collection.
     """
 
-    def prepared(spec: ShardSpec) -> tuple[int, int] | None:
-        look = _Look.at(shard, stay)
-        state = look.state
+    def prepared() -> tuple[int, int] | None:
+        view, _, known = _looked(shard, stay)
+        state, spec = applying.seen_through(known, view), shard.version_of(shard.known()).spec
         timed = has_times(shard, given)
         at = None if timed else commit_floor(shard, state) if time is None else time
         table = normalized(spec, given, at)
         if not table.num_rows:
             return None
-        if at is not None and not state.upper.less_equal(at):
-            raise UpperMismatch(Frontier.of(at), state.upper).of(state.domain.unit)
         check_times(table, spec.domain, state.upper, upper)
         admit(shard)
         Drainer(shard).make_room()
@@ -124,9 +105,7 @@ def prepare(
         def attempt(runs: tuple[Run, ...]) -> Done[bool]:
             found = replace(_waiting(state, runs), floats=at)
             limit = spec.config.inline_total_bytes
-            return proposal.park(
-                shard, look.view, found, checked=state.upper, as_now=True, inline_bytes_max=limit
-            )
+            return proposal.park(shard, view, found, checked=state.upper, as_now=True, inline_bytes_max=limit)
 
         with Uploads.of(shard, spec, table) as uploads:
             _offered(shard, uploads, attempt)
@@ -136,8 +115,10 @@ def prepare(
     return remade(shard, prepared)
 
 
-def _offered(shard: Shard, uploads: Uploads, attempt: Offer[bool]) -> None:
-    tend_if_due(shard, uploads.offer(attempt, operator.not_))
+def _offered(shard: Shard, uploads: Uploads, attempt: Callable[[tuple[Run, ...]], Done[bool]]) -> None:
+    done = committed(lambda: attempt(uploads.offer()), uploads)
+    uploads.answered(needed=done.result)
+    tend_if_due(shard, done)
 
 
 @dataclass(frozen=True)
@@ -185,22 +166,14 @@ def prepare_changes(
         LeftGroup, InvalidUpdates: as `prepare`.
         TransactionExpired: it took so long that the uploaded parts have expired.
     """
-    time = time if changes.time is None else changes.time
-    match changes:
-        case Deletion(where=where):
-            made = deleting(shard, where, time)
-        case RowChanges(table=table, columns=columns):
-            made = (
-                replacing(shard, table, time) if columns is None else upserting(shard, table, columns, time)
-            )
-    return remade(shard, lambda _: _changed(shard, stay, proposal, made, upper))
+    made = derivation(shard, replace(changes, time=time) if changes.time is None else changes)
+    return remade(shard, lambda: _changed(shard, stay, proposal, made, upper))
 
 
 def _changed(
     shard: Shard, stay: Stay, proposal: Proposal, made: Derivation, upper: Frontier | None
 ) -> Changed:
-    look = _Look.at(shard, stay)
-    view = look.view
+    view, group, _ = _looked(shard, stay)
     # The group was read first, so a write that the group accepts later is either in the contents that are
     # read here, or makes the group refuse the decision.
     shard.run(partial(applying.apply_decided, view=view))
@@ -210,10 +183,10 @@ def _changed(
     Drainer(shard).make_room()
     found = made(version)
     runs, ends = _built(shard, version, found)
-    end = None if found.end is None else _number(found.end)
+    end = None if found.end is None else times.parts(found.end)[0]
     if end is not None and upper is not None and upper.less_equal(end):
         raise shard.named(UpdateNotBeforeUpper(end, upper))
-    changed = Changed(ends, end, look.group.seqno).plus(found.removals)
+    changed = Changed(ends, end, group.seqno).plus(found.removals)
     if ends is None:
         return changed
 
@@ -251,7 +224,7 @@ def _built(
                 here = pc.min_max(batch.column(spec.domain.columns[0])).as_py()
                 first, last = ends or (here["min"], here["max"])
                 ends = (min(first, here["min"]), max(last, here["max"]))
-            builder.add(batch)
+            add_canonical(builder, pa.Table.from_batches([batch]))
         built = builder.finish(Frontier())
     built.take("staged")
     return built.hollow.runs, ends if built.rows else None
@@ -284,21 +257,16 @@ def prepare_offered(
         raise shard.named(UpdateNotBeforeUpper(late[0], end))
     admit(shard)
     Drainer(shard).make_room()
-    look = _Look.at(shard, stay)
-    waiting = awaiting.waiting_for(look.known, offered.runs).values()
+    view, group, known = _looked(shard, stay)
+    waiting = awaiting.waiting_for(known, offered.runs).values()
     done = proposal.park(
         shard,
-        look.view,
-        _waiting(look.state, offered.runs),
+        view,
+        _waiting(applying.seen_through(known, view), offered.runs),
         checked=offered.checked,
-        given_up=frozenset(one.transaction for one in waiting if one.begun < look.group.expired),
+        given_up=frozenset(one.transaction for one in waiting if one.begun < group.expired),
     )
     if not done.result:
         raise TransactionExpired(proposal.id)
     tend_if_due(shard, done)
-    seen = [time for part in offered.parts for time in part.seen_times]
-    return min(map(_number, seen)), max(map(_number, seen))
-
-
-def _number(time: Time) -> int:
-    return times.parts(time)[0]
+    return times_of(offered.runs)

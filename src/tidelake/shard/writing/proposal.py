@@ -6,7 +6,7 @@ then one command of the group lets them all in.
 INVARIANT: an error other than `OutcomeUnknown` means that the group has not let the rows in.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from tidelake.errors import (
@@ -21,13 +21,16 @@ from tidelake.errors import (
 from tidelake.model import names
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
-from tidelake.shard.engine.requests import Done
-from tidelake.shard.engine.shard import LogView, Shard
+from tidelake.model.time import parts
+from tidelake.shard.engine.requestqueue import Done
+from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.version import LogView
 from tidelake.shard.writing.uploads import REFUSED
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.group import applying, awaiting, deciding
-from tidelake.state.group.deciding import Decided, Intent
+from tidelake.state.group.deciding import Decided, Intent, IntentTimes, Share
 from tidelake.state.spine.staged import Awaited
+from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Addition
 
 
@@ -36,29 +39,40 @@ class Proposal:
 
     Args:
         id_: a fresh id.
-        group: the group that decides, as it was right after all collections had joined.
+        shards: the collections.
 
     Attributes:
         id: the id.
+        shards: the collections by id.
         group: the group.
         awaited: the id and when it began, as staged rows carry them.
+        shares: what each collection asks of the group, by id.
         is_staged: whether rows were staged under it, and not withdrawn since.
         asked: whether it may be decided already.
     """
 
-    def __init__(self, id_: str, group: Shard) -> None:
-        self.id = id_
-        self.is_staged = self.asked = False
-        self.begin(group)
+    group: Shard
+    awaited: Awaited
+    shares: dict[str, Share]
 
-    def begin(self, group: Shard, seqno: int | None = None) -> None:
-        """Begin, or begin again, at a state of the group; None: the known one. No store call.
+    def __init__(self, id_: str, shards: Iterable[Shard]) -> None:
+        self.id, self.shards = id_, {shard.spec.shard_id: shard for shard in shards}
+        self.is_staged = self.asked = False
+
+    def begin(self, group: Shard, joined: Mapping[str, int], seqno: int | None = None) -> None:
+        """Begin, or begin again, when all collections have joined. No store call.
 
         Rows that are staged after that take the place of those before.
+
+        Args:
+            group: the group that decides.
+            joined: when each collection joined it, by id.
+            seqno: of its state; None: the known one.
         """
         self.group = group
         seqno = group.known().seqno if seqno is None else seqno
         self.awaited = Awaited(self.id, seqno, group.env.clock.now_ms())
+        self.shares = {id_: Share(joined[id_], shard.known().upper) for id_, shard in self.shards.items()}
 
     def park(
         self,
@@ -75,7 +89,7 @@ class Proposal:
 
         Arguments and errors as for that; `StoreUnavailable` also if it is unknown whether they are staged.
         """
-        if not found.runs:
+        if not found.batch.runs:
             return Done(False, rollup_due=False)
         step = partial(
             awaiting.park,
@@ -96,13 +110,17 @@ class Proposal:
         self.is_staged = self.is_staged or done.result
         return done
 
-    def decide(self, wanted: Intent) -> Decided:
-        """Let the group decide: one log write. Errors as for `deciding.decide`.
+    def decide(self, terms: IntentTimes, number: IdempotencyKey | None) -> Decided:
+        """Let the group decide: one log write. Arguments as for `Intent`, errors as for `deciding.decide`.
 
         Raises:
             LeftGroup: also if the group ended when its last collection left.
             OutcomeUnknown: the rows may be in. Asking again lets them in at most once.
         """
+        # The collection that keeps the writer's record may have brought it from another group.
+        register = None if number is None else self.shards.get(number.member)
+        record = None if number is None or register is None else register.known().writers.get(number.writer)
+        wanted = Intent(self.id, self.awaited.begun, dict(self.shares), number, record, **vars(terms))
         before, self.asked = self.asked, True
         try:
             return self.group.run(partial(deciding.decide, wanted=wanted))
@@ -113,20 +131,26 @@ class Proposal:
             self.asked = before
             raise
 
-    def withdraw(self, shards: Iterable[Shard], kept: frozenset[str] = frozenset()) -> None:
+    def withdraw(self, kept: frozenset[str] = frozenset()) -> None:
         """Remove the staged rows, except for parts that are `kept`.
 
         Raises:
             StoreUnavailable: the rows may still be staged, so their parts must stay.
         """
         step = partial(awaiting.withdraw, transactions=frozenset([self.id]), kept=kept)
-        for shard in shards:
+        for shard in self.shards.values():
             try:
                 shard.run(step)
             except OutcomeUnknown as error:
                 message = f"the write is not in, and what it staged may be there still: {error}"
                 raise StoreUnavailable(message) from error
         self.is_staged = False
+
+
+def times_of(runs: Iterable[Run]) -> tuple[int, int] | None:
+    """The first and the last time of rows; None: there are none."""
+    found = [parts(time)[0] for run in runs for part in run.parts for time in part.seen_times]
+    return (min(found), max(found)) if found else None
 
 
 def expired(error: AlreadyTaken, seqno: int) -> UploadExpired:

@@ -13,8 +13,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.engine.lease import explained_by
-from tidelake.shard.engine.spec import ShardPlace, ShardSpec, env_here, stores_of
-from tidelake.shard.engine.taskrecords import decoded
+from tidelake.shard.engine.spec import ShardPlace, ShardSpec, decoded, env_here, stores_of
 from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.difference import differences
 from tidelake.shard.runs.plan import Task, between, cut_keys
@@ -123,7 +122,8 @@ def check_total(spec: ShardSpec | ShardPlace) -> None:
     """
     if not spec.domain.total_order:
         raise UsageError(
-            f"a replacement needs times that follow each other, and those of {spec.domain} do not"
+            "a change that is computed from contents (replace, restore, delete, SQL) needs times that follow "
+            f"each other, and those of {spec.domain} do not: append updates"
         )
 
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 from tidelake.data.keys.keyruns import merged, plain, sorted_run
 from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, StoreUnavailable, UploadExpired
 from tidelake.model import names
-from tidelake.shard.engine.spec import ShardSpec, env_here, stores_of
-from tidelake.shard.engine.taskrecords import decoded
+from tidelake.shard.engine.spec import ShardSpec, decoded, env_here, stores_of
 from tidelake.state.core.codec import encode_record
 from tidelake.state.core.partnames import given_up
 from tidelake.state.core.state import ShardState
@@ -52,6 +51,11 @@ class ShuffleSpill:
         """Read `to_bytes`."""
         return decoded("spill", data, cls, "spill")
 
+    @property
+    def run_bytes(self) -> int:
+        """The most that a run takes in memory."""
+        return self.spec.config.merge_memory_bytes // _RUN_SHARE
+
     def put(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> tuple[str, ...]:
         """Store rows in runs that are sorted by key. One `put` for each run. Memory: `merge_memory_bytes`.
 
@@ -66,7 +70,9 @@ class ShuffleSpill:
 
     def _put(self, run: pa.Table) -> str:
         name = names.part(self.spec.shard_id, self.spec.seqno, env_here().ids.fresh())
-        stores_of(self.spec).blobs.put(name, _encoded(run))
+        # The batches of as many runs as are read at once fit into the memory of a run.
+        fitting = run.num_rows * self.run_bytes // _RUNS_MAX // max(1, run.nbytes)
+        stores_of(self.spec).blobs.put(name, _encoded(run, max(1, min(fitting, _BATCH_ROWS))))
         return name
 
     def _runs(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> Iterator[pa.Table]:
@@ -77,9 +83,9 @@ class ShuffleSpill:
     def _pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
         """The batches in lists that each fit into memory several times over."""
         held: list[pa.RecordBatch] = []
-        size, most = 0, self.spec.config.merge_memory_bytes // _RUN_SHARE
+        size = 0
         for batch in batches:
-            if held and size + batch.nbytes > most:
+            if held and size + batch.nbytes > self.run_bytes:
                 yield held
                 held, size = [], 0
             held.append(batch)
@@ -90,7 +96,7 @@ class ShuffleSpill:
     def rows(self, stored: Sequence[str], at: ShardState) -> Iterator[pa.RecordBatch]:
         """The rows of runs, in ascending order of keys. One `open` for each run.
 
-        Holds a few thousand rows of each run. More than 64 runs are merged in several steps, each of which
+        Holds few rows of each run. More than 64 runs are merged in several steps, each of which
         stores all rows once more until this iterator ends.
 
         Args:
@@ -155,9 +161,9 @@ class ShuffleSpill:
                 env_here().failed("discard.failed")
 
 
-def _encoded(run: pa.Table) -> bytes:
+def _encoded(run: pa.Table, rows_max: int) -> bytes:
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(sink, run.schema, options=options) as writer:
-        writer.write_table(run, max_chunksize=_BATCH_ROWS)
+        writer.write_table(run, max_chunksize=rows_max)
     return bytes(sink.getvalue())

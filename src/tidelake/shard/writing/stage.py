@@ -4,26 +4,22 @@ Stages never conflict with each other: a stage is refused only if one of its tim
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.ingest.astable import as_table
 from tidelake.errors import UpperMismatch
-from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
-from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import check_times, normalized
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.tending import tend_if_due
 from tidelake.shard.writing import committing
-from tidelake.shard.writing.append import rechecks, with_fingerprint, write_of
+from tidelake.shard.writing.append import rechecks, with_fingerprint
 from tidelake.shard.writing.batches import uploaded
-from tidelake.shard.writing.uploads import Uploads, is_in_already, remade
+from tidelake.shard.writing.uploads import Uploads, remade
 from tidelake.state.write.idempotency import IdempotencyKey
-from tidelake.state.write.write import Appended, OpenTimes, Write, already_in
+from tidelake.state.write.write import Appended, OpenTimes, Write
 
 
 def stage(shard: Shard, updates: object, idempotency: IdempotencyKey | None = None) -> bool:
@@ -40,32 +36,24 @@ def stage(shard: Shard, updates: object, idempotency: IdempotencyKey | None = No
         InvalidUpdates: the table does not fit the collection.
     """
     given = as_table(updates)
-    return remade(shard, lambda spec: _stage(shard, spec, given, idempotency))
+    return remade(shard, lambda: _stage(shard, given, idempotency))
 
 
-def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: IdempotencyKey | None) -> bool:
+def _stage(shard: Shard, given: pa.Table, idempotency: IdempotencyKey | None) -> bool:
+    spec = shard.version_of(shard.known()).spec
     table = normalized(spec, given)
     idempotency = with_fingerprint(idempotency, table)
-    known = (
-        committing.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
-        if idempotency
-        else None
-    )
-    if known is not None:
+    if committing.known_answer(shard, idempotency) is not None:
         return False
-    # With a claim and outside a group, the preview has just read the newest state.
+    # With a claim and outside a group, that has just read the newest state.
     checked = (shard.known() if idempotency and not shard.known().group else shard.version()).upper
     if checked.closed:
         raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
     Drainer(shard).make_room()
-
-    def attempt(runs: tuple[Run, ...]) -> Done[Appended]:
-        write = write_of(shard, runs, OpenTimes(checked), idempotency, as_now=True)
-        return committing.carry_out(shard, write, rechecks(shard, table))
-
     with Uploads.of(shard, spec, table) as uploads:
-        done = uploads.offer(attempt, is_in_already)
+        write = Write((), OpenTimes(checked), idempotency, as_now=True)
+        done = committing.carry_out(shard, write, rechecks(shard, table), uploads)
         return bool(uploads.runs) and not done.result.already
 
 
@@ -93,12 +81,9 @@ def stage_uploaded(
     Drainer(shard).make_room()
     parts = tuple(part for run in runs for part in run.parts)
 
-    def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
-        write = write_of(shard, offered, OpenTimes(checked, seal_to), idempotency, offered=parts)
-        return committing.carry_out(shard, write)
-
+    write = Write((), OpenTimes(checked, seal_to), idempotency, offered=parts)
     with Uploads(shard, runs, owned=False) as found:
-        done = found.offer(attempt, is_in_already)
+        done = committing.carry_out(shard, write, uploads=found)
     tend_if_due(shard, done)
     return bool(runs) and not done.result.already
 

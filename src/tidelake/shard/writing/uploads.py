@@ -7,9 +7,8 @@ garbage collection finds those that stay for nothing. A prepared batch is given 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import TracebackType
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -19,7 +18,6 @@ from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
     IncompatibleSchema,
-    InlineFull,
     InvalidUpdates,
     LeftGroup,
     StoreUnavailable,
@@ -32,13 +30,11 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.batch import Part, Run
-from tidelake.shard.engine.requests import Done
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.runs.upload import discard, stored, write_table
-from tidelake.shard.upkeep.tending import admit, make_room, tend_if_due
+from tidelake.shard.upkeep.tending import make_room
 from tidelake.shard.writing.batch import Batch, decode_batch
-from tidelake.state.write.write import Appended
 
 NOT_IN = (
     CollectionInGroup,
@@ -63,7 +59,6 @@ REFUSED = (*NOT_IN, TransactionExpired, UsageError)
 UPLOADS_MAX = 4
 
 R = TypeVar("R")
-Offer: TypeAlias = Callable[[tuple[Run, ...]], Done[R]]
 
 
 class Uploads:
@@ -76,12 +71,13 @@ class Uploads:
 
     Attributes:
         runs: the runs; inline parts may have been moved to stored ones.
+        tried: whether they were offered to a state.
     """
 
     def __init__(self, shard: Shard, runs: tuple[Run, ...], *, owned: bool = True) -> None:
         self._shard, self.runs = shard, runs
         self._owned: tuple[Run, ...] = runs if owned else ()
-        self._tried = False
+        self._refusals, self.tried = 0, False
 
     @classmethod
     def of(cls, shard: Shard, spec: ShardSpec, table: pa.Table) -> "Uploads":
@@ -94,37 +90,31 @@ class Uploads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and (not self._tried or isinstance(error, NOT_IN)):
+        if error is not None and (not self.tried or isinstance(error, NOT_IN)):
             self._discard()
 
-    def offer(self, attempt: Offer[R], unneeded: Callable[[R], bool]) -> Done[R]:
-        """Offer the runs to a state; delete them if they are not needed.
+    def offer(self) -> tuple[Run, ...]:
+        """The runs, which a state may name from now on."""
+        self.tried = True
+        return self.runs
 
-        If the state has no room for inline parts, merge those in it into stored parts and try again; if that
-        does not help, store the inline parts of these runs.
+    def fit(self) -> bool:
+        """Make the runs fit into a state that had no room for inline parts; False: this was done in vain.
 
-        Args:
-            attempt: offers runs once.
-            unneeded: tells from its result that the runs are in no state.
+        First merge those in the state into stored parts; then store the inline parts of these runs.
         """
-        try:
-            done = self._offered(attempt)
-        except InlineFull:
+        self._refusals += 1
+        if self._refusals == 1:
             make_room(self._shard)
-            try:
-                done = self._offered(attempt)
-            except InlineFull:
-                self._store_inline()
-                done = self._offered(attempt)
-        if unneeded(done.result):
-            self._discard()
-        # The others are the state's.
-        self._owned = ()
-        return done
+        elif self._refusals == 2:
+            self._store_inline()
+        return self._refusals <= 2
 
-    def _offered(self, attempt: Offer[R]) -> Done[R]:
-        self._tried = True
-        return attempt(self.runs)
+    def answered(self, *, needed: bool) -> None:
+        """After the answer: delete the runs unless they are `needed`; then they are the state's."""
+        if not needed:
+            self._discard()
+        self._owned = ()
 
     def _store_inline(self) -> None:
         shard, before = self._shard, {part.name for run in self.runs for part in run.parts}
@@ -149,7 +139,7 @@ class Handles:
         self.batches = batches
         self._shard = shard
         self._taken: list[Batch] = []
-        self.tried = False
+        self.uploads: Uploads | None = None
 
     def __enter__(self) -> "Handles":
         try:
@@ -165,9 +155,10 @@ class Handles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # SUBTLE: also if the lake was closed: it refuses a command before it begins, never in the middle.
-        if error is not None and (not self.tried or isinstance(error, (*NOT_IN, Closed))):
+        tried = self.uploads is not None and self.uploads.tried
+        if error is not None and (not tried or isinstance(error, (*NOT_IN, Closed))):
             # In a group the runs stay staged for another attempt, until that comes or they are too old.
-            self._give_back(offered=self.tried and bool(self._shard.known().group))
+            self._give_back(offered=tried and bool(self._shard.known().group))
         elif isinstance(error, StoreUnavailable | AlreadyTaken):
             self._give_back(offered=True)
 
@@ -190,20 +181,7 @@ def discard_uploaded(shard: Shard, uploads: Sequence[bytes]) -> None:
     discard(shard.stores.blobs, shard.env, runs)
 
 
-def appended(shard: Shard, uploads: Uploads, attempt: Offer[Appended]) -> Appended:
-    """Append uploads, with the backpressure before and the merges after it."""
-    waited_s = admit(shard)
-    done = uploads.offer(attempt, is_in_already)
-    tend_if_due(shard, done)
-    return replace(done.result, waited_s=waited_s) if waited_s else done.result
-
-
-def is_in_already(answer: Appended) -> bool:
-    """Whether nothing had to be written."""
-    return answer.already
-
-
-def remade(shard: Shard, make: Callable[[ShardSpec], R], *, depends: bool = False) -> R:
+def remade(shard: Shard, make: Callable[[], R], *, depends: bool = False) -> R:
     """Make a write and commit it; make it again if it was refused for what its maker did not know.
 
     That is a newer schema; a state which is so new that the upload has expired; and for a write that depends
@@ -214,16 +192,16 @@ def remade(shard: Shard, make: Callable[[ShardSpec], R], *, depends: bool = Fals
 
     Args:
         shard: the shard.
-        make: gets the spec of the newest known state, which saves a look at the log.
+        make: makes the write, on a state that is known before it is called, or on a later one.
         depends: whether it depends on contents.
     """
     expired = 0
     while True:
-        spec = shard.version_of(shard.known()).spec
+        before = shard.known()
         try:
-            return make(spec)
+            return make()
         except (InvalidUpdates, IncompatibleSchema):
-            if shard.state().schema_id == spec.schema_id:
+            if shard.state().schema_id == before.schema_id:
                 raise
         except UploadExpired:
             # The refusal was made on the newest state, which the next upload names.

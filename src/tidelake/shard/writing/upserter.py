@@ -7,7 +7,7 @@ upper that they were made for: at a later upper the old rows may differ.
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -17,25 +17,26 @@ import pyarrow.compute as pc
 from tidelake.data.ingest.events import EventColumns, advanced, read_events, truncated
 from tidelake.data.ingest.upsert import Resolved, UpsertRules, resolve_among
 from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.sums import opposite
 from tidelake.data.kernel.types import update_schema
 from tidelake.data.keys.keyranges import RangeLimits, key_ranges
 from tidelake.data.keys.keyset import KeySet
 from tidelake.errors import BlobNotFound, UpdateBeforeLower, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
+from tidelake.model.frozen import with_fields
 from tidelake.model.query import AsOf, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.shard.engine.lease import explained_by
 from tidelake.shard.engine.overlap import mapped
-from tidelake.shard.engine.spec import ShardSpec, env_here, stores_of
-from tidelake.shard.engine.taskrecords import decoded
+from tidelake.shard.engine.spec import ShardSpec, decoded, env_here, stores_of
 from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.gather import catch_up
 from tidelake.shard.runs.read import rows, sources_of
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
-from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.builder import BatchBuilder, add_canonical
 from tidelake.state.core.codec import encode_record
 from tidelake.state.core.state import ShardState
 from tidelake.state.spine.staged import begins_before
@@ -105,7 +106,7 @@ class Upserter:
         end = Frontier.past(made.as_of)
         met = any(begins_before(one.batch, end) for one in state.staged)
         needed, _ = sources_of(state, AsOf(made.as_of))
-        return replace(made, needed=tuple(needed), meets_staged=met)
+        return with_fields(made, needed=tuple(needed), meets_staged=met)
 
     def reaching(self, state: ShardState, last: int) -> "Upserter":
         """An upserter that also has what is staged up to a last time, for events with times of their own.
@@ -113,7 +114,7 @@ class Upserter:
         Its `resolved` gets the same `last`. For this process: other ones know no staged times.
         """
         needed, _ = sources_of(state, AsOf(last))
-        return replace(self, needed=tuple(needed), meets_staged=True)
+        return with_fields(self, needed=tuple(needed), meets_staged=True)
 
     @property
     def as_of(self) -> int:
@@ -185,13 +186,13 @@ class Upserter:
             for events, found in self.resolved(blobs, batches, old_rows, truncates):
                 watch(events, found.updates)
                 count(found)
-                builder.add(found.updates)
+                add_canonical(builder, found.updates)
                 if truncates:
                     keys.append(encode_key(events, self.spec.schema))
             if truncates:
                 for updates in self._emptied(blobs, keys, min(truncates)[0]):
                     watch(updates, updates)
-                    builder.add(updates)
+                    add_canonical(builder, updates)
             built = builder.finish(upper)
         return built.to_bytes() if built.runs else b""
 
@@ -243,7 +244,7 @@ class Upserter:
             if left.num_rows:
                 more = [
                     pa.repeat(pa.scalar(time, pa.int64()), left.num_rows),
-                    pc.negate_checked(left.column(DIFF)),
+                    opposite(left.column(DIFF)),
                 ]
                 yield pa.Table.from_arrays([*left.columns[:-2], *more], schema=wanted)
 
