@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import among, mask
 from tidelake.cdc.core.lineerrors import cut, shown, unreadable
 from tidelake.cdc.core.ops import MARKS, Unfit
 from tidelake.cdc.core.tablename import Table, quoted_name
 from tidelake.cdc.debezium.blocks import fitting
 from tidelake.cdc.debezium.decoded import Decoded, decode
 from tidelake.cdc.debezium.exact import parse, parsed_json
-from tidelake.cdc.dialects.dialect import Dialect
+from tidelake.cdc.dialects.dialect import Dialect, MessageReader
 from tidelake.cdc.dialects.named import DIALECTS
 from tidelake.cdc.parse.routes import tables_of
 from tidelake.cdc.times.positions import positions
@@ -74,7 +75,7 @@ def read(lines: Iterable[bytes | str | None], dialect: str = DEBEZIUM) -> Iterat
     return _read(lines, None if dialect == DEBEZIUM else DIALECTS[dialect])
 
 
-def _read(lines: Iterable[bytes | str | None], dialect: type[Dialect] | None) -> Iterator[ChangeEvent]:
+def _read(lines: Iterable[bytes | str | None], dialect: Dialect | None) -> Iterator[ChangeEvent]:
     left, start = iter(lines), 0
     while some := [_bytes(line) for line in islice(left, _LINES)]:
         yield from _of_debezium(some, start) if dialect is None else _of_tool(some, start, dialect)
@@ -91,9 +92,9 @@ def _of_debezium(lines: list[bytes | None], start: int) -> Iterator[ChangeEvent]
     places = positions(found)
     tables = tables_of(found).to_pylist()
     op = pc.struct_field(found.fields, "op")
-    marks = pc.is_in(op, value_set=pa.array(MARKS)).to_numpy(zero_copy_only=False)
+    marks = among(op, MARKS)
     sure = found.known & (marks | fitting(op, found.before, found.after, stored=True))
-    tombstones = found.known & found.fields.is_null().to_numpy(zero_copy_only=False)
+    tombstones = found.known & mask(found.fields.is_null())
     ops = op.to_pylist()
     for at in np.flatnonzero(~tombstones).tolist():
         if not sure[at]:
@@ -134,23 +135,21 @@ def _exactly(
     return ("h" if event.op in MARKS else event.op), *rows
 
 
-def _of_tool(lines: list[bytes | None], start: int, kind: type[Dialect]) -> Iterator[ChangeEvent]:
-    unit = "ms" if "ms" in kind.defaults else "counter"
-    time = kind.defaults.get(unit, "")
-    dialect = kind(time=time, order=None, unit=unit, schema=pa.schema([]), stored=True)
-    decoder = dialect.decoder()
-    for number, line in enumerate(lines, start):
-        if line is None or line.strip() in (b"", b"null"):
+def _of_tool(lines: list[bytes | None], start: int, dialect: Dialect) -> Iterator[ChangeEvent]:
+    unit = "ms" if "ms" in dialect.defaults else "counter"
+    reader = MessageReader(
+        dialect, dialect.defaults[unit], None, unit, pa.schema([]), stored=True, several=True
+    )
+    for number, (line, told) in enumerate(zip(lines, reader.read(lines), strict=True), start):
+        if told is None:
             continue
-        try:
-            message = dialect.message(line, decoder)
-        except Unfit as unfit:
-            _refuse(str(unfit), line, number)
-        time_ms, position = (message.time, None) if unit == "ms" else (None, message.time)
-        table = quoted_name(message.table or ())
-        for op, old, new in message.changes:
-            before, after = _row(old, line, number), _row(new, line, number)
-            yield ChangeEvent(number, op.decode(), table, before, after, time_ms, position)
+        if isinstance(told, Unfit):
+            _refuse(str(told), line, number)
+        time_ms, position = (told.time, None) if unit == "ms" else (None, told.time)
+        tables = told.tables if len(told.tables) == len(told.changes) else [*told.tables] * len(told.changes)
+        for table, (op, *rows) in zip(map(quoted_name, tables), told.changes, strict=True):
+            before, after = (_row(row, line, number) for row in rows)
+            yield ChangeEvent(number, op, table, before, after, time_ms, position)
 
 
 def _row(text: bytes | None, line: bytes | None, number: int) -> Mapping[str, Any] | None:

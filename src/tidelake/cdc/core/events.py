@@ -81,9 +81,8 @@ class RawEvents:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def slice(self, start: int, end: int | None = None) -> "RawEvents":
+    def slice(self, at: slice) -> "RawEvents":
         """Some of the events that follow each other."""
-        at = slice(start, len(self) if end is None else end)
         orders = None if self.orders is None else self.orders[at]
         before, after = self.before[at], self.after[at]
         return RawEvents(

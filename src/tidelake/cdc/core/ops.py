@@ -2,33 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 # op: (has an old row, has a new row)
 OPS = {"c": (False, True), "r": (False, True), "u": (True, True), "d": (True, False)}
-
-
 # Events on no row, which only move time: heartbeats, and messages of the source's log.
 MARKS = ("h", "m")
-
-
 # An event on all rows: the table is empty from its time on.
 TRUNCATE = "t"
-
-
 # What `source.snapshot` is in rows that are copied while events go on.
 INCREMENTAL = "incremental"
-
-
 # The op of such a row where events are columns, and old rows are not looked up.
 REPEATED = "r of an incremental snapshot"
-
-
 # Begins an op that the source does not know, in texts that are made of the source's rows.
 UNKNOWN = "unknown op "
-
-
-_SIDES = MappingProxyType({"before": "'before'", "after": "'after'", "key": "'key'"})
 
 
 class Unfit(Exception):
@@ -51,9 +37,9 @@ class Terms:
 
     event: str = "Debezium change event"
     op: str = "op"
-    ops: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    ops: Mapping[str, str] = field(default_factory=dict)
     known: str = "c, r, u, d, t, h and m"
-    sides: Mapping[str, str] = field(default_factory=lambda: _SIDES)
+    sides: Mapping[str, str] = field(default_factory=lambda: {s: repr(s) for s in ("before", "after", "key")})
     whole: str = "set REPLICA IDENTITY FULL (or its like) at the source, or old_rows='stored'"
     no_time: str | None = None
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+
+from tidelake.cdc.core.events import Ints
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Truncates:
         orders: by `order_by`, 0 without.
     """
 
-    lines: npt.NDArray[np.int64]
-    times: npt.NDArray[np.int64]
-    orders: npt.NDArray[np.int64]
+    lines: Ints
+    times: Ints
+    orders: Ints
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ class Parsed:
         time_upper: the greatest time of any event or heartbeat; None if there is none.
         rejects: lines that could not be read, ascending; empty unless the parser collects them.
         truncates: truncations, which `events` counts, too; None: there are none.
+        created: of rows that say that their key has none before, whether one that is there after all is
+            refused; null of others. None: that is not known.
+        steps: in which order a line changes the rows. None: each line changes one.
     """
 
     rows: pa.RecordBatch
@@ -59,3 +62,5 @@ class Parsed:
     time_upper: int | None
     rejects: tuple[Reject, ...] = ()
     truncates: Truncates | None = None
+    created: pa.Array | None = None
+    steps: Ints | None = None

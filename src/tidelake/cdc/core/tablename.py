@@ -24,11 +24,7 @@ def quoted_name(parts: Sequence[str]) -> str:
 
 
 def name_parts(text: str) -> tuple[str, ...]:
-    """The parts of a text such as `shop.orders` or `shop."a.b"`.
-
-    Raises:
-        UsageError: it quotes a part without an end, or has text beside the quotes.
-    """
+    """The parts of a text such as `shop.orders` or `shop."a.b"`."""
     parts, at = [], 0
     while True:
         found = _PART.match(text, at)

@@ -4,13 +4,14 @@ Its result equals that of the exact parser, `tidelake.cdc.debezium.exact`. Where
 it raises `Unsure`; the exact parser then reads the lines, and finds the reason if they are bad.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import among, mask
 from tidelake.cdc.core.events import EventLayout, Events, EventSide, Ints, Mask, RawEvents
 from tidelake.cdc.core.ops import INCREMENTAL, MARKS, OPS
 from tidelake.cdc.debezium.connectschema import row_encoding
@@ -20,10 +21,8 @@ from tidelake.cdc.debezium.schemaprefix import SCHEMA
 from tidelake.cdc.debezium.unavailable import unavailable
 from tidelake.data.json.block import JsonMember, Unsure, read_block
 from tidelake.data.json.encoding import PLAIN, Encoding
-from tidelake.data.json.raw import Texts, finished, member, seen_texts
+from tidelake.data.json.raw import SeenTexts, Texts, finished, member
 from tidelake.data.json.values import loads
-
-_SAMPLE = 50
 
 
 def raw_events(found: Decoded, layout: EventLayout) -> tuple[RawEvents, Ints, int, Mask]:
@@ -36,13 +35,13 @@ def raw_events(found: Decoded, layout: EventLayout) -> tuple[RawEvents, Ints, in
     sure = found.known.copy()
     if not found.has(layout.paths):
         sure[:] = False
-    tombstones = sure & found.fields.is_null().to_numpy(zero_copy_only=False)
+    tombstones = sure & mask(found.fields.is_null())
     op = pc.struct_field(found.fields, "op")
-    marks = _is(op, MARKS)
+    marks = among(op, MARKS)
     fits = marks | fitting(op, found.before, found.after, stored=layout.stored)
     if not layout.stored:
         snapshot = pc.struct_field(pc.struct_field(found.fields, "source"), "snapshot")
-        fits &= ~(_is(op, ("r",)) & _is(snapshot, (INCREMENTAL,)))
+        fits &= ~(among(op, ("r",)) & among(snapshot, (INCREMENTAL,)))
     # Where times are those of transactions, these lines have none.
     brackets = sure & found.brackets & (layout.time is None)
     sure &= fits
@@ -82,9 +81,9 @@ def raw_events(found: Decoded, layout: EventLayout) -> tuple[RawEvents, Ints, in
 def fitting(op: pa.Array, before: pa.Array, after: pa.Array, *, stored: bool) -> Mask:
     """Which events on rows have an old and a new row where their op needs them, and only there."""
     fits = np.zeros(len(op), np.bool_)
-    old_there, new_there = (side.is_valid().to_numpy(zero_copy_only=False) for side in (before, after))
+    old_there, new_there = (mask(side.is_valid()) for side in (before, after))
     for name, (old, new) in OPS.items():
-        right = _is(op, (name,)) & (new_there == new)
+        right = among(op, (name,)) & (new_there == new)
         fits |= right if stored and old else right & (old_there == old)
     return fits
 
@@ -98,7 +97,7 @@ class BlockReader:
     """
 
     layout: EventLayout
-    _texts: Texts = frozenset()
+    _texts: SeenTexts = field(default_factory=SeenTexts)
 
     def read(self, raw: RawEvents) -> Events:
         """Read the rows of events.
@@ -124,7 +123,7 @@ class BlockReader:
         there = texts.is_valid()
         if texts.null_count:
             texts = texts.drop_null()
-            lines = lines[there.to_numpy(zero_copy_only=False)]
+            lines = lines[mask(there)]
         if not len(texts) or not len(schema):
             return EventSide(lines, pa.RecordBatch.from_pylist([], schema=schema))
         try:
@@ -132,20 +131,12 @@ class BlockReader:
         except pa.ArrowInvalid:
             raise Unsure from None
         block = _block(texts)
-        try:
-            found = self._read(block, texts, schema, encoding, self._texts)
-        except Unsure:
-            kinds = _texts_of(texts.slice(0, _SAMPLE), schema)
-            if kinds <= self._texts:
-                raise
-            self._texts = self._texts | kinds
-            found = self._read(block, texts, schema, encoding, self._texts)
+        found = self._texts.read(
+            texts,
+            schema,
+            lambda kinds: read_block(block, texts, _row(schema, encoding, kinds, self.layout.optional))[0],
+        )
         return _side(found, lines, schema, encoding, keeps=keeps)
-
-    def _read(
-        self, block: pa.Buffer, texts: pa.Array, schema: pa.Schema, encoding: Encoding, kinds: Texts
-    ) -> pa.StructArray:
-        return read_block(block, texts, _row(schema, encoding, kinds, self.layout.optional))[0]
 
 
 def _block(texts: pa.Array) -> pa.Buffer:
@@ -175,11 +166,6 @@ def _row(
     }
 
 
-def _is(values: pa.Array, names: tuple[str, ...]) -> Mask:
-    found: Mask = pc.is_in(values, value_set=pa.array(names)).to_numpy(zero_copy_only=False)
-    return found
-
-
 def _side(
     rows: pa.StructArray, lines: Ints, schema: pa.Schema, encoding: Encoding, *, keeps: frozenset[str]
 ) -> EventSide:
@@ -195,17 +181,3 @@ def _side(
             wanted = wanted.with_nullable(True)  # noqa: PLW2901
         columns.append(finished(read, wanted, encoding.of(wanted.name)))
     return EventSide(lines, pa.RecordBatch.from_arrays(columns, schema=schema), left_out)
-
-
-def _texts_of(rows: pa.Array, schema: pa.Schema) -> Texts:
-    """Which columns of dates and timestamps are texts in JSON, judged by their first values."""
-    found: dict[tuple[str, ...], bool] = {}
-    for text in rows.to_pylist():
-        try:
-            row = loads(text.decode())
-        except (ValueError, RecursionError):
-            raise Unsure from None
-        if isinstance(row, dict):
-            for one in schema:
-                seen_texts(row.get(one.name), one.type, (one.name,), found)
-    return frozenset(path for path, is_text in found.items() if is_text)

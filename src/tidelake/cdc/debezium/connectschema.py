@@ -26,45 +26,25 @@ _TYPES = {
     "string": pa.string(),
     "bytes": pa.binary(),
 }
-_LOGICAL = {
-    "org.apache.kafka.connect.data.Date": pa.date32(),
-    "org.apache.kafka.connect.data.Timestamp": pa.timestamp("ms"),
-    "io.debezium.time.Date": pa.date32(),
-    "io.debezium.time.Timestamp": pa.timestamp("ms"),
-    "io.debezium.time.MicroTimestamp": pa.timestamp("us"),
-    "io.debezium.time.NanoTimestamp": pa.timestamp("ns"),
-    "io.debezium.time.ZonedTimestamp": pa.timestamp("us", "UTC"),
-}
-# Types whose name alone says what a number counts. Times of day and texts need no encoding.
-_COUNTS: dict[str, Encoding] = {
-    "org.apache.kafka.connect.data.Date": Encoding("days"),
-    "org.apache.kafka.connect.data.Timestamp": Encoding("ms"),
-    "io.debezium.time.Date": Encoding("days"),
-    "io.debezium.time.Timestamp": Encoding("ms"),
-    "io.debezium.time.MicroTimestamp": Encoding("us"),
-    "io.debezium.time.NanoTimestamp": Encoding("ns"),
+# What a name of a type alone says: the type, and what a number counts. Times of day need neither.
+_NAMED: dict[str, tuple[pa.DataType, Encoding]] = {
+    "org.apache.kafka.connect.data.Date": (pa.date32(), Encoding("days")),
+    "org.apache.kafka.connect.data.Timestamp": (pa.timestamp("ms"), Encoding("ms")),
+    "io.debezium.time.Date": (pa.date32(), Encoding("days")),
+    "io.debezium.time.Timestamp": (pa.timestamp("ms"), Encoding("ms")),
+    "io.debezium.time.MicroTimestamp": (pa.timestamp("us"), Encoding("us")),
+    "io.debezium.time.NanoTimestamp": (pa.timestamp("ns"), Encoding("ns")),
+    "io.debezium.time.ZonedTimestamp": (pa.timestamp("us", "UTC"), PLAIN),
 }
 
 
 def row_encoding(schema: Any) -> Encoding:
-    """How the rows of an event (`after`, else `before`) are encoded, by the schema of its envelope.
-
-    Raises:
-        ValueError: it is not a schema.
-    """
-    if schema is None:
-        return PLAIN
-    rows = dict(_fields(schema))
-    row = rows.get("after", rows.get("before"))
-    return PLAIN if row is None else _encoding(row)
+    """How the rows of an event (`after`, else `before`) are encoded, by the schema of its envelope."""
+    return struct_encoding(_row(schema))
 
 
 def struct_encoding(schema: Any) -> Encoding:
-    """How the fields of a struct are encoded, such as those of a message's key.
-
-    Raises:
-        ValueError: it is not a schema.
-    """
+    """How the fields of a struct are encoded, such as those of a message's key."""
     return PLAIN if schema is None else _encoding(schema)
 
 
@@ -73,27 +53,21 @@ def row_fields(schema: Any) -> list[dict[str, Any]] | None:
 
     Returns:
         What Connect says of each column; None if it does not tell columns.
-
-    Raises:
-        ValueError: it is not a schema.
     """
-    if schema is None:
-        return None
-    rows = dict(_fields(schema))
-    row = rows.get("after", rows.get("before"))
+    row = _row(schema)
     if row is None or _object(row).get("type", "struct") != "struct":
         # MongoDB's are texts.
         return None
     return [dict(_object(of)) for _, of in _fields(row)]
 
 
-def columns_of(fields: list[dict[str, Any]]) -> pa.Schema:
-    """The columns that `row_fields` describes.
+def _row(schema: Any) -> Any:
+    rows = {} if schema is None else dict(_fields(schema))
+    return rows.get("after", rows.get("before"))
 
-    Raises:
-        UsageError: a column has a type that no collection can have; names the column and the remedy.
-        ValueError: it is not a schema.
-    """
+
+def columns_of(fields: list[dict[str, Any]]) -> pa.Schema:
+    """The columns that `row_fields` describes."""
     return pa.schema([_column(one) for one in fields])
 
 
@@ -121,8 +95,8 @@ def _type(kind: Mapping[str, Any], where: str) -> pa.DataType:
             f"column {where!r} is a number without a fixed scale: let the connector write texts "
             "(decimal.handling.mode=string), or create the collection with a decimal type first"
         )
-    if isinstance(name, str) and name in _LOGICAL:
-        return _LOGICAL[name]
+    if isinstance(name, str) and name in _NAMED:
+        return _NAMED[name][0]
     if base == "struct":
         return pa.struct([_column(of) for _, of in _fields(kind)])
     if base == "array":
@@ -162,8 +136,8 @@ def _encoding(schema: Any) -> Encoding:
         return Encoding("bytes", _scale(kind))
     if name == _SCALED:
         return Encoding("scaled")
-    if isinstance(name, str) and name in _COUNTS:
-        return _COUNTS[name]
+    if isinstance(name, str) and name in _NAMED:
+        return _NAMED[name][1]
     if kind.get("type") == "struct":
         inner = [(field, _encoding(of)) for field, of in _fields(kind)]
     elif kind.get("type") == "array":

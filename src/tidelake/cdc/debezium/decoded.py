@@ -6,7 +6,7 @@ fields mean is owned by others. A line that cannot be decoded with others is lef
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import compress
 from typing import Any, TypeAlias
@@ -16,27 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import concat, mask, numbers
 from tidelake.cdc.core.events import Ints, Mask
+from tidelake.cdc.debezium.connectors import CONNECTORS, connector_of
 from tidelake.cdc.debezium.schemaprefix import by_schema
-from tidelake.data.json.block import NEVER, JsonMember, Unsure, joined, read_block, trimmed
+from tidelake.data.json.block import NEVER, JsonMember, Unsure, halved, joined, read_block, trimmed
 from tidelake.data.json.values import loads
 
 Path: TypeAlias = tuple[str, ...]
-MYSQL = ("mysql", "mariadb")
 _TEXT, _NUMBER = pa.string(), pa.int64()
 _SHARED = dict.fromkeys(("connector", "snapshot", "db", "schema", "table", "collection"), _TEXT)
 _SHARED |= {"ts_ms": _NUMBER, "ts_us": _NUMBER}
-# The fields of `source` with positions, by connector.
-_OWN: dict[str, dict[str, pa.DataType]] = {
-    "": {},
-    "postgresql": {"sequence": _TEXT, "lsn": _NUMBER},
-    "mysql": {"file": _TEXT, "pos": _NUMBER, "gtid": _TEXT},
-    "sqlserver": {"commit_lsn": _TEXT},
-    "oracle": {"commit_scn": _TEXT, "scn": _TEXT},
-    "mongodb": {"ord": _NUMBER},
-}
-_OWN["mariadb"] = _OWN["mysql"]
-CONNECTORS = frozenset(_OWN) - {""}
 _OUTSIDE = {"op": _TEXT, "status": _TEXT, "id": _TEXT, "event_count": _NUMBER}
 _TRANSACTION = pa.struct([("id", _TEXT), ("total_order", _NUMBER)])
 _ROWS = ("before", "after")
@@ -44,7 +34,6 @@ _CHILDREN = ["known", "brackets", "fields", "before", "after", "schema"]
 _NULL = msgspec.Raw(b"null")
 _NOTHING = pa.array([b"", b"null"])
 _BRACKETS = pa.array(["BEGIN", "END"])
-_LINES_MIN = 32
 # So many first lines are asked for the name of a connector.
 _FIRST = 32
 _END_OF_LINE = 10
@@ -90,16 +79,11 @@ class Decoded:
 
     @classmethod
     def of_column(cls, lines: pa.Array, column: pa.StructArray) -> "Decoded":
-        """The inverse of `column`. Both may have been filtered by one mask since.
-
-        Args:
-            lines: the lines, binary.
-            column: what was read of them.
-        """
+        """The inverse of `column`. Both may have been filtered by one mask since."""
         known, brackets, fields, before, after, schemas = (column.field(name) for name in _CHILDREN)
         codes = schemas.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         texts = tuple(schemas.dictionary.to_pylist())
-        known, brackets = (mask.to_numpy(zero_copy_only=False) for mask in (known, brackets))
+        known, brackets = (mask(one) for one in (known, brackets))
         return cls(lines, known, brackets, fields, before, after, codes, texts)
 
     def chosen(self, which: Mask) -> "Decoded":
@@ -118,22 +102,16 @@ class Decoded:
         found: pa.Array = self.fields
         for name in path:
             found = pc.struct_field(found, name)
-        numbers: Ints = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
-        return numbers
+        return numbers(found)
 
 
 def decode(lines: pa.Array, paths: Collection[Path] = ()) -> Decoded:
-    """Decode lines.
-
-    Args:
-        lines: binary, one JSON text each; may have nulls.
-        paths: where whole numbers are that the caller wants.
-    """
+    """Decode lines."""
     bare = trimmed(lines)
     guess = _mentioned(bare)
     found = _decoded(lines, bare, guess, frozenset(paths))
     source = pc.struct_field(found.fields, "source")
-    named = set(pc.struct_field(source, "connector").unique().to_pylist()) & CONNECTORS
+    named = set(pc.struct_field(source, "connector").unique().to_pylist()) & CONNECTORS.keys()
     if len(named) == 1 and not named <= {guess}:
         return _decoded(lines, bare, named.pop(), frozenset(paths))
     return found
@@ -148,68 +126,49 @@ def _mentioned(lines: pa.Array) -> str:
     return ""
 
 
-@dataclass
-class _Piece:
-    """Some decoded lines: their numbers, and what was found."""
-
-    at: Ints
-    known: bool
-    brackets: Mask
-    fields: pa.Array
-    before: pa.Array
-    after: pa.Array
-    schema: int = 0
-
-
 def _decoded(lines: pa.Array, bare: pa.Array, connector: str, paths: frozenset[Path]) -> Decoded:
     kinds = _kinds(connector, paths)
     texts = [b""]
-    pieces: list[_Piece] = []
+    pieces: list[tuple[Ints, Decoded]] = []
     for prefix, at, rest in by_schema(bare):
-        number = 0
-        if prefix:
-            number = len(texts)
-            texts.append(prefix)
-        for piece in _spans(rest, at, kinds):
-            piece.schema = number
-            pieces.append(piece)
-    empty = pc.or_kleene(bare.is_null(), pc.is_in(bare, value_set=_NOTHING)).to_numpy(zero_copy_only=False)
-    if len(pieces) == 1 and len(pieces[0].at) == len(lines):
-        (one,) = pieces
-        known = np.full(len(lines), one.known)
-        schemas = np.full(len(lines), one.schema)
-        return Decoded(lines, known, one.brackets, one.fields, one.before, one.after, schemas, tuple(texts))
-    known, brackets = empty.copy(), np.zeros(len(lines), np.bool_)
-    schemas = np.zeros(len(lines), np.int64)
-    index = np.full(len(lines), -1)
-    end = 0
-    for piece in pieces:
-        known[piece.at], schemas[piece.at] = piece.known, piece.schema
-        brackets[piece.at] = piece.brackets
-        index[piece.at] = np.arange(end, end + len(piece.at))
-        end += len(piece.at)
-    take = pa.array(index, mask=index < 0)
-    whole = pa.struct(list(kinds.items()))
-
-    def joined_up(kind: pa.DataType, parts: Iterable[pa.Array]) -> pa.Array:
-        return pa.chunked_array(list(parts), kind).combine_chunks().take(take)
-
-    return Decoded(
-        lines,
-        known,
-        brackets,
-        joined_up(whole, (piece.fields for piece in pieces)),
-        joined_up(pa.binary(), (piece.before for piece in pieces)),
-        joined_up(pa.binary(), (piece.after for piece in pieces)),
-        schemas,
-        tuple(texts),
+        texts += [prefix] if prefix else []
+        number = len(texts) - 1 if prefix else 0
+        pieces += [
+            (at[here], replace(one, schemas=np.full(len(one), number))) for here, one in _spans(rest, kinds)
+        ]
+    if len(pieces) == 1 and len(pieces[0][0]) == len(lines):
+        return replace(pieces[0][1], lines=lines, texts=tuple(texts))
+    others = np.ones(len(lines), np.bool_)
+    others[concat([at for at, _ in pieces])] = False
+    left = bare.filter(pa.array(others))
+    empty = mask(pc.or_kleene(left.is_null(), pc.is_in(left, value_set=_NOTHING)))
+    pieces.append((np.flatnonzero(others), _unread(left, empty, [None] * len(left), kinds)))
+    order = np.argsort(concat([at for at, _ in pieces]))
+    known, brackets, schemas = (
+        np.concatenate([getattr(one, name) for _, one in pieces])[order]
+        for name in ("known", "brackets", "schemas")
     )
+    fields, before, after = (
+        pa.concat_arrays([getattr(one, name) for _, one in pieces]).take(pa.array(order))
+        for name in ("fields", *_ROWS)
+    )
+    return Decoded(lines, known, brackets, fields, before, after, schemas, tuple(texts))
+
+
+def _unread(lines: pa.Array, known: Mask, fields: list[Any], kinds: Mapping[str, pa.DataType]) -> Decoded:
+    """Lines without rows, and some of their fields."""
+    none, zeros = pa.nulls(len(lines), pa.binary()), np.zeros(len(lines), np.int64)
+    columns = [pa.array([one and one.get(name) for one in fields], kind) for name, kind in kinds.items()]
+    # The columns of a struct that is null are null too: they are also asked for alone.
+    absent = pa.array([one is None for one in fields], pa.bool_())
+    told = pa.StructArray.from_arrays(columns, [*kinds], mask=absent)
+    return Decoded(lines, known, zeros > 0, told, none, none, zeros, ())
 
 
 @lru_cache(64)
 def _kinds(connector: str, paths: frozenset[Path]) -> dict[str, pa.DataType]:
     """The fields that are read, and their types."""
-    source = _SHARED | _OWN[connector]
+    source = _SHARED | dict(connector_of(connector).fields)
     kinds = _OUTSIDE | {"source": pa.struct(list(source.items())), "transaction": _TRANSACTION}
     for path in sorted(paths):
         kinds = _with_number(kinds, path)
@@ -238,32 +197,18 @@ def is_read(path: Path, kinds: pa.DataType) -> bool:
     return bool(kind == _NUMBER)
 
 
-def _spans(lines: pa.Array, at: Ints, kinds: Mapping[str, pa.DataType]) -> list[_Piece]:
+def _spans(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> list[tuple[slice, Decoded]]:
     """Decode lines, by blocks if possible."""
-    if not len(lines):
-        return []
-    try:
-        return [_block(lines, at, kinds)]
-    except Unsure:
-        if len(lines) > _LINES_MIN:
-            half = len(lines) // 2
-            first = _spans(lines.slice(0, half), at[:half], kinds)
-            return first + _spans(lines.slice(half), at[half:], kinds)
-    whole = pa.struct(list(kinds.items()))
-    none = pa.nulls(len(lines), pa.binary())
-    return [
-        _Piece(
-            at,
-            False,
-            np.zeros(len(lines), np.bool_),
-            pa.array([_one(line, kinds) for line in lines.to_pylist()], whole),
-            none,
-            none,
-        )
-    ]
+
+    def one_by_one(at: slice) -> tuple[slice, Decoded]:
+        few = lines[at]
+        fields = [_one(line, kinds) for line in few.to_pylist()]
+        return at, _unread(few, np.zeros(len(few), np.bool_), fields, kinds)
+
+    return halved(lambda at: (at, _block(lines[at], kinds)), one_by_one, len(lines))
 
 
-def _block(lines: pa.Array, at: Ints, kinds: Mapping[str, pa.DataType]) -> _Piece:
+def _block(lines: pa.Array, kinds: Mapping[str, pa.DataType]) -> Decoded:
     wrapped = lines[0].as_py().startswith((b'{"schema":', b'{"payload":'))
     members = _members(tuple(kinds.items()), wrapped)
     found, raw = read_block(joined(lines), lines, members)
@@ -277,16 +222,16 @@ def _block(lines: pa.Array, at: Ints, kinds: Mapping[str, pa.DataType]) -> _Piec
     fields = pa.StructArray.from_arrays(
         [found.field(name) for name in kinds], names=list(kinds), mask=found.is_null()
     )
-    there = [pc.struct_field(found, side).is_valid().to_numpy(zero_copy_only=False) for side in _ROWS]
+    there = [mask(pc.struct_field(found, side).is_valid()) for side in _ROWS]
     before, after = row_texts([one.f0 for one in raw], there[0]), row_texts([one.f1 for one in raw], there[1])
-    return _Piece(at, True, _brackets(fields, raw), fields, before, after)
+    every, none = np.ones(len(lines), np.bool_), np.zeros(len(lines), np.int64)
+    return Decoded(lines, every, _brackets(fields, raw), fields, before, after, none, ())
 
 
 def _brackets(fields: pa.StructArray, raw: Sequence[Any]) -> Mask:
     """Which events of a block say that a transaction begins or ends; what has an `op` does not."""
     status, told = (pc.struct_field(fields, name) for name in ("status", "id"))
-    maybe = pc.and_(pc.is_in(status, value_set=_BRACKETS), told.is_valid())
-    found: Mask = maybe.to_numpy(zero_copy_only=False)
+    found = mask(pc.and_(pc.is_in(status, value_set=_BRACKETS), told.is_valid()))
     if found.any():
         found = found & np.array([one.f2 is None for one in raw])
     return found

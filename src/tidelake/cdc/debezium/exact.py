@@ -4,6 +4,7 @@ Owns the parsed JSON of one event and the meaning of its fields. It is the refer
 (`tidelake.cdc.debezium.blocks`) must agree with it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,29 +70,13 @@ def parse(
         stored: old rows are looked up, and need not be in `before`.
         terms: for the reason.
         routed: it is an event on the table that it names, also if it is one on a statement.
-
-    Raises:
-        Unfit: the line cannot be read; has the reason.
     """
     found = _unwrapped(line)
     if found is None:
         return None
-    return event_of(*found, time_path, order_path, stored=stored, terms=terms, routed=routed)
-
-
-def event_of(
-    event: dict[str, Any],
-    encoding: Encoding,
-    time_path: str | None,
-    order_path: str | None,
-    *,
-    stored: bool,
-    terms: Terms = DEBEZIUM,
-    routed: bool = False,
-) -> Event:
-    """The event of an object, out of its payload; arguments and errors as for `parse`."""
+    event, encoding = found
     if _is_mark(event):
-        there = time_path is not None and _value(event, time_path) is not None
+        there = time_path is not None and value_at(event, time_path) is not None
         return Event("h", _time(event, time_path, terms) if there else None, None, None, None, PLAIN)
     op = _of_statement(event, routed) if is_statement(event) else event.get("op")
     if op == MARKS[0] and event.get("op") is None:
@@ -101,8 +86,8 @@ def event_of(
     time = _time(event, time_path, terms)
     if op in MARKS:
         return Event(op, time, None, None, None, PLAIN)
-    order = None if order_path is None else number(event, order_path, "order")
-    before, after = _rows(event, op, stored, terms)
+    order = None if order_path is None else _number_at(event, order_path, "order")
+    before, after = sides_of(event, op, stored, terms)
     return Event(op, time, order, before, after, encoding)
 
 
@@ -114,11 +99,7 @@ def old_row(line: bytes | None) -> dict[str, Any]:
 
 
 def _of_statement(event: dict[str, Any], routed: bool) -> str:
-    """What a statement does to the rows of its table: nothing, or it removes them.
-
-    Raises:
-        Unfit: no event names the rows that it changes.
-    """
+    """What a statement does to the rows of its table: nothing, or it removes them."""
     reason = unfit(event)
     if reason:
         raise Unfit(reason)
@@ -134,9 +115,9 @@ def _of_statement(event: dict[str, Any], routed: bool) -> str:
 
 
 def _time(event: dict[str, Any], path: str | None, terms: Terms) -> int:
-    if path is not None and terms.no_time is not None and _value(event, path) is None:
+    if path is not None and terms.no_time is not None and value_at(event, path) is None:
         raise Unfit(terms.no_time)
-    return 0 if path is None else number(event, path, "time")
+    return 0 if path is None else _number_at(event, path, "time")
 
 
 def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:
@@ -158,11 +139,7 @@ def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:
 
 
 def parsed_json(text: bytes) -> Any:
-    """The value of a JSON text, as `loads` gives it.
-
-    Raises:
-        Unfit: it is none.
-    """
+    """The value of a JSON text, as `loads` gives it."""
     try:
         return loads(text.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -178,7 +155,10 @@ def _is_mark(event: dict[str, Any]) -> bool:
     return event.keys() == {"ts_ms"} or ("id" in event and event.get("status") in ("BEGIN", "END"))
 
 
-def _value(event: dict[str, Any], path: str) -> Any:
+def value_at(event: Mapping[str, Any], path: str) -> Any:
+    """The value at a path of names, separated by dots; None if there is none."""
+    if "." not in path:
+        return event.get(path)
     value: Any = event
     for name in path.split("."):
         if not isinstance(value, dict) or value.get(name) is None:
@@ -187,13 +167,9 @@ def _value(event: dict[str, Any], path: str) -> Any:
     return value
 
 
-def number(event: dict[str, Any], path: str, what: str) -> int:
-    """The whole number at a path; `what` is `time` or `order`.
-
-    Raises:
-        Unfit: there is none, or it is not between 0 and 2^63 - 1.
-    """
-    value = _value(event, path)
+def _number_at(event: dict[str, Any], path: str, what: str) -> int:
+    """The whole number at a path; `what` is `time` or `order`."""
+    value = value_at(event, path)
     if value is None:
         argument = {"time": "time", "order": "order_by"}[what]
         raise Unfit(f"no {what} at {path!r}: set {argument} to the path where events have it")
@@ -213,14 +189,15 @@ def _document(row: Any) -> Any:
         return row
 
 
-def _rows(event: dict[str, Any], op: str, stored: bool, terms: Terms) -> tuple[Any, Any]:
+def sides_of(event: Mapping[str, Any], op: str, stored: bool, terms: Terms) -> tuple[Any, Any]:
+    """The old and the new row of an event on rows. Arguments and errors as for `parse`."""
     if op == TRUNCATE and stored:
         return None, None
     if op == TRUNCATE:
         raise Unfit(NEEDS_STORED)
     if op not in OPS:
         raise Unfit(f"{terms.of(op)} is unknown: known are {terms.known}")
-    if op == "r" and not stored and _value(event, "source.snapshot") == INCREMENTAL:
+    if op == "r" and not stored and value_at(event, "source.snapshot") == INCREMENTAL:
         raise Unfit(REPEATS)
     found = []
     for side, needed in zip(("before", "after"), OPS[op], strict=True):
@@ -229,7 +206,7 @@ def _rows(event: dict[str, Any], op: str, stored: bool, terms: Terms) -> tuple[A
             raise Unfit(f"{terms.of(op)} must not have a row in {terms.sides[side]}")
         if row is None and needed and not (stored and side == "before"):
             remedy = f": {terms.whole}" if side == "before" else ""
-            if side == "after" and _value(event, "source.connector") == "mongodb":
+            if side == "after" and value_at(event, "source.connector") == "mongodb":
                 remedy = f": {_NO_DOCUMENT}"
             raise Unfit(f"{terms.of(op)} without {terms.sides[side]}{remedy}")
         if row is not None and not isinstance(row, dict):

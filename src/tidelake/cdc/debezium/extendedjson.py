@@ -27,11 +27,7 @@ _NUMBERS = ("$numberDouble", "$numberDecimal")
 
 
 def document(text: str) -> Any:
-    """The value of a text of extended JSON, such as a document.
-
-    Raises:
-        ValueError: it is not JSON, or a number in it is none.
-    """
+    """The value of a text of extended JSON, such as a document."""
     return plain(loads(text))
 
 

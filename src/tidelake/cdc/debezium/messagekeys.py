@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.events import Ints
 from tidelake.cdc.core.lineerrors import as_bytes
 from tidelake.cdc.debezium.schemaprefix import by_schema
 from tidelake.data.json.block import trimmed
@@ -32,11 +32,8 @@ _REMEDY = (
 )
 
 
-def key_names(keys: pa.Array) -> tuple[npt.NDArray[np.int64], list[Names | None]]:
+def key_names(keys: pa.Array) -> tuple[Ints, list[Names | None]]:
     """The names of the columns of each key.
-
-    Args:
-        keys: binary or text, JSON with or without a schema beside it.
 
     Returns:
         For each key a number, and by number the names: None without a key, empty if the key has no columns

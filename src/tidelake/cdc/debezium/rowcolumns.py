@@ -6,13 +6,13 @@ know what an event means.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tidelake.cdc.core.events import Events, EventSide
+from tidelake.cdc.core.columns import concat, one_batch
+from tidelake.cdc.core.events import Events, EventSide, Mask
 from tidelake.cdc.core.ops import DEBEZIUM, Terms, Unfit
 from tidelake.cdc.debezium.connectschema import struct_encoding
 from tidelake.cdc.debezium.extendedjson import document
@@ -20,9 +20,6 @@ from tidelake.cdc.debezium.messagekeys import of_document
 from tidelake.cdc.debezium.unavailable import is_unavailable
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import UnfitValue, column, loads
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class BadRow(Exception):
@@ -34,16 +31,7 @@ class BadRow(Exception):
 
 
 def message_key(text: bytes | None, wanted: Sequence[str], terms: Terms) -> tuple[dict[str, Any], Encoding]:
-    """The key columns in the key of a message, and how they are encoded.
-
-    Args:
-        text: the key, as JSON.
-        wanted: names of the collection's key columns.
-        terms: for the reason.
-
-    Raises:
-        Unfit: the message has no usable key.
-    """
+    """The key columns in the key of a message, and how they are encoded."""
     try:
         key = None if text is None else loads(text.decode("utf-8"))
         encoding = PLAIN
@@ -113,7 +101,7 @@ def _column(
     return column(values, wanted.type, encoding)
 
 
-def chosen(events: Events, which: npt.NDArray[np.bool_]) -> Events:
+def chosen(events: Events, which: Mask) -> Events:
     """Some of the events on rows."""
     lines = events.lines[which]
 
@@ -147,14 +135,3 @@ def joined_sides(sides: list[EventSide], schema: pa.Schema) -> EventSide:
     if (order == np.arange(len(order))).all():
         return EventSide(lines, one_batch(table), left_out)
     return EventSide(lines[order], one_batch(table.take(pa.array(order))), left_out)
-
-
-def concat(parts: list[Ints]) -> Ints:
-    """Concatenate arrays; empty if there are none."""
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """The rows of a table, in one piece."""
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -7,9 +7,11 @@ import json
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tidelake.cdc.core.columns import mask
+from tidelake.cdc.core.events import Ints
 
 SCHEMA = b'{"schema":'
 # An explicit end of slices: without one, Arrow computes negative lengths.
@@ -17,10 +19,10 @@ _END = 2**31 - 1
 _PREFIXES_MAX = 1000
 
 
-def by_schema(lines: pa.Array) -> Iterator[tuple[bytes, npt.NDArray[np.int64], pa.Array]]:
+def by_schema(lines: pa.Array) -> Iterator[tuple[bytes, Ints, pa.Array]]:
     """Lines by the schema that they begin with, without it: the beginning, their numbers, and the rest."""
-    there = pc.fill_null(pc.starts_with(lines, b"{"), False).to_numpy(zero_copy_only=False)
-    begins = pc.fill_null(pc.starts_with(lines, SCHEMA), False).to_numpy(zero_copy_only=False)
+    there = mask(pc.starts_with(lines, b"{"))
+    begins = mask(pc.starts_with(lines, SCHEMA))
     left, others = np.flatnonzero(begins), np.flatnonzero(there & ~begins)
     if len(others):
         yield b"", others, lines if len(others) == len(lines) else lines.take(pa.array(others))
@@ -33,7 +35,7 @@ def by_schema(lines: pa.Array) -> Iterator[tuple[bytes, npt.NDArray[np.int64], p
             yield b"", left[:1], here.slice(0, 1)
             left = left[1:]
             continue
-        same = pc.starts_with(here, prefix).to_numpy(zero_copy_only=False)
+        same = mask(pc.starts_with(here, prefix))
         rest = pc.binary_slice(here if same.all() else here.filter(pa.array(same)), len(prefix), _END)
         # Without the schema, which is long.
         short = pc.binary_join_element_wise(pa.scalar(b'{"schema":null'), rest, pa.scalar(b""))

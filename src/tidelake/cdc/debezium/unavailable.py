@@ -7,14 +7,15 @@ LIMITATION: arrays of other types, such as of `smallint`, `numeric`, `double pre
 which tables need `REPLICA IDENTITY FULL` for that reason.
 """
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+from tidelake.cdc.core.columns import among, mask
+from tidelake.cdc.core.events import Mask
+
 PLACEHOLDER = "__debezium_unavailable_value"
 # As text, in base64 as columns of bytes are, and as a map (`hstore`) of one entry.
 _BASE64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
@@ -32,20 +33,16 @@ def is_unavailable(value: Any) -> bool:
 
 
 def unavailable(values: pa.Array) -> Mask | None:
-    """Which values are placeholders; None if none is.
-
-    Args:
-        values: texts, bytes, whole numbers, or lists of these; other types have no placeholder.
-    """
+    """Which values are placeholders; None if none is."""
     is_ = pa.types
     kind = values.type
     found: Mask
     if is_.is_list(kind) or is_.is_large_list(kind):
         found = _lists(values)
     elif is_.is_string(kind) or is_.is_large_string(kind):
-        found = _among(values, _TEXTS)
+        found = among(values, _TEXTS)
     elif is_.is_binary(kind) or is_.is_large_binary(kind):
-        found = _among(values, [text.encode() for text in _TEXTS])
+        found = among(values, [text.encode() for text in _TEXTS])
     else:
         return None
     return found if found.any() else None
@@ -64,20 +61,10 @@ def _lists(values: pa.Array) -> Mask:
     elif not numbers:
         return np.zeros(len(values), np.bool_)
     length = len(_NUMBERS) if numbers else 1
-    found = _true(pc.equal(pc.list_value_length(values), length))
+    found = mask(pc.equal(pc.list_value_length(values), length))
     if found.any():
         flat = values.filter(pa.array(found)).flatten()
         wanted = pa.array(_NUMBERS * int(found.sum()), items) if numbers else None
-        equal = _among(flat, words) if wanted is None else _true(pc.equal(flat, wanted))
+        equal = among(flat, words) if wanted is None else mask(pc.equal(flat, wanted))
         found[found] = equal.reshape(-1, length).all(axis=1)
-    return found
-
-
-def _among(values: pa.Array, words: Any) -> Mask:
-    found: Mask = pc.is_in(values, value_set=pa.array(words, values.type)).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _true(values: pa.Array) -> Mask:
-    found: Mask = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
     return found

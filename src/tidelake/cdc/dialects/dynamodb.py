@@ -1,7 +1,5 @@
 """Records of DynamoDB: of its streams, and of its Kinesis data streams.
 
-Owns the meaning of their fields:
-
     {"eventName": "INSERT", "dynamodb": {"Keys": {...}, "NewImage": {...}}}                  the new item
     {"eventName": "MODIFY", "dynamodb": {..., "OldImage": {...}}}                            the same
     {"eventName": "REMOVE", "dynamodb": {"Keys": {...}}}                                     removes the item
@@ -11,110 +9,70 @@ sets `SS`, `NS` and `BS` and lists `L` as lists, maps `M` as structs. An attribu
 is null.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
-from tidelake.cdc.core.ops import Terms, Unfit
-from tidelake.cdc.dialects.dialect import Change, Dialect, member
+from tidelake.cdc.core.ops import Unfit
+from tidelake.cdc.dialects.dialect import Change, Dialect, Fields, MessageReader, Names, RefusedWord
 from tidelake.cdc.dialects.jsonvalues import as_number
 
-CREATED = "dynamodb.ApproximateCreationDateTime"
-_OPS = ("INSERT", "MODIFY", "REMOVE")
+_CREATED = "ApproximateCreationDateTime"
 _UNITS = {"SECOND": "s", "MILLISECOND": "ms", "MICROSECOND": "us"}
-
-
-@dataclass(frozen=True)
-class DynamoDbDialect(Dialect):
-    """How DynamoDB writes."""
-
-    tool: ClassVar[str] = "DynamoDB"
-    terms: ClassVar[Terms] = Terms(
-        event="record of DynamoDB",
-        op="eventName",
-        ops={"c": "INSERT", "u": "MODIFY", "d": "REMOVE"},
-        known="INSERT, MODIFY and REMOVE",
-        sides={"before": "'OldImage'", "after": "'NewImage'", "key": "'Keys'"},
-        whole="let the stream have NEW_AND_OLD_IMAGES, or set old_rows='stored'",
-    )
-    members: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {
-            **dict.fromkeys(("eventName", "tableName", "eventSourceARN", "recordFormat"), str | None),
-            **{"dynamodb": dict[str, Any] | None, "Records": Any},
-        }
-    )
-    # The unit is in the record: see `unit_of`.
-    clocks: ClassVar[Mapping[str, str]] = MappingProxyType({CREATED: "s"})
-    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({"us": CREATED, "ms": CREATED})
-    no_time: ClassVar[str] = "sequence numbers have too many digits: take a collection of time 'us' or 'ms'"
-
-    def unit_of(self, message: Any, path: str) -> str | None:
-        """As `Dialect`: records of Kinesis have milliseconds, if they do not say otherwise."""
-        if path != CREATED:
-            return super().unit_of(message, path)
-        told = member(message, "dynamodb") or {}
-        if isinstance(told.get("ApproximateCreationDateTime"), str):
-            return "iso"
-        precision = told.get("ApproximateCreationDateTimePrecision")
-        if precision is None:
-            return "ms" if member(message, "recordFormat") else "s"
-        unit = _UNITS.get(precision) if isinstance(precision, str) else None
-        if unit is None:
-            raise Unfit(
-                f"ApproximateCreationDateTimePrecision {precision!r} is unknown: known are {[*_UNITS]}"
-            )
-        return unit
-
-    def table_of(self, message: Any) -> tuple[str, ...]:
-        """As `Dialect`."""
-        name = member(message, "tableName")
-        if not name:
-            # arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/TIME
-            _, _, rest = (member(message, "eventSourceARN") or "").partition(":table/")
-            name = rest.partition("/")[0]
-        return (name,) if name else ()
-
-    def key_of(self, message: Any) -> Sequence[str] | None:
-        """As `Dialect`."""
-        keys = (member(message, "dynamodb") or {}).get("Keys")
-        return list(keys) if isinstance(keys, dict) else None
-
-    def on_rows(self, message: Any) -> bool:
-        """As `Dialect`."""
-        return member(message, "eventName") in _OPS
-
-    def changes(self, message: Any) -> Iterator[Change] | None:
-        """As `Dialect`."""
-        if member(message, "Records") is not None:
-            raise Unfit("'Records' of an invocation of Lambda: write one record a line")
-        kind, told = member(message, "eventName"), member(message, "dynamodb")
-        if kind not in _OPS or told is None:
-            raise Unfit(f"eventName {kind!r}: not a record of DynamoDB; known are {self.terms.known}")
-        old, new = (self._item(told.get(name)) for name in ("OldImage", "NewImage"))
-        if kind == "REMOVE":
-            # A key alone is no old row.
-            return iter([(b"d", old or (self._item(told.get("Keys")) if self.stored else None), None)])
-        if new is None:
-            raise Unfit(
-                f"eventName {kind!r} without 'NewImage': let the stream have NEW_IMAGE or NEW_AND_OLD_IMAGES"
-            )
-        # The key of an item does not change.
-        return iter([(b"c", None, new) if kind == "INSERT" else (b"u", old, new)])
-
-    def _item(self, item: Any) -> bytes | None:
-        if item is None:
-            return None
-        if not isinstance(item, dict):
-            raise Unfit("an item is no object")
-        return self.of_columns(
-            dict.fromkeys(self.schema.names, _NULL) | {n: _json(v) for n, v in item.items()}
-        )
-
-
 _NULL = msgspec.Raw(b"null")
+
+
+def _rows(reader: MessageReader, op: str, message: Fields) -> list[Change]:
+    told = message.get("dynamodb") or {}
+    old, new = (_item(reader, told.get(name)) for name in ("OldImage", "NewImage"))
+    if op == "d":
+        # A key alone is no old row.
+        return [(op, old or (_item(reader, told.get("Keys")) if reader.stored else None), None)]
+    if new is None:
+        raise Unfit(
+            f"eventName {message['eventName']!r} without 'NewImage': let the stream have NEW_IMAGE or "
+            "NEW_AND_OLD_IMAGES"
+        )
+    # The key of an item does not change.
+    return [(op, None if op == "c" else old, new)]
+
+
+def _word(message: Fields) -> str | None:
+    if message.get("Records") is not None:
+        return RefusedWord("'Records' of an invocation of Lambda: write one record a line")
+    word: str | None = message.get("eventName")
+    return word
+
+
+def _unit(message: Fields) -> str:
+    """What the moment of a record counts: of Kinesis milliseconds, if it does not say otherwise."""
+    told = message["dynamodb"]
+    if isinstance(told[_CREATED], str):
+        return "iso"
+    precision = told.get(f"{_CREATED}Precision")
+    if precision is None:
+        return "ms" if message.get("recordFormat") else "s"
+    unit = _UNITS.get(precision) if isinstance(precision, str) else None
+    if unit is None:
+        raise Unfit(f"{_CREATED}Precision {precision!r} is unknown: known are {[*_UNITS]}")
+    return unit
+
+
+def _tables(message: Fields) -> list[Names]:
+    # arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/TIME
+    _, _, rest = (message.get("eventSourceARN") or "").partition(":table/")
+    name = message.get("tableName") or rest.partition("/")[0]
+    return [(name,)] if name else []
+
+
+def _item(reader: MessageReader, item: Any) -> bytes | None:
+    if item is None:
+        return None
+    if not isinstance(item, dict):
+        raise Unfit("an item is no object")
+    return reader.of_columns(
+        dict.fromkeys(reader.schema.names, _NULL) | {n: _json(v) for n, v in item.items()}
+    )
 
 
 def _json(value: Any) -> msgspec.Raw:
@@ -122,11 +80,7 @@ def _json(value: Any) -> msgspec.Raw:
 
 
 def _plain(value: Any) -> Any:
-    """A value without the name of its type.
-
-    Raises:
-        Unfit: it has none that is known.
-    """
+    """A value without the name of its type."""
     if not isinstance(value, dict) or len(value) != 1:
         raise Unfit(f"a value of an item is not one of a type, such as {{'S': 'a'}}: {str(value)[:60]}")
     ((kind, inner),) = value.items()
@@ -153,3 +107,24 @@ def _number(text: Any) -> msgspec.Raw:
     if number == raw:
         raise Unfit(f"a number of an item is {str(text)[:60]!r}")
     return msgspec.Raw(number)
+
+
+DYNAMODB = Dialect(
+    tool="DynamoDB",
+    op="eventName",
+    ops={"INSERT": "c", "MODIFY": "u", "REMOVE": "d"},
+    sides=("'OldImage'", "'NewImage'"),
+    whole="let the stream have NEW_AND_OLD_IMAGES, or set old_rows='stored'",
+    members={
+        **dict.fromkeys(("eventName", "tableName", "eventSourceARN", "recordFormat"), str | None),
+        **{"dynamodb": dict[str, Any] | None, "Records": Any},
+    },
+    rows=_rows,
+    numbers={f"dynamodb.{_CREATED}": _unit},
+    defaults=dict.fromkeys(("us", "ms"), f"dynamodb.{_CREATED}"),
+    no_time="sequence numbers have too many digits: take a collection of time 'us' or 'ms'",
+    tables=_tables,
+    key="dynamodb.Keys",
+    word=_word,
+    noun="record",
+)

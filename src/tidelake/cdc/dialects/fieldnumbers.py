@@ -9,66 +9,59 @@ Owns how a tool writes them. A word says what a field holds:
 | `lsn` | a position in PostgreSQL's log, such as `16/B374D848` | 64 bits |
 | `digits` | a text of digits | the number |
 | `tso` | a timestamp of TiDB: milliseconds times 2^18, plus a counter | the same, or the milliseconds |
+| `position` | a number, or a file of MySQL's log and a place in it: `bin.000007:5` | the same, or 64 bits |
 
-Without a word it is a whole number, or a file of MySQL's log and a position in it, such as `bin.000007:5`.
+A field without a word is read as `position`.
 """
 
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 from typing import Any
 
 from tidelake.cdc.core.lineerrors import shown
 from tidelake.cdc.core.ops import Unfit
+from tidelake.model.time import TIME_MAX
 
 # What a unit of a clock is in microseconds.
-MICROSECONDS: Mapping[str, int] = MappingProxyType({"us": 1, "ms": 1_000, "s": 1_000_000})
+MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
+# Words of fields that are no times of a clock, and what texts in them are.
+POSITIONS = {
+    "position": re.compile(r".*\.([0-9]{1,9}):([0-9]{1,10})"),
+    "lsn": re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})"),
+    "digits": re.compile(r"([0-9]{1,40})"),
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FILE = re.compile(r".*\.([0-9]{1,9}):([0-9]{1,10})")
-_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
-_DIGITS = re.compile(r"[0-9]{1,40}")
 
 
-def number_in(
-    value: Any, word: str | None, what: str, path: str, *, clock: bool = False
-) -> tuple[int, str | None]:
-    """The number that the value of a field stands for, and its unit if it is a time of a clock.
-
-    Args:
-        value: as it is in the message.
-        word: what the field holds; None: a number, or a file and a position.
-        what: what it is for, for the reason.
-        path: where it is.
-        clock: a time of a clock is wanted.
-
-    Raises:
-        Unfit: it is none.
-    """
-    if word == "iso":
-        return _instant(value, what, path), "us"
+def number_in(value: Any, word: str | None, what: str, wanted: str | None) -> int:
+    """The number that the value of a field stands for."""
     unit = word if word in MICROSECONDS else None
+    if word == "iso":
+        value, unit = _instant(value, what), "us"
     if type(value) is float and value.is_integer() and unit is not None:
         value = int(value)
-    if isinstance(value, str):
-        pattern = {"lsn": _LSN, "digits": _DIGITS, None: _FILE}.get(word)
-        found = None if pattern is None else pattern.fullmatch(value)
-        if found and word == "digits":
-            value = int(value)
-        elif found:
-            base = 16 if word == "lsn" else 10
-            value = (int(found[1], base) << 32) | int(found[2], base)
+    pattern = POSITIONS.get(word or "position")
+    found = pattern.fullmatch(value) if pattern is not None and isinstance(value, str) else None
+    if found is not None:
+        high, *low = (int(part, 16 if word == "lsn" else 10) for part in found.groups())
+        value = high << 32 | low[0] if low else high
     if type(value) is not int:
-        raise Unfit(f"the {what} at {path!r} is {shown(repr(value).encode())}, and not a whole number")
-    return (value >> 18, "ms") if word == "tso" and clock else (value, unit)
+        raise Unfit(f"{what} is {shown(repr(value).encode())}, and not a whole number")
+    if word == "tso" and wanted is not None:
+        value, unit = value >> 18, "ms"
+    if unit is not None and wanted is not None:
+        value = value * MICROSECONDS[unit] // MICROSECONDS[wanted]
+    if not 0 <= value <= TIME_MAX:
+        raise Unfit(f"{what} is {value}, and not from 0 to 2^63 - 1")
+    return int(value)
 
 
-def _instant(value: Any, what: str, path: str) -> int:
+def _instant(value: Any, what: str) -> int:
     """Microseconds since 1970 of a text with a zone."""
     try:
         at = datetime.fromisoformat(value)
     except (ValueError, TypeError) as error:
-        raise Unfit(f"the {what} at {path!r} is {shown(repr(value).encode())}: {error}") from None
+        raise Unfit(f"{what} is {shown(repr(value).encode())}: {error}") from None
     if at.tzinfo is None:
-        raise Unfit(f"the {what} at {path!r} is {value!r}, which says no zone")
+        raise Unfit(f"{what} is {value!r}, which says no zone")
     return (at - _EPOCH) // timedelta(microseconds=1)

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from tidelake.cdc.core.ops import Unfit
+from tidelake.cdc.core.rawjson import TEXT
 
 # A value as JSON.
 Json: TypeAlias = bytes
@@ -14,7 +15,6 @@ Json: TypeAlias = bytes
 _NUMBER = re.compile(rb'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"')
 
 
-_Text = msgspec.json.Decoder(str)
 # How a date of MySQL begins that has no day.
 ZERO = b'"0000-00-00'
 
@@ -31,29 +31,21 @@ def as_boolean(value: Json) -> Json:
 
 
 def as_base64(value: Json) -> Json:
-    """Bytes that are written as a text, one character each.
-
-    Raises:
-        Unfit: the text holds a character that is no byte.
-    """
+    """Bytes that are written as a text, one character each."""
     if not value.startswith(b'"'):
         return value
     try:
-        return b'"%b"' % base64.b64encode(_Text.decode(value).encode("latin-1"))
+        return b'"%b"' % base64.b64encode(TEXT.decode(value).encode("latin-1"))
     except (UnicodeError, msgspec.DecodeError) as error:
         raise Unfit(f"it is no text of bytes: {error}") from None
 
 
 def as_hexadecimal(value: Json) -> Json:
-    """Bytes that are written as a text of hexadecimal digits.
-
-    Raises:
-        Unfit: the text is none.
-    """
+    """Bytes that are written as a text of hexadecimal digits."""
     if not value.startswith(b'"'):
         return value
     try:
-        return b'"%b"' % base64.b64encode(bytes.fromhex(_Text.decode(value).removeprefix("\\x")))
+        return b'"%b"' % base64.b64encode(bytes.fromhex(TEXT.decode(value).removeprefix("\\x")))
     except (ValueError, msgspec.DecodeError) as error:
         raise Unfit(f"it is no text of hexadecimal digits: {error}") from None
 
@@ -64,11 +56,7 @@ def zero_as_null(value: Json) -> Json:
 
 
 def zero_refused(value: Json) -> Json:
-    """Any other value.
-
-    Raises:
-        Unfit: it is MySQL's `0000-00-00`.
-    """
+    """Any other value."""
     if value.startswith(ZERO):
         raise Unfit(
             "0000-00-00 is no day: take it for null with zero_times='null', or use a column of type string"

@@ -1,29 +1,35 @@
 """The parser of other tools' messages.
 
 Owns that a message is read as a whole or not at all, and that rows keep the numbers of their lines.
+
+INVARIANT: a message is rejected as a whole: none of its rows is kept if one of them cannot be read.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from tidelake.cdc.core.events import Ints
-from tidelake.cdc.core.lineerrors import as_bytes, shown, unreadable
-from tidelake.cdc.core.ops import Terms
+from tidelake.cdc.core.events import Ints, RawEvents
+from tidelake.cdc.core.lineerrors import as_bytes, cut, shown, unreadable
+from tidelake.cdc.core.ops import Terms, Unfit
 from tidelake.cdc.core.outcome import Parsed, Reject
 from tidelake.cdc.core.tablename import quoted_name
 from tidelake.cdc.debezium.blocks import fitting
-from tidelake.cdc.debezium.decoded import Decoded
-from tidelake.cdc.debezium.exact import Event, event_of, parsed_json
-from tidelake.cdc.dialects.dialect import ORDER_PATH, TIME_PATH, Dialect, Messages
+from tidelake.cdc.debezium.decoded import Decoded, row_texts
+from tidelake.cdc.debezium.exact import Event, parsed_json, sides_of
+from tidelake.cdc.debezium.messagekeys import changed
+from tidelake.cdc.dialects.dialect import Json, MessageReader
 from tidelake.cdc.parse.parser import ChangeParser
-from tidelake.cdc.parse.rows import LINE, TIME
+from tidelake.cdc.parse.rows import LINE
 from tidelake.data.json.encoding import PLAIN
 from tidelake.errors import UsageError
+
+# The number of its line, time, order, op, old row, new row.
+_Change: TypeAlias = tuple[int, int, int, str, Json | None, Json | None]
 
 
 @dataclass(frozen=True)
@@ -31,24 +37,26 @@ class DialectParser(ChangeParser):
     """Reads the messages of a tool.
 
     Attributes:
-        dialect: how they are written.
+        reader: reads each of them.
     """
 
-    dialect: Dialect | None = field(default=None)
+    reader: MessageReader | None = None
 
     @property
     def terms(self) -> Terms:
         """Those of the tool."""
-        return super().terms if self.dialect is None else self.dialect.terms
+        return super().terms if self.reader is None else self.reader.dialect.terms
+
+    @property
+    def refuses_second(self) -> bool | None:
+        """As `ChangeParser`."""
+        return None if self.reader is None else self.reader.refuses_second
 
     @staticmethod
-    def of(parser: ChangeParser, dialect: Dialect, **changed: Any) -> "DialectParser":
+    def of(parser: ChangeParser, reader: MessageReader, **changed: Any) -> "DialectParser":
         """A parser for messages, with the settings of another one."""
         given = {one.name: getattr(parser, one.name) for one in fields(ChangeParser)}
-        order = None if dialect.order is None else ORDER_PATH
-        return DialectParser(
-            **(given | {"time": TIME_PATH, "order_by": order, "earliest": 0} | changed), dialect=dialect
-        )
+        return DialectParser(**(given | {"earliest": 0} | changed), reader=reader)
 
     def parse(
         self,
@@ -57,99 +65,101 @@ class DialectParser(ChangeParser):
         keys: pa.Array | None = None,  # noqa: ARG002 - other tools' keys have other forms
         times: Ints | None = None,  # noqa: ARG002 - messages have times of their own
     ) -> Parsed:
-        """As `ChangeParser.parse`. Neither keys of messages nor other times are read.
-
-        Raises:
-            InvalidUpdates: as there; or the messages are of several tables.
-        """
-        if self.dialect is None:
-            raise UsageError("a DialectParser needs a dialect")
-        lines = lines.lines if isinstance(lines, Decoded) else as_bytes(lines)
-        made = self.dialect.read(lines, self.layout.encodings)
-        if len(made.tables) > 1:
-            first = quoted_name(made.tables[0])
-            reason = f"the messages are of several tables: choose one, such as table={first!r}"
-            raise unreadable(reason, where(int(made.lines[0])))
-        worst = made.another_key or (made.bad[0] if made.bad and not self.rejects else None)
-        if worst is not None:
-            raise unreadable(worst.reason, f"{where(worst.line)} line={shown(lines[worst.line].as_py())}")
-        parsed, numbers, bad = self._whole(made, lines, where)
-        emptied = parsed.truncates
-        return replace(
-            parsed,
-            rows=self._numbered(parsed.rows, numbers),
-            heartbeats=parsed.heartbeats + made.skipped,
-            truncates=None if emptied is None else replace(emptied, lines=numbers[emptied.lines]),
-            rejects=tuple(sorted((*made.bad, *bad), key=lambda reject: reject.line)),
-        )
-
-    def _whole(
-        self, made: Messages, lines: pa.Array, where: Callable[[int], str]
-    ) -> tuple[Parsed, Ints, list[Reject]]:
-        """The rows of the messages of which all rows can be read."""
-        bad: dict[int, Reject] = {}
-        while True:
-            parsed = self._read_messages(made, lines, where)
-            for reject in parsed.rejects:
-                line = int(made.lines[reject.line])
-                bad.setdefault(line, Reject(line, reject.reason))
-            rejected = np.isin(made.lines, list(bad))
-            if rejected.sum() == len(parsed.rejects):
-                return parsed, made.lines, list(bad.values())
-            # Some rows of a rejected message were read.
-            made = made.chosen(~rejected)
-
-    def _read_messages(self, made: Messages, lines: pa.Array, where: Callable[[int], str]) -> Parsed:
-        bad: list[Reject] = []
+        """As `ChangeParser.parse`. Neither keys of messages nor other times are read."""
+        if self.reader is None:
+            raise UsageError("a DialectParser needs a reader of messages")
+        given = lines.lines if isinstance(lines, Decoded) else as_bytes(lines)
 
         def fail(at: Reject) -> None:
-            if not len(made.lines):
-                raise unreadable(at.reason, where(0))
-            line = int(made.lines[at.line])
-            raise unreadable(at.reason, f"{where(line)} line={shown(lines[line].as_py())}")
+            raise unreadable(at.reason, f"{where(at.line)} line={shown(given[at.line].as_py())}")
 
-        sure = fitting(made.ops, made.raw.before, made.raw.after, stored=self.layout.stored)
-        found = self.events_of(
-            made.raw.chosen(sure),
-            np.flatnonzero(~sure),
-            partial(self._exact_event, made),
-            bad,
-            marks=made.marks,
-            tombstones=made.tombstones,
+        changes: list[_Change] = []
+        marks: list[int] = []
+        bad: list[Reject] = []
+        tables: dict[tuple[str, ...], int] = {}
+        another: Reject | None = None
+        silent = tombstones = 0
+        for at, told in enumerate(self.reader.read(given.to_pylist())):
+            if told is None:
+                tombstones += 1
+                continue
+            if isinstance(told, Unfit):
+                bad.append(Reject(at, cut(str(told))))
+                continue
+            if told.mark is not None:
+                marks.append(told.mark)
+            # Without a table named, what changes no rows may be about another one.
+            ours = told.changes or told.mark is not None or self.reader.table is not None
+            if told.key and ours and another is None and self.layout.stored and {*told.key} != {*self.key}:
+                another = Reject(at, changed(tuple(told.key), self.key))
+            silent += not told.changes
+            for op, old, new in told.changes:
+                changes.append((at, told.time, told.order, op, old, new))
+            for named in told.tables if told.changes else ():
+                tables.setdefault(named, at)
+        if len(tables) > 1:
+            table, at = next(iter(tables.items()))
+            reason = f"the messages are of several tables: choose one, such as table={quoted_name(table)!r}"
+            raise unreadable(reason, where(at))
+        worst = another or (bad[0] if bad and not self.rejects else None)
+        if worst is not None:
+            fail(worst)
+        while True:
+            parsed = self._rows(changes, marks, fail)
+            if not parsed.rejects:
+                break
+            # The other rows of these messages were read.
+            worse = {changes[one.line][0]: one.reason for one in reversed(parsed.rejects)}
+            bad += [Reject(at, reason) for at, reason in worse.items()]
+            changes = [one for one in changes if one[0] not in worse]
+        numbers = np.array([at for at, *_ in changes], np.int64)
+        emptied = parsed.truncates
+        rows, steps = _numbered(parsed.rows, numbers)
+        return replace(
+            parsed,
+            rows=rows,
+            steps=steps,
+            # A message that says nothing is one.
+            heartbeats=silent,
+            tombstones=tombstones,
+            truncates=None if emptied is None else replace(emptied, lines=numbers[emptied.lines]),
+            rejects=tuple(sorted(bad, key=lambda reject: reject.line)),
         )
-        return self.parsed_of(found, bad, None, fail)
 
-    def _exact_event(self, made: Messages, number: int) -> Event | None:
-        raw = made.raw
-        event = {
-            "op": made.ops[number].as_py(),
-            "before": _loaded(raw.before[number].as_py()),
-            "after": _loaded(raw.after[number].as_py()),
-            TIME_PATH: int(raw.times[number]),
-            ORDER_PATH: 0 if raw.orders is None else int(raw.orders[number]),
-        }
-        return event_of(event, PLAIN, self.time, self.order_by, stored=self.layout.stored, terms=self.terms)
+    def _rows(self, changes: list[_Change], marks: list[int], fail: Callable[[Reject], None]) -> Parsed:
+        """The rows of changes; the lines are their numbers."""
+        _, times, orders, ops, old, new = zip(*changes, strict=True) if changes else ((),) * 6
+        raw = RawEvents(
+            np.arange(len(changes)),
+            np.array(times, np.int64),
+            None if self.order_by is None else np.array(orders, np.int64),
+            _texts(old),
+            _texts(new),
+            np.zeros(len(changes), np.int64),
+            (self.layout.encodings,),
+        )
+        sure = fitting(pa.array(ops, pa.string()), raw.before, raw.after, stored=self.layout.stored)
+        bad: list[Reject] = []
+        exact, others = partial(self._exact_change, changes), np.flatnonzero(~sure)
+        reached = np.array(marks, np.int64)
+        found = self.events_of(raw.chosen(sure), others, exact, bad, marks=reached, tombstones=0)
+        return self.parsed_of(found, bad, None, lambda at: fail(replace(at, line=changes[at.line][0])))
 
-    def _numbered(self, rows: pa.RecordBatch, numbers: Ints) -> pa.RecordBatch:
-        """With the numbers of lines instead of texts; of a key's events in one line, only the last."""
-        if LINE not in rows.schema.names:
-            return rows
-        at = rows.schema.get_field_index(LINE)
-        texts = rows.column(LINE)
-        rows = rows.set_column(at, rows.schema.field(LINE), pa.array(numbers[texts.to_numpy()]))
-        if len(np.unique(numbers)) == len(numbers):
-            return rows
-        table = pa.table(
-            {
-                **{f"k{i}": rows.column(name) for i, name in enumerate(self.key)},
-                **{"line": rows.column(LINE), "time": rows.column(TIME)},
-                **{"text": texts, "row": pa.array(np.arange(rows.num_rows))},
-            }
-        ).sort_by([("text", "ascending"), ("row", "ascending")])
-        by = [name for name in table.column_names if name not in ("text", "row")]
-        last = table.group_by(by, use_threads=False).aggregate([("row", "last")]).column("row_last")
-        return rows.take(last.combine_chunks().sort())
+    def _exact_change(self, changes: list[_Change], number: int) -> Event | None:
+        _, time, order, op, *rows = changes[number]
+        before, after = (None if row is None else parsed_json(row) for row in rows)
+        sides = sides_of({"before": before, "after": after}, op, self.layout.stored, self.terms)
+        return Event(op, time, order, *sides, PLAIN)
 
 
-def _loaded(row: bytes | None) -> Any:
-    return None if row is None else parsed_json(row)
+def _numbered(rows: pa.RecordBatch, numbers: Ints) -> tuple[pa.RecordBatch, Ints | None]:
+    """Rows with the numbers of lines instead of changes; and those of changes, if a line has several."""
+    if LINE not in rows.schema.names:
+        return rows, None
+    at, steps = rows.schema.get_field_index(LINE), rows.column(LINE).to_numpy()
+    rows = rows.set_column(at, rows.schema.field(LINE), pa.array(numbers[steps]))
+    return rows, steps if len(np.unique(numbers)) < len(numbers) else None
+
+
+def _texts(rows: Sequence[Json | None]) -> pa.Array:
+    return row_texts(rows, np.array([row is not None for row in rows], np.bool_))

@@ -1,25 +1,14 @@
 """The dialects of other tools by their names, as users write them."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from tidelake.cdc.dialects.canal import CANAL
+from tidelake.cdc.dialects.dms import DMS
+from tidelake.cdc.dialects.dynamodb import DYNAMODB
+from tidelake.cdc.dialects.goldengate import GOLDENGATE
+from tidelake.cdc.dialects.maxwell import MAXWELL
+from tidelake.cdc.dialects.ticdc import TICDC
+from tidelake.cdc.dialects.wal2json import WAL2JSON
 
-from tidelake.cdc.dialects.canal import CanalDialect
-from tidelake.cdc.dialects.dialect import Dialect
-from tidelake.cdc.dialects.dms import DmsDialect
-from tidelake.cdc.dialects.dynamodb import DynamoDbDialect
-from tidelake.cdc.dialects.goldengate import GoldenGateDialect
-from tidelake.cdc.dialects.maxwell import MaxwellDialect
-from tidelake.cdc.dialects.ticdc import TicdcDialect
-from tidelake.cdc.dialects.wal2json import Wal2JsonDialect
-
-DIALECTS: Mapping[str, type[Dialect]] = MappingProxyType(
-    {
-        "canal": CanalDialect,
-        "dms": DmsDialect,
-        "dynamodb": DynamoDbDialect,
-        "goldengate": GoldenGateDialect,
-        "maxwell": MaxwellDialect,
-        "ticdc": TicdcDialect,
-        "wal2json": Wal2JsonDialect,
-    }
-)
+DIALECTS = {
+    **{"canal": CANAL, "dms": DMS, "dynamodb": DYNAMODB, "goldengate": GOLDENGATE, "maxwell": MAXWELL},
+    **{"ticdc": TICDC, "wal2json": WAL2JSON},
+}

@@ -35,45 +35,31 @@ from functools import cached_property, partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tidelake.cdc.core.events import EventLayout, Events, EventSide, RawEvents
+from tidelake.cdc.core.columns import concat
+from tidelake.cdc.core.events import EventLayout, Events, EventSide, Ints, RawEvents
 from tidelake.cdc.core.lineerrors import as_bytes, cut, late_reason, shown, unreadable
 from tidelake.cdc.core.ops import DEBEZIUM, MARKS, TRUNCATE, Terms, Unfit
 from tidelake.cdc.core.outcome import Parsed, Reject
 from tidelake.cdc.debezium.blocks import BlockReader, raw_events
+from tidelake.cdc.debezium.connectors import connector_of
 from tidelake.cdc.debezium.decoded import Decoded, decode
 from tidelake.cdc.debezium.exact import Event, parse
-from tidelake.cdc.debezium.rowcolumns import (
-    BadRow,
-    chosen,
-    concat,
-    joined_sides,
-    rows_of,
-)
+from tidelake.cdc.debezium.rowcolumns import BadRow, chosen, joined_sides, rows_of
 from tidelake.cdc.parse.rows import LEFT_OUT, LINE, ORDER, REMOVED, TIME, EventRows, truncates
-from tidelake.cdc.times.positions import (
-    NONE,
-    REMEDY,
-    ROWS,
-    positions,
-)
+from tidelake.cdc.times.positions import NONE, ROWS, positions
 from tidelake.cdc.times.timeline import Timeline
-from tidelake.data.json.block import Unsure
+from tidelake.data.json.block import halved
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import check_readable
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Late: TypeAlias = Literal["refuse", "advance"]
 # Reads one event by its number; None: it is a tombstone.
 Exact: TypeAlias = Callable[[int], Event | None]
 OldRows: TypeAlias = Literal["events", "stored"]
-# Fewer lines than this are read one by one.
-_LINES_MIN = 32
 
 
 def _required(name: str) -> pa.Field:
@@ -134,6 +120,11 @@ class ChangeParser:
         """How errors call what an event has."""
         return DEBEZIUM
 
+    @property
+    def refuses_second(self) -> bool | None:
+        """Whether a row that gets the key of another one is refused; None: that it does is not known."""
+        return None
+
     def origin(self, line: bytes | None) -> bytes | None:
         """A line as its source wrote it, for messages and rejects."""
         return line
@@ -187,17 +178,7 @@ class ChangeParser:
         keys: pa.Array | None = None,
         times: Ints | None = None,
     ) -> Parsed:
-        """Parse lines.
-
-        Args:
-            lines: binary or text, one JSON text each; or decoded, with the numbers that this parser reads.
-            where: returns the place of a line by its number, for messages.
-            keys: the key of each message, as JSON, if the source has keys.
-            times: with a timeline, the time of each line; `NONE` for a line that has none.
-
-        Raises:
-            InvalidUpdates: a line cannot be read, or is late; gives its place, its beginning and the reason.
-        """
+        """Parse lines."""
         bad: list[Reject] = []
         given = lines if isinstance(lines, Decoded) else self.decoded(as_bytes(lines))
 
@@ -240,9 +221,13 @@ class ChangeParser:
             marks: times of heartbeats and messages.
             tombstones: number of tombstones.
         """
-        parts = self._spans(raw, exact, bad)
-        if bad and not self.rejects:
+
+        def one_by_one(at: slice) -> Events:
             # The first bad line fails the whole batch, so that the rest need not be parsed.
+            return self._one_by_one(exact, raw.lines[at if self.rejects or not bad else slice(0)], bad)
+
+        parts = halved(lambda at: self._blocks.read(raw.slice(at)), one_by_one, len(raw))
+        if bad and not self.rejects:
             others = others[others < min(reject.line for reject in bad)]
         if len(others):
             parts.append(self._one_by_one(exact, others, bad))
@@ -262,7 +247,7 @@ class ChangeParser:
             return
         rows = (found.roles & ROWS) > 0
         if rows.any() and (found.starts[rows] < 0).all():
-            fail(Reject(int(np.flatnonzero(rows)[0]), REMEDY[connector]))
+            fail(Reject(int(np.flatnonzero(rows)[0]), connector_of(connector).remedy))
         raise InvalidUpdates(
             f"the times of change events of {connector!r} are those of their transactions, "
             "which one task does not know: use tidelake.spark.ingest, or foreachBatch with "
@@ -275,16 +260,14 @@ class ChangeParser:
         without = found.times == NONE
         if not without.any():
             return found
-        reason = "not of the connector" if self.timeline is None else REMEDY[self.timeline.connector]
+        reason = (
+            "not of the connector" if self.timeline is None else connector_of(self.timeline.connector).remedy
+        )
         bad += [Reject(int(line), reason) for line in found.lines[without]]
         return chosen(found, ~without)
 
     def from_events(self, found: Events, bad: list[Reject], keys: pa.Array | None = None) -> Parsed:
-        """Process events that are columns already; `bad` are the rows that could not be read.
-
-        Raises:
-            InvalidUpdates: as `parse`.
-        """
+        """Process events that are columns already; `bad` are the rows that could not be read."""
 
         def fail(at: Reject) -> None:
             raise unreadable(at.reason, f"row={at.line}")
@@ -299,11 +282,7 @@ class ChangeParser:
         fail: Callable[[Reject], None],
         lines: pa.Array | None = None,
     ) -> Parsed:
-        """The rows of events; `fail` raises the error of an event.
-
-        Raises:
-            InvalidUpdates: as `parse`.
-        """
+        """The rows of events; `fail` raises the error of an event."""
         early = found.times < self.earliest
         if early.any():
             # The time field is wrong for all events: this is an error of the call, not rejects.
@@ -341,19 +320,6 @@ class ChangeParser:
             f"its time {time} at {self.time!r} lies before 1990: is it of another unit, such as "
             f"seconds? If it is meant, name the field: time={self.time!r}"
         )
-
-    def _spans(self, raw: RawEvents, exact: Exact, bad: list[Reject]) -> list[Events]:
-        """Read the rows of events, by blocks if possible."""
-        if not len(raw) or (bad and not self.rejects):
-            return []
-        try:
-            return [self._blocks.read(raw)]
-        except Unsure:
-            if len(raw) > _LINES_MIN:
-                half = len(raw) // 2
-                first = self._spans(raw.slice(0, half), exact, bad)
-                return first + self._spans(raw.slice(half), exact, bad)
-            return [self._one_by_one(exact, raw.lines, bad)]
 
     def _one_by_one(self, exact: Exact, numbers: Ints, bad: list[Reject]) -> Events:
         events: dict[int, Event] = {}

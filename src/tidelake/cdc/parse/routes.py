@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import mask
 from tidelake.cdc.core.events import Mask
 from tidelake.cdc.core.lineerrors import as_bytes
 from tidelake.cdc.core.ops import TRUNCATE
@@ -23,8 +24,6 @@ from tidelake.cdc.debezium.statements import empties, is_statement, unfit
 from tidelake.data.json.values import loads
 
 _PARTS = ("db", "schema", "table", "collection")
-
-
 _NOWHERE = ("", False)
 
 
@@ -46,11 +45,7 @@ class TableColumns:
 
 
 def tables_of(lines: pa.Array | Decoded) -> pa.Array:
-    """The table of each line, a text for `Table.of`; empty if it names none.
-
-    Args:
-        lines: decoded; or binary or text, one JSON text each, with nulls.
-    """
+    """The table of each line, a text for `Table.of`; empty if it names none."""
     return _routed(_decoded(lines))[0]
 
 
@@ -85,9 +80,9 @@ def _routed(found: Decoded) -> tuple[pa.Array, Mask]:
     parts = {name: pc.fill_null(pc.struct_field(source, name), "") for name in _PARTS}
     tables = _joined(parts["db"], parts["schema"], parts["table"], parts["collection"])
     op = pc.struct_field(found.fields, "op")
-    empty = pc.fill_null(pc.equal(op, TRUNCATE), False).to_numpy(zero_copy_only=False)
+    empty = mask(pc.equal(op, TRUNCATE))
     # A statement is no event on rows, though it names a table.
-    exactly = pc.and_(op.is_null(), pc.not_equal(tables, "")).to_numpy(zero_copy_only=False) | ~found.known
+    exactly = mask(pc.and_(op.is_null(), pc.not_equal(tables, ""))) | ~found.known
     others = np.flatnonzero(exactly)
     if len(others):
         told, empty = tables.to_numpy(zero_copy_only=False).copy(), empty.copy()

@@ -11,19 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import mask, one_batch
 from tidelake.cdc.core.events import EventLayout, Events, EventSide, Ints, Mask
 from tidelake.cdc.core.lineerrors import as_bytes, cut
 from tidelake.cdc.core.ops import DEBEZIUM, Terms, Unfit
 from tidelake.cdc.core.outcome import Reject, Truncates
 from tidelake.cdc.debezium.exact import old_row
 from tidelake.cdc.debezium.messagekeys import changed, fits, key_names
-from tidelake.cdc.debezium.rowcolumns import (
-    BadRow,
-    joined_sides,
-    message_key,
-    one_batch,
-    rows_of,
-)
+from tidelake.cdc.debezium.rowcolumns import BadRow, joined_sides, message_key, rows_of
 from tidelake.data.json.encoding import PLAIN
 from tidelake.data.kernel.order import differ
 
@@ -56,7 +51,7 @@ class EventRows:
         It is no fault of one line, so it is no reject either.
         """
         # A delete without key and old row is a line that cannot be read, and a truncation has neither.
-        keyed = found.lines[keys.is_valid().to_numpy(zero_copy_only=False)[found.lines]]
+        keyed = found.lines[mask(keys.is_valid())[found.lines]]
         lines = np.unique(np.concatenate([found.before.lines, found.after.lines, keyed]))
         codes, told = key_names(keys.take(pa.array(lines)))
         names = [told[code] for code in np.unique(codes).tolist()]
@@ -181,8 +176,7 @@ def _is_zero(values: pa.Array) -> Mask:
         if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
             return np.zeros(len(values), np.bool_)
         values = pc.binary_length(values)
-    found: Mask = pc.fill_null(pc.equal(values, 0), False).to_numpy(zero_copy_only=False)
-    return found
+    return mask(pc.equal(values, 0))
 
 
 def _left_out_names(side: EventSide) -> pa.Array:

@@ -6,18 +6,17 @@ Owns the checks of such columns; `tidelake.cdc.parse.parser` owns the meaning of
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.cdc.core.events import EventLayout, Events, EventSide
+from tidelake.cdc.core.columns import among, mask
+from tidelake.cdc.core.events import EventLayout, Events, EventSide, Ints, Mask
 from tidelake.cdc.core.ops import DEBEZIUM, MARKS, OPS, REPEATED, TRUNCATE
 from tidelake.cdc.core.outcome import Reject
 from tidelake.cdc.debezium.exact import NEEDS_STORED, REPEATS
 from tidelake.cdc.debezium.unavailable import unavailable
 from tidelake.data.json.raw import fields
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = tuple[pa.StructArray, pa.StructArray]
 
 
@@ -38,19 +37,19 @@ def events(
     before, after = rows
     reasons = _Reasons(count)
     tombstones = _null(op)
-    marks = _is(op, MARKS)
+    marks = among(op, MARKS)
     reasons.add(_negative(times) & ~tombstones, "its time is null or negative")
     if orders is not None:
         reasons.add(_negative(orders) & ~tombstones & ~marks, "what orders it is null or negative")
-    truncates = _is(op, (TRUNCATE,))
+    truncates = among(op, [TRUNCATE])
     if not layout.stored:
         reasons.add(truncates, NEEDS_STORED)
-    again = _is(op, (REPEATED,))
+    again = among(op, [REPEATED])
     reasons.add(again, REPEATS)
-    known = again | _is(op, (*OPS, *MARKS, TRUNCATE))
+    known = again | among(op, (*OPS, *MARKS, TRUNCATE))
     reasons.add(~known & ~tombstones, "its op is none of c, r, u, d, t, h and m")
     for name, needs in OPS.items():
-        this = _is(op, (name,))
+        this = among(op, [name])
         for side, of_side, needed in zip(("before", "after"), rows, needs, strict=True):
             there = ~_null(of_side)
             if not needed:
@@ -149,20 +148,13 @@ def _side(rows: pa.StructArray, there: Mask, schema: pa.Schema, keeps: frozenset
 
 
 def _null(values: pa.Array) -> Mask:
-    found: Mask = values.is_null().to_numpy(zero_copy_only=False)
-    return found
-
-
-def _is(values: pa.Array, among: tuple[str, ...]) -> Mask:
-    found: Mask = pc.is_in(values, value_set=pa.array(among, values.type)).to_numpy(zero_copy_only=False)
-    return found
+    return mask(values.is_null())
 
 
 def _negative(values: pa.Array) -> Mask:
-    found: Mask = pc.fill_null(pc.less(values, 0), True).to_numpy(zero_copy_only=False)
-    return found
+    return ~mask(pc.greater_equal(values, 0))
 
 
-def _numbers(values: pa.Array, where: Mask) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = values.filter(pa.array(where)).to_numpy()
+def _numbers(values: pa.Array, where: Mask) -> Ints:
+    found: Ints = values.filter(pa.array(where)).to_numpy()
     return found

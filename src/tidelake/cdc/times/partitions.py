@@ -18,21 +18,18 @@ tells, or refused. It is never taken for the other.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import one_batch
+from tidelake.cdc.core.events import Ints
 from tidelake.cdc.core.topicpartition import HEARTBEATS, UNPASSED, Reached, TopicPartition
 from tidelake.cdc.times.positions import COPY_END, MARK, NONE, NOTHING, ROWS, Positions
-from tidelake.cdc.times.surveys import SURVEY, edges, merged_surveys
+from tidelake.cdc.times.surveys import SURVEY, edges, merged_surveys, told
 from tidelake.errors import InvalidUpdates, UsageError
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 # They are kept in the record of the stream's writer, which is read with each state.
 PARTITIONS_MAX = 4096
@@ -71,13 +68,7 @@ class Partitions:
 
 
 def placed_survey(found: Positions, messages: pa.RecordBatch) -> pa.RecordBatch:
-    """The transactions of some messages in each partition, as `PLACED`.
-
-    Args:
-        found: the positions of the messages.
-        messages: with the columns `topic`, `partition`, `offset` and `modified` (moments in ms). Without the
-            first two they are messages of a micro-batch before.
-    """
+    """The transactions of some messages in each partition, as `PLACED`."""
     count = len(found.starts)
     there = found.starts >= 0
     names = messages.schema.names
@@ -86,12 +77,7 @@ def placed_survey(found: Positions, messages: pa.RecordBatch) -> pa.RecordBatch:
     place = {name: messages.column(name) if name in names else none for name, none in placeless.items()}
     numbers = np.full(count, NONE) if found.numbers is None else found.numbers
     columns = {
-        "connector": pa.repeat(pa.scalar(found.connector), count),
-        "start": pa.array(found.starts),
-        "roles": pa.array(np.where(there, found.roles, NOTHING).astype(np.int8)),
-        "clock": pa.array(found.clocks),
-        "end": pa.array(found.ends),
-        "group": pa.nulls(count, pa.string()) if found.groups is None else found.groups,
+        **told(replace(found, roles=np.where(there, found.roles, NOTHING))),
         **place,
         "number": pa.array(numbers, mask=numbers < 0),
         "first": offsets,
@@ -102,21 +88,25 @@ def placed_survey(found: Positions, messages: pa.RecordBatch) -> pa.RecordBatch:
     }
     table = pa.table([columns[name] for name in PLACED.names], schema=PLACED)
     known = pc.or_(pa.array(there), place["topic"].is_valid())
-    table = pa.concat_tables([merged_surveys(table.filter(known)), edges(found, PLACED)])
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=PLACED)
+    return one_batch(pa.concat_tables([merged_surveys(table.filter(known)), edges(found, PLACED)]))
+
+
+def without_ends(
+    found: pa.Table, before: Mapping[TopicPartition, Reached]
+) -> tuple[pa.Table, dict[TopicPartition, Reached]]:
+    """Messages of a connector whose END events tell no position, and the partitions, as if these had none."""
+    named = found.column("connector").to_numpy(zero_copy_only=False) != ""
+    roles = pa.array(np.where(named, found.column("roles").to_numpy(), NOTHING).astype(np.int8))
+    at = found.schema.get_field_index("roles")
+    known = {
+        place: Reached(reached.offset, HEARTBEATS) if reached.start > UNPASSED else reached
+        for place, reached in before.items()
+    }
+    return found.set_column(at, found.schema.field(at), roles), known
 
 
 def seen_again(found: pa.Table, before: Mapping[TopicPartition, Reached]) -> dict[TopicPartition, int]:
-    """The last offsets, of micro-batches before, of partitions that begin before their end again.
-
-    Args:
-        found: as `PLACED`.
-        before: how far the partitions were.
-
-    Raises:
-        InvalidUpdates: a message at an offset that was seen is another one: the topic was made anew.
-    """
+    """The last offsets, of micro-batches before, of partitions that begin before their end again."""
     seen: dict[TopicPartition, int] = {}
     for place, rows in _by_place(found).items():
         known = before.get(place)
@@ -127,7 +117,12 @@ def seen_again(found: pa.Table, before: Mapping[TopicPartition, Reached]) -> dic
         if not old.num_rows:
             continue
         logged = (old.column("roles").to_numpy() & (ROWS | MARK)) > 0
+        if known.start == HEARTBEATS:
+            logged &= old.column("connector").to_numpy(zero_copy_only=False) != ""
         starts, begins = (old.column(name).to_numpy()[logged] for name in ("start", "begin"))
+        named = old.column("group").is_valid().to_numpy()[logged]
+        # Positions ascend in a transaction with a name, and it may come again from its middle on.
+        starts = np.where(named & (begins <= known.end), np.minimum(starts, known.start), starts)
         if ((starts > known.start) | ((starts == known.start) & (begins > known.end))).any():
             raise InvalidUpdates(
                 f"{place}: offset {int(pc.min(old.column('first')).as_py())} was seen before, and now it is "
@@ -157,10 +152,6 @@ def partitions(
         copied_at: as in `Partitions`, before.
         idle_ms: no message becomes visible so many milliseconds after one that was sent later; None: there
             is no such bound, so that a partition without messages is waited for.
-
-    Raises:
-        InvalidUpdates: an event comes too late: its time is closed, and its partition had not passed it.
-        UsageError: there are too many partitions.
     """
     here = _by_place(found)
     known = {place: before.get(place, Reached()) for place in sorted({*before, *planned, *here})}
@@ -256,8 +247,8 @@ def _counted(found: pa.Table, done: int) -> int:
 
     An event has its number in its transaction, so one that comes twice counts once.
     """
-    told = found.filter(found.column("number").is_valid())
-    roles, starts, numbers = (told.column(name).to_numpy() for name in ("roles", "start", "number"))
+    named = found.filter(found.column("number").is_valid())
+    roles, starts, numbers = (named.column(name).to_numpy() for name in ("roles", "start", "number"))
     ending = ((roles & MARK) > 0) & (starts > done)
     if not ending.any():
         return UNPASSED

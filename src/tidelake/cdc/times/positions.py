@@ -17,36 +17,26 @@ transaction, but for MySQL and MariaDB, where they ascend.
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import among, mask
+from tidelake.cdc.core.columns import numbers as _numbers
+from tidelake.cdc.core.events import Ints, Mask
 from tidelake.cdc.core.ops import INCREMENTAL, MARKS, TRUNCATE
-from tidelake.cdc.debezium.decoded import CONNECTORS, MYSQL, Decoded, decode
+from tidelake.cdc.debezium.connectors import CONNECTORS, connector_of
+from tidelake.cdc.debezium.decoded import Decoded, decode
 from tidelake.errors import InvalidUpdates
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 NONE = -1
 # What a line is: nothing with a position, an event on rows, a mark (END, a message), a row of a first copy
 # and the last one of these; of a copy by a connector that has seen no commit (of PostgreSQL only).
 NOTHING, ROWS, MARK, COPY, COPY_END, FRESH = 0, 1, 2, 4, 8, 16
-# Connectors that give the position of the commit before a transaction, and not that of its own commit.
-BEFORE = ("postgresql",)
-REMEDY = {
-    "postgresql": "no commit position in 'source.sequence': Debezium has it since 1.4",
-    "mysql": "no 'source.gtid' and no 'transaction.id': set gtid_mode=ON at the source, or "
-    "provide.transaction.metadata=true of the connector; or name the time that events have, such as "
-    "time='source.ts_ms'",
-    "sqlserver": "no 'source.commit_lsn'",
-    "oracle": "no 'source.commit_scn'",
-    "mongodb": "no 'source.ts_ms' and 'source.ord'",
-}
-REMEDY["mariadb"] = REMEDY["mysql"]
 _TEXT = pa.string()
+_inside = pc.struct_field
 # Bits of the three numbers of an LSN of SQL Server: log file, block, slot.
 _LSN_BITS = (24, 24, 15)
 
@@ -69,7 +59,7 @@ class Positions:
 
     connector: str
     starts: Ints
-    roles: npt.NDArray[np.int8]
+    roles: Ints
     clocks: Ints
     ends: Ints
     groups: pa.Array | None = None
@@ -77,16 +67,7 @@ class Positions:
 
 
 def positions(lines: pa.Array | Decoded, clock: str = "ts_ms", *, numbered: bool = False) -> Positions:
-    """The positions of lines.
-
-    Args:
-        lines: decoded; or binary, one JSON text each. Any other lines have no position.
-        clock: the field of `source` with the wall clock: `ts_ms` or `ts_us`.
-        numbered: also find the numbers of events in their transactions.
-
-    Raises:
-        InvalidUpdates: lines of several connectors.
-    """
+    """The positions of lines."""
     fields = (lines if isinstance(lines, Decoded) else decode(lines)).fields
     named = _named(fields)
     if len(named) > 1:
@@ -104,7 +85,7 @@ def mixed(connectors: Collection[str]) -> str:
 
 
 def _named(fields: pa.StructArray) -> set[str]:
-    return set(_inside(fields.field("source"), "connector").unique().to_pylist()) & CONNECTORS
+    return set(_inside(fields.field("source"), "connector").unique().to_pylist()) & CONNECTORS.keys()
 
 
 def _order_numbers(fields: pa.StructArray) -> Ints:
@@ -119,22 +100,23 @@ def _positions(fields: pa.StructArray, connector: str, clock: str) -> Positions:
     source, op = fields.field("source"), fields.field("op")
     none = np.full(count, NONE, np.int64)
     # END tells its transaction, and not its connector.
-    closed = _closed(fields) if connector in ("", *BEFORE) else none
+    before = connector_of(connector).gives_before
+    closed = _closed(fields) if before or not connector else none
     if not connector:
         return Positions("", closed, np.where(closed >= 0, MARK, NOTHING).astype(np.int8), none, closed)
-    here = _true(pc.equal(_inside(source, "connector"), connector))
+    here = mask(pc.equal(_inside(source, "connector"), connector))
     snapshot = _inside(source, "snapshot")
     # Rows of an incremental snapshot come among other events, and have their positions.
-    copies = here & _true(pc.equal(op, "r")) & ~_true(pc.equal(snapshot, INCREMENTAL))
+    copies = here & mask(pc.equal(op, "r")) & ~mask(pc.equal(snapshot, INCREMENTAL))
     # Statements that the connector made up for a first copy have no position.
-    here &= ~(_true(op.is_null()) & ~_true(pc.is_in(snapshot, value_set=pa.array([None, "false"], _TEXT))))
+    here &= ~(mask(op.is_null()) & ~among(snapshot, [None, "false"]))
     starts, ends, groups = _of_connector(fields, source, connector, copies)
-    on_rows = here & ~_true(pc.is_in(op, value_set=pa.array(MARKS)))
+    on_rows = here & ~among(op, MARKS)
     starts = np.where(here, starts, NONE)
     roles = np.where(copies, COPY, np.where(on_rows, ROWS, np.where(starts >= 0, MARK, NOTHING)))
-    last = copies & _true(pc.equal(snapshot, "last"))
+    last = copies & mask(pc.equal(snapshot, "last"))
     roles = np.where(last, COPY | COPY_END, roles)
-    if connector in BEFORE:
+    if before:
         fresh = copies & (_sequence(_inside(source, "sequence")) == 0)
         roles = np.where(fresh, roles | FRESH, roles)
     roles = roles.astype(np.int8)
@@ -151,7 +133,7 @@ def _of_connector(
     if connector == "postgresql":
         own = _numbers(_inside(source, "lsn"))
         return np.where(copies, own, _sequence(_inside(source, "sequence"))), own, None
-    if connector in MYSQL:
+    if connector in ("mysql", "mariadb"):
         number = _digits(_inside(source, "file"), r"\.(?P<n>[0-9]{1,9})$")
         at = _numbers(_inside(source, "pos"))
         names = pc.coalesce(_inside(source, "gtid"), _inside(fields.field("transaction"), "id"))
@@ -159,7 +141,7 @@ def _of_connector(
         place = pc.binary_join_element_wise(_inside(source, "file"), _inside(source, "pos").cast(_TEXT), ":")
         alone = pc.fill_null(pc.equal(fields.field("op"), TRUNCATE), True)
         names = pc.coalesce(names, pc.if_else(alone, place, None))
-        named = names.is_valid().to_numpy(zero_copy_only=False) | copies
+        named = mask(names.is_valid()) | copies
         known = (number >= 0) & (number < 2**31) & (at >= 0) & (at < 2**32) & named
         starts = np.where(known, (number << 32) | (at & (2**32 - 1)), NONE)
         return starts, starts, names
@@ -170,7 +152,10 @@ def _of_connector(
         texts = pc.coalesce(_inside(source, "commit_scn"), _inside(source, "scn"))
         starts = _by_value(texts, lambda text: int(text) if text.isdecimal() else NONE)
         return starts, starts, None
-    seconds, order = _numbers(_inside(source, "ts_ms")) // 1000, _numbers(_inside(source, "ord"))
+    seconds, order = (
+        _numbers(_inside(source, "ts_ms")) // 1000,
+        _numbers(_inside(source, "ord")),
+    )
     known = (seconds >= 0) & (seconds < 2**31) & (order >= 0) & (order < 2**32)
     starts = np.where(known, (seconds << 32) | (order & (2**32 - 1)), NONE)
     return starts, starts, None
@@ -179,7 +164,7 @@ def _of_connector(
 def _sequence(texts: pa.Array) -> Ints:
     """The first item of `["12","34"]` (a JSON text); null, before the first commit, is position 0."""
     found = _digits(texts, r'^\s*\[\s*"(?P<n>[0-9]{1,18})"\s*,')
-    first = _true(pc.match_substring_regex(texts, r"^\s*\[\s*null\s*,"))
+    first = mask(pc.match_substring_regex(texts, r"^\s*\[\s*null\s*,"))
     return np.where(first, 0, found)
 
 
@@ -220,18 +205,3 @@ def _by_value(texts: pa.Array, number: Any) -> Ints:
 def _digits(texts: pa.Array, pattern: str) -> Ints:
     """The whole number at group `n` of a pattern; `NONE` where it does not match."""
     return _numbers(_inside(pc.extract_regex(texts, pattern), "n").cast(pa.int64()))
-
-
-def _inside(struct: pa.StructArray, name: str) -> pa.Array:
-    """A field of structs, null where the struct is."""
-    return pc.struct_field(struct, name)
-
-
-def _true(values: pa.Array) -> Mask:
-    found: Mask = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _numbers(values: pa.Array) -> Ints:
-    found: Ints = pc.fill_null(values, NONE).to_numpy(zero_copy_only=False)
-    return found

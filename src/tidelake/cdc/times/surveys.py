@@ -11,25 +11,20 @@ INVARIANT: an event that is in two batches is of a transaction that `twice` name
 
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import among, mask, numbers, one_batch
+from tidelake.cdc.core.events import Ints, Mask
+from tidelake.cdc.debezium.connectors import connector_of
 from tidelake.cdc.times.positions import NONE, ROWS, Positions
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 # Roles of rows of a survey that are no lines. EDGE: of the first and of the last transaction in a batch, the
 # first (`clock`) and the last position (`end`) that an event in the batch has. BACK: from position `start` to
 # `end` the lines of a batch go back.
 EDGE, BACK = 32, 64
-# Connectors whose events have the positions of their transactions only; and of these the one whose events may
-# be alike without being the same.
-_WITHOUT = ("sqlserver", "oracle")
-_ALIKE = "oracle"
 # Columns of surveys of which the least value counts.
 _LEAST = ("start", "first", "begin", "stamp")
 # What a task tells the driver of its lines.
@@ -54,6 +49,10 @@ def told_apart(lines: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, r'"ts_[mun]s":\s*[0-9]+', "").view(pa.binary())
 
 
+def _has_alike(survey: pa.Table) -> bool:
+    return any(connector_of(name).has_alike for name in survey.column("connector").unique().to_pylist())
+
+
 def fingerprints(lines: pa.Array) -> pa.Array:
     """`told_apart`, as digests of 16 bytes."""
     digests = [blake2b(text, digest_size=16).digest() for text in told_apart(lines).to_pylist()]
@@ -62,18 +61,19 @@ def fingerprints(lines: pa.Array) -> pa.Array:
 
 def survey(found: Positions) -> pa.RecordBatch:
     """The transactions of some lines, each position once, as `SURVEY`. Only END events have no connector."""
-    there = pa.array(found.starts >= 0)
-    groups = pa.nulls(len(found.starts), pa.string()) if found.groups is None else found.groups
-    columns = {
-        "connector": pa.repeat(pa.scalar(found.connector), len(found.starts)),
-        "start": pa.array(found.starts),
-        "roles": pa.array(found.roles),
-        "clock": pa.array(found.clocks),
-        "end": pa.array(found.ends),
-        "group": groups,
+    table = pa.table(told(found), schema=SURVEY).filter(pa.array(found.starts >= 0))
+    return one_batch(pa.concat_tables([merged_surveys(table), edges(found, SURVEY)]))
+
+
+def told(found: Positions) -> dict[str, pa.Array]:
+    """The columns of `SURVEY` of lines, a row a line."""
+    count = len(found.starts)
+    columns = (found.starts, found.roles.astype(np.int8), found.clocks, found.ends)
+    return {
+        "connector": pa.repeat(pa.scalar(found.connector), count),
+        **dict(zip(("start", "roles", "clock", "end"), map(pa.array, columns), strict=True)),
+        "group": pa.nulls(count, pa.string()) if found.groups is None else found.groups,
     }
-    table = pa.table(columns, schema=SURVEY).filter(there)
-    return _one(pa.concat_tables([merged_surveys(table), edges(found, SURVEY)]))
 
 
 def merged_surveys(table: pa.Table) -> pa.Table:
@@ -92,24 +92,15 @@ def merged_surveys(table: pa.Table) -> pa.Table:
     return renamed.select(table.schema.names).cast(table.schema)
 
 
-def _one(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=SURVEY)
-
-
 def goes_back(found: Positions, rows: Ints) -> Mask:
     """Which events may have been there before: their position is not after that of the event before.
-
-    Args:
-        found: the positions of lines.
-        rows: the numbers of lines that are events on rows, ascending.
 
     Returns:
         For each event but the first. An equal position is one that was there before; not for Oracle, where
         the texts of two events may be equal.
     """
     starts, ends = np.diff(found.starts[rows]), np.diff(found.ends[rows])
-    again = (ends < 0) if found.connector == _ALIKE else (ends <= 0)
+    again = (ends < 0) if connector_of(found.connector).has_alike else (ends <= 0)
     back: Mask = (starts < 0) | ((starts == 0) & again)
     return back
 
@@ -123,7 +114,7 @@ def edges(found: Positions, schema: pa.Schema) -> pa.Table:
         for at in {int(starts.min()), int(starts.max())}:
             of_it = ends[starts == at]
             told.append({"start": at, "roles": EDGE, "clock": int(of_it.min()), "end": int(of_it.max())})
-        back = np.diff(starts) < 0 if found.connector in _WITHOUT else goes_back(found, rows)
+        back = goes_back(found, rows) if connector_of(found.connector).has_own else np.diff(starts) < 0
         if back.any():
             least = int(starts[1:][back].min())
             told.append({"start": least, "roles": BACK, "clock": NONE, "end": int(starts.max())})
@@ -150,22 +141,16 @@ class Twice:
         """Which lines are events of these transactions."""
         here: Mask = np.isin(found.starts, self.starts)
         if found.groups is not None:
-            named = pc.is_in(found.groups, value_set=pa.array(self.groups, pa.string()))
-            here = here | named.to_numpy(zero_copy_only=False)
+            here = here | among(found.groups, self.groups)
         return here & ((found.roles & ROWS) > 0)
 
 
 def twice(found: pa.Table, done: int) -> Twice:
-    """The transactions of which two batches may have the same events.
-
-    Args:
-        found: the surveys of all batches, not merged: with the columns of `SURVEY`, or of `PLACED`.
-        done: transactions that begin before this position are in already.
-    """
+    """The transactions of which two batches may have the same events."""
     roles, starts = found.column("roles").to_numpy(), found.column("start").to_numpy()
     back = found.filter(pa.array((roles & BACK) > 0))
     events = found.filter(pa.array(((roles & ROWS) > 0) & (starts >= done)))
-    named = events.column("group").is_valid().to_numpy(zero_copy_only=False)
+    named = mask(events.column("group").is_valid())
     groups = events.column("group").combine_chunks().dictionary_encode()
     starts, ends = events.column("start").to_numpy(), events.column("end").to_numpy()
     codes = np.where(named, groups.indices.fill_null(-1).to_numpy(), starts)
@@ -193,23 +178,21 @@ def _at_edges(starts: Ints, edges: pa.Table) -> Ints:
     told, of_told = np.unique(of_edge, return_counts=True)
     known = np.zeros(len(found), np.int64)
     known[np.searchsorted(found, told)] = of_told
-    alike = _ALIKE in edges.column("connector").unique().to_pylist()
+    alike = _has_alike(edges)
     touching = _overlap([of_edge], edges.column("clock").to_numpy(), edges.column("end").to_numpy())
     return np.union1d(found[known < counts], of_edge[touching & (not alike)])
 
 
 def _in_partitions(events: pa.Table, codes: Ints) -> Mask:
     """Which rows of `PLACED` may have events that are in others too: of a number, or of a part of the log."""
-    numbers = events.column("number").combine_chunks()
-    numbered = numbers.is_valid().to_numpy(zero_copy_only=False)
-    number = numbers.fill_null(NONE).to_numpy()
+    number = numbers(events.column("number"))
     none = np.zeros(len(codes), np.int64)
     by_number = _overlap([codes, number], none, none)
     topics = events.column("topic").combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
     places = [codes, topics.astype(np.int64), pc.fill_null(events.column("partition"), -1).to_numpy()]
-    alike = _ALIKE in events.column("connector").unique().to_pylist()
+    alike = _has_alike(events)
     by_place = _overlap(places, events.column("begin").to_numpy(), events.column("end").to_numpy())
-    return np.where(numbered, by_number, by_place & (not alike))
+    return np.where(number != NONE, by_number, by_place & (not alike))
 
 
 def _overlap(keys: list[Ints], first: Ints, last: Ints) -> Mask:

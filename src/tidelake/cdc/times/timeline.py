@@ -17,30 +17,20 @@ depend on the order of lines, nor on how they are divided among files, tasks and
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.cdc.core.columns import mask
+from tidelake.cdc.core.events import Ints, Mask
 from tidelake.cdc.core.topicpartition import Reached, TopicPartition
-from tidelake.cdc.times.positions import (
-    BEFORE,
-    COPY,
-    COPY_END,
-    FRESH,
-    MARK,
-    NONE,
-    ROWS,
-    Positions,
-    mixed,
-)
+from tidelake.cdc.debezium.connectors import connector_of
+from tidelake.cdc.times.positions import COPY, COPY_END, FRESH, MARK, NONE, ROWS, Positions, mixed
 from tidelake.cdc.times.surveys import fingerprints, goes_back, told_apart
 from tidelake.errors import InvalidUpdates
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 _LAST = 2**63 - 1
 
 
@@ -91,10 +81,6 @@ class Timeline:
         """The times of lines, which are held back, and which are in the collection already.
 
         A line without a position has time `NONE`, and is neither.
-
-        Raises:
-            InvalidUpdates: lines of another connector; or the position of an event went back, while its clock
-                did not: the source has another log.
         """
         if found.connector not in ("", self.connector):
             raise InvalidUpdates(mixed({found.connector, self.connector}))
@@ -121,7 +107,7 @@ class Timeline:
         if self.by_clock:
             times[copies] = found.clocks[copies]
         else:
-            times[copies] = np.maximum(starts[copies] - (self.connector in BEFORE), NONE)
+            times[copies] = np.maximum(starts[copies] - (connector_of(self.connector).gives_before), NONE)
         return times, held, old
 
     def again(self, lines: pa.Array, found: Positions) -> Mask:
@@ -133,9 +119,13 @@ class Timeline:
         rows = (found.roles & ROWS) > 0
         again = np.zeros(len(rows), np.bool_)
         if self.seen is not None:
-            near = np.flatnonzero(rows & (found.starts >= self.done) & (found.starts <= self.before))
-            told = fingerprints(lines.take(pa.array(near)))
-            again[near] = pc.is_in(told, value_set=self.seen).to_numpy(zero_copy_only=False)
+            near = rows & (found.starts >= self.done)
+            if found.groups is None:
+                # Else `before` is the position of the first event only of the transaction.
+                near &= found.starts <= self.before
+            places = np.flatnonzero(near)
+            told = fingerprints(lines.take(pa.array(places)))
+            again[places] = mask(pc.is_in(told, value_set=self.seen))
         there = np.flatnonzero(rows)
         if goes_back(found, there).any():
             codes = told_apart(lines.take(pa.array(there))).dictionary_encode().indices.to_numpy()
@@ -195,9 +185,6 @@ def timeline(
 
     Returns:
         None if no line is of a known connector.
-
-    Raises:
-        InvalidUpdates: lines of several connectors; or a first copy after another one.
     """
     connectors = set(found.column("connector").unique().to_pylist())
     connectors |= set() if before is None else {before.connector}
@@ -207,7 +194,7 @@ def timeline(
     if len(connectors) > 1:
         raise InvalidUpdates(mixed(connectors))
     connector = connectors.pop()
-    known = ["", connector] if connector in BEFORE else [connector]
+    known = ["", connector] if connector_of(connector).gives_before else [connector]
     found = found.filter(pc.is_in(found.column("connector"), value_set=pa.array(known)))
     roles = found.column("roles").to_numpy()
     streamed = (roles & (ROWS | MARK)) > 0
@@ -230,7 +217,7 @@ def timeline(
     copying = bool(copies.num_rows or (before is not None and before.copying))
     if copies.num_rows:
         name = "clock" if by_clock else "start"
-        of_copy = pc.max(copies.column(name)).as_py() + (by_clock or connector not in BEFORE)
+        of_copy = pc.max(copies.column(name)).as_py() + (by_clock or not connector_of(connector).gives_before)
         _check_one_copy(copies, before is not None and of_copy > floor)
         floor = max(floor, of_copy)
     ended = bool((roles & COPY_END).any() or len(starts)) if copied is None else copied
@@ -247,7 +234,7 @@ def timeline(
     times = starts
     if by_clock:
         times = _clock_times(starts, clocks, done, floor)
-    elif connector in BEFORE:
+    elif connector_of(connector).gives_before:
         times = np.append(starts[1:] - 1, max(int(ends[-1]), last))
     held, upper = _LAST, None
     if not whole and at < 0:
@@ -267,12 +254,7 @@ def timeline(
 
 
 def copies_again(found: pa.Table, before: Progress) -> bool:
-    """Whether rows of a copy come after the first copy had ended, or other events had come.
-
-    Args:
-        found: as `SURVEY`, of all lines.
-        before: how far the stream was.
-    """
+    """Whether rows of a copy come after the first copy had ended, or other events had come."""
     copies = bool(((found.column("roles").to_numpy() & COPY) > 0).any())
     return copies and not before.copying and (before.last > 0 or before.floor > NONE)
 
@@ -282,10 +264,6 @@ def _check_one_copy(copied: pa.Table, again: bool) -> None:
 
     Rows that were deleted in between would stay. And its slot holds a position in the log already, so that
     Debezium's second copy is of a moment a little later than the position that it tells.
-
-    Args:
-        copied: as `SURVEY`, the rows of copies.
-        again: the stream had begun before this micro-batch, and they are later than any copy in it.
     """
     fresh = copied.filter(pc.greater_equal(copied.column("roles"), FRESH)).column("start").to_numpy()
     if len(fresh) and (again or fresh.min() < fresh.max()):

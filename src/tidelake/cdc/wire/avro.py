@@ -53,11 +53,7 @@ class AvroSchema:
 
     @classmethod
     def of(cls, schemas: list[Any]) -> "AvroSchema":
-        """That of the last of some schemas, which may refer to those before.
-
-        Raises:
-            UsageError: it is no schema, or has a type that Connect does not have.
-        """
+        """That of the last of some schemas, which may refer to those before."""
         names: dict[str, Any] = {}
         bare: dict[str, Any] = {}
         parsed: Any = None
@@ -67,23 +63,19 @@ class AvroSchema:
                 parsed = fastavro.parse_schema(one, named_schemas=names)
                 reads = fastavro.parse_schema(_without_logical(one), named_schemas=bare)
         except (SchemaParseException, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"a schema is none of Avro: {error}") from None
+            raise UsageError(f"a schema is not one of Avro: {error}") from None
         kind, convert = _connect(parsed, names, ())
         return cls(reads, b'{"schema":%b,"payload":' % msgspec.json.encode(kind), convert)
 
     def text(self, data: bytes) -> bytes:
-        """A message as JSON.
-
-        Raises:
-            Unfit: it is none of this schema.
-        """
+        """A message as JSON."""
         stream = io.BytesIO(data)
         try:
             value: Any = fastavro.schemaless_reader(stream, self.reads, None)
         except (EOFError, ValueError, IndexError, TypeError, OverflowError, StopIteration) as error:
-            raise Unfit(f"its bytes are not of its schema of Avro: {error}") from None
+            raise Unfit(f"its bytes do not match its Avro schema: {error}") from None
         if stream.tell() != len(data):
-            raise Unfit(f"its bytes are not of its schema of Avro: {len(data) - stream.tell()} are left over")
+            raise Unfit(f"its bytes do not match its Avro schema: {len(data) - stream.tell()} are left over")
         payload = value if self.convert is None else self.convert(value)
         return b"%b%b}" % (self.prefix, msgspec.json.encode(payload))
 
@@ -140,7 +132,7 @@ def _connect(schema: Any, names: Mapping[str, Any], path: tuple[str, ...]) -> tu
             None if of is None else lambda v: {name: of(one) for name, one in v.items()},
         )
     if base not in _BASIC:
-        raise UsageError(f"the type of {where!r} is {base!r}, which is none of Avro's")
+        raise UsageError(f"the type of {where!r} is {base!r}, which Avro does not have")
     told["type"] = given.get("connect.type") or _BASIC[base]
     if name == _DECIMAL:
         parameters = {"scale": given.get("scale", 0), "connect.decimal.precision": given.get("precision")}

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidelake.cdc.core.lineerrors import as_bytes, shown
 from tidelake.cdc.core.ops import Unfit
 from tidelake.cdc.wire.flattened import NULL, unflattened
-from tidelake.cdc.wire.renamed import renamed_event, renamed_key
+from tidelake.cdc.wire.renamed import renamed
 from tidelake.cdc.wire.schemas import Schemas
 from tidelake.errors import UsageError
 
@@ -84,13 +84,13 @@ class Decoder:
         text = self._decoded(message)
         if self.flattened:
             text = unflattened(text)
-        return renamed_event(text, self.rename) if self.rename else text
+        return renamed(text, self.rename) if self.rename else text
 
     def _key(self, message: bytes | None) -> bytes | None:
         if message is None:
             return None
         text = self._decoded(message)
-        return renamed_key(text, self.rename) if self.rename else text
+        return renamed(text, self.rename, key=True) if self.rename else text
 
     def _decoded(self, message: bytes) -> bytes:
         if self._places is None:
@@ -105,18 +105,16 @@ class Decoder:
         number = int.from_bytes(message[1:_HEAD], "big")
         reader = self._readers.get(number)
         if reader is None:
-            reader = self._readers[number] = self._reader(number)
+            reader = self._readers[number] = _avro(self._places.of(number))
         text: bytes = reader.text(message[_HEAD:])
         return text
 
-    def _reader(self, number: int) -> Any:
-        if self._places is None:
-            raise UsageError("there is no place of schemas")
-        found = self._places.of(number)
-        try:
-            avro = importlib.import_module("tidelake.cdc.wire.avro")
-        except ImportError:
-            raise UsageError(
-                "messages of Avro need the package fastavro: install Tidelake with its extra 'avro'"
-            ) from None
-        return avro.AvroSchema.of(found)
+
+def _avro(schemas: list[Any]) -> Any:
+    try:
+        avro = importlib.import_module("tidelake.cdc.wire.avro")
+    except ImportError:
+        raise UsageError(
+            "messages of Avro need the package fastavro: install Tidelake with its extra 'avro'"
+        ) from None
+    return avro.AvroSchema.of(schemas)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tidelake.cdc.core.ops import Unfit
+from tidelake.cdc.core.rawjson import MEMBERS, fields_of
 
 # Fields of `source` of all connectors, which the transform may also write without that word.
 _SOURCE = frozenset(
@@ -37,24 +38,17 @@ NULL = (
     "(delete.tombstone.handling.mode=rewrite); if it writes both (rewrite-with-tombstone), say "
     "tombstones='ignore'"
 )
-_Members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_Fields = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_Text = msgspec.json.Decoder(str)
 
 
 def unflattened(line: bytes) -> bytes:
-    """An event of Debezium, of a flattened one; heartbeats and marks of transactions stay as they are.
-
-    Raises:
-        Unfit: it is no flattened event.
-    """
+    """An event of Debezium, of a flattened one; heartbeats and marks of transactions stay as they are."""
     try:
-        outer = _Members.decode(line)
+        outer = MEMBERS.decode(line)
         if outer.keys() != {"schema", "payload"}:
             return _event(outer, line)
         if bytes(outer["payload"]) == b"null":
             raise Unfit(NULL)
-        event = _event(_Members.decode(outer["payload"]), b"")
+        event = _event(MEMBERS.decode(outer["payload"]), b"")
         if not event:
             return line
         schema = bytes(outer["schema"])
@@ -107,9 +101,8 @@ def _inner(name: str) -> str:
 @lru_cache(256)
 def _schema(schema: bytes) -> bytes:
     """The schema of Connect of the event, of that of the flattened one."""
-    outer = _Members.decode(schema)
-    fields = _Fields.decode(outer.get("fields", msgspec.Raw(b"[]")))
-    columns = [one for one in fields if not _tells(_Text.decode(one.get("field", msgspec.Raw(b'""'))))]
+    outer = MEMBERS.decode(schema)
+    columns = [one for name, one in fields_of(outer) if not _tells(name)]
     row = {**outer, "fields": columns, "optional": True}
     sides = [row | {"field": side} for side in ("before", "after")]
     return msgspec.json.encode({"type": "struct", "fields": sides, "optional": False})

@@ -11,50 +11,31 @@ from typing import Any
 import msgspec
 
 from tidelake.cdc.core.ops import Unfit
+from tidelake.cdc.core.rawjson import MEMBERS, fields_of
 
 _SIDES = ("before", "after")
-_Members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_Fields = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_Text = msgspec.json.Decoder(str)
 
 
-def renamed_event(line: bytes, names: Mapping[str, str]) -> bytes:
-    """An event, with other names of columns. What is no event stays as it is.
-
-    Raises:
-        Unfit: a row has a column of the new name, too.
-    """
+def renamed(line: bytes, names: Mapping[str, str], *, key: bool = False) -> bytes:
+    """An event, or the key of a message, with other names of columns. What is neither stays as it is."""
+    of = _row if key else _event
     try:
-        outer = _Members.decode(line)
-        if outer.keys() == {"schema", "payload"}:
-            event = _Members.decode(outer["payload"])
-            outer["payload"] = _event(event, names)
-            outer["schema"] = msgspec.Raw(_schema(bytes(outer["schema"]), tuple(names.items()), sides=True))
-            return msgspec.json.encode(outer)
-        return bytes(_event(outer, names))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return line
-
-
-def renamed_key(line: bytes, names: Mapping[str, str]) -> bytes:
-    """A key of a message, likewise."""
-    try:
-        outer = _Members.decode(line)
+        outer: dict[str, Any] = MEMBERS.decode(line)
         if outer.keys() != {"schema", "payload"}:
-            return msgspec.json.encode(_row(outer, names))
-        outer["payload"] = msgspec.Raw(msgspec.json.encode(_row(_Members.decode(outer["payload"]), names)))
-        outer["schema"] = msgspec.Raw(_schema(bytes(outer["schema"]), tuple(names.items()), sides=False))
+            return msgspec.json.encode(of(outer, names))
+        outer["payload"] = of(MEMBERS.decode(outer["payload"]), names)
+        outer["schema"] = msgspec.Raw(_schema(bytes(outer["schema"]), tuple(names.items()), sides=not key))
         return msgspec.json.encode(outer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return line
 
 
-def _event(event: dict[str, Any], names: Mapping[str, str]) -> msgspec.Raw:
+def _event(event: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     for side in _SIDES:
         row = event.get(side)
         if row is not None and bytes(row)[:1] == b"{":
-            event[side] = _row(_Members.decode(row), names)
-    return msgspec.Raw(msgspec.json.encode(event))
+            event[side] = _row(MEMBERS.decode(row), names)
+    return event
 
 
 def _row(row: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -70,10 +51,9 @@ def _schema(schema: bytes, names: tuple[tuple[str, str], ...], *, sides: bool) -
     if schema == b"null":
         return schema
     to = dict(names)
-    struct = _Members.decode(schema)
+    struct = MEMBERS.decode(schema)
     fields = []
-    for one in _Fields.decode(struct.get("fields", msgspec.Raw(b"[]"))):
-        name = _Text.decode(one.get("field", msgspec.Raw(b'""')))
+    for name, one in fields_of(struct):
         if sides and name in _SIDES:
             whole = msgspec.json.encode(one)
             fields.append(msgspec.Raw(_schema(whole, names, sides=False)))

@@ -45,11 +45,7 @@ class Schemas:
         return urllib.parse.urlsplit(self.place).scheme in ("http", "https")
 
     def of(self, number: int) -> list[Any]:
-        """A schema, as parsed JSON, after those that it refers to.
-
-        Raises:
-            UsageError: there is no such schema of Avro, or the registry does not give it.
-        """
+        """A schema, as parsed JSON, after those that it refers to."""
         found = self._found.get(number)
         if found is None:
             found = self._asked(f"/schemas/ids/{number}") if self._is_remote else [self._read(number)]
@@ -66,13 +62,13 @@ class Schemas:
                 "schema there, or give the address of the registry"
             ) from None
         except ValueError as error:
-            raise UsageError(f"{path} is no schema of Avro: {error}") from None
+            raise UsageError(f"{path} is not an Avro schema: {error}") from None
 
     def _asked(self, path: str) -> list[Any]:
         told = self._ask(path)
         if not isinstance(told, dict) or not isinstance(told.get("schema"), str):
             raise UsageError(
-                f"{self.place} answers no schema at {path}: is it the address of a schema registry?"
+                f"{self.place} returns no schema for {path}: is it the address of a schema registry?"
             )
         kind = told.get("schemaType", "AVRO")
         if kind != "AVRO":
