@@ -16,11 +16,7 @@ class OpenTelemetryRecorder(Counters):
     """A recorder that tells an OpenTelemetry meter, and keeps its counts in memory too. Thread-safe."""
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
-        """Make an instrument for each metric of the catalogue.
-
-        Args:
-            provider: default: that of the process.
-        """
+        """Make an instrument for each metric of the catalogue."""
         super().__init__()
         meter = (provider or get_meter_provider()).get_meter("tidelake")
         self._counters: dict[str, Counter] = {}

@@ -30,14 +30,7 @@ class RecorderCollector(Collector):
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        """Take a recorder.
-
-        Args:
-            recorder: of a lake.
-
-        Raises:
-            UsageError: it keeps no counts in memory.
-        """
+        """Take a recorder."""
         if not isinstance(recorder, Counters):
             raise UsageError(
                 f"{type(recorder).__name__} keeps no counts: open the lake with a tidelake.env.Counters"
@@ -67,11 +60,7 @@ class RecorderCollector(Collector):
 
 
 def text(recorder: Recorder) -> bytes:
-    """Everything in a recorder, as `/metrics` gives it.
-
-    Raises:
-        UsageError: the recorder keeps no counts in memory.
-    """
+    """Everything in a recorder, as `/metrics` gives it."""
     return generate_latest(registry(recorder))
 
 
@@ -87,9 +76,6 @@ def listen(recorder: Recorder, host: str, port: int) -> None:
 
     At a loopback address only requests that ask for this machine by its own name are answered: a page of
     another site is not, even if DNS leads its name here.
-
-    Raises:
-        StoreUnavailable: nothing can listen there, such as where another process does.
     """
     collector = RecorderCollector(recorder)
     # It is filled once only those who may ask are answered.

@@ -5,9 +5,11 @@ application id and a number, kept in the log and its checkpoints. Two commits fr
 id exclude each other.
 """
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -20,6 +22,27 @@ _NEW = "_tidelake_new"
 _SCHEMA = "/schema"
 
 
+def _check_directory(place: str) -> None:
+    """Refuse a file where a Delta table is to be."""
+    if os.path.isfile(_local(place)):
+        raise UsageError(f"{place!r} is a file: give a directory for the Delta table")
+
+
+def _local(place: str) -> str:
+    """The path of a place in this file system; a URL is its own text, which no path is."""
+    url = urlsplit(place)
+    return unquote(url.path) if url.scheme == "file" else place
+
+
+def _listed(place: str) -> list[str]:
+    return os.listdir(_local(place)) if os.path.isdir(_local(place)) else []
+
+
+def _left_behind(name: str) -> bool:
+    """Whether a file may be of a first run that was killed before its commit."""
+    return name == "_delta_log" or (name.startswith("part-") and name.endswith(".parquet"))
+
+
 class DeltaTarget:
     """A Delta table that is written as a mirror."""
 
@@ -29,7 +52,12 @@ class DeltaTarget:
 
     def exists(self) -> bool:
         """Whether there is a Delta table."""
-        return DeltaTable.is_deltatable(self.place, self._options)
+        _check_directory(self.place)
+        if DeltaTable.is_deltatable(self.place, self._options):
+            return True
+        if any(not _left_behind(name) for name in _listed(self.place)):
+            raise UsageError(f"{self.place!r} holds other files: choose an empty directory for the table")
+        return False
 
     @cached_property
     def _table(self) -> DeltaTable:
@@ -101,12 +129,9 @@ class DeltaVersions:
     """The versions of a Delta table that its log still has."""
 
     def __init__(self, place: str, options: Mapping[str, str]) -> None:
-        """Take the place of a table and the options of its store.
-
-        Raises:
-            UsageError: there is no Delta table.
-        """
+        """Take the place of a table and the options of its store."""
         self._place, self._options = place, dict(options)
+        _check_directory(place)
         if not DeltaTable.is_deltatable(place, self._options):
             raise UsageError(f"there is no Delta table at {place!r}")
         table = DeltaTable(place, storage_options=self._options)

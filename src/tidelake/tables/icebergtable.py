@@ -117,11 +117,7 @@ class IcebergVersions:
     """The snapshots of the main branch that an Iceberg table still has; the number is the sequence number."""
 
     def __init__(self, place: str, options: Mapping[str, str]) -> None:
-        """Take `catalog.namespace.table` and the properties of the catalog.
-
-        Raises:
-            UsageError: there is no such table.
-        """
+        """Take `catalog.namespace.table` and the properties of the catalog."""
         catalog, name = _parts(place, options)
         try:
             self._table = catalog.load_table(name)

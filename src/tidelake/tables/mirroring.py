@@ -120,11 +120,7 @@ def mirror(
 
 
 def _target(table: str, format_: str, options: Mapping[str, str]) -> MirrorTarget:
-    """The table to write.
-
-    Raises:
-        UsageError: the format is unknown, or its library is not installed.
-    """
+    """The table to write."""
     check_installed(format_)
     if format_ == "delta":
         from tidelake.tables.deltatable import DeltaTarget
@@ -136,11 +132,7 @@ def _target(table: str, format_: str, options: Mapping[str, str]) -> MirrorTarge
 
 
 def check_installed(format_: str) -> None:
-    """Refuse a format that is unknown, or whose library is not installed.
-
-    Raises:
-        UsageError: says what to write or install.
-    """
+    """Refuse a format that is unknown, or whose library is not installed."""
     if format_ not in get_args(TableFormat):
         raise UsageError(f"format={format_!r} is unknown: use {' or '.join(get_args(TableFormat))}")
     library = {"delta": "deltalake", "iceberg": "pyiceberg"}[format_]
@@ -182,11 +174,7 @@ class _Work:
         self._failure: Exception | None = None
 
     def had(self) -> int:
-        """The time that the table has.
-
-        Raises:
-            UsageError: it is no such mirror of the collection, or its columns or its time do not fit.
-        """
+        """The time that the table has."""
         mark, target, name = self._mark, self._target, self._collection.name
         afresh = "write it afresh (afresh=True), which replaces its rows"
         found = target.mark(mark.collection, mark.holds)
@@ -261,7 +249,7 @@ class _Work:
 
     def replace(self, keys: pa.Table) -> int:
         """Replace the rows of some keys, and return how many there are now."""
-        table = self._collection.lookup(keys, self._mark.through, columns=self._names)
+        table = self._collection.lookup(keys, self._mark.through, columns=self._names, times="int64")
         rows = self._reader(piece for batch in table.to_batches() for piece in expanded(batch)).read_all()
         kinds = pa.schema([self._schema.field(name) for name in keys.column_names])
         plain = pa.Table.from_batches(as_plain(keys.to_batches(), kinds), kinds)

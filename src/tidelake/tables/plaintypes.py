@@ -25,14 +25,20 @@ _KEPT = frozenset(
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as a table of Delta Lake or Iceberg has them, without what Arrow alone knows of them.
-
-    Raises:
-        UsageError: neither has a type for the values of a column, or names differ by case only; names the
-            column and the remedy.
-    """
+    """The columns as a table of Delta Lake or Iceberg has them, without what Arrow alone knows of them."""
     _check_case(schema.names)
     return pa.schema([pa.field(f.name, _plain(f.type, f.name), nullable=f.nullable) for f in schema])
+
+
+def is_plain_as_stored(schema: pa.Schema, *, zones: bool) -> bool:
+    """Whether any reader finds the plain types in parts with these columns."""
+    is_ = pa.types
+    return all(
+        kind in _KEPT
+        or (is_.is_timestamp(kind) and kind.unit == "us" and (zones or kind.tz in {None, "UTC"}))
+        or is_.is_decimal128(kind)
+        for kind in schema.types
+    )
 
 
 def as_plain(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -50,7 +56,7 @@ def _check_case(names: Iterable[str]) -> None:
         if other != name:
             raise UsageError(
                 f"columns {other!r} and {name!r} differ by case only, and readers of tables of Delta Lake "
-                "or Iceberg take them for one: leave one out with columns=[...], or rename it"
+                "or Iceberg take them for one: rename one, or leave it out of a mirror with columns=[...]"
             )
 
 
@@ -77,6 +83,6 @@ def _plain(kind: pa.DataType, where: str) -> pa.DataType:
         return pa.struct([f.with_type(_plain(f.type, f"{where}.{f.name}")) for f in fields])
     raise UsageError(
         f"column {where!r} has type {kind}, which a table of Delta Lake or Iceberg cannot hold without "
-        f"changing values: leave it out with columns=[...], or keep it as another type, such as "
+        f"changing values: leave it out of a mirror with columns=[...], or keep it as another type, such as "
         f"{'timestamp[us]' if is_.is_timestamp(kind) else 'int64 or string'}"
     )

@@ -16,7 +16,6 @@ class Mark:
     """What a table says of itself: what it has of which collection.
 
     Attributes:
-        collection: id of the collection.
         holds: whether it has the contents or all changes.
         through: the time up to which it has them.
         schema_id: of the collection's schema whose columns it has: columns may change places of names.
@@ -51,13 +50,7 @@ class MirrorTarget(Protocol):
         """Add rows."""
 
     def replace_keys(self, keys: pa.Table, rows: pa.Table, mark: Mark) -> None:
-        """Remove the rows of some keys, and add rows of these keys.
-
-        Args:
-            keys: the key columns, each key once.
-            rows: all columns.
-            mark: stored by the same commit.
-        """
+        """Remove the rows of some keys, and add rows of these keys."""
 
 
 def changed_meanwhile(place: str, error: Exception) -> UsageError:

@@ -6,7 +6,8 @@ however large the lake is: names come by the hundred, sizes for names that are a
 
 import json
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from itertools import chain
 
 import anyio
 from anyio import to_thread
@@ -25,11 +26,13 @@ from tidelake.lake.arguments.times import whole_of
 from tidelake.lake.catalog.catalog import Names
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query
-from tidelake.model.selection import ReadOptions
+from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import Time
 from tidelake.shard.reading.pages import FIRST, PageStart, page
 from tidelake.tabletext import printable
-from tidelake.web import describe
+from tidelake.timetext import is_clock
+from tidelake.views.definition import Definition
+from tidelake.web import describe, download, graph
 from tidelake.web.describe import Json
 
 NAMES_MAX = 200
@@ -66,10 +69,18 @@ class Api:
         self._collections: dict[str, Collection] = {}
         self._listed: Names | None = None
 
-    def _names(self) -> tuple[str, ...]:
+    def _listing(self) -> Names:
         """All names. They are kept, so that a look costs little however many there are."""
-        self._listed = names_of(self._lake, self._listed)
-        return self._listed.names
+        self._listed = listed = names_of(self._lake, self._listed)
+        return listed
+
+    def _names(self) -> tuple[str, ...]:
+        return self._listing().names
+
+    def _by_id(self) -> dict[str, str]:
+        """The name of each collection, by its id."""
+        listed = self._listing()
+        return dict(zip(listed.shards, listed.names, strict=True))
 
     def lake(self, _given: Arguments) -> Json:
         """Where the lake is, and how many collections it has. One log scan."""
@@ -82,8 +93,9 @@ class Api:
         listed = self._names()
         found = [name for name in listed if find in name.casefold()] if find else listed
         left = found if after is None else found[bisect_right(found, after) :]
-        shown = [{"name": name, "shown": printable(name)} for name in left[:NAMES_MAX]]
-        return {"names": shown, "found": len(found), "more": len(left) > NAMES_MAX}
+        known = self._by_id()
+        rows = [{"name": name, "shown": describe.shown(name, known)} for name in left[:NAMES_MAX]]
+        return {"names": rows, "found": len(found), "more": len(left) > NAMES_MAX}
 
     def summaries(self, given: Arguments) -> Json:
         """Sizes and frontiers of some collections: a JSON list of names. Two log scans each."""
@@ -108,7 +120,36 @@ class Api:
 
     def collection(self, given: Arguments) -> Json:
         """All on a collection but its rows. A few log scans."""
-        return describe.collection(self._of(given))
+        of, known = self._of(given), self._by_id()
+        found = describe.collection(of, known)
+        state = shard_of(of).version().state
+        try:
+            definition = Definition.of(of.name, state)
+        except errors.RebuildNeeded as error:
+            return found | {"view": {"error": str(error), "sql": "", "inputs": []}}
+        if definition is None:
+            return found | {"view": None}
+        return found | {"view": graph.made_of(definition, state, of.domain, self._opened, known)}
+
+    def views(self, _given: Arguments) -> Json:
+        """The views among the first 1,000 collections, with their inputs and lags. One log scan each."""
+        names = self._names()
+        found = graph.graph(names[:_MEASURED_MAX], self._opened, self._by_id())
+        return found | {"more": len(names) > _MEASURED_MAX}
+
+    def download(self, given: Arguments) -> tuple[str, download.Format, Iterator[bytes]]:
+        """A file of all rows as of a time, or of what changed: its name, its format, and its bytes."""
+        of, where = self._of(given), given.get("where") or None
+        format_ = download.format_of(given.get("format", "csv"))
+        times: TimesAs = "timestamp" if is_clock(of.domain.unit) else "int64"
+        after, through = _time(given, "after", of), _time(given, "through", of)
+        if (after is None) != (through is None):
+            raise errors.UsageError("changes need two times: after and through")
+        if after is None or through is None:
+            rows = of.snapshot(_time(given, "as_of", of), where=where, times=times)
+        else:
+            rows = of.changes(after, through, where=where, times=times)
+        return of.name, format_, download.pieces(rows, format_)
 
     def rows(self, given: Arguments) -> Json:
         """A page of the contents as of a time."""
@@ -133,7 +174,7 @@ class Api:
             words = None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise errors.UsageError("key must be a JSON list with a text for each key column")
-        found = of.history(parsed_key(words, of.key, of.schema, "key"))
+        found = of.history(parsed_key(words, of.key, of.schema, "key"), times="int64")
         shown = describe.table(found.slice(0, ROWS_MAX), of.domain)
         return shown | {"more": found.num_rows > len(shown["rows"])}
 
@@ -144,11 +185,7 @@ class Api:
         return {"commits": describe.commits(of.commits(limit, every=given.get("every") == "1"), of.domain)}
 
     def maintain(self, given: Arguments) -> Json:
-        """Maintain a collection thoroughly: the one change that the page can ask for.
-
-        Raises:
-            ReadOnlyLake: the server was not started with --allow-write.
-        """
+        """Maintain a collection thoroughly: the one change that the page can ask for."""
         if self._lake.read_only:
             raise errors.ReadOnlyLake(self._lake.url)
         report = self._of(given).maintain()
@@ -189,7 +226,7 @@ class Api:
         start = PageStart.parsed(given["from"]) if given.get("from") else FIRST
         limit = _number(given, "limit", 100, ROWS_MAX)
         found = page(shard_of(of), asked, ReadOptions(where=where), start=start, limit=limit)
-        shown = describe.table(found.rows, of.domain)
+        shown = describe.table(found.rows, of.domain, of.key if isinstance(asked, Changes) else ())
         count = len(shown["rows"])
         next_, whole = found.next, found.whole
         if count < found.rows.num_rows:
@@ -237,6 +274,26 @@ def _number(given: Arguments, name: str, default: int, most: int) -> int:
     return int(text)
 
 
+def downloading(api: Api) -> Callable[[Request], object]:
+    """The endpoint of files. An error before the first row is JSON; a later one breaks the connection off."""
+
+    async def get_download(request: Request) -> Response:
+        try:
+            name, format_, rest = await to_thread.run_sync(api.download, dict(request.query_params))
+            first = await to_thread.run_sync(next, rest, b"")
+        except errors.TidelakeError as error:
+            return _refused(error)
+        headers = {"Content-Disposition": download.disposition(name, format_)}
+        return StreamingResponse(chain([first], rest), 200, headers, download.MEDIA_TYPES[format_])
+
+    return get_download
+
+
+def _refused(error: errors.TidelakeError) -> Response:
+    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    return JSONResponse({"error": str(error), "kind": type(error).__name__}, status)
+
+
 def answering(method: Callable[[Arguments], Json], *, changes: bool = False) -> Callable[[Request], object]:
     """An endpoint that answers with what a method gives; the method runs in a thread of its own."""
 
@@ -245,8 +302,7 @@ def answering(method: Callable[[Arguments], Json], *, changes: bool = False) -> 
         try:
             return JSONResponse(await to_thread.run_sync(method, given))
         except errors.TidelakeError as error:
-            status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-            return JSONResponse({"error": str(error), "kind": type(error).__name__}, status)
+            return _refused(error)
 
     endpoint.__name__ = f"{'change' if changes else 'get'}_{method.__name__}"
     return endpoint

@@ -13,12 +13,13 @@ from starlette.types import ASGIApp
 from tidelake import errors
 from tidelake.exporters import prometheus
 from tidelake.lake.api.lake import Lake
-from tidelake.web.api import Api, answering, streaming
+from tidelake.web.api import Api, answering, downloading, streaming
 from tidelake.web.guard import Guard
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/views.js": ("views.js", "text/javascript; charset=utf-8"),
     "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
@@ -26,18 +27,16 @@ FILES = {
 
 
 def application(lake: Lake, version: str, token: str | None = None) -> ASGIApp:
-    """The page of a lake, as an ASGI application.
-
-    Args:
-        lake: opened for reading only, unless the page may ask for maintenance.
-        version: shown on the page.
-        token: needed for every answer; None: only this machine is answered.
-    """
+    """The page of a lake, as an ASGI application."""
     api = Api(lake, version)
-    reads = (api.lake, api.names, api.summaries, api.collection, api.rows, api.changes, api.history, api.log)
+    reads = (
+        *(api.lake, api.names, api.summaries, api.collection, api.rows, api.changes, api.history, api.log),
+        api.views,
+    )
     routes = [Route(f"/api/{read.__name__}", answering(read)) for read in reads]
     routes.append(Route("/api/events", streaming(api)))
     routes.append(Route("/api/maintain", answering(api.maintain, changes=True), methods=["POST"]))
+    routes.append(Route("/api/download", downloading(api)))
     routes.append(Route("/metrics", _metrics(api)))
     routes += [Route(path, _file(*file)) for path, file in FILES.items()]
     return Guard(Starlette(routes=routes, exception_handlers={404: _nothing}), token)

@@ -4,6 +4,7 @@ Every text of a user is safe to show (`tidelake.tabletext.printable`). A time is
 whole number that JavaScript would round, and as people write it. Must not know requests.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -13,14 +14,16 @@ from tidelake.data.answer.timecells import texts
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import shard_of
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import DIFF
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading.commits import CommitEntry
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.shard.upkeep.measure import measured
+from tidelake.state.core.owned import is_owner, is_part, owner_of, parts_owner
 from tidelake.state.core.state import ShardState
 from tidelake.state.spine.spine import Member
 from tidelake.state.upkeep.claims import living
-from tidelake.tabletext import printable
+from tidelake.tabletext import printable, removals_first
 
 Json: TypeAlias = dict[str, Any]
 
@@ -30,9 +33,17 @@ TABLE_CHARS_MAX = 4_000_000
 # What JSON adds to a cell.
 _CELL_CHARS = 4
 _TEXTS_ROWS = 64
+# The end of a fraction of a second, which says nothing.
+_ZEROS = re.compile(r"(:\d\d(?:\.\d*[1-9])?)\.?0+(Z?)$")
 # More members of the spine are drawn together.
 DRAWN_MAX = 300
 LISTED_MAX = 200
+
+
+def shown(name: str, known: Mapping[str, str]) -> str:
+    """A collection's name to show; what a view keeps is called by the view's name, found by its id."""
+    view = known.get(parts_owner(name))
+    return printable(name if view is None else view + name[name.index(":") :])
 
 
 def summary(collection: Collection) -> Json:
@@ -41,20 +52,23 @@ def summary(collection: Collection) -> Json:
     gauges = measured(shard_of(collection), state)
     return {
         "name": collection.name,
-        "shown": printable(collection.name),
         "unit": str(state.domain),
+        "kind": "" if state.owned is None else "kept for a view" if is_part(state) else "view",
         "seqno": state.seqno,
         "since": frontier(state.since, state.domain),
         "upper": frontier(state.upper, state.domain),
+        # Nothing can be read before a time is closed.
+        "empty": state.upper == state.minimum,
         "gauges": {name.removeprefix("collection."): value for name, value in gauges.items()},
     }
 
 
-def collection(of: Collection) -> Json:
+def collection(of: Collection, known: Mapping[str, str]) -> Json:
     """Everything on a collection but its rows and commits. A few log scans."""
     state = shard_of(of).version().state
     return {
         **summary(of),
+        "shown": shown(of.name, known),
         "id": of.id,
         "columns": [
             {"name": printable(c.name), "type": str(c.type), "role": role, "nullable": c.nullable}
@@ -75,7 +89,22 @@ def collection(of: Collection) -> Json:
             }
             for claim in living(state, of.distributed.env.clock.now_ms())[:LISTED_MAX]
         ],
-        "holds": holds(state),
+        "holds": holds(state, known),
+        "origin": None
+        if state.origin is None
+        else _relative(state.origin.shard_id, state.origin.freed, known),
+        "forks": [_relative(id_, one.freed, known) for id_, one in state.forks.items()][:LISTED_MAX],
+        "erasures": [
+            {
+                "reason": printable(one.reason),
+                "keys": one.count,
+                "updates": one.rows,
+                "asked_ms": one.asked_ms,
+                "erased_ms": one.erased_ms or None,
+                "gone_ms": one.gone_ms or None,
+            }
+            for one in sorted(state.erasures.values(), key=lambda one: -one.asked_ms)[:LISTED_MAX]
+        ],
         "writers": [
             {"name": printable(name), "epoch": w.epoch, "sequence": w.sequence, "owner": printable(w.owner)}
             for name, w in sorted(of.writers().items())[:LISTED_MAX]
@@ -84,8 +113,6 @@ def collection(of: Collection) -> Json:
         "retention": state.retention.window,
         "group": bool(state.group),
         "first": _first(state),
-        # Nothing can be read before a time is closed.
-        "empty": of.upper == state.minimum,
     }
 
 
@@ -99,12 +126,20 @@ def _first(state: ShardState) -> Json | None:
     return time(max(min(firsts), since if isinstance(since, int) else 0), state.domain)
 
 
-def holds(state: ShardState) -> list[Json]:
-    """Who keeps history, the oldest hold first."""
+def _relative(id_: str, freed: bool, known: Mapping[str, str]) -> Json:
+    """A fork, or the origin of one: its name, if it has one, and whether they share no part any more."""
+    name = known.get(id_)
+    return {"name": name, "shown": printable(name or id_), "freed": freed}
+
+
+def holds(state: ShardState, known: Mapping[str, str]) -> list[Json]:
+    """Who keeps history, the oldest hold first; a view is called by its name."""
+    views = {owner_of(id_): name for id_, name in known.items()} if any(map(is_owner, state.critical)) else {}
     found: list[Json] = [
         {
             "kind": kind,
-            "purpose": printable(purpose),
+            "purpose": printable(f"view {views[purpose]}" if purpose in views else purpose),
+            "view": views.get(purpose),
             "since": frontier(since, state.domain),
             "opened_ms": opened,
             "expires_ms": expires,
@@ -137,7 +172,7 @@ def spine(state: ShardState) -> Json:
             {"at": time(base.at, state.domain), "rows": sum(run.rows for run in base.runs)}
             for base in state.bases
         ][-DRAWN_MAX:],
-        "staged": state.staged.totals.rows,
+        "staged": {"batches": len(state.staged), "updates": state.staged.totals.rows},
     }
 
 
@@ -193,17 +228,23 @@ def frontier(value: Frontier, domain: TimeDomain) -> Json:
     return {"value": None if one is None else time(one, domain)["value"], "text": domain.text(value)}
 
 
-def table(rows: pa.Table, domain: TimeDomain) -> Json:
+def table(rows: pa.Table, domain: TimeDomain, key: Sequence[str] = ()) -> Json:
     """Rows as texts, column by column names; long texts are cut, and say how long they are.
 
-    The rows end where they have `TABLE_CHARS_MAX` characters; there is at least one.
+    The rows end where they have `TABLE_CHARS_MAX` characters; there is at least one. With key columns, what
+    went of a key comes before what came.
     """
     names = rows.schema.names
     cell_chars = max(1, min(CELL_CHARS_MAX, TABLE_CHARS_MAX // len(names)))
     shown: list[list[str | None]] = []
     room = TABLE_CHARS_MAX
     for batch in rows.to_batches(max_chunksize=_TEXTS_ROWS):
-        columns = [column.to_pylist() for column in texts(batch).columns]
+        columns = [
+            [one and _ZEROS.sub(r"\1\2", one) for one in column.to_pylist()]
+            if pa.types.is_timestamp(field.type)
+            else column.to_pylist()
+            for field, column in zip(batch.schema, texts(batch).columns, strict=True)
+        ]
         for values in zip(*columns, strict=True):
             cells = [
                 _cell(name, value, domain, cell_chars) for name, value in zip(names, values, strict=True)
@@ -214,7 +255,12 @@ def table(rows: pa.Table, domain: TimeDomain) -> Json:
             shown.append(cells)
         if room < 0:
             break
-    return {"columns": [printable(name) for name in names], "rows": shown}
+    if key:
+        at, places = names.index(DIFF), [names.index(name) for name in key]
+        shown = [*removals_first(shown, lambda row: [row[i] for i in places], lambda row: int(row[at] or 0))]
+    is_ = pa.types
+    numeric = [is_.is_integer(t) or is_.is_floating(t) or is_.is_decimal(t) for t in rows.schema.types]
+    return {"columns": [printable(name) for name in names], "numeric": numeric, "rows": shown}
 
 
 def _cell(name: str, value: object, domain: TimeDomain, chars_max: int) -> str | None:

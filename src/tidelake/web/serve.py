@@ -16,16 +16,7 @@ from tidelake.web.guard import TOKEN_MIN
 
 
 def token_for(host: str, given: str | None, *, may_show: bool) -> tuple[str | None, bool]:
-    """The token that an address needs, and whether it was made here and must be shown.
-
-    Args:
-        host: the address.
-        given: what the user gave; None: nothing.
-        may_show: whether a made one can be shown to its user, and to no log.
-
-    Raises:
-        UsageError: one is needed, and it can be neither taken nor shown; or it is too short.
-    """
+    """The token that an address needs, and whether it was made here and must be shown."""
     if given is not None:
         if len(given) < TOKEN_MIN or not given.isprintable() or not given.isascii() or " " in given:
             raise UsageError(
@@ -42,19 +33,7 @@ def token_for(host: str, given: str | None, *, may_show: bool) -> tuple[str | No
 def serve(
     lake: Lake, version: str, host: str, port: int, *, token: str | None, ready: Callable[[str], None]
 ) -> None:
-    """Answer requests until the process is interrupted.
-
-    Args:
-        lake: the lake.
-        version: shown on the page.
-        host: the address to listen at.
-        port: 0: any that is free.
-        token: needed for every answer; None: none is.
-        ready: called with the address of the page, once it answers.
-
-    Raises:
-        StoreUnavailable: nothing can listen there.
-    """
+    """Answer requests until the process is interrupted."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -42,6 +42,7 @@ from tidelake.shard.engine.history import History
 from tidelake.shard.engine.lease import Lease
 from tidelake.shard.engine.overlap import mapped
 from tidelake.shard.engine.shard import Shard
+from tidelake.shard.upkeep import publications
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.ending import Ending
 from tidelake.state.core.owned import is_part
@@ -60,13 +61,7 @@ _MOMENT_S = 30.0
 
 @dataclass(frozen=True)
 class Side:
-    """What a copy needs of a lake.
-
-    Attributes:
-        stores: its stores.
-        catalog: its catalog.
-        shards: its shards.
-    """
+    """What a copy needs of a lake."""
 
     stores: Stores
     catalog: Catalog
@@ -113,14 +108,7 @@ class LakeCopy:
         self._watch, self._lock = watch, threading.Lock()
 
     def some(self, given: Mapping[str, str]) -> CopyReport:
-        """Copy collections under given names.
-
-        Args:
-            given: names in the target by those at the source.
-
-        Raises:
-            CollectionNotFound: there is no such collection at the source.
-        """
+        """Copy collections under given names."""
         ids = {name: self._source.shards.id_of(name) for name in given}
         listing = self._place.catalog.look(given.values())
         wanted = {ids[name]: new for name, new in given.items()}
@@ -197,16 +185,7 @@ class LakeCopy:
     def _copied(
         self, wanted: Mapping[str, str], there: Mapping[str, Shard | TidelakeError], *, parts: bool
     ) -> tuple[list[CopiedCollection], dict[str, TidelakeError]]:
-        """Copy shards of the source, all as of one moment.
-
-        Args:
-            wanted: names in the target, by the ids of the shards.
-            there: the collections of the target.
-            parts: also those that belong to others, as the state of a view.
-
-        Returns:
-            What was copied, without collections that are dropped by now; and errors by name.
-        """
+        """Copy shards as of one moment; what was copied, without dropped ones, and errors by name."""
         failed: dict[str, TidelakeError] = {}
 
         def opened(id_: str) -> Shard | None:
@@ -351,15 +330,16 @@ class LakeCopy:
         return id_
 
     def _collect(self, shard: Shard) -> None:
-        """Remove what earlier runs have replaced, once it is old enough."""
+        """Remove what earlier runs have replaced, once it is old enough, and tables that show erased rows."""
         state, now_ms = shard.known(), self._env.clock.now_ms()
         before_ms = now_ms - state.agreed.garbage_ms(now_ms)
-        if state.doomed or any(lost.removed_ms <= before_ms for lost in state.garbage.values()):
-            try:
+        try:
+            publications.withdraw_erased(shard)
+            if state.doomed or any(lost.removed_ms <= before_ms for lost in state.garbage.values()):
                 Collector(shard).run()
-            except (StoreUnavailable, OutcomeUnknown, Closed):
-                # The copy is as it should be, and the next run tries again.
-                self._env.failed("copy.collect.failed")
+        except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
+            # The copy is as it should be, and the next run tries again.
+            self._env.failed("copy.collect.failed")
 
     def _tell(self, name: str, done: int, total: int) -> None:
         if self._watch is not None:
@@ -387,11 +367,7 @@ def _is_gone(shard: Shard) -> bool:
 
 
 def _newer(name: str, known: ShardState, source: Shard, state: ShardState, contents: str) -> bool:
-    """Whether a state of the source has more than a collection of the target, which must be its copy.
-
-    Raises:
-        CollectionExists: it is no copy of that collection, or it was written to.
-    """
+    """Whether a state of the source has more than a collection of the target, which must be its copy."""
     record = CopyRecord.of(known)
     if record is None or record.source != state.shard_id:
         what = "no copy of it" if record is None else "a copy of another collection"

@@ -39,14 +39,7 @@ Watch = Callable[[str, int, int], None]
 """Called with the name of a collection, the bytes of its parts checked so far, and the bytes of all parts."""
 
 _LOST = frozenset(
-    {
-        "log-missing",
-        "catalog-missing",
-        "catalog-unreadable",
-        "unnamed-shard",
-        "log-unreadable",
-        "unavailable",
-    }
+    {"log-missing", "catalog-missing", "catalog-unreadable", "unnamed-shard", "log-unreadable", "unavailable"}
 )
 _UNREADABLE = (CorruptionError, BlobNotFound, UnknownFormat, StoreUnavailable, OutcomeUnknown)
 
@@ -96,19 +89,7 @@ class _Stored:
 
 @dataclass
 class LakeCheck:
-    """Checks the collections of a lake.
-
-    Attributes:
-        stores: stores of the lake.
-        url: URL of the lake.
-        catalog: catalog of the lake.
-        leftovers: removes the remains of shards.
-        env: clock and ids.
-        config: settings of this process.
-        deep: also read the contents of the parts.
-        repair: repair what can be repaired safely.
-        watch: called for each part.
-    """
+    """Checks the collections of a lake."""
 
     stores: Stores
     url: str
@@ -282,7 +263,7 @@ class LakeCheck:
         if is_group(state):
             self._checked.append(self._shard(shard_id, f"group {shard_id}"))
             return
-        if self._older(state.committed_ms, state.agreed.upload_ms):
+        if self._older(state.committed_ms, state.agreed.upload_ms) and not self._is_named(shard_id):
             rows = state.spine.totals.rows
             message = (
                 f"no name leads to it, and it holds {rows} updates up to {state.domain.text(state.upper)}"
@@ -294,6 +275,13 @@ class LakeCheck:
             if unfinished and self.repair and ending.abandon(state.committed_ms):
                 self.leftovers.remove(ending)
                 self._repaired()
+
+    def _is_named(self, shard_id: str) -> bool:
+        """Whether a name leads to a shard by now: it may have got one since this check read the catalog."""
+        try:
+            return shard_id in self.catalog.read().shards.values()
+        except _UNREADABLE:
+            return False  # `_listing` has told it
 
     def _opened(self, shard_id: str) -> LoadedVersion | None:
         return History(shard_id, self.stores, self.env).open()

@@ -20,12 +20,12 @@ from tidelake.errors import (
     TidelakeError,
     UsageError,
 )
-from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.times import Times
+from tidelake.lake.arguments.times import FrontierLike, times_for
 from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.model.frontier import Frontier
 from tidelake.shard.engine.shard import Shard
+from tidelake.state.life.holds import readable
 
 
 class Sinces:
@@ -56,7 +56,7 @@ class Sinces:
             self.finish()
             listing = self._catalog.look(frontiers)
             shards = {name: self._named(name, listing.shards.get(name)) for name in frontiers}
-            wanted = {name: _wanted(name, shard, frontiers[name]) for name, shard in shards.items()}
+            wanted = {name: checked_since(name, shard, frontiers[name]) for name, shard in shards.items()}
             what = _encoded({shards[name].spec.shard_id: since for name, since in wanted.items()})
             if not wanted or self._catalog.intend(listing, self._env.ids.fresh(), what):
                 break
@@ -88,20 +88,21 @@ class Sinces:
         return damaged
 
 
-def _wanted(name: str, shard: Shard, value: FrontierLike) -> Frontier:
-    """Check the frontier that a user gives for a collection.
-
-    Raises:
-        UsageError: it does not fit the collection's times, or goes back.
-    """
-    times, state = Times(shard.spec.domain, shard.env.clock.now_ms), shard.alive()
-    since = times.since(value, f"since of {name!r}")
-    if since.closed:
-        raise UsageError(f"since={since} of collection {name!r}: nothing could ever be read")
-    if not state.retained <= since:
-        given, before = state.domain.text(since), state.domain.text(state.retained)
+def checked_since(name: str, shard: Shard, value: FrontierLike) -> Frontier:
+    """The `since` that a user gives for a collection; refused if no closed time would be left to read."""
+    state = shard.apply_decided().state
+    since, text = times_for(shard).since(value, f"since of {name!r}"), state.domain.text
+    if not since <= state.since and (since.closed or not readable(since, state.upper)):
         raise UsageError(
-            f"since={given} of collection {name!r} goes back: history before {before} may go already"
+            f"since={text(since)} is past the upper {text(state.upper)} of collection {name!r} or at it: "
+            f"nothing could be read; give at most {text(state.upper.just_before())}"
+        )
+    both = state.retained.join(since)
+    if both != state.retained and not readable(both, state.upper):
+        raise UsageError(
+            f"since={text(since)}, combined with the earlier advance_since of collection {name!r} to "
+            f"{text(state.retained)}, is {text(both)}, past the upper {text(state.upper)}: nothing could be "
+            "read. Close times at or after that first, or give a closed time that is at or after both"
         )
     return since
 

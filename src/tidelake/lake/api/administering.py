@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from tidelake.errors import CorruptionError, ReadOnlyLake
 from tidelake.lake.admin.agreeing import UpgradeReport
-from tidelake.lake.api.lakehandle import LakeHandle
+from tidelake.lake.api.handle import LakeHandle
 from tidelake.lake.api.notebook import Told, bar
-from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_list, check_text
 from tidelake.lake.arguments.spans import DurationLike
+from tidelake.lake.arguments.times import FrontierLike
 from tidelake.lake.catalog.catalog import SHARD_ID
 from tidelake.lake.catalog.settings import LakeSettings
 from tidelake.model.frontier import Frontier
@@ -30,8 +30,7 @@ class Administering(LakeHandle):
         dropped meanwhile are left out. Several processes may call it at once: `since` only moves forward.
 
         Args:
-            frontiers: by name; each as for `Collection.advance_since`. A frontier may also be at the upper or
-                past it: `since` then follows the upper, so that the last closed time stays readable.
+            frontiers: by name; each as for `Collection.advance_since`.
 
         Returns:
             The current `since`, by name; holds may keep it back. A few store calls for each collection.
@@ -39,8 +38,8 @@ class Administering(LakeHandle):
         Raises:
             CollectionNotFound: there is none of such a name; names the nearest ones.
             CollectionDropped: one is being dropped.
-            UsageError: a frontier does not fit the collection's times, or goes back. The first such
-                collection in the given order is named, and nothing has changed.
+            UsageError: a frontier leaves no closed time to read, or does not fit the collection's times. The
+                first such collection in the given order is named, and nothing has changed.
             OutcomeUnknown: it may be decided; then it will be finished. Repeating the call is harmless.
         """
         self._guard.check()

@@ -14,10 +14,9 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.intervals import R, ReadAt, SplitReads
 from tidelake.lake.api.reading import Reading
-from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import DurationLike, duration_s
-from tidelake.lake.arguments.times import ReadTimes
+from tidelake.lake.arguments.times import FrontierLike, ReadTimes
 from tidelake.lake.arguments.tokens import written
 from tidelake.model import time as times
 from tidelake.model.instants import TimeLike
@@ -31,8 +30,8 @@ from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.writing import batches, stage
 from tidelake.shard.writing.append import commit_floor
 from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.builder import Uploader
 from tidelake.shard.writing.replacement import Replacement, plan_replacement
-from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.uploads import discard_uploaded
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.core.state import ShardState, WriterRecord
@@ -144,10 +143,10 @@ class Distributed(SplitReads):
             UploadExpired: an upload is older than `upload_age_s`, or than an erasure.
             UpperMismatch: the upper does not equal `lower`.
         """
-        start, end = self._reads._frontier(lower, "lower"), self._reads._frontier(upper, "upper")
         time = None if read_time is None else times.parts(self._times.at(read_time, "read_time"))[0]
         seen = None if read_at is None else Seen(read_at, time)
-        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance, seen=seen)
+        within = self._times.interval(lower, upper)
+        return batches.append_uploaded(self._shard, uploads, *within, advance=advance, seen=seen)
 
     def stage_uploaded(self, uploads: Sequence[bytes]) -> bool:
         """Stage uploads that workers made with `uploader()`, in one commit; see `Collection.stage`.
@@ -191,7 +190,7 @@ class Distributed(SplitReads):
             rows_count: if events tie, the later row wins; False: tied events must be equal.
             advance: move events whose times are closed to the upper, in their order.
         """
-        at = None if time is None else self._times.at(time, "time")
+        at = self._times.given(time)
         columns = EventColumns(order_by, delete_column, left_out)
         return Upserter.at(self._shard.apply_decided(), columns, at, rows_count=rows_count, advance=advance)
 
@@ -232,8 +231,7 @@ class Distributed(SplitReads):
             BatchConsumed: a batch was used before.
             UpperMismatch: the upper does not equal `lower`; carries the upper. Nothing was written.
         """
-        start, end = self._reads._frontier(lower, "lower"), self._reads._frontier(upper, "upper")
-        return batches.append_batches(self._shard, offered, start, end)
+        return batches.append_batches(self._shard, offered, *self._times.interval(lower, upper))
 
     def token_record(self, token: str) -> WriterRecord | None:
         """The record of a committed write under a token; None if there is none.
@@ -271,12 +269,7 @@ class Distributed(SplitReads):
         return self._at(None, options, plan) if asked is None else plan(asked, options)
 
     def hold(
-        self,
-        plans: Iterable[ReadPlan],
-        hold_for: DurationLike,
-        purpose: str,
-        *,
-        owner: str | None = None,
+        self, plans: Iterable[ReadPlan], hold_for: DurationLike, purpose: str, *, owner: str | None = None
     ) -> str | None:
         """Keep the parts that plans read for some time, or until `release`.
 

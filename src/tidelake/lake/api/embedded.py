@@ -7,8 +7,10 @@ lakes.
 INVARIANT: no setting of the machine is in an answer.
 """
 
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,17 @@ DUCKDB_CONFIG = {
 }
 # What DuckDB takes from the machine: its time zone, and the calendar of its language.
 DUCKDB_SETTINGS = ("SET TimeZone = 'UTC'", "SET Calendar = 'gregorian'")
+# Functions that tell of this process and its machine, and those that carry a text of a text out.
+_OF_THE_MACHINE = re.compile(
+    r"\b(current_setting|getenv|duckdb_(?:settings|temporary_files|memory|secrets|logs)|pragma_\w+|which_secret)\b"
+    r'|\b(query|query_table)"?\s*\(',
+    re.IGNORECASE,
+)
+_UNKNOWN = re.compile(
+    r'Binder Error: (?:Referenced|Values list "([^\n]*)" does not have a) column (?:named )?'
+    r'"([^\n]*?)"(?: not found|[!\n]|$)'
+)
+_LISTED_MAX = 10  # columns that a message lists of a table
 _WALLS = ("SET enable_external_access = false", "SET lock_configuration = true")
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
@@ -38,13 +51,22 @@ class Scan:
 
     Attributes:
         schema: its columns.
+        names: of the columns of the collection, more than those here if the others are not read.
+        title: what messages call it.
         failure: the error that ended a stream; DuckDB keeps only its text.
     """
 
-    def __init__(self, schema: pa.Schema, batches: Batches) -> None:
+    def __init__(
+        self, schema: pa.Schema, batches: Batches, names: Sequence[str] = (), title: str = ""
+    ) -> None:
         check_for_duckdb(schema)
-        self.schema, self._batches = schema, batches
+        self.schema, self._batches, self.names = schema, batches, names or schema.names
+        self.title = title
         self.failure: Exception | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, from the begin."""
+        return self._batches()
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
@@ -98,6 +120,7 @@ def run(
             connection.register(name, scan)
         for setting in (*DUCKDB_SETTINGS, *_WALLS):
             connection.execute(setting)
+        _check_reach(duckdb, text)
         parsed = connection.extract_statements(text)
         if len(parsed) != 1 or parsed[0].type not in _kinds(duckdb, text):
             raise UsageError(f"DuckDB reads {text[:200]!r} as something else than one query")
@@ -111,6 +134,27 @@ def run(
         database.close()
         raise
     return Rows(reader.schema, _batches(reader, database, scans))
+
+
+def _check_reach(duckdb: Any, text: str) -> None:
+    """Refuse functions whose answer would depend on the machine.
+
+    Raises:
+        UsageError: the text calls one; names it.
+    """
+    raw, tokens = text.encode(), duckdb.tokenize(text)
+    ends = [*(at for at, _ in tokens[1:]), len(raw)]
+    code = b" ".join(
+        raw[at:end]
+        for (at, kind), end in zip(tokens, ends, strict=True)
+        if kind != duckdb.token_type.string_const
+    )
+    found = _OF_THE_MACHINE.search(code.decode())
+    if found is not None:
+        raise UsageError(
+            f"{found[1] or found[2]} tells of this process and not of the lake: a statement reads "
+            "collections only"
+        )
 
 
 def _kinds(duckdb: Any, text: str) -> set[Any]:
@@ -150,4 +194,19 @@ def _told(error: Exception, scans: Mapping[str, Scan]) -> TidelakeError:
     for scan in scans.values():
         if isinstance(scan.failure, TidelakeError):
             return scan.failure
-    return UsageError(f"DuckDB: {error}")
+    unknown, names = _UNKNOWN.match(str(error)), {name for scan in scans.values() for name in scan.names}
+    there = {scan.title: scan.names for scan in scans.values() if scan.title}
+    if unknown is None or (unknown[1] not in there and unknown[2].lower() in map(str.lower, names)):
+        # A table may have it, and only not give it there, as inside of a query in parentheses.
+        return UsageError(f"DuckDB: {error}")
+    who = "no table that is read here has a" if unknown[1] is None else f"{unknown[1]!r} has no"
+    # DuckDB's own proposals are of the columns that are read.
+    has = "; ".join(f"{title!r} has {_listed(unknown[2], names)}" for title, names in there.items())
+    return UsageError(f"{who} column {unknown[2]!r}{': ' if has else ''}{has}")
+
+
+def _listed(wanted: str, names: Sequence[str]) -> str:
+    """Names of columns, those like the wanted one first."""
+    first = dict.fromkeys([*get_close_matches(wanted, names), *names])
+    more = len(first) - _LISTED_MAX
+    return ", ".join([*map(repr, first)][:_LISTED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,21 +1,17 @@
 """Erasure: the rows of some keys leave a collection and its forks at all times, and their bytes go too."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelake.data.ingest.astable import as_table
-from tidelake.data.kernel.types import row_schema
+from tidelake.data.ingest.keyvalues import key_maker
 from tidelake.data.keys.keyset import KeySet
 from tidelake.data.keys.mentions import lines_in, may_mention
 from tidelake.errors import BlobNotFound, CorruptionError, IncompatibleSchema, UsageError
 from tidelake.lake.api.handle import CollectionHandle
-from tidelake.lake.arguments.keys import one_key
 from tidelake.lake.catalog.catalog import Catalog
-from tidelake.model.schema import Schema
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.reading.lookup import keys_of
 from tidelake.shard.upkeep.eraser import Eraser, ask
 from tidelake.state.core.erasures import Erasure
@@ -23,14 +19,14 @@ from tidelake.state.core.owned import is_owner, owner_of
 from tidelake.state.core.state import ShardState
 from tidelake.state.core.writername import WriterName
 from tidelake.state.life.copying import CopyRecord
-from tidelake.state.write.heldback import objects_of, rows_in
+from tidelake.state.write.heldback import StreamContent, as_stored, objects_of
 from tidelake.tabletext import FieldsAsHtml
 
 _REASON_MAX = 500
 _TRIES = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ErasureReport(FieldsAsHtml):
     """What an erasure did, and what it cannot reach.
 
@@ -79,8 +75,7 @@ class Erasing(CollectionHandle):
         person there.
 
         Args:
-            keys: a table in any Arrow form with the key columns, or a list of keys: values of the key
-                column; of several, tuples in their order or dicts by name.
+            keys: as for `lookup`, with all key columns.
             reason: why, such as the number of a ticket; at most 500 characters.
 
         Returns:
@@ -91,14 +86,15 @@ class Erasing(CollectionHandle):
         Raises:
             UsageError: the keys take more than 1 MiB encoded (about 100,000 integers); a stream holds events
                 back that may be about these keys; or an argument is wrong. Nothing has changed.
-            InvalidUpdates: the table does not hold valid keys; names the column and the row.
+            InvalidUpdates: a key is not valid; names the column and the row.
             ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made.
         """
         _check_reason(reason)
         shard, id_ = self._shard, self._shard.env.ids.fresh()
+        made = key_maker(keys)
         while True:
             spec = shard.version().spec
-            given = _keys(keys, spec)
+            given = keys_of(made(spec.schema), spec)
             if not given.num_rows:
                 return ErasureReport("", 0)
             _check_held_back(shard, given)
@@ -128,7 +124,7 @@ def _check_held_back(shard: Shard, keys: pa.Table) -> None:
 
     Raises:
         UsageError: there may be such events; names the writer of the stream.
-        CorruptionError: what is held back is gone.
+        CorruptionError: what is held back is gone, or cannot be read.
     """
     for _ in range(_TRIES):
         try:
@@ -153,29 +149,15 @@ def _held_back(shard: Shard) -> Iterator[tuple[str, bytes]]:
     for state in states:
         for writer, record in state.writers.items():
             name = WriterName.of(writer).name if group is not None and state is group else writer
-            if rows := rows_in(record.content):
+            if rows := StreamContent.of(record.content).rows:
                 yield name, rows
             for stored in objects_of(state, writer):
-                yield name, shard.stores.blobs.get(stored)
+                yield name, as_stored(stored, shard.stores.blobs.get(stored))
 
 
 def _check_reason(reason: object) -> None:
     if not isinstance(reason, str) or not reason.strip() or len(reason) > _REASON_MAX:
         raise UsageError(f"reason={reason!r} must be a text of 1 to {_REASON_MAX} characters")
-
-
-def _keys(keys: object, spec: ShardSpec) -> pa.Table:
-    """Keys as a user writes them, as a table with the key columns, checked and made canonical."""
-    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, list | tuple | set | frozenset):
-        return keys_of(as_table(keys, "keys"), spec)
-    # Each key has the types that Arrow takes it for. Those of the same types are checked together: another
-    # key must not change what a value is.
-    by_types: dict[tuple[pa.DataType, ...], list[pa.Table]] = {}
-    for key in keys:
-        row = one_key(key, spec.schema)
-        by_types.setdefault(tuple(row.schema.types), []).append(row)
-    given = [keys_of(pa.concat_tables(rows).combine_chunks(), spec) for rows in by_types.values()]
-    return pa.concat_tables(given) if given else row_schema(Schema(spec.schema.key)).empty_table()
 
 
 def _views(shard: Shard) -> list[str]:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar, overload
 from tidelake.data.kernel.timestamps import check_clock
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
-from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.spans import DurationLike, duration_s
-from tidelake.lake.arguments.times import Times
+from tidelake.lake.arguments.times import FrontierLike, Times
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf

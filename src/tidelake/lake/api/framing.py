@@ -57,13 +57,7 @@ class Framing(Reading):
         """The contents at `as_of` as a pandas DataFrame; arguments and errors as for `to_arrow`.
 
         One column is converted after the other, and freed: memory holds the rows once, and one column twice.
-
-        Args:
-            as_of: as for `to_arrow`, like the other arguments.
-            columns: as for `to_arrow`.
-            where: as for `to_arrow`.
-            timeout_s: as for `to_arrow`.
-            options: of `pyarrow.Table.to_pandas`.
+        `options` are those of `pyarrow.Table.to_pandas`.
         """
         contents, version = self._contents(as_of, columns, where, timeout_s)
         return contents.rows(seen=version).to_pandas(**options)
@@ -100,14 +94,8 @@ class Framing(Reading):
         The time is fixed by this call, as for `to_polars`. Columns that a query on the relation does not use
         are not read, nor parts without rows that those of its filters let through that DuckDB hands on:
         comparisons of a column with a constant. The settings of the connection decide what its time zone is,
-        for one. Arguments and errors as for `to_arrow`; needs the extra `sql`.
-
-        Args:
-            connection: a connection of DuckDB; default: its default one.
-            as_of: as for `to_arrow`, like the other arguments.
-            columns: as for `to_arrow`.
-            where: as for `to_arrow`.
-            timeout_s: as for `to_arrow`.
+        for one; without one it is DuckDB's own. Other arguments and errors as for `to_arrow`. Needs the extra
+        `sql`.
 
         Raises:
             UsageError: names of columns, or of fields of a struct, differ only in case.

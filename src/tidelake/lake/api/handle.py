@@ -1,20 +1,32 @@
-"""The base of a collection's handle: its shard, its name, its schema and its times."""
+"""The bases of the handles of a collection and of a lake: what all of their methods use."""
+
+from typing import Protocol
 
 import pyarrow as pa
 
+from tidelake.config import Config
 from tidelake.data.kernel.types import row_schema, update_schema
+from tidelake.env import Env
 from tidelake.errors import NotYetClosed, UsageError
 from tidelake.handle import Handle
-from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.times import ReadTimes
+from tidelake.lake.admin.agreeing import Agreeing
+from tidelake.lake.admin.sinces import Sinces
+from tidelake.lake.arguments.times import FrontierLike, ReadTimes
+from tidelake.lake.catalog.catalog import Catalog
+from tidelake.lake.catalog.closeguard import CloseGuard
+from tidelake.lake.catalog.leftovers import Leftovers
+from tidelake.lake.catalog.shards import Shards
+from tidelake.lake.groups.groups import Groups
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.engine.shard import Shard
+from tidelake.shard.engine.machine import GroupCommit
+from tidelake.shard.engine.shard import Shard, renewer_of
 from tidelake.shard.reading.commits import CommitEntry, commits
 from tidelake.state.core.state import ShardState, WriterRecord
 from tidelake.state.life.copying import WRITER as COPY_WRITER
 from tidelake.state.life.schemas import schema_id_at
+from tidelake.store.url import Stores
 
 
 class CollectionHandle(Handle):
@@ -149,7 +161,7 @@ class CollectionHandle(Handle):
 
     @property
     def _times(self) -> ReadTimes:
-        return ReadTimes(self.domain, self._shard.env.clock.now_ms, self.last_time)
+        return ReadTimes(self._shard.spec.domain, self._shard.env.clock.now_ms, self.last_time)
 
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
         return self._times.bound(value, name)
@@ -169,6 +181,46 @@ def last_time_and_group(handle: CollectionHandle) -> tuple[Time, str]:
     return handle._last_before(state.upper), state.group
 
 
+def last_before(handle: CollectionHandle, upper: Frontier) -> Time:
+    """The last closed time of a version of a collection, from its upper; errors as `last_time`."""
+    return handle._last_before(upper)
+
+
 def shard_of(handle: CollectionHandle) -> Shard:
     """The shard of a collection, for what looks at how it is stored."""
     return handle._shard
+
+
+class KeptOpen(Protocol):
+    """What layers above the lake keep open with it."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class LakeHandle(Handle):
+    """A handle on one lake.
+
+    Attributes:
+        url: the URL of the lake; other processes can open it under this URL.
+        env: clock, ids, counters and threads that it was opened with.
+    """
+
+    def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
+        self.url = url
+        self._guard = guard = CloseGuard(url)
+        self._stores = stores.layered(guard.layer)
+        self._config = config
+        self.env = env
+        self._renewer = renewer_of(env, config)
+        self._catalog = Catalog(
+            self._stores, env, url, config, GroupCommit(env, guard.command, counts_appends=False)
+        )
+        self._shards = Shards(
+            self._stores, env, url, config, catalog=self._catalog, guard=guard, renewer=self._renewer
+        )
+        self._leftovers = Leftovers(self._stores, env, config, self._catalog)
+        self._sinces = Sinces(self._catalog, self._shards.led_to, self._shards.open, env)
+        self._agreeing = Agreeing(self._catalog, self._stores.log.keys, self._shards.open)
+        self._kept = dict[str, KeptOpen]()
+        self._groups = Groups(self._stores, env, url, config, self._shards.open)

@@ -8,8 +8,7 @@ from typing import TypeAlias, TypeVar
 from tidelake.data.answer.rows import Rows
 from tidelake.errors import UsageError
 from tidelake.handle import Handle
-from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.times import ReadTimes
+from tidelake.lake.arguments.times import FrontierLike, ReadTimes
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.selection import ReadOptions, TimesAs
@@ -111,18 +110,8 @@ class SplitReads(Timed):
         All streams read the same version of the collection. Each is sorted and holds all rows of its keys;
         concatenated they are the snapshot. Size means stored bytes or, if there are few bytes, rows. If there
         are fewer keys than streams, some streams are empty. The parts are kept until the last stream ends.
-        For other processes see `Distributed.plan`.
-
-        Args:
-            n: number of streams.
-            as_of: as for `snapshot`, like the other arguments and errors.
-            columns: as for `snapshot`.
-            where: as for `snapshot`.
-            timeout_s: how long to wait for the time to be closed.
-            times: as for `snapshot`.
-
-        Returns:
-            The streams. Costs one log scan and a read or two of each part; of small parts also the keys.
+        Costs one log scan and a read or two of each part; of small parts also the keys. Other arguments and
+        errors as for `snapshot`. For other processes see `Distributed.plan`.
         """
         return self._at(
             as_of, ReadOptions(columns, where, timeout_s, times=times), partial(self._split, _streams(n))

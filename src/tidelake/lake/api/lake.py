@@ -15,9 +15,9 @@ from tidelake.env import Env, Recorder
 from tidelake.errors import CollectionNotFound, ReadOnlyLake, TidelakeError, TidelakeWarning, UsageError
 from tidelake.handle import door
 from tidelake.lake.api.administering import Administering
+from tidelake.lake.api.ingesting import Ingesting
 from tidelake.lake.api.notebook import Told, bar
 from tidelake.lake.api.querying import Querying
-from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Listed, Seen, Tidy, Upkeep
 from tidelake.lake.api.viewing import Viewing
 from tidelake.lake.arguments.names import check_list, copied_names
@@ -94,7 +94,7 @@ _SHOWN = 40  # collections in a notebook
 _LOOKS = 4
 
 
-class Lake(Querying, Viewing, Transacting, Administering):
+class Lake(Querying, Viewing, Ingesting, Administering):
     """Named collections in one place. Use as a context manager, or call `close`."""
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
@@ -130,7 +130,7 @@ class Lake(Querying, Viewing, Transacting, Administering):
         if names is not None:
             check_list(names, "names")
         found = {}
-        for name in self.list() if names is None else names:
+        for name in self.list(parts=True) if names is None else names:
             try:
                 one = self.collection(name)
                 state = one.state()
@@ -180,6 +180,8 @@ class Lake(Querying, Viewing, Transacting, Administering):
         for upkeep in self._upkeep:
             upkeep.stop()
         self._renewer.end()
+        for kept in self._kept.values():
+            kept.close()
         self._guard.shut()
         with self._guard.closing():
             self._renewer.give_up()
@@ -187,11 +189,7 @@ class Lake(Querying, Viewing, Transacting, Administering):
         self._stores.close()
 
     def upkeep(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        interval_s: float = 1.0,
-        progress: Seen | None = None,
+        self, names: Sequence[str] | None = None, *, interval_s: float = 1.0, progress: Seen | None = None
     ) -> Upkeep:
         """Start a thread that maintains collections in the background, until it or the lake is stopped.
 

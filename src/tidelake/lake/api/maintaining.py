@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import UsageError
+from tidelake.lake.admin.sinces import checked_since
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.notebook import bar
 from tidelake.lake.api.readers import CollectionCriticalHold
-from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_list, check_name, check_token
 from tidelake.lake.arguments.spans import DurationLike, WindowLike, duration_s
 from tidelake.lake.arguments.spans import window as window_of
+from tidelake.lake.arguments.times import FrontierLike
 from tidelake.lake.groups.groups import Groups
 from tidelake.model.frontier import Frontier
 from tidelake.shard.reading.critical import CriticalHold
@@ -122,22 +123,7 @@ class Maintaining(CollectionHandle):
         Raises:
             UsageError: no closed time would be left to read; nothing changed.
         """
-        wanted, state = self._times.since(since, "since"), self._shard.apply_decided().state
-        if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
-            raise UsageError(
-                f"since={self._text(wanted)} is past the upper {self._text(state.upper)} of collection "
-                f"{self.name!r} or at it: nothing could be read; give at most "
-                f"{self._text(state.upper.just_before())}"
-            )
-        both = state.retained.join(wanted)
-        if both != state.retained and not holds.readable(both, state.upper):
-            raise UsageError(
-                f"since={self._text(wanted)}, combined with the earlier advance_since of collection "
-                f"{self.name!r} to {self._text(state.retained)}, is {self._text(both)}, past the upper "
-                f"{self._text(state.upper)}: nothing could be read. Close times at or after that first, or "
-                "give a closed time that is at or after both"
-            )
-        return self._shard.advance_since(wanted)
+        return self._shard.advance_since(checked_since(self.name, self._shard, since))
 
     def merge(self, workers: Workers | None = None) -> MergeReport:
         """Merge what is stored as far as it may be, with times advanced to `since`, in bounded memory.

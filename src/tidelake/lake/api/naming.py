@@ -17,8 +17,7 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.handle import times_of
-from tidelake.lake.api.lakehandle import LakeHandle
+from tidelake.lake.api.handle import LakeHandle, times_of
 from tidelake.lake.arguments.names import check_name, check_text
 from tidelake.lake.arguments.schemas import schema_of
 from tidelake.lake.catalog.catalog import Names
@@ -30,7 +29,7 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.upkeep.ending import Ending
-from tidelake.state.core.owned import is_part, owns
+from tidelake.state.core.owned import is_part, owns, without_parts
 from tidelake.state.core.state import Owned
 
 
@@ -167,25 +166,40 @@ class Naming(LakeHandle):
         """
         return self._shards.id_of(name)
 
-    def list(self) -> list[str]:
-        """The names of all collections, ascending."""
+    def list(self, *, parts: bool = False) -> list[str]:
+        """The names of all collections, ascending.
+
+        Args:
+            parts: also those that views keep beside themselves.
+        """
         self._guard.check()
-        return [*self._catalog.names().names]
+        found = self._catalog.names()
+        return [*(found.names if parts else without_parts(found.names, {*found.shards}))]
 
     def collections(
         self, damaged: Callable[[str, TidelakeError], object] | None = None
     ) -> Iterator[Collection]:
         """Open all collections, one after the other, in the order of names.
 
-        Leaves out collections that are dropped or renamed before their turn.
+        Also those that views keep. Leaves out collections that are dropped or renamed before their turn.
 
         Args:
             damaged: called with the name and the error of each collection that cannot be opened; it is left
                 out. Default: issue a `TidelakeWarning`.
         """
-        for name in self.list():
+        return self._each(lambda _, name: self.collection(name), damaged)
+
+    def _each(
+        self,
+        open_: Callable[[str, str], Collection],
+        damaged: Callable[[str, TidelakeError], object] | None = None,
+    ) -> Iterator[Collection]:
+        """As `collections`; opens each by its id and name."""
+        self._guard.check()
+        named = self._catalog.names()
+        for id_, name in zip(named.shards, named.names, strict=True):
             try:
-                opened = self.collection(name)
+                opened = open_(id_, name)
             except CollectionNotFound:
                 continue
             except DAMAGED as error:
@@ -244,6 +258,18 @@ class Naming(LakeHandle):
             changed = renamed(listing.shards, wanted, allow_recreate=allow_recreate)
             if not changed or self._catalog.set_all(listing, changed):
                 return
+
+    def _swapped(self, ids: Mapping[str, str]) -> bool:
+        """Exchange the names of two collections; whether each name was of its collection of this id."""
+        (a, b), (of_a, of_b) = ids, ids.values()
+        while True:
+            listing = self._catalog.look([*ids])
+            if any(listing.shards.get(name) != id_ for name, id_ in ids.items()):
+                return False
+            if any(self._leftovers.ending(id_).is_tombstone() for id_ in ids.values()):
+                return False
+            if self._catalog.set_all(listing, {a: of_b, b: of_a}):
+                return True
 
     def fork(
         self,
@@ -343,16 +369,19 @@ class Naming(LakeHandle):
             return False
         return self._dropped(shard_id, name, force=force)
 
-    def _dropped(self, shard_id: str, name: str, *, force: bool) -> bool:
-        """Drop the collection of an id, and take its name away if it has it. Answer and errors as `drop`."""
+    def _dropped(self, shard_id: str, name: str, *, force: bool, forget: bool = False) -> bool:
+        """Drop the collection of an id, and take its name away if it has it. Answer and errors as `drop`.
+
+        With `forget`, the name is as free as if it had never been there.
+        """
         ending = self._leftovers.ending(shard_id)
         try:
             if not self._ended(ending, force=force):
-                self._catalog.unname(shard_id, name)
+                self._catalog.unname(shard_id, name, forget=forget)
                 return True
         except CollectionInUse as error:
             raise CollectionInUse(name, self._told(error.holders)) from error
-        is_done = self._catalog.unname(shard_id, name)
+        is_done = self._catalog.unname(shard_id, name, forget=forget)
         ending.remove()
         if owns(ending.owner, shard_id):
             self._release(ending.owner)

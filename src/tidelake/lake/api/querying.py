@@ -74,8 +74,8 @@ class Querying(Naming):
         import pyarrow as pa
 
         from tidelake.data.sql.statement import shown, statement
-        from tidelake.lake.api.embedded import Scan, run, table_name
-        from tidelake.lake.api.tablereads import table_reads
+        from tidelake.lake.api.embedded import run, table_name
+        from tidelake.lake.api.tablereads import scans_of, table_reads
 
         parsed = statement(text, "duckdb")
         if parsed.kind == "show tables":
@@ -89,13 +89,7 @@ class Querying(Naming):
             if as_of is not None:
                 raise UsageError("as_of is for queries: a statement that changes rows reads the newest ones")
             return self._changed(
-                parsed,
-                args=args,
-                timeout_s=timeout_s,
-                time=time,
-                token=token,
-                author=author,
-                message=message,
+                parsed, args=args, timeout_s=timeout_s, time=time, token=token, author=author, message=message
             )
         if author or message or token is not None or time is not None:
             raise UsageError(
@@ -105,7 +99,7 @@ class Querying(Naming):
         for index, table in enumerate(parsed.tables):
             if index not in found:
                 raise self._shards.not_found(table.name)
-        scans = {f"tidelake_table_{i}": Scan(read.schema, read.batches) for i, read in found.items()}
+        scans = scans_of(found)
         names = {i: table_name(i) for i in found}
         return run(parsed.replaced(names), scans, args)
 

@@ -8,9 +8,8 @@ from tidelake.errors import UsageError
 from tidelake.handle import Handle
 from tidelake.lake.api.following import following
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt, SplitReads
-from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_token
-from tidelake.lake.arguments.times import ReadTimes, Times
+from tidelake.lake.arguments.times import FrontierLike, ReadTimes, Times
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Query
@@ -33,12 +32,7 @@ class CollectionReader(IntervalReads, SplitReads):
     Then open another reader.
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        times: ReadTimes,
-        last_staged: Callable[[ShardState], Time],
-    ) -> None:
+    def __init__(self, reader: Reader, times: ReadTimes, last_staged: Callable[[ShardState], Time]) -> None:
         self._reader = reader
         self._converts, self._last_staged = times, last_staged
 

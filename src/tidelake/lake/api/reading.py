@@ -9,14 +9,13 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.answer.rows import Rows
-from tidelake.data.ingest.astable import as_table
+from tidelake.data.ingest.keyvalues import key_maker, one_key
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt
 from tidelake.lake.api.readers import CollectionReader
-from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.keys import one_key
 from tidelake.lake.arguments.names import check_name
+from tidelake.lake.arguments.times import FrontierLike
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions, TimesAs
@@ -25,6 +24,7 @@ from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import history, lookup
 from tidelake.shard.reading.negatives import may_be_negative, negatives
 from tidelake.shard.reading.reader import Reader
+from tidelake.timetext import is_clock
 
 
 class Reading(CollectionHandle, IntervalReads):
@@ -99,18 +99,20 @@ class Reading(CollectionHandle, IntervalReads):
         where: str | None = None,
         timeout_s: float | None = None,
         staged: bool = False,
-        times: TimesAs = "int64",
+        times: TimesAs | None = None,
     ) -> pa.Table:
         """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` returns them.
 
         Args:
-            keys: a table in any Arrow form with the key columns; keys may repeat.
+            keys: a key as for `history`, a list or set of keys, or a table in any Arrow form with the key
+                columns; keys may repeat. Of a table with the first key columns only, the rows of all keys
+                that begin so: a read for each of these.
             as_of: the time.
             columns: as for `snapshot`, like the other arguments and errors.
             where: as for `snapshot`.
             timeout_s: how long to wait for the time to be closed.
             staged: as for `snapshot`.
-            times: as for `snapshot`.
+            times: as for `snapshot`; default: timestamps (dates, if it counts days) where times are a clock.
 
         Returns:
             A table in memory, sorted by key, then value, with multiplicities in `_diff`. Keys without rows
@@ -118,10 +120,10 @@ class Reading(CollectionHandle, IntervalReads):
             its footer, and reads of the row groups that may hold one.
 
         Raises:
-            InvalidUpdates: the table does not hold valid keys; names the column and the row.
+            InvalidUpdates: a key is not valid; names the column and the row.
         """
-        options = ReadOptions(columns, where, timeout_s, staged, times=times)
-        return self._at(as_of, options, partial(lookup, self._shard, as_table(keys, "keys")))
+        options = ReadOptions(columns, where, timeout_s, staged, times=self._shown(times))
+        return self._at(as_of, options, partial(lookup, self._shard, key_maker(keys)))
 
     def history(
         self,
@@ -133,7 +135,7 @@ class Reading(CollectionHandle, IntervalReads):
         where: str | None = None,
         timeout_s: float | None = None,
         staged: bool = False,
-        times: TimesAs = "int64",
+        times: TimesAs | None = None,
     ) -> pa.Table:
         """The updates of one key in the order of time: when its rows came (`_diff` > 0) and went (< 0).
 
@@ -148,7 +150,7 @@ class Reading(CollectionHandle, IntervalReads):
             where: as for `snapshot`.
             timeout_s: how long to wait for the times before `upper` to be closed.
             staged: as for `snapshot`.
-            times: as for `snapshot`.
+            times: as for `lookup`.
 
         Returns:
             A table in memory. Of one time the removed rows come first, then the added ones, by value. Times
@@ -156,15 +158,21 @@ class Reading(CollectionHandle, IntervalReads):
             that are asked for.
 
         Raises:
-            UsageError: the key does not fit the key columns.
+            InvalidUpdates: the key does not fit the key columns.
             HistoryCompacted: updates from `lower` on can no longer be told apart, or `upper` is not after
                 `since`.
         """
         bound = partial(self._times.read_bound, staged=staged)
         start = None if lower is None else bound(lower, "lower")
         end = None if upper is None else bound(upper, "upper")
-        options = ReadOptions(columns, where, timeout_s, staged, times=times)
+        options = ReadOptions(columns, where, timeout_s, staged, times=self._shown(times))
         return history(self._shard, lambda schema: one_key(key, schema), start, end, options)
+
+    def _shown(self, times: TimesAs | None) -> TimesAs:
+        """The type of the times of a table, which people look at."""
+        if times is None:
+            return "timestamp" if is_clock(self.domain.unit) else "int64"
+        return times
 
     def _at(self, as_of: TimeLike | None, options: ReadOptions, read: ReadAt[R]) -> R:
         if as_of is not None:

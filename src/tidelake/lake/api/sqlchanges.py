@@ -8,7 +8,7 @@ collections, on what they had after those were read.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tidelake.data.answer.importable import lowered
 from tidelake.data.answer.rows import Rows
 from tidelake.data.kernel.exactcast import cast_exactly
+from tidelake.data.kernel.sums import opposite
 from tidelake.data.kernel.types import UNFIT, row_schema
 from tidelake.data.sql.changes import (
     Action,
@@ -37,22 +38,22 @@ from tidelake.lake.api.embedded import Scan, run, table_name
 from tidelake.lake.api.handle import shard_of, times_of
 from tidelake.lake.api.naming import Naming
 from tidelake.lake.api.reading import ask
-from tidelake.lake.api.tablereads import table_reads
-from tidelake.lake.arguments.notes import noted
-from tidelake.lake.arguments.tokens import under_token
+from tidelake.lake.api.tablereads import scans_of, table_reads
+from tidelake.lake.arguments.tokens import commit_once
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.schema import DIFF, Schema
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.engine.version import Version
-from tidelake.shard.writing import derived
-from tidelake.state.write.write import Appended
+from tidelake.shard.writing.derived import ComputedChange, commit_change
 
 Args = Sequence[object] | Mapping[str, object] | None
 
 _ENGINE: Engine = "duckdb"
 _TARGET, _SOURCE = '"tidelake_target"', '"tidelake_source"'
+# How DuckDB gives an infinite date or instant to Arrow.
+_INFINITE = {pa.date32().id: 2**31 - 1, pa.timestamp("us").id: 2**63 - 1}
 _PLACE = "_tidelake_row"  # a name that no column can have
 
 
@@ -90,13 +91,8 @@ def changed(
     work = _Work(lake, parsed, target, args, timeout_s)
     work.not_found = not_found
     shard = shard_of(target)
-    with noted(author, message):
-        done = under_token(
-            shard,
-            token,
-            lambda key: derived.change(shard, work.updates, parsed.text, at, key),
-            lambda record: Appended.before(record.upper),
-        )
+    asked = ComputedChange(work.updates, parsed.text, at)
+    done = commit_once(shard, partial(commit_change, shard, asked), token, author, message)
     updates = pa.array([0 if done.already else work.written], pa.int64())
     told = pa.record_batch({"updates": updates, "upper": [target.domain.text(done.upper)]})
     return Rows(told.schema, iter([told]))
@@ -128,15 +124,12 @@ class _Work:
     def updates(self, version: Version, at: Time) -> list[pa.Table]:
         """The updates on the contents of a version at an open time, without times."""
         apart = self._asked.target
-        found = table_reads(self._lake, self._parsed, None, self._timeout_s, apart=[apart])
-        for index, read in found.items():
-            table = self._parsed.tables[index]
-            if read.collection.id == self._target.id and table.version is None and table.changes is None:
-                found[index] = replace(read, asked=AsOf(at), options=replace(read.options, staged=True))
+        own = (self._target, at)
+        found = table_reads(self._lake, self._parsed, None, self._timeout_s, apart=[apart], own=own)
         for index, table in enumerate(self._parsed.tables):
             if index != apart and index not in found:
                 raise self.not_found(table.name)
-        self._scans = {f"tidelake_table_{i}": Scan(read.schema, read.batches) for i, read in found.items()}
+        self._scans = scans_of(found)
         self._names = {i: table_name(i) for i in found}
         if isinstance(self._asked, Insertion):
             made = [self._inserted(version.spec.schema, self._asked)]
@@ -153,8 +146,8 @@ class _Work:
         names = rows.column_names if asked.by_name else list(asked.columns or there)
         if rows.num_columns != len(names):
             raise UsageError(
-                f"{text} has {rows.num_columns} columns for {len(names)} of {title!r}: name those that are "
-                f"given, of {', '.join(there)}"
+                f"{text} gives rows of {rows.num_columns} values for the {len(names)} columns of "
+                f"{title!r}: name the columns that are given, of {', '.join(there)}"
             )
         if asked.columns is None and not asked.by_name and not in_order(schema, rows.column_names):
             listed = ", ".join(quoted(name, _ENGINE) for name in there)
@@ -170,7 +163,9 @@ class _Work:
     def _changed(self, version: Version, at: Time, asked: RowChange) -> list[pa.Table]:
         schema = row_schema(version.spec.schema)
         contents = _Contents(self._target, version, at, self._where(asked, version.spec.schema))
-        self._scans["tidelake_target"] = Scan(contents.schema, contents.batches)
+        self._scans["tidelake_target"] = Scan(
+            contents.schema, contents.batches, contents.rows.names, self._target.name
+        )
         source = _TARGET + f" AS {self._alias}"
         if asked.source is not None:
             # Read once: it may give other rows when it is read again.
@@ -210,7 +205,7 @@ class _Work:
             _, first = np.unique(numbers, return_index=True)
             old = contents.at(numbers[first])
             counts = old.column(DIFF)
-            yield old.set_column(len(old.column_names) - 1, DIFF, pc.negate_checked(counts))
+            yield old.set_column(len(old.column_names) - 1, DIFF, opposite(counts))
             if action.kind == "update":
                 rows = table.take(pa.array(first))
                 schema = contents.rows
@@ -328,6 +323,16 @@ def _assigned(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         UsageError: a number does not fit; says what to write.
     """
     kind = field.type
+    if _is_string(values.type) and pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+        try:
+            values = values.cast(kind)
+        except UNFIT as error:
+            reason = str(error).split("\n", 1)[0]
+            raise UsageError(f"a text is no {kind}, as column {field.name!r} is: {reason}") from error
+    elif (limit := _INFINITE.get(values.type.id)) is not None and _has(values, limit):
+        raise UsageError(
+            f"'infinity' does not fit column {field.name!r}, which is {kind}: write NULL or a date"
+        )
     if values.type.equals(kind) or not (_is_number(values.type) and _is_number(kind)):
         # DuckDB gives a type to NULL.
         alone = values.null_count == len(values)
@@ -338,6 +343,19 @@ def _assigned(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         raise UsageError(
             f"a value does not fit column {field.name!r}, which is {kind}: round it, or cast it"
         ) from error
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _has(values: pa.ChunkedArray, limit: int) -> bool:
+    """Whether a date or an instant is DuckDB's infinity, or the negative one."""
+    bits = pa.int32() if pa.types.is_date32(values.type) else pa.int64()
+    return any(
+        pc.any(pc.is_in(chunk.view(bits), pa.array([limit, -limit], bits)), min_count=0).as_py()
+        for chunk in values.drop_null().chunks
+    )
 
 
 def _with_types(found: pa.DataType, wanted: pa.DataType) -> pa.DataType:

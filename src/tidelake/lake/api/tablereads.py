@@ -20,6 +20,7 @@ from tidelake.data.sql.needs import needs_of
 from tidelake.data.sql.statement import Engine, Statement, TableReference
 from tidelake.errors import UsageError
 from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.embedded import Scan
 from tidelake.lake.api.handle import last_time_and_group
 from tidelake.lake.api.naming import Naming
 from tidelake.lake.api.reading import ask
@@ -69,6 +70,16 @@ class TableRead:
                 yield piece.select(names)
 
 
+def scans_of(found: Mapping[int, TableRead]) -> dict[str, Scan]:
+    """The tables of a statement as DuckDB reads them, by their names there."""
+    return {
+        f"tidelake_table_{i}": Scan(
+            read.schema, read.batches, [column.name for column in read.rows.columns], read.collection.name
+        )
+        for i, read in found.items()
+    }
+
+
 def table_reads(
     lake: Naming,
     statement: Statement,
@@ -76,6 +87,7 @@ def table_reads(
     timeout_s: float | None,
     *,
     apart: Iterable[int] = (),
+    own: tuple[Collection, Time] | None = None,
 ) -> dict[int, TableRead]:
     """The tables of a statement that are collections, by position.
 
@@ -87,12 +99,13 @@ def table_reads(
         as_of: the time of all tables that name none.
         timeout_s: how long to wait for times to be closed.
         apart: positions of tables that are something else, or are written to.
+        own: the collection that the statement changes, and when: it is read as it is just before that.
 
     Raises:
         UsageError: a version does not fit its table, or `as_of` does not fit all of them.
         NotYetClosed: a table without a time has no closed one.
     """
-    names, skipped = lake.list(), set(apart)
+    names, skipped = lake.list(parts=True), set(apart)
     found: dict[int, Collection] = {}
     opened: dict[str, Collection] = {}
     for index, table in enumerate(statement.tables):
@@ -105,12 +118,29 @@ def table_reads(
         found[index] = opened[wanted]
     states = {name: one.state() for name, one in opened.items()}
     needs = needs_of(statement, {i: states[one.name].schema for i, one in found.items()})
-    moments = _Moments(found, statement, as_of, lake.env.clock.now_ms())
+    written = [
+        i
+        for i, one in found.items()
+        if own is not None
+        and one.id == own[0].id
+        and statement.tables[i].version is None
+        and statement.tables[i].changes is None
+    ]
+    others = {i: one for i, one in found.items() if i not in written}
+    moments = _Moments(others, statement, as_of, lake.env.clock.now_ms())
     reads = {}
     for index, one in found.items():
         state, need = states[one.name], needs[index]
-        options = ReadOptions(need.columns, need.where, timeout_s, schema_id=state.schema_id, complete=True)
-        reads[index] = TableRead(one, moments.of(index), options, state.schema)
+        asked = AsOf(own[1]) if own is not None and index in written else moments.of(index)
+        options = ReadOptions(
+            need.columns,
+            need.where,
+            timeout_s,
+            staged=index in written,
+            schema_id=state.schema_id,
+            complete=True,
+        )
+        reads[index] = TableRead(one, asked, options, state.schema)
     return reads
 
 

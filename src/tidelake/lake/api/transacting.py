@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelake.errors import TidelakeError, UploadExpired, UpperMismatch, UsageError
-from tidelake.lake.api.lakehandle import LakeHandle
-from tidelake.lake.arguments.frontiers import FrontierLike, check_any
+from tidelake.lake.api.handle import LakeHandle
 from tidelake.lake.arguments.names import check_name
-from tidelake.lake.arguments.notes import noted
+from tidelake.lake.arguments.times import FrontierLike, check_any
+from tidelake.lake.arguments.tokens import noted
 from tidelake.model.instants import TimeLike
 
 if TYPE_CHECKING:
@@ -142,12 +142,15 @@ class Transacting(LakeHandle):
         A log write for each collection that comes in, and one of the group.
 
         Raises:
-            UsageError: they cannot be in one group: they count times in several units, or are in several
-                groups of more than one collection.
+            UsageError: one is named twice; or they cannot be in one group: they count times in several
+                units, or are in several groups of more than one collection.
         """
         self._guard.check()
         if isinstance(names, str) or not names:
             raise UsageError("names: give a list of collections, at least one")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(f"names: {twice[0]!r} is named twice: name each collection once")
         self._groups.of({name: self._shards.named(name) for name in names})
 
     def leave(self, name: str) -> bool:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from tidelake.errors import TidelakeError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.naming import Naming
-from tidelake.lake.arguments.names import check_list, check_name
+from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import WindowLike
 from tidelake.model.instants import TimeLike
 
 if TYPE_CHECKING:
     from tidelake.views.explaining import Explained
-    from tidelake.views.refresh import Refreshed
+    from tidelake.views.refreshed import Refreshed
     from tidelake.views.verifying import Verified
 
 
@@ -27,6 +27,7 @@ class Viewing(Naming):
         key: Sequence[str] | None = None,
         every: WindowLike | None = None,
         max_lag: WindowLike | None = None,
+        together: str = "",
         replace: bool = False,
         allow_recreate: bool = False,
     ) -> Collection:
@@ -44,6 +45,8 @@ class Viewing(Naming):
                 between them what it showed at the last one. So it has fewer updates. Default: all times.
             max_lag: if the view is further behind an input than this, it holds its history no longer; if that
                 goes, the view needs `rebuild`. Default: it holds it until it is refreshed or dropped.
+            together: a name: all views that are given it change by one commit, so that what reads several of
+                them at their last times, as `sql` does, reads all of them at the same one.
             replace: if the name has a view of another query, make the new one beside it, and give it the name
                 when it is as far: in one commit. The old one and its history are dropped.
             allow_recreate: if a collection of this name was dropped or renamed, take the name.
@@ -60,12 +63,32 @@ class Viewing(Naming):
         """
         self._guard.check()
         check_name(name, "name of a view")
-        if key is not None:
-            check_list(key, "key")
         # Views stand above the lake, and `import tidelake` needs neither DuckDB nor the parser.
-        from tidelake.views.life import ViewRequest, make
+        from tidelake.views.making import ViewRequest, make
 
-        return make(self, name, ViewRequest(sql, key, every, max_lag, replace, allow_recreate))
+        return make(self, name, ViewRequest(sql, key, every, max_lag, together, replace, allow_recreate))
+
+    def index(self, collection: str, by: Sequence[str]) -> Collection:
+        """Make an index: all rows of a collection by another key, for look-ups by these columns.
+
+        It is a view, called such as `orders by customer`: `refresh` keeps it, `drop` ends it. Views look rows
+        up in it, and then keep none of their own for that; a drop names those that do.
+
+        Args:
+            collection: the name of the collection.
+            by: the columns of its key.
+
+        Returns:
+            The index: its `lookup` takes these columns. If it is there, it is opened, and not refreshed.
+
+        Raises:
+            UsageError: the collection has no such column, or has these in its key.
+            CollectionExists: the name is taken by something else.
+        """
+        self._guard.check()
+        from tidelake.views.making import make_index
+
+        return make_index(self, collection, by)
 
     def refresh(self, name: str | None = None) -> "list[Refreshed]":
         """Bring views up to their inputs: all, or one with the views that it stands on.
@@ -78,21 +101,29 @@ class Viewing(Naming):
 
         Raises:
             RefreshFailed: a query has no answer at one of the next times; names the view and the stage. All
-                others are refreshed; the first error is raised.
+                others are refreshed.
             RebuildNeeded: a view can no longer be refreshed: see `rebuild`.
+            ViewsFailed: there are several such errors; has each of them.
         """
         self._guard.check()
         from tidelake.views.life import refresh
 
-        return refresh(self, name)
+        return refresh(self, None if name is None else [name])
+
+    def _refreshes(self, name: str | None) -> "Iterator[tuple[str, Refreshed | TidelakeError]]":
+        """As `refresh`; tells what was done with each view, or its error."""
+        from tidelake.views.life import refreshes
+
+        return refreshes(self, None if name is None else [name])
 
     def _fresh(
         self, among: Sequence[Collection], due: Callable[[str], bool] = lambda _: True
     ) -> "Iterator[tuple[str, Refreshed | TidelakeError]]":
         """Refresh the views among collections that are due, with what they stand on; tell each error."""
         from tidelake.views.life import fresh
+        from tidelake.views.shared import Shared
 
-        return fresh(self, among, due)
+        return fresh(Shared(self), among, due)
 
     def _release_gone(self) -> None:
         """Drop the holds that views have left whose drop did not come to its end."""
@@ -134,6 +165,6 @@ class Viewing(Naming):
         Until then readers see the old one. The names in its query mean what they mean now.
         """
         self._guard.check()
-        from tidelake.views.life import rebuild
+        from tidelake.views.making import rebuild
 
         return rebuild(self, name)

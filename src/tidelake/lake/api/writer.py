@@ -4,37 +4,58 @@ A writer has a name, an epoch and a sequence number. The shard stores the last n
 adds the data. A process that opens the name again reads that number, and fences the earlier holder.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from functools import partial
 
-from tidelake.data.ingest.events import OF_KEYS, EventColumns, removals
+from tidelake.data.ingest.events import EventColumns
 from tidelake.errors import UsageError
-from tidelake.lake.arguments.deletions import deletion
-from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.notes import noted
+from tidelake.lake.arguments.keys import deletion
 from tidelake.lake.arguments.numbers import NumberedHandle
-from tidelake.lake.arguments.times import Times
-from tidelake.model.frontier import Frontier
+from tidelake.lake.arguments.times import FrontierLike, Times, times_for
+from tidelake.lake.arguments.tokens import Commit, noted
 from tidelake.model.instants import TimeLike
-from tidelake.model.time import Time
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.writing import append, batches, derived, stage
+from tidelake.shard.writing import append, batches, stage
 from tidelake.shard.writing.batch import Batch
-from tidelake.state.write.idempotency import IdempotencyKey
+from tidelake.shard.writing.derived import ContentChange, RowChanges, commit_change
+from tidelake.state.write.heldback import StreamContent
 from tidelake.state.write.staging import Seen
-from tidelake.state.write.write import Appended
+from tidelake.state.write.write import Appended, Exactly, UpTo
 
-R = TypeVar("R")
+
+def appending(
+    shard: Shard,
+    updates: object,
+    *,
+    lower: FrontierLike | None = None,
+    upper: FrontierLike | None = None,
+    time: TimeLike | None = None,
+) -> Commit:
+    """The append of rows, or of a batch; arguments and errors as for `Collection.append`."""
+    times = times_for(shard)
+    at = times.given(time)
+    if isinstance(updates, Batch):
+        if lower is not None or upper is not None or at is not None:
+            raise UsageError("a batch has its own bounds and times: append it without, or by append_batches")
+        return partial(batches.append_batch, shard, updates)
+    end = None if upper is None else times.bound(upper, "upper")
+    if lower is None:
+        return partial(append.append_rows, shard, updates, end, at)
+    if at is not None:
+        raise UsageError("lower is for rows with times of their own: leave time or lower out")
+    if end is None:
+        raise UsageError(f"lower={lower} needs an upper: give upper=...")
+    return partial(append.append_within, shard, updates, UpTo(times.bound(lower, "lower"), end))
+
+
+def exactly(shard: Shard, updates: object, lower: FrontierLike, upper: FrontierLike) -> Commit:
+    """The append of `Collection.compare_and_append`."""
+    when = Exactly(*times_for(shard).interval(lower, upper))
+    return partial(append.append_within, shard, updates, when)
 
 
 class Writer(NumberedHandle):
-    """One epoch of a named writer. Threads may share it: its calls are carried out one after the other.
-
-    Attributes:
-        name: name of the writer.
-        owner: the owner of the sequence numbers, such as a streaming query's id; may be empty.
-        epoch: epoch of this handle; a later `Writer` of the same name has a higher one, unless it resumes.
-    """
+    """One epoch of a named writer. Threads may share it: its calls are carried out one after the other."""
 
     def __init__(
         self, shard: Shard, name: str, owner: str = "", take_over: bool = False, resume: bool = False
@@ -62,20 +83,8 @@ class Writer(NumberedHandle):
                 this epoch has taken the next one. Or other rows were written under the number: rows of a
                 table are compared by a short digest, those of batches and uploads by `content` only.
         """
-        with noted(author, message):
-            if isinstance(updates, Batch):
-                if upper is not None or time is not None:
-                    raise UsageError(
-                        "a batch has its own upper and times: append it without, or by append_batches"
-                    )
-                return self._numbered(
-                    sequence, lambda idempotency: batches.append_batch(self._shard, updates, idempotency)
-                )
-            end = None if upper is None else self._frontier(upper, "upper")
-            at = self._time(time)
-            return self._numbered(
-                sequence, lambda idempotency: append.append_rows(self._shard, updates, end, idempotency, at)
-            )
+        rows = appending(self._shard, updates, upper=upper, time=time)
+        return self._committed(rows, sequence, author, message)
 
     def compare_and_append(
         self, updates: object, lower: FrontierLike, upper: FrontierLike, *, sequence: int | None = None
@@ -85,15 +94,11 @@ class Writer(NumberedHandle):
         If the number is committed already, nothing is written, whatever the upper is. Errors as for `append`,
         and `UpperMismatch`.
         """
-        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
-        return self._numbered(
-            sequence,
-            lambda idempotency: append.compare_and_append(self._shard, updates, start, end, idempotency),
-        )
+        return self._committed(exactly(self._shard, updates, lower, upper), sequence)
 
     def stage(self, updates: object, *, sequence: int | None = None) -> bool:
         """`Collection.stage` as number `sequence`; False if nothing was stored. Errors as for `append`."""
-        return self._numbered(sequence, lambda idempotency: stage.stage(self._shard, updates, idempotency))
+        return self._numbered(sequence, partial(stage.stage, self._shard, updates))
 
     def stage_uploaded(
         self,
@@ -101,23 +106,20 @@ class Writer(NumberedHandle):
         *,
         seal: FrontierLike | None = None,
         sequence: int | None = None,
-        content: str = "",
+        content: str | StreamContent = "",
     ) -> bool:
         """Stage uploads of workers as number `sequence`; `content` as for `append_uploaded`.
 
         With `seal`, the same commit closes all times before that frontier, if it is later than the upper.
         """
-        end = None if seal is None else self._frontier(seal, "seal")
-        return self._numbered(
-            sequence,
-            lambda idempotency: stage.stage_uploaded(self._shard, uploads, idempotency, end),
-            content,
-        )
+        end = None if seal is None else self._times.bound(seal, "seal")
+        staged = partial(stage.stage_uploaded, self._shard, uploads, seal_to=end)
+        return self._numbered(sequence, staged, content)
 
     def seal(self, upper: FrontierLike, *, sequence: int | None = None) -> Appended:
         """`Collection.seal` as number `sequence`. If it is committed already, nothing is written."""
-        end = self._frontier(upper, "upper")
-        return self._numbered(sequence, lambda idempotency: stage.seal(self._shard, end, idempotency))
+        end = self._times.bound(upper, "upper")
+        return self._committed(partial(stage.seal, self._shard, end), sequence)
 
     def upsert(
         self,
@@ -131,20 +133,14 @@ class Writer(NumberedHandle):
         message: str = "",
     ) -> Appended:
         """`Collection.upsert` as number `sequence`. If it is committed already, nothing is written."""
-        at, columns = self._time(time), EventColumns(order_by, delete_column)
-        with noted(author, message):
-            return self._numbered(
-                sequence, lambda idempotency: derived.upsert(self._shard, table, columns, at, idempotency)
-            )
+        columns = EventColumns(order_by, delete_column)
+        return self._changed(RowChanges(table, columns, self._times.given(time)), sequence, author, message)
 
     def replace(
         self, table: object, *, time: TimeLike | None = None, sequence: int | None = None
     ) -> Appended:
         """`Collection.replace` as number `sequence`. If it is committed already, nothing is written."""
-        at = self._time(time)
-        return self._numbered(
-            sequence, lambda idempotency: derived.replace(self._shard, table, at, idempotency)
-        )
+        return self._changed(RowChanges(table, None, self._times.given(time)), sequence)
 
     def delete(
         self,
@@ -157,12 +153,8 @@ class Writer(NumberedHandle):
         message: str = "",
     ) -> Appended:
         """`Collection.delete` as number `sequence`. If it is committed already, nothing is written."""
-        found, at = deletion(keys, where), self._time(time)
-        with noted(author, message):
-            if isinstance(found, str):
-                return self._numbered(sequence, lambda key: derived.delete(self._shard, found, at, key))
-            events = removals(found)
-            return self._numbered(sequence, lambda key: derived.upsert(self._shard, events, OF_KEYS, at, key))
+        change = deletion(keys, where, self._times.given(time), lambda: self._shard.alive().schema)
+        return self._changed(change, sequence, author, message)
 
     def append_batches(
         self,
@@ -171,19 +163,15 @@ class Writer(NumberedHandle):
         lower: FrontierLike,
         upper: FrontierLike,
         sequence: int | None = None,
-        content: str = "",
+        content: str | StreamContent = "",
     ) -> Appended:
         """Append batches as number `sequence`; see `Distributed.append_batches`.
 
         If the number is committed already, the batches count as used. Their parts stay, since they may be the
         committed ones.
         """
-        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
-        return self._numbered(
-            sequence,
-            lambda idempotency: batches.append_batches(self._shard, offered, start, end, idempotency),
-            content,
-        )
+        found = partial(batches.append_batches, self._shard, offered, *self._times.interval(lower, upper))
+        return self._committed(found, sequence, content=content)
 
     def append_uploaded(
         self,
@@ -192,7 +180,7 @@ class Writer(NumberedHandle):
         lower: FrontierLike,
         upper: FrontierLike,
         sequence: int | None = None,
-        content: str = "",
+        content: str | StreamContent = "",
         advance: bool = False,
         read_at: int | None = None,
     ) -> Appended:
@@ -200,28 +188,27 @@ class Writer(NumberedHandle):
 
         `content` describes the input of the data. The same number with another content is refused.
         """
-        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         seen = None if read_at is None else Seen(read_at)
-        return self._numbered(
-            sequence,
-            lambda idempotency: batches.append_uploaded(
-                self._shard, uploads, start, end, idempotency, advance=advance, seen=seen
-            ),
-            content,
-        )
+        within = self._times.interval(lower, upper)
+        found = partial(batches.append_uploaded, self._shard, uploads, *within, advance=advance, seen=seen)
+        return self._committed(found, sequence, content=content)
 
-    def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
-        done = super()._numbered(sequence, attempt, content)
-        told: Any = done.of_unit(self._shard.spec.domain.unit) if isinstance(done, Appended) else done
-        answer: R = told
-        return answer
+    def _changed(
+        self, wanted: ContentChange, sequence: int | None, author: str = "", message: str = ""
+    ) -> Appended:
+        return self._committed(partial(commit_change, self._shard, wanted), sequence, author, message)
+
+    def _committed(
+        self,
+        commit: Commit,
+        sequence: int | None,
+        author: str = "",
+        message: str = "",
+        content: str | StreamContent = "",
+    ) -> Appended:
+        with noted(author, message):
+            return self._numbered(sequence, commit, content).of_unit(self._shard.spec.domain.unit)
 
     @property
     def _times(self) -> Times:
-        return Times(self._shard.spec.domain, self._shard.env.clock.now_ms)
-
-    def _time(self, value: TimeLike | None) -> Time | None:
-        return None if value is None else self._times.at(value, "time")
-
-    def _frontier(self, value: FrontierLike, name: str) -> Frontier:
-        return self._times.bound(value, name)
+        return times_for(self._shard)

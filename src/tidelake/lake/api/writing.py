@@ -3,25 +3,21 @@
 Owns the arguments; `tidelake.shard.writing` makes the commits.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelake.data.ingest.events import OF_KEYS, EventColumns, removals
-from tidelake.errors import UsageError
+from tidelake.data.ingest.events import EventColumns
 from tidelake.lake.api.handle import CollectionHandle
-from tidelake.lake.api.writer import Writer
-from tidelake.lake.arguments.deletions import deletion
-from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.notes import noted
-from tidelake.lake.arguments.tokens import under_token
+from tidelake.lake.api.writer import Writer, appending, exactly
+from tidelake.lake.arguments.keys import deletion
+from tidelake.lake.arguments.times import FrontierLike
+from tidelake.lake.arguments.tokens import commit_once, under_token
 from tidelake.model.instants import TimeLike
-from tidelake.shard.writing import append, batches, derived, stage
-from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing import stage
 from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.derived import ContentChange, Restoration, RowChanges, commit_change
 from tidelake.shard.writing.upserter import OldRows
-from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.state.write.write import Appended
-from tidelake.timetext import US_PER_UNIT
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow.follow import FollowedArrangement
@@ -72,24 +68,8 @@ class Writing(CollectionHandle):
             BatchConsumed: the batch was used before.
             UsageError: a time must be given; see `time`.
         """
-        at = None if time is None else self._times.at(time, "time")
-        with noted(author, message):
-            if isinstance(updates, Batch):
-                if lower is not None or upper is not None or at is not None:
-                    raise UsageError(
-                        "a batch has its own bounds and times: append it without, or by "
-                        "distributed.append_batches"
-                    )
-                return self._once(token, lambda key: batches.append_batch(self._shard, updates, key))
-            if lower is None:
-                end = None if upper is None else self._frontier(upper, "upper")
-                return self._once(token, lambda key: append.append_rows(self._shard, updates, end, key, at))
-            if at is not None:
-                raise UsageError("lower is for rows with times of their own: leave time or lower out")
-            if upper is None:
-                raise UsageError(f"lower={lower} needs an upper: give upper=...")
-            start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
-            return self._once(token, lambda key: append.append_up_to(self._shard, updates, start, end, key))
+        rows = appending(self._shard, updates, lower=lower, upper=upper, time=time)
+        return commit_once(self._shard, rows, token, author, message)
 
     def compare_and_append(
         self,
@@ -107,9 +87,7 @@ class Writing(CollectionHandle):
         Raises:
             UpperMismatch: it does not; carries the current one. Nothing was written.
         """
-        with noted(author, message):
-            start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
-            return append.compare_and_append(self._shard, updates, start, end).of_unit(self.domain.unit)
+        return commit_once(self._shard, exactly(self._shard, updates, lower, upper), None, author, message)
 
     def stage(self, updates: object, *, token: str | None = None) -> bool:
         """Store updates durably at times that are still open; they appear when these times are closed.
@@ -135,9 +113,7 @@ class Writing(CollectionHandle):
             UpperMismatch: all times are closed for good.
             WriterFenced: another process that began later is writing under the same token.
         """
-        return under_token(
-            self._shard, token, lambda key: stage.stage(self._shard, updates, key), lambda _: False
-        )
+        return under_token(self._shard, token, partial(stage.stage, self._shard, updates), lambda _: False)
 
     def seal(self, upper: FrontierLike) -> Appended:
         """Close all times before `upper`. If they are closed already, nothing changes.
@@ -208,13 +184,9 @@ class Writing(CollectionHandle):
             UpdateBeforeLower: a time is already closed.
             UsageError: times are tuples, or there is no such column.
         """
-        at = None if time is None else self._times.at(time, "time")
-        old_rows = None if state is None else self._old_rows(state)
+        at, old_rows = self._times.given(time), None if state is None else self._old_rows(state)
         columns = EventColumns(order_by, delete_column)
-        with noted(author, message):
-            return self._once(
-                token, lambda key: derived.upsert(self._shard, table, columns, at, key, old_rows=old_rows)
-            )
+        return self._changed(RowChanges(table, columns, at, old_rows), token, author, message)
 
     def replace(
         self,
@@ -245,9 +217,7 @@ class Writing(CollectionHandle):
         Raises:
             InvalidUpdates, UpdateBeforeLower, UsageError: as for `upsert`.
         """
-        at = None if time is None else self._times.at(time, "time")
-        with noted(author, message):
-            return self._once(token, lambda key: derived.replace(self._shard, table, at, key))
+        return self._changed(RowChanges(table, None, self._times.given(time)), token, author, message)
 
     def delete(
         self,
@@ -265,7 +235,7 @@ class Writing(CollectionHandle):
         looked up again, as by `upsert`.
 
         Args:
-            keys: a table in any Arrow form with the key columns; with `_time`, each key goes at its time.
+            keys: as for `lookup`; a table with `_time` says for each key when it goes.
             where: a condition, as for `snapshot`: the rows that it is true for go. `"TRUE"` deletes all rows.
             time: time of the change; default: chosen at the commit.
             token: as for `append`.
@@ -281,16 +251,11 @@ class Writing(CollectionHandle):
         Raises:
             UsageError: neither `keys` nor `where` is given, or both; the condition cannot be read; or times
                 are tuples.
-            InvalidUpdates: the table does not hold keys, or has other columns.
+            InvalidUpdates: a key does not fit, or the table has other columns.
             UpdateBeforeLower: the time is already closed.
         """
-        found = deletion(keys, where)
-        at = None if time is None else self._times.at(time, "time")
-        with noted(author, message):
-            if isinstance(found, str):
-                return self._once(token, lambda key: derived.delete(self._shard, found, at, key))
-            events = removals(found)
-            return self._once(token, lambda key: derived.upsert(self._shard, events, OF_KEYS, at, key))
+        change = deletion(keys, where, self._times.given(time), lambda: self._shard.alive().schema)
+        return self._changed(change, token, author, message)
 
     def restore(
         self,
@@ -325,9 +290,7 @@ class Writing(CollectionHandle):
             UsageError: times are tuples.
         """
         then = self._times.read(as_of, "as_of")
-        at = None if time is None else self._times.at(time, "time")
-        with noted(author, message):
-            return self._once(token, lambda key: derived.restore(self._shard, then, at, key))
+        return self._changed(Restoration(then, self._times.given(time)), token, author, message)
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is committed at most once.
@@ -344,10 +307,8 @@ class Writing(CollectionHandle):
         """
         return Writer(self._shard, name, owner, take_over, resume)
 
-    def _once(self, token: str | None, write: Callable[[IdempotencyKey | None], Appended]) -> Appended:
-        done = under_token(self._shard, token, write, lambda record: Appended.before(record.upper))
-        unit = self._shard.spec.domain.unit
-        return done.of_unit(unit) if unit in US_PER_UNIT else done
+    def _changed(self, wanted: ContentChange, token: str | None, author: str, message: str) -> Appended:
+        return commit_once(self._shard, partial(commit_change, self._shard, wanted), token, author, message)
 
     def _old_rows(self, state: "FollowedArrangement") -> OldRows:
         # Imported here, as in `arrange`: few users need it, and the import takes time.

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from tidelake.errors import UsageError
+from tidelake.errors import UsageError, WriterFenced
 from tidelake.handle import Handle
 from tidelake.lake.arguments.names import check_name
 from tidelake.process import PerProcess
 from tidelake.shard.engine.shard import Shard
-from tidelake.shard.writing.committing import open_writer
+from tidelake.shard.writing.committing import open_writer, writer_record
 from tidelake.shard.writing.uploads import REFUSED
+from tidelake.state.write.heldback import StreamContent
 from tidelake.state.write.idempotency import IdempotencyKey
 
 R = TypeVar("R")
@@ -28,18 +29,10 @@ class WriterNumbers:
     Attributes:
         last: the last committed number of the writer, as far as this handle knows; None before the first, -1
             after a take-over.
-        content: of that append.
     """
 
     def __init__(self, writer: str, last: int | None, content: str, *, alone: bool) -> None:
-        """Begin after a record.
-
-        Args:
-            writer: its name.
-            last: as the attribute.
-            content: as the attribute.
-            alone: whether no other handle writes under this epoch.
-        """
+        """Begin after a record."""
         self._writer, self._alone = writer, alone
         self.last, self.content = last, content
         self._skipped: list[range] = []
@@ -47,21 +40,19 @@ class WriterNumbers:
         self._one_by_one = PerProcess(threading.RLock)
 
     @contextmanager
-    def take(self, sequence: int | None, content: str) -> Iterator[int]:
+    def take(self, sequence: int | None, content: str | StreamContent) -> Iterator[tuple[int, str]]:
         """Carry out one append inside the block, under a number (None: the next). Other threads wait.
 
-        Raises:
-            UsageError: the number cannot be given; says why.
+        Gives the number, and the content as it is stored.
         """
         # Both are stored: another type could not be read back.
         if sequence is not None and type(sequence) is not int:
             raise UsageError(f"sequence={str(sequence)[:80]!r} must be a whole number")
-        if not isinstance(content, str):
-            raise UsageError(f"content={str(content)[:80]!r} must be a text")
+        text = _text(content)
         with self._one_by_one.get():
             number = self._after_last() if sequence is None else self._given(sequence)
             try:
-                yield number
+                yield number, text
             except REFUSED:
                 raise
             except BaseException:
@@ -73,7 +64,7 @@ class WriterNumbers:
             if self.last is None or self.last < number:
                 if self._first < number:
                     self._skipped.append(range(self._first, number))
-                self.last, self.content = number, content
+                self.last, self.content = number, text
 
     @property
     def _first(self) -> int:
@@ -103,7 +94,6 @@ class NumberedHandle(Handle):
     """One epoch of a named writer, whose writes have numbers.
 
     Attributes:
-        name: name of the writer.
         owner: the owner of the sequence numbers, such as a streaming query's id; may be empty.
         epoch: epoch of this handle; a later one of the same name has a higher one, unless it resumes.
     """
@@ -117,19 +107,12 @@ class NumberedHandle(Handle):
         take_over: bool = False,
         resume: bool = False,
     ) -> None:
-        """Open the writer.
-
-        Args:
-            register: finds the collection that keeps the record, once the names are known to be right.
-            name: of the writer.
-            owner: of the numbers.
-            take_over: take the name from another owner.
-            resume: keep the epoch.
-        """
+        """Open the writer."""
         self.name = check_name(name, "writer name")
         if owner != "":
             check_name(owner, f"owner of writer {name!r}")
         self.owner = owner
+        self._register_of = register
         record = open_writer(register(), name, owner, take_over=take_over, resume=resume)
         self.epoch = record.epoch
         self._numbers = WriterNumbers(name, record.sequence, record.content, alone=not resume)
@@ -147,6 +130,32 @@ class NumberedHandle(Handle):
         """The `content` of that write."""
         return self._numbers.content
 
-    def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
-        with self._numbers.take(sequence, content) as number:
-            return attempt(IdempotencyKey(self.name, self.epoch, number, content, fresh=sequence is None))
+    def _numbered(
+        self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str | StreamContent = ""
+    ) -> R:
+        with self._numbers.take(sequence, content) as (number, text):
+            return attempt(IdempotencyKey(self.name, self.epoch, number, text, fresh=sequence is None))
+
+
+def check_not_fenced(writer: NumberedHandle) -> None:
+    """Check that no other process has opened a writer since. One log scan; in a group two.
+
+    Raises:
+        WriterFenced: one has.
+    """
+    record = writer_record(writer._register_of(), writer.name)
+    if record is not None and record.epoch > writer.epoch:
+        raise WriterFenced(writer.name, writer.epoch, record.epoch)
+
+
+def _text(content: str | StreamContent) -> str:
+    """The text that a record gets; errors as for `WriterNumbers.take`."""
+    if isinstance(content, StreamContent):
+        return content.text
+    if not isinstance(content, str):
+        raise UsageError(f"content={str(content)[:80]!r} must be a text")
+    if StreamContent.of(content).kept is not None:
+        raise UsageError(
+            f"content={content[:80]!r} looks like the record of a stream, which holds rows back: give another"
+        )
+    return content

@@ -46,17 +46,7 @@ _SAY = "give an Arrow schema or table, a frame of pandas, polars or Spark, or a 
 
 
 def schema_of(given: Any) -> pa.Schema:
-    """The columns that a user means; rows of a frame are not looked at.
-
-    Args:
-        given: a `pyarrow.Schema`; an Arrow table, batch or stream; a frame of pandas or polars; a schema or
-            DataFrame of Spark; or a dict from names to types: Arrow types, their names (`"int64"`,
-            `"decimal(10, 2)"`, `"timestamp[us, UTC]"`, with `" not null"` if it must not be null), or types
-            of Python.
-
-    Raises:
-        UsageError: it is something else, or has a type that a collection cannot hold.
-    """
+    """The columns that a user means; rows of a frame are not looked at."""
     if isinstance(given, pa.Schema):
         return given
     module = type(given).__module__.partition(".")[0]

@@ -34,17 +34,7 @@ def duration_s(duration: object, name: str) -> float:
 def window(
     wanted: object, domain: TimeDomain, name: str = "retention", none: str = "to keep all"
 ) -> int | None:
-    """Convert a window of history, or another span, to units of the collection's time.
-
-    Args:
-        wanted: as the user wrote it.
-        domain: of the times.
-        name: of the argument, for messages.
-        none: what None is for, for messages.
-
-    Raises:
-        UsageError: it is not valid; says what to give instead.
-    """
+    """Convert a window of history, or another span, to units of the collection's time."""
     if wanted is None:
         return None
     if not domain.total_order:

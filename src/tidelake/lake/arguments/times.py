@@ -1,18 +1,51 @@
-"""Times as users write them for one collection: in its unit, as instants, or as words such as `now`.
+"""Times and frontiers as users write them: in the unit of a collection, as instants, or words such as `now`.
 
 Owns what `now` means: to a writer the wall clock, to a reader the newest contents that can be read now.
 `tidelake.model.instants` says which values are instants, and how they are rounded.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
-from tidelake.model.instants import TimeLike, is_now
+from tidelake.model.instants import TimeLike, day_number, is_now
 from tidelake.model.time import Time, TimeDomain
+
+if TYPE_CHECKING:
+    from tidelake.shard.engine.shard import Shard
+
+FrontierLike: TypeAlias = Frontier | TimeLike | list[TimeLike]
+
+
+def frontier(
+    value: FrontierLike,
+    domain: TimeDomain,
+    name: str = "frontier",
+    *,
+    up: bool = True,
+    now_ms: Callable[[], int] | None = None,
+) -> Frontier:
+    """Convert a user's argument to a frontier."""
+    if isinstance(value, Frontier):
+        elements: Sequence[TimeLike] = value.elements
+    elif isinstance(value, list):
+        elements = value
+    else:
+        elements = [value]
+    return Frontier.of_all(domain.check(t, name, up=up, now_ms=now_ms) for t in elements)
+
+
+def check_any(value: FrontierLike, name: str, *, now_ms: Callable[[], int]) -> None:
+    """Check that an argument is a time or a frontier of some unit of single times, for a unit known later."""
+    for one in value if isinstance(value, list) else [value]:
+        of = "counter" if isinstance(one, int | Frontier) else "us"
+        if isinstance(one, str) and day_number(one) is not None:
+            of = "date"
+        frontier(one, TimeDomain.parse(of), name, now_ms=now_ms)
+
 
 _WHOLE = re.compile(r"\(?\s*([0-9]{1,19}(?:\s*,\s*[0-9]{1,19})*)\s*(,?)\s*\)?")
 
@@ -31,7 +64,6 @@ class Times:
     """Converts the times that a user hands in to those of a collection.
 
     Attributes:
-        domain: the unit of the collection's times.
         now_ms: the wall clock, in ms since 1970 UTC.
     """
 
@@ -42,13 +74,26 @@ class Times:
         """The time to write at, or to begin after."""
         return self.domain.check(value, name, now_ms=self.now_ms)
 
+    def given(self, value: TimeLike | None) -> Time | None:
+        """The time to write at, if one is given."""
+        return None if value is None else self.at(value, "time")
+
     def bound(self, value: FrontierLike, name: str) -> Frontier:
         """The beginning or the end of an interval of times."""
         return frontier(value, self.domain, name, now_ms=self.now_ms)
 
+    def interval(self, lower: FrontierLike, upper: FrontierLike) -> tuple[Frontier, Frontier]:
+        """An interval of times."""
+        return self.bound(lower, "lower"), self.bound(upper, "upper")
+
     def since(self, value: FrontierLike, name: str) -> Frontier:
         """The first times that stay readable."""
         return frontier(value, self.domain, name, up=False, now_ms=self.now_ms)
+
+
+def times_for(shard: "Shard") -> Times:
+    """What converts times that users hand in for a shard."""
+    return Times(shard.spec.domain, shard.env.clock.now_ms)
 
 
 @dataclass(frozen=True)

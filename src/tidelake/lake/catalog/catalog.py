@@ -48,10 +48,11 @@ from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.shard.upkeep.reports import CollectReport
-from tidelake.shard.writing.append import compare_and_append
+from tidelake.shard.writing.append import append_within
 from tidelake.state.core.agreed import Agreed
 from tidelake.state.life import agreeing
 from tidelake.state.spine.space import has_tail, must_merge_all
+from tidelake.state.write.write import Exactly
 from tidelake.store.url import Stores
 
 SHARD_ID = "catalog"
@@ -75,7 +76,6 @@ class Listing:
     """The catalog at its upper.
 
     Attributes:
-        upper: the time of the next change.
         shards: shard id by name, of the names that were asked for, or of all; None for a name that was
             dropped, or given up by a rename.
         intents: decided but unfinished operations, by id; empty if they were not asked for.
@@ -91,8 +91,6 @@ class Names:
     """The names of all collections, ascending.
 
     Attributes:
-        upper: of the catalog, when it was read.
-        names: the names.
         shards: for each name the id of its shard.
     """
 
@@ -143,11 +141,7 @@ class Catalog:
         return Shard.create(self._stores, self._env, spec, group_commit=self._group_commits)
 
     def _check_new(self) -> None:
-        """Check that the catalog is not lost: it is made before the first shard.
-
-        Raises:
-            CorruptionError: there are shards, which a new catalog would hide.
-        """
+        """Check that the catalog is not lost: it is made before the first shard."""
         log = self._stores.log
         shards = sum(1 for key in log.keys() if key != SHARD_ID)  # noqa: SIM118 - it is no dict
         # Look for the catalog again: others may be creating it and the first shards right now.
@@ -228,12 +222,7 @@ class Catalog:
         return self.set_all(listing, {name: shard_id})
 
     def set_all(self, listing: Listing, changed: Mapping[str, str | None]) -> bool:
-        """Give several names other shards at once; False if the catalog has changed since `listing`.
-
-        Args:
-            listing: covers all of these names.
-            changed: shard id by name; None: dropped or renamed. May be empty: then only the upper moves.
-        """
+        """Give several names other shards at once; False if the catalog has changed since `listing`."""
         rows = [(name, listing.shards[name], -1) for name in changed if name in listing.shards]
         rows += [(name, shard_id, 1) for name, shard_id in changed.items()]
         return self._change(listing, rows)
@@ -262,7 +251,9 @@ class Catalog:
             }
         )
         try:
-            compare_and_append(self._shard, table, Frontier.of(listing.upper), Frontier.of(listing.upper + 1))
+            append_within(
+                self._shard, table, Exactly(Frontier.of(listing.upper), Frontier.of(listing.upper + 1))
+            )
         except UpperMismatch:
             return False
         self._keep(listing.upper, rows)
@@ -304,13 +295,8 @@ class Catalog:
         """Note that all shards have adopted a revision of the settings. One log write, the first time."""
         self._shard.run(partial(agreeing.told, revision=revision))
 
-    def unname(self, shard_id: str, name: str) -> bool:
-        """Remove the name of a dropped shard, also if it was renamed meanwhile; False if it has no name.
-
-        Args:
-            shard_id: id of the shard.
-            name: the name that it had a moment ago.
-        """
+    def unname(self, shard_id: str, name: str, *, forget: bool = False) -> bool:
+        """Remove the name of a dropped shard, also if it was renamed meanwhile; False if it has no name."""
         while True:
             listing = self.look([name])
             if listing.shards.get(name) != shard_id:
@@ -318,7 +304,8 @@ class Catalog:
             now = next((known for known, of in listing.shards.items() if of == shard_id), None)
             if now is None:
                 return False
-            if self.set(listing, now, None):
+            gone = [(now, shard_id, -1)] if forget and now == name else [(now, shard_id, -1), (now, None, 1)]
+            if self._change(listing, gone):
                 return True
 
     def rule_out(self, shard_id: str) -> None:

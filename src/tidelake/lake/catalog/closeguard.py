@@ -21,29 +21,23 @@ _LOG = get_args(LogOperation)
 
 
 class CloseGuard:
-    """Counts the commands in progress on one lake handle. Thread-safe; a forked child starts at none."""
+    """Counts the commands in progress on one lake handle. Thread-safe; a forked child starts at none.
+
+    Attributes:
+        command: a context manager whose body runs to its end, even if the guard is shut meanwhile; raises
+            `Closed` on entry if it is shut already.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._shut = False
         self._inside = PerProcess(lambda: _Inside(self.check))
+        self.command: Callable[[], AbstractContextManager[None]] = self._inside.get
 
     def check(self) -> None:
-        """Check that it is not shut.
-
-        Raises:
-            Closed: it is shut.
-        """
+        """Check that it is not shut."""
         if self._shut:
             raise Closed(f"the lake at {self._url} was closed: open it again with tidelake.open")
-
-    def command(self) -> AbstractContextManager[None]:
-        """Enter: the body runs to its end, even if the guard is shut meanwhile.
-
-        Raises:
-            Closed: on entry, the guard is shut already.
-        """
-        return self._inside.get()
 
     def layer(self, below: Methods) -> Methods:
         """Make a call of the log, or a put, as a command; a `Layer`.
@@ -95,7 +89,6 @@ class _Inside:
 
     Attributes:
         count: how many; nested commands of a thread are one.
-        own: those of this thread.
         lock: guards the count. May be taken again: a signal handler may close the lake.
         ended: told of the end of each command, if it `is_waited_for`.
     """

@@ -22,17 +22,7 @@ def create_collection(
     allow_recreate: bool,
     owned: tuple[Owned, Frontier] | None = None,
 ) -> Shard:
-    """Make a shard and give it a name, or open the one that has the name. See `Lake.create`.
-
-    Args:
-        name: name of the collection.
-        spec: spec of the shard to make, if the name is free.
-        catalog: catalog of the lake.
-        shards: shards of the lake.
-        leftovers: leftovers of the lake; tells whether the new shard was collected meanwhile.
-        allow_recreate: also allow a name that was dropped or given up.
-        owned: who alone writes to it, if it is made; see `Shard.create`.
-    """
+    """Make a shard and give it a name, or open the one that has the name. See `Lake.create`."""
     made: Shard | None = None
     while True:
         listing = catalog.look([name])

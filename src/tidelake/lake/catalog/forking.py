@@ -27,16 +27,7 @@ def fork_collection(
     *,
     allow_recreate: bool,
 ) -> str:
-    """Fork a shard, and give the fork a name. Returns its id. See `Lake.fork`.
-
-    Args:
-        source: the shard to fork.
-        name: name for the fork.
-        catalog: catalog of the lake.
-        leftovers: leftovers of the lake; ends the fork if its name was taken meanwhile.
-        as_of: the last closed time of the fork; None: the source's.
-        allow_recreate: also allow a name that was dropped or given up.
-    """
+    """Fork a shard, and give the fork a name. Returns its id. See `Lake.fork`."""
     check_free(catalog.look([name]), name, allow_recreate=allow_recreate)
     shard_id = source.env.ids.fresh()
     fork_shard(source, shard_id, source.env, as_of)
@@ -72,20 +63,7 @@ def fork_version(
     config: Config,
     allow_recreate: bool,
 ) -> str:
-    """Fork an earlier version of a shard, and give the fork a name. Returns its id. See `Lake.fork`.
-
-    Args:
-        name: name for the fork.
-        shard_id: id of the source.
-        title: name of the source.
-        seqno: seqno of the version.
-        stores: stores of the lake.
-        catalog: catalog of the lake.
-        leftovers: leftovers of the lake; ends the fork if its name was taken meanwhile.
-        env: of this process.
-        config: of this process.
-        allow_recreate: also allow a name that was dropped or given up.
-    """
+    """Fork an earlier version of a shard, and give the fork a name. Returns its id. See `Lake.fork`."""
     check_free(catalog.look([name]), name, allow_recreate=allow_recreate)
     state = state_at(shard_id, stores, seqno)
     if state is None or state.dropped:

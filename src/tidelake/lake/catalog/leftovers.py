@@ -69,9 +69,6 @@ class Leftovers:
         """Remove old parts and rollups whose shard has no log. Lists the whole store.
 
         Objects of a shard that a name leads to stay: its log was lost, and they may be all that is left.
-
-        Raises:
-            CorruptionError: a log that machines share has lost commits. Nothing was removed.
         """
         agreed, now_ms = self._catalog.agreed(), self._env.clock.now_ms()
         written_before_ms = now_ms - agreed.upload_ms(now_ms)
@@ -109,9 +106,6 @@ class Leftovers:
         """Check that logs which machines share have lost nothing: a database may have been restored.
 
         A call for each log, once there is something to remove.
-
-        Raises:
-            CorruptionError: a log ends before a state that one of its objects was made for.
         """
         for key, infos in found.items():
             head = self._stores.log.head(key)

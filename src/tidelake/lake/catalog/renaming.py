@@ -11,11 +11,7 @@ from tidelake.lake.arguments.names import check_name, check_text
 
 
 def check_renames(names: object) -> dict[str, str]:
-    """Check the argument of `rename_all`. Returns new names by old ones.
-
-    Raises:
-        UsageError: a name is not a text or not allowed, or two collections would have one name.
-    """
+    """Check the argument of `rename_all`. Returns new names by old ones."""
     if not isinstance(names, Mapping) or not names:
         raise UsageError(f"names={names!r} does not say which collection gets which name: give {{old: new}}")
     found: dict[str, str] = {}
@@ -34,14 +30,6 @@ def renamed(
     """The changes of the catalog that give collections new names, all at once.
 
     An old name that no collection takes is kept, like that of a dropped collection.
-
-    Args:
-        shards: shard id by name, for all old names, and for those new names that the catalog has.
-        names: new names by old ones.
-        allow_recreate: also allow names that were dropped or given up.
-
-    Raises:
-        CollectionExists: a new name is taken.
     """
     moved = {old: new for old, new in names.items() if old != new}
     for old, new in moved.items():
@@ -58,11 +46,7 @@ def renamed(
 
 
 def refuse_gone(name: str) -> NoReturn:
-    """Refuse a name that was given up.
-
-    Raises:
-        CollectionExists: always.
-    """
+    """Refuse a name that was given up."""
     raise CollectionExists(
         f"a collection {name!r} existed here and was dropped or renamed: use another name, or give "
         "allow_recreate=True if it is to come back"

@@ -48,11 +48,7 @@ def _seconds(name: str) -> str:
 
 
 def asked(values: Mapping[str, object]) -> dict[str, int]:
-    """Check the settings that a user wants to change. Returns milliseconds by stored name.
-
-    Raises:
-        UsageError: there is no such setting, or the value is not a span of time.
-    """
+    """Check the settings that a user wants to change. Returns milliseconds by stored name."""
     for name in values:
         if name not in SETTINGS:
             raise UsageError(f"a lake has no setting {name!r}: it has {', '.join(SETTINGS)}")
@@ -61,11 +57,7 @@ def asked(values: Mapping[str, object]) -> dict[str, int]:
 
 
 def check_agreed(config: Config, agreed: Agreed) -> None:
-    """Refuse a `Config` that sets a lake-wide setting to another value than the lake's.
-
-    Raises:
-        UsageError: names the setting, and how to change it for all processes.
-    """
+    """Refuse a `Config` that sets a lake-wide setting to another value than the lake's."""
     there = LakeSettings.of(agreed)
     for name in _GIVEN:
         wanted = getattr(config, name)

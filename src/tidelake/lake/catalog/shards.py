@@ -62,22 +62,11 @@ class Shards:
         return shard_id
 
     def named(self, name: str) -> Shard:
-        """Open the shard that a name leads to now.
-
-        Raises:
-            CollectionNotFound: there is none; suggests the nearest names.
-            CollectionDropped: it is being dropped.
-        """
+        """Open the shard that a name leads to now."""
         return self.led_to(name, self.id_of(name))
 
     def led_to(self, name: str, shard_id: str | None) -> Shard:
-        """Open the shard that a name led to a moment ago.
-
-        Raises:
-            CollectionNotFound: it led nowhere; suggests the nearest names.
-            CollectionDropped: it was dropped since, or is being dropped.
-            CorruptionError: the name still leads to it, and its log is gone.
-        """
+        """Open the shard that a name led to a moment ago."""
         if shard_id is None:
             raise self.not_found(name)
         try:
@@ -91,12 +80,7 @@ class Shards:
             raise CollectionDropped(name) from error
 
     def open(self, shard_id: str) -> Shard:
-        """Open a shard by its id.
-
-        Raises:
-            CollectionNotFound: there is none.
-            CollectionDropped: it is being dropped.
-        """
+        """Open a shard by its id."""
         shard = Shard.open(
             self._stores,
             self._env,

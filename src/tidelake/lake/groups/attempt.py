@@ -22,7 +22,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.append import commit_floor
-from tidelake.shard.writing.memberwrite import ContentChange, MemberWrite, Offered
+from tidelake.shard.writing.derived import ContentChange
+from tidelake.shard.writing.memberwrite import MemberWrite, Offered
 from tidelake.shard.writing.parking import (
     Changed,
     Stay,
@@ -33,7 +34,7 @@ from tidelake.shard.writing.parking import (
 from tidelake.shard.writing.proposal import Proposal, expire_earlier
 from tidelake.shard.writing.uploads import REFUSED
 from tidelake.state.group import deciding
-from tidelake.state.group.deciding import Decided, Intent, Share
+from tidelake.state.group.deciding import Decided, IntentTimes
 from tidelake.state.write.idempotency import IdempotencyKey
 
 
@@ -59,12 +60,10 @@ class Attempt:
     ) -> None:
         self.id, self.group = id_, group
         self._shards, self._joined = dict(shards), dict(joined)
-        # The group and the collections as they were right after all of them had joined.
-        self._proposal = Proposal(id_, group)
-        self._floors = {shard.spec.shard_id: shard.known().upper for shard in shards.values()}
-        self._staged: dict[int, tuple[str, tuple[int, int] | None]] = {}
-        # For writes that depend on contents: the state of the group after which those may not change.
-        self._latest: dict[str, int] = {}
+        # Two names may lead to one collection.
+        self._proposal = Proposal(id_, shards.values())
+        self._proposal.begin(group, joined)
+        self._staged: dict[int, tuple[int, int] | None] = {}
         self.changed: dict[int, Changed] = {}
         self.at: int | None = None
         # Parts that the caller may offer again: they stay staged until then.
@@ -100,7 +99,7 @@ class Attempt:
     @property
     def times(self) -> tuple[int, int] | None:
         """The first and the last time of the staged rows."""
-        found = [times for _, times in self._staged.values() if times is not None]
+        found = [times for times in self._staged.values() if times is not None]
         return (min(first for first, _ in found), max(last for _, last in found)) if found else None
 
     def last(self, entries: Sequence[MemberWrite]) -> int | None:
@@ -110,7 +109,7 @@ class Attempt:
             for number, one in self.changed.items()
             if one.end is not None and entries[number].upper is None
         ]
-        for number, (_, times) in self._staged.items():
+        for number, times in self._staged.items():
             if times is not None and entries[number].upper is None:
                 ends.append(times[1])
         return max(ends, default=None)
@@ -145,43 +144,41 @@ class Attempt:
             if number in self._staged:
                 continue
             shard = self._shards[entry.name]
-            stay = Stay(self.group.spec.shard_id, self._joined[shard.spec.shard_id])
+            id_ = shard.spec.shard_id
+            stay = Stay(self.group.spec.shard_id, self._joined[id_])
             try:
-                self._staged[number] = (shard.spec.shard_id, self._one(number, shard, stay, entry, time))
+                times, latest = self._one(number, shard, stay, entry, time)
             except REFUSED:
                 raise
             except BaseException:
                 self.doubtful = True
                 raise
+            self._staged[number] = times
+            share = self._proposal.shares[id_].reaching(times)
+            self._proposal.shares[id_] = share if latest is None else replace(share, latest=latest)
 
     def _one(
         self, number: int, shard: Shard, stay: Stay, entry: MemberWrite, time: int | None
-    ) -> tuple[int, int] | None:
+    ) -> tuple[tuple[int, int] | None, int | None]:
+        """Stage rows; their times, and `Share.latest` if they depend on contents."""
         given = entry.given
         if isinstance(given, ContentChange):
             changed = prepare_changes(shard, stay, self._proposal, given, time=time, upper=entry.upper)
-            self._latest[shard.spec.shard_id] = changed.latest
             self.changed[number] = changed
-            return changed.times
+            return changed.times, changed.latest
         if not isinstance(given, Offered):
-            return prepare(shard, stay, self._proposal, given, time=time, upper=entry.upper)
+            return prepare(shard, stay, self._proposal, given, time=time, upper=entry.upper), None
         self._kept |= {part.name for part in given.parts}
-        if given.read_at is not None:
-            self._latest[shard.spec.shard_id] = given.read_at
-        return prepare_offered(shard, stay, self._proposal, given, entry.upper)
+        return prepare_offered(shard, stay, self._proposal, given, entry.upper), given.read_at
 
     def decide(
         self,
         lowers: Mapping[str, Frontier],
         seals: Mapping[str, Frontier],
-        time: int | None,
-        *,
-        own_times: bool,
-        picked: bool,
-        upper: Frontier | None,
+        terms: IntentTimes,
         number: IdempotencyKey | None,
     ) -> Decided:
-        """Let the group commit it: one log write. Arguments and errors as for `Intent` and `decide`.
+        """Let the group commit it: one log write. Arguments and errors as for `Proposal.decide`.
 
         Raises:
             OutcomeUnknown: it may be committed. Calling this again commits it at most once; but what only
@@ -189,38 +186,17 @@ class Attempt:
         """
         if self.asked and self._applied():
             return Decided(self.group.known().upper, already=True)
-        shares = {
-            id_: Share(self._joined[id_], floor, latest=self._latest.get(id_))
-            for id_, floor in self._floors.items()
-        }
+        shares = self._proposal.shares
         for name, shard in self._shards.items():
-            # Two names may lead to one collection.
             share = shares[shard.spec.shard_id]
             lower = lowers.get(name, share.lower)
             seal = seals[name].join(share.seal or seals[name]) if name in seals else share.seal
             shares[shard.spec.shard_id] = replace(share, lower=lower, seal=seal, name=name)
-        for id_, times in self._staged.values():
-            share = shares[id_]
-            if times is not None:
-                first, last = share.times or times
-                within = (min(first, times[0]), max(last, times[1]))
-                shares[id_] = replace(share, times=within)
-        at = None if own_times else time
-        wanted = Intent(
-            self.id,
-            self._proposal.awaited.begun,
-            shares,
-            at,
-            own_times=own_times,
-            upper=upper,
-            picked=picked,
-            number=number,
-        )
         asked = self.asked
         try:
-            return self._proposal.decide(wanted)
+            return self._proposal.decide(terms, number)
         except UpperMismatch as error:
-            if asked and not wanted.written and lowers:
+            if asked and self.times is None and lowers:
                 raise self.forgotten() from error
             raise
 
@@ -243,7 +219,7 @@ class Attempt:
         """
         if self.asked and not self._refused():
             return False
-        self._proposal.withdraw(self._shards.values(), self._kept)
+        self._proposal.withdraw(self._kept)
         return True
 
     def _refused(self) -> bool:
@@ -263,7 +239,7 @@ class Attempt:
         What cannot be removed now is collected when it is older than `upload_age_s`.
         """
         with suppress(TidelakeError):
-            self._proposal.withdraw(self._shards.values(), self._kept)
+            self._proposal.withdraw(self._kept)
 
     def _applied(self) -> bool | None:
         """Whether it is committed and applied to its collections: then the group may have forgotten it.
@@ -271,14 +247,14 @@ class Attempt:
         None: unknown, because all its collections have left the group, or undecided transactions of its age
         were given up.
         """
-        ids = {id_ for id_, times in self._staged.values() if times is not None}
-        states = [shard.alive() for shard in self._shards.values() if shard.spec.shard_id in ids]
+        written = [id_ for id_, share in self._proposal.shares.items() if share.times is not None]
+        states = [self._proposal.shards[id_].alive() for id_ in written]
         stayed = [state for state in states if state.joined == self._joined[state.shard_id]]
         # SUBTLE: read the group last. A transaction is given up in the group before its staged rows go.
         group = self.group.state()
         waits = any(
             self.id == awaited.transaction for state in stayed for _, awaited in state.staged.awaiting()
         )
-        if waits or not ids or self.id in group.decisions:
+        if waits or not written or self.id in group.decisions:
             return False
         return None if not stayed or self._proposal.awaited.begun < group.expired else True

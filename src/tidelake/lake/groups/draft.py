@@ -16,18 +16,18 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.times import Times
+from tidelake.handle import Handle
+from tidelake.lake.arguments.keys import deletion
+from tidelake.lake.arguments.times import FrontierLike, Times, times_for
 from tidelake.model.frontier import Frontier
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import TimeDomain, parts
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.batches import check_once
+from tidelake.shard.writing.derived import ContentChange, RowChanges
 from tidelake.shard.writing.memberwrite import (
-    ContentChange,
     MemberWrite,
     Offered,
-    RowChanges,
     check_fits,
     has_times,
     offered_of,
@@ -91,13 +91,6 @@ class Draft:
         """Close times of a collection."""
         self._keep(name, *self._bounds(name, lower, upper))
 
-    def rows_of(self, name: str, table: object, columns: EventColumns | None) -> RowChanges:
-        """The rows of an upsert; without `columns` they replace the contents."""
-        shard = self.shard(name)
-        if columns is not None:
-            columns.check(shard.alive().schema, shard.spec.domain)
-        return RowChanges(_kept(table), columns)
-
     def change(
         self,
         name: str,
@@ -108,16 +101,20 @@ class Draft:
         upper: FrontierLike | None = None,
     ) -> None:
         """Add a change of the contents; its collection gets no other rows. See `Transaction.upsert`."""
+        shard = self.shard(name)
+        if isinstance(change, RowChanges):
+            if change.columns is not None:
+                change.columns.check(shard.alive().schema, shard.spec.domain)
+            change = replace(change, table=_kept(change.table))
         if self.kind == "stage":
             raise UsageError("a transaction either writes or stages: use two")
         if any(entry.name == name for entry in self.rows):
             raise UsageError(_ALONE.format(name=name))
-        shard = self.shard(name)
         if time is not None:
             check_total(shard.spec)
             if has_times(shard, change):
                 raise UsageError(_TWO_TIMES.format(time=time))
-            change = replace(change, time=parts(_times(shard).at(time, "time"))[0])
+            change = replace(change, time=parts(times_for(shard).at(time, "time"))[0])
         bounds = self._bounds(name, lower, upper)
         self._append(shard, MemberWrite(name, change, bounds[1]), "write")
         self._keep(name, *bounds)
@@ -145,7 +142,7 @@ class Draft:
         """A time, lower and upper of all of it, in the unit of the collections, which is one."""
         if not self.shards:
             return None, None, None
-        times = _times(next(iter(self.shards.values())))
+        times = times_for(next(iter(self.shards.values())))
         if not times.domain.total_order:
             # No group takes this collection, and says why.
             times = Times(TimeDomain(), times.now_ms)
@@ -190,7 +187,7 @@ class Draft:
     def _bounds(
         self, name: str, lower: FrontierLike | None, upper: FrontierLike | None
     ) -> tuple[Frontier | None, Frontier | None]:
-        times = _times(self.shard(name))
+        times = times_for(self.shard(name))
         start = None if lower is None else times.bound(lower, f"lower of {name!r}")
         end = None if upper is None else times.bound(upper, f"upper of {name!r}")
         if start is not None and self.lowers.get(name, start) != start:
@@ -241,8 +238,145 @@ class Draft:
         self.rows.append(entry)
 
 
-def _times(shard: Shard) -> Times:
-    return Times(shard.spec.domain, shard.env.clock.now_ms)
+class Drafting(Handle):
+    """What a user puts into a transaction before it is committed."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._ended = False
+
+    def _open_draft(self) -> Draft:
+        if self._ended:
+            raise UsageError("the transaction has ended: begin another one")
+        return self._draft
+
+    def write(
+        self,
+        name: str,
+        updates: object,
+        *,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+    ) -> None:
+        """Add updates of a collection. They get the time of the transaction, unless they have their own.
+
+        A collection may be written to several times, at different times, and each collection in an interval
+        of its own.
+
+        Args:
+            name: name of the collection.
+            updates: a table or stream as for `Collection.append`; or a `Batch`, the bytes that an `uploader`
+                of the collection returned, or a list of these, which have their own times. If no `upper` is
+                given, the times before a batch's upper are closed as well.
+            time: the time of all rows of the table, instead of a column `_time`.
+            lower: commit only if the collection's upper equals this; otherwise `UpperMismatch`.
+            upper: all rows are before it. The commit closes the times before it, of this collection only; if
+                no `upper` is given, times of the whole group are closed. Needs rows with times.
+
+        Raises:
+            UsageError: a batch or upload is for another collection, or is given twice; or the collection was
+                given another `lower`.
+        """
+        self._open_draft().write("write", name, updates, time=time, lower=lower, upper=upper)
+
+    def upsert(
+        self,
+        name: str,
+        table: object,
+        *,
+        order_by: str | None = None,
+        delete_column: str | None = None,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+    ) -> None:
+        """Replace the rows of the table's keys with its rows; other keys stay. See `Collection.upsert`.
+
+        Old rows are looked up at the commit, and again, without limit, each time others write to the
+        collection before the commit is decided. The transaction can write nothing else to this collection.
+
+        Args:
+            name: name of the collection.
+            table: key and value columns. Without `_time` all rows are at `time`, or the transaction's time.
+            order_by: as for `Collection.upsert`.
+            delete_column: as for `Collection.upsert`.
+            time: as for `write`.
+            lower: as for `write`.
+            upper: as for `write`.
+
+        Raises:
+            UsageError: the collection gets other rows already.
+        """
+        change = RowChanges(table, EventColumns(order_by, delete_column))
+        self._open_draft().change(name, change, time=time, lower=lower, upper=upper)
+
+    def replace(
+        self,
+        name: str,
+        table: object,
+        *,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+    ) -> None:
+        """Replace the contents with the rows of a table, at `time` or the time of the transaction.
+
+        The old contents are read at the commit, and again after others write, as by `upsert`.
+
+        Args:
+            name: name of the collection.
+            table: key and value columns.
+            time: as for `write`.
+            lower: as for `write`.
+            upper: as for `write`.
+
+        Raises:
+            UsageError: the collection gets other rows already.
+        """
+        change = RowChanges(table, None)
+        self._open_draft().change(name, change, time=time, lower=lower, upper=upper)
+
+    def delete(
+        self,
+        name: str,
+        keys: object = None,
+        *,
+        where: str | None = None,
+        time: TimeLike | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+    ) -> None:
+        """Remove rows, by their keys or by a condition. See `Collection.delete`.
+
+        The rows are looked up at the commit, and again after others write, as by `upsert`.
+
+        Args:
+            name: name of the collection.
+            keys: as for `Collection.delete`.
+            where: as for `Collection.delete`.
+            time: as for `write`.
+            lower: as for `write`.
+            upper: as for `write`.
+
+        Raises:
+            UsageError: neither `keys` nor `where` is given, or both; or the collection gets other rows
+                already.
+        """
+        draft = self._open_draft()
+        change = deletion(keys, where, None, lambda: draft.shard(name).alive().schema)
+        draft.change(name, change, time=time, lower=lower, upper=upper)
+
+    def stage(self, name: str, updates: object) -> None:
+        """Stage updates at open times, which stay open. The updates need `_time`."""
+        self._open_draft().write("stage", name, updates)
+
+    def seal(self, name: str, upper: FrontierLike, *, lower: FrontierLike | None = None) -> None:
+        """Close the times of one collection before a frontier. The commit is refused if it would go back.
+
+        With `lower`, commit only if the collection's upper equals it; otherwise `UpperMismatch`.
+        """
+        self._open_draft().seal(name, lower, upper)
 
 
 def _timed(shard: Shard, table: pa.Table, time: TimeLike | None) -> pa.Table:
@@ -251,7 +385,7 @@ def _timed(shard: Shard, table: pa.Table, time: TimeLike | None) -> pa.Table:
         return table
     if has_times(shard, table):
         raise UsageError(_TWO_TIMES.format(time=time))
-    at = parts(_times(shard).at(time, "time"))[0]
+    at = parts(times_for(shard).at(time, "time"))[0]
     (column,) = shard.spec.domain.columns
     return table.append_column(column, pa.repeat(pa.scalar(at, pa.int64()), table.num_rows))
 

@@ -30,8 +30,9 @@ from tidelake.errors import (
 )
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.model.schema import Column, DataType, Schema
-from tidelake.shard.engine.shard import Shard, check_group
+from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
+from tidelake.shard.engine.version import check_group
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.parting import forget, free, join, part
 from tidelake.shard.upkeep.tending import tend

@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tidelake.errors import TidelakeError
-from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.numbers import NumberedHandle
+from tidelake.lake.arguments.times import FrontierLike
 from tidelake.lake.groups.groups import Groups
 from tidelake.lake.groups.transactions import Committed, Transaction
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.memberwrite import MemberWrite, offered_of
 from tidelake.shard.writing.uploads import REFUSED
+from tidelake.state.write.heldback import StreamContent
 from tidelake.state.write.idempotency import IdempotencyKey
 
 
@@ -25,11 +26,6 @@ class GroupWriter(NumberedHandle):
 
     It is a writer of the collection that it was opened for, its register: `register.writers` shows it, and
     `register.writer` with its name fences it.
-
-    Attributes:
-        name: name of the writer.
-        owner: the owner of the sequence numbers, such as a streaming query's id.
-        epoch: a later `GroupWriter` of the same name has a higher one.
     """
 
     def __init__(
@@ -69,7 +65,7 @@ class GroupWriter(NumberedHandle):
         uploads: Mapping[str, Sequence[bytes]],
         *,
         sequence: int,
-        content: str = "",
+        content: str | StreamContent = "",
         upper: FrontierLike | None = None,
         read_at: int | None = None,
     ) -> Committed:

@@ -12,7 +12,6 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from tidelake.data.ingest.events import OF_KEYS, EventColumns, removals
 from tidelake.errors import (
     AlreadyTaken,
     CollectionNotFound,
@@ -23,11 +22,9 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelake.handle import Handle
-from tidelake.lake.arguments.deletions import deletion
-from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.times import FrontierLike
 from tidelake.lake.groups.attempt import Attempt
-from tidelake.lake.groups.draft import Draft
+from tidelake.lake.groups.draft import Draft, Drafting
 from tidelake.lake.groups.groups import Groups
 from tidelake.model.counts import Removals
 from tidelake.model.frontier import Frontier
@@ -36,13 +33,12 @@ from tidelake.model.time import TimeDomain
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.writing.append import past_last
 from tidelake.shard.writing.batch import Batch
-from tidelake.shard.writing.memberwrite import (
-    Deletion,
-    Offered,
-)
+from tidelake.shard.writing.committing import committed
+from tidelake.shard.writing.memberwrite import Offered
 from tidelake.shard.writing.proposal import expired
 from tidelake.state.core.commands import open_writer
 from tidelake.state.core.writername import WriterName
+from tidelake.state.group.deciding import IntentTimes
 from tidelake.state.write.idempotency import IdempotencyKey
 from tidelake.tabletext import FieldsAsHtml
 
@@ -68,7 +64,7 @@ class Committed(Removals, FieldsAsHtml):
     uppers: Mapping[str, Frontier] = field(default_factory=dict)
 
 
-class Transaction(Handle):
+class Transaction(Drafting):
     """Collects writes; `commit`, or the end of the `with` block, commits them together.
 
     Nothing is stored before that, and nothing at all if the block raises. After a conflict the rows are
@@ -91,7 +87,7 @@ class Transaction(Handle):
         token: str | None = None,
     ) -> None:
         self._groups, self._new_id = groups, new_id
-        self._draft = Draft(open_)
+        super().__init__(Draft(open_))
         # Instants become times of the unit when the collections are known, before anything is stored.
         self._asked: tuple[TimeLike | None, FrontierLike | None, FrontierLike | None] = (time, lower, upper)
         self._time: int | None = None
@@ -102,7 +98,6 @@ class Transaction(Handle):
         self._offered = self._left = False
         self._attempt: Attempt | None = None
         self._lock = threading.Lock()
-        self._ended = False
 
     def __enter__(self) -> "Transaction":
         return self
@@ -113,134 +108,6 @@ class Transaction(Handle):
         if kind is None and not self._ended:
             self.commit()
 
-    def write(
-        self,
-        name: str,
-        updates: object,
-        *,
-        time: TimeLike | None = None,
-        lower: FrontierLike | None = None,
-        upper: FrontierLike | None = None,
-    ) -> None:
-        """Add updates of a collection. They get the time of the transaction, unless they have their own.
-
-        A collection may be written to several times, at different times, and each collection in an interval
-        of its own.
-
-        Args:
-            name: name of the collection.
-            updates: a table or stream as for `Collection.append`; or a `Batch`, the bytes that an `uploader`
-                of the collection returned, or a list of these, which have their own times. If no `upper` is
-                given, the times before a batch's upper are closed as well.
-            time: the time of all rows of the table, instead of a column `_time`.
-            lower: commit only if the collection's upper equals this; otherwise `UpperMismatch`.
-            upper: all rows are before it. The commit closes the times before it, of this collection only; if
-                no `upper` is given, times of the whole group are closed. Needs rows with times.
-
-        Raises:
-            UsageError: a batch or upload is for another collection, or is given twice; or the collection was
-                given another `lower`.
-        """
-        self._open_draft().write("write", name, updates, time=time, lower=lower, upper=upper)
-
-    def upsert(
-        self,
-        name: str,
-        table: object,
-        *,
-        order_by: str | None = None,
-        delete_column: str | None = None,
-        time: TimeLike | None = None,
-        lower: FrontierLike | None = None,
-        upper: FrontierLike | None = None,
-    ) -> None:
-        """Replace the rows of the table's keys with its rows; other keys stay. See `Collection.upsert`.
-
-        Old rows are looked up at the commit, and again, without limit, each time others write to the
-        collection before the commit is decided. The transaction can write nothing else to this collection.
-
-        Args:
-            name: name of the collection.
-            table: key and value columns. Without `_time` all rows are at `time`, or the transaction's time.
-            order_by: as for `Collection.upsert`.
-            delete_column: as for `Collection.upsert`.
-            time: as for `write`.
-            lower: as for `write`.
-            upper: as for `write`.
-
-        Raises:
-            UsageError: the collection gets other rows already.
-        """
-        change = self._open_draft().rows_of(name, table, EventColumns(order_by, delete_column))
-        self._draft.change(name, change, time=time, lower=lower, upper=upper)
-
-    def replace(
-        self,
-        name: str,
-        table: object,
-        *,
-        time: TimeLike | None = None,
-        lower: FrontierLike | None = None,
-        upper: FrontierLike | None = None,
-    ) -> None:
-        """Replace the contents with the rows of a table, at `time` or the time of the transaction.
-
-        The old contents are read at the commit, and again after others write, as by `upsert`.
-
-        Args:
-            name: name of the collection.
-            table: key and value columns.
-            time: as for `write`.
-            lower: as for `write`.
-            upper: as for `write`.
-
-        Raises:
-            UsageError: the collection gets other rows already.
-        """
-        change = self._open_draft().rows_of(name, table, None)
-        self._draft.change(name, change, time=time, lower=lower, upper=upper)
-
-    def delete(
-        self,
-        name: str,
-        keys: object = None,
-        *,
-        where: str | None = None,
-        time: TimeLike | None = None,
-        lower: FrontierLike | None = None,
-        upper: FrontierLike | None = None,
-    ) -> None:
-        """Remove rows, by their keys or by a condition. See `Collection.delete`.
-
-        The rows are looked up at the commit, and again after others write, as by `upsert`.
-
-        Args:
-            name: name of the collection.
-            keys: as for `Collection.delete`.
-            where: as for `Collection.delete`.
-            time: as for `write`.
-            lower: as for `write`.
-            upper: as for `write`.
-
-        Raises:
-            UsageError: neither `keys` nor `where` is given, or both; or the collection gets other rows
-                already.
-        """
-        draft, found = self._open_draft(), deletion(keys, where)
-        change = Deletion(found) if isinstance(found, str) else draft.rows_of(name, removals(found), OF_KEYS)
-        draft.change(name, change, time=time, lower=lower, upper=upper)
-
-    def stage(self, name: str, updates: object) -> None:
-        """Stage updates at open times, which stay open. The updates need `_time`."""
-        self._open_draft().write("stage", name, updates)
-
-    def seal(self, name: str, upper: FrontierLike, *, lower: FrontierLike | None = None) -> None:
-        """Close the times of one collection before a frontier. The commit is refused if it would go back.
-
-        With `lower`, commit only if the collection's upper equals it; otherwise `UpperMismatch`.
-        """
-        self._open_draft().seal(name, lower, upper)
-
     def commit(self, time: TimeLike | None = None) -> Committed:
         """Commit the transaction. One log write for each collection that gets rows, and one that decides.
 
@@ -248,10 +115,10 @@ class Transaction(Handle):
             time: time of all rows, instead of the one that the transaction was begun with.
 
         Raises:
-            UpperMismatch: the time is closed; carries the current frontier. Nothing is committed; commit
-                again with a later `time`, which stores nothing twice. Or the upper of a collection (`name`)
-                is not the `lower` asked for; then nothing stays staged.
-            UpdateBeforeLower: rows have their own times, and one of these is closed. Nothing is committed.
+            UpdateBeforeLower: a time is closed; carries the first open frontier as `lower`. Nothing is
+                committed; commit again with a later `time`, which stores nothing twice.
+            UpperMismatch: the upper of a collection (`name`) is not the `lower` asked for. Nothing stays
+                staged.
             OutcomeUnknown: it may be committed. Commit again: that commits it once.
             TransactionExpired: it took longer than the setting `upload_age_s`. Nothing is committed.
             BatchConsumed: a batch was used before. Nothing is committed.
@@ -271,16 +138,16 @@ class Transaction(Handle):
                 draft.check_bounds(lower)
             # Another commit means the same times, also if they were words such as `now`.
             self._asked = (wanted, lower, upper)
-            done = None
+            done = Committed(Frontier.of(0), already=True)
             try:
                 self._take()
-                while draft.shards and done is None:
-                    done = self._tried()
+                if draft.shards:
+                    done = committed(self._tried)
             except BaseException:
                 self._give_back()
                 raise
             self._ended = True
-        return done or Committed(Frontier.of(0), already=True)
+        return done
 
     def abort(self) -> None:
         """Give the transaction up: it is never committed, and its staged rows are removed. May be repeated.
@@ -425,11 +292,13 @@ class Transaction(Handle):
         done = attempt.decide(
             self._draft.all_lowers(self._lower),
             self._draft.seals,
-            time,
-            own_times=own_times,
-            picked=self._time is None,
-            upper=upper,
-            number=number,
+            IntentTimes(
+                time=None if own_times else time,
+                own_times=own_times,
+                upper=upper,
+                picked=self._time is None,
+            ),
+            number,
         )
         return self._committed(attempt, done.upper, already=done.already)
 
@@ -469,8 +338,3 @@ class Transaction(Handle):
             # The group ended when its last collection left.
             raise LeftGroup(min(self._draft.shards)) from error
         return IdempotencyKey(name, record.epoch, 0) if record.sequence is None else None
-
-    def _open_draft(self) -> Draft:
-        if self._ended:
-            raise UsageError("the transaction has ended: begin another one")
-        return self._draft

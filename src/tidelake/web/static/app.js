@@ -1,7 +1,8 @@
 // The page: an overview of the lake, and a view of one collection. Everything shown comes from /api as JSON, and is
 // put into the page as text.
 
-import { ago, bytes, count, el, parsed, spine, timeline, written } from "/draw.js";
+import { ago, bytes, count, el, figure, parsed, spine, timeline, written } from "/draw.js";
+import { address, graph, lag, table as viewTable } from "/views.js";
 
 const main = document.getElementById("main");
 const TABS = ["rows", "changes", "key", "storage", "holds", "log", "schema"];
@@ -25,6 +26,10 @@ function failed(error) {
   return el("div", { class: "error", role: "alert" }, error.message);
 }
 
+function many(number, one, several = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : several}`;
+}
+
 function user(text, kind = "") {
   return el("span", { class: `user ${kind}`, dir: "auto" }, text);
 }
@@ -45,9 +50,9 @@ async function overview() {
     if (mine !== round) return;
     if (fresh) body.replaceChildren();
     const rows = found.names.map(({ name, shown }) => {
-      const open = () => { location.hash = `#/c/${encodeURIComponent(name)}`; };
-      const row = el("tr", { tabindex: 0, onclick: open, onkeydown: (event) => { if (event.key === "Enter") open(); } },
-        el("td", {}, user(shown)), ...Array.from({ length: 6 }, (_, i) => el("td", { class: `${i > 0 && i < 4 ? "num" : ""} ${i === 0 || i > 3 ? "wide" : ""}` }, "…")));
+      const link = el("a", { href: address(name) }, user(shown));
+      const row = el("tr", { class: "go", onclick: (event) => { if (!link.contains(event.target)) link.click(); } },
+        el("td", {}, link), ...Array.from({ length: 6 }, (_, i) => el("td", { class: `${i > 0 && i < 4 ? "num" : ""} ${i === 0 || i === 3 || i === 4 ? "wide" : ""} ${i > 0 ? "whole" : ""}` }, "…")));
       row.dataset.name = name;
       return row;
     });
@@ -78,8 +83,8 @@ async function overview() {
       if (!found || found.error) { cells[0].textContent = found?.error ?? "gone"; cells.slice(1).forEach((cell) => { cell.textContent = ""; }); continue; }
       const g = found.gauges;
       [found.unit, count(g.updates), bytes(g.bytes), count(g.runs)].forEach((text, i) => { cells[i].textContent = text; });
-      cells[4].textContent = `${found.since.text} → ${found.upper.text}`;
-      cells[5].replaceChildren(state(g));
+      cells[4].textContent = found.empty ? "no time closed yet" : `${found.since.value === "0" ? "start" : found.since.text} → ${found.upper.text}`;
+      cells[5].replaceChildren(...states(g, found.kind));
     }
     timer = waiting.size ? setTimeout(fill, 30) : null;
   }
@@ -90,16 +95,37 @@ async function overview() {
   main.replaceChildren(
     el("div", { class: "bar" }, find, total),
     el("div", { class: "scroll", id: "collections" }, el("table", {},
-      el("thead", {}, el("tr", {}, el("th", {}, "collection"), el("th", { class: "wide" }, "time"), el("th", { class: "num" }, "updates"), el("th", { class: "num" }, "bytes"), el("th", { class: "num" }, "runs"), el("th", { class: "wide" }, "since → upper"), el("th", { class: "wide" }, "state"))), body)),
+      el("thead", {}, el("tr", {}, el("th", {}, "collection"), el("th", { class: "wide" }, "time"), el("th", { class: "num" }, "updates"), el("th", { class: "num" }, "bytes"), el("th", { class: "num wide" }, "runs"), el("th", { class: "wide" }, "since → upper"), el("th", {}, "state"))), body)),
     el("div", { class: "bar" }, more));
   await load(true);
   listen("", () => load(true));
 }
 
-function state(gauges) {
-  if (gauges["merges.running"]) return el("span", { class: "chip warn" }, `${gauges["merges.running"]} merging`);
-  if (gauges["merges.due"]) return el("span", { class: "chip warn" }, `${gauges["merges.due"]} due`);
-  return el("span", { class: "chip good" }, "compact");
+/** What is to be said of a collection at once. */
+function states(gauges, kind) {
+  const chip = (colour, text) => el("span", { class: `chip ${colour}` }, text);
+  return [
+    kind ? chip("", kind) : null,
+    gauges["staged.updates"] ? chip("warn", `${figure(gauges["staged.updates"])} staged`) : null,
+    gauges["merges.running"] ? chip("warn", `${gauges["merges.running"]} merging`)
+      : gauges["merges.due"] ? chip("warn", `${gauges["merges.due"]} due`) : chip("good", "compact"),
+  ].filter(Boolean).flatMap((one, i) => (i ? [" ", one] : [one]));
+}
+
+// --- views ---
+
+async function views() {
+  document.title = "Views – Tidelake";
+  const found = await ask("views");
+  const there = found.nodes.length > 0;
+  main.replaceChildren(el("h1", {}, "Views"),
+    there ? el("div", { class: "card pan", id: "graph" }, graph(found),
+      el("div", { class: "legend" }, el("span", {}, el("i", { class: "view" }), "view"), el("span", {}, el("i", { class: "input" }), "collection"),
+        el("span", {}, el("i", { class: "late" }), "not seen by the view yet; tidelake refresh brings it up")))
+      : el("p", { class: "soft", id: "note" }, "No views yet: lake.view(name, sql) makes one."),
+    there ? viewTable(found, user) : "",
+    found.more ? el("p", { class: "soft" }, "Only the first 1,000 collections were looked at.") : "");
+  listen("", views);
 }
 
 // --- one collection ---
@@ -166,18 +192,23 @@ class CollectionView {
 
   drawHead() {
     const { found } = this, g = found.gauges;
-    const tile = (label, value, title = "") => el("div", { class: "tile", title }, el("b", { "data-gauge": label }, value), el("span", {}, label));
+    const tile = (label, number, title = "", shown = figure(number)) => el("div", { class: "tile", title: title || `${count(number)} ${label}` }, el("b", { "data-gauge": label }, shown), el("span", {}, label));
+    const link = (one) => (one.name === null ? user(one.shown) : el("a", { href: address(one.name) }, user(one.shown)));
+    const links = (all) => all.flatMap((one, i) => [i ? ", " : "", link(one)]);
     this.head.replaceChildren(
-      el("h1", {}, user(found.shown), " ", state(g), " ", found.group ? el("span", { class: "chip" }, "in a group") : null),
+      el("h1", {}, user(found.shown), " ", ...states(g, found.kind), " ", found.group ? el("span", { class: "chip" }, "in a group") : null),
+      found.view ? el("p", { class: "soft", id: "made-of" }, found.view.error ?? ["made of ", ...links(found.view.inputs), "; ", lag(found.view), ". ", el("a", { href: "#/views" }, "All views")]) : "",
+      found.origin ? el("p", { class: "soft", id: "origin" }, "forked from ", link(found.origin), found.origin.freed ? "" : ", with which it still shares parts") : "",
+      found.forks.length ? el("p", { class: "soft", id: "forks" }, "forks: ", ...links(found.forks)) : "",
       el("div", { class: "tiles" },
-        tile("updates", count(g.updates)), tile("stored", bytes(g.bytes)), tile("runs", count(g.runs), "a read merges at most so many"),
-        tile("slices", count(g.slices)), tile("bases", count(g.bases)), tile("merges due", count(g["merges.due"])),
-        tile("merging now", count(g["merges.running"])), tile("holds", count(g.holds + g["holds.critical"])),
-        tile("garbage", count(g.garbage), "objects that wait to be deleted")));
+        tile("updates", g.updates), tile("stored", g.bytes, `${count(g.bytes)} bytes`, bytes(g.bytes)), tile("staged", g["staged.updates"], `${count(g["staged.updates"])} updates at times that are not closed yet`),
+        tile("runs", g.runs, "a read merges at most so many"), tile("slices", g.slices), tile("bases", g.bases), tile("merges due", g["merges.due"]),
+        tile("merging", g["merges.running"], "merges that living processes carry out now"), tile("holds", g.holds + g["holds.critical"]), tile("garbage", g.garbage, `${count(g.garbage)} objects that wait to be deleted`)));
   }
 
   drawLine() {
     const { found } = this;
+    if (found.empty) { this.line.replaceChildren(el("p", { class: "soft" }, "No time is closed yet.")); return; }
     if (!this.linear) {
       const text = el("input", { type: "text", "aria-label": "As of", placeholder: "as of: a time, such as 3 or 1,2", id: "as-of", onchange: (event) => { this.asked = event.target.value; this.show(this.tab); } });
       this.line.replaceChildren(el("p", {}, "since ", el("b", {}, found.since.text), ", upper ", el("b", {}, found.upper.text)), el("label", {}, "as of", el("span"), text));
@@ -230,6 +261,7 @@ class CollectionView {
     for (const button of this.tabs.children) {
       button.setAttribute("aria-selected", String(button.id === `tab-${tab}`));
       button.tabIndex = button.id === `tab-${tab}` ? 0 : -1;
+      if (button.id === `tab-${tab}`) this.tabs.scrollLeft = button.offsetLeft - (this.tabs.clientWidth - button.offsetWidth) / 2;
     }
     if (changed) this.drawLine();
     const mine = ++this.round;
@@ -252,7 +284,7 @@ class CollectionView {
   }
 
   rows() {
-    if (this.found.empty) return [el("p", { class: "soft", id: "note" }, "No time is closed yet: there is nothing to read.")];
+    if (this.found.empty) return [el("p", { class: "soft", id: "note" }, "There is nothing to read.")];
     return this.paged("rows", () => ({ as_of: this.time }));
   }
 
@@ -282,11 +314,15 @@ class CollectionView {
       try { found = await ask(path, { ...asked, from: state.from }); } catch (error) { out.replaceChildren(failed(error)); return; }
       const back = el("button", { type: "button", id: "back", disabled: !pages.length, onclick: () => { state.from = pages.pop(); turn(); } }, "← Back");
       const next = el("button", { type: "button", id: "next", disabled: !found.next, onclick: () => { pages.push(state.from); state.from = found.next; turn(); } }, found.whole ? "Next →" : "Look further →");
-      const note = found.rows.length ? `page ${pages.length + 1}, ${count(found.rows.length)} rows` : found.next ? "nothing found in this part" : path === "changes" ? "no changes" : "no rows";
-      out.replaceChildren(table(found, path === "changes", true), el("div", { class: "bar" }, back, next, el("span", { class: "soft", id: "note" }, note)));
+      const diff = found.columns.indexOf("_diff");
+      const negative = path === "rows" ? found.rows.filter((row) => String(row[diff]).startsWith("-")).length : 0;
+      const less = negative ? el("span", { class: "chip bad", id: "negative" }, `${many(negative, "row")} with a negative count: removed more often than added`) : null;
+      const note = found.rows.length ? `page ${pages.length + 1}, ${many(found.rows.length, "row")}` : found.next ? "nothing found in this part" : path === "changes" ? "no changes" : "no rows";
+      out.replaceChildren(table(found, path === "changes", true), el("div", { class: "bar" }, back, next, el("span", { class: "soft", id: "note" }, note), less));
     };
     await turn();
-    return [this.filter(), out];
+    const file = (format, text) => el("a", { href: `/api/download?${new URLSearchParams(Object.entries({ ...asked, format }).filter(([, value]) => value !== null && value !== undefined && value !== ""))}`, download: "", id: `download-${format}`, class: "button", title: `All ${path} as a file` }, text);
+    return [this.filter(), out, el("div", { class: "bar" }, el("span", { class: "soft" }, "Download all:"), file("csv", "CSV"), file("parquet", "Parquet"))];
   }
 
   async key() {
@@ -296,7 +332,7 @@ class CollectionView {
     const go = async () => {
       try {
         const found = await ask("history", { name: this.name, key: JSON.stringify(inputs.map((input) => input.value)) });
-        out.replaceChildren(table(found, true), el("p", { class: "soft", id: "note" }, found.more ? "the first 500 updates" : `${found.rows.length} updates`));
+        out.replaceChildren(table(found, true), el("p", { class: "soft", id: "note" }, found.more ? "the first 500 updates" : many(found.rows.length, "update")));
       } catch (error) { out.replaceChildren(failed(error)); }
     };
     inputs.forEach((input) => input.addEventListener("keydown", (event) => { if (event.key === "Enter") go(); }));
@@ -312,40 +348,46 @@ class CollectionView {
       maintain.disabled = true;
       try {
         const report = await ask("maintain", { name: this.name }, { method: "POST" });
-        result.replaceChildren(`${report.merges} merges: ${count(report.rows_read)} updates became ${count(report.rows_written)}`);
-      } catch (error) { result.replaceChildren(failed(error)); }
-      maintain.disabled = false;
+        this.report = `${new Date().toLocaleTimeString()}: ${many(report.merges, "merge")}, ${many(report.rows_read, "update")} became ${count(report.rows_written)}`;
+      } catch (error) { this.report = failed(error); }
+      // The commits of the maintenance draw this view anew: the report stays with the collection.
+      this.show("storage", true);
     } }, "Maintain now");
-    const result = el("span", { class: "soft" });
+    const result = el("span", { class: "soft", id: "report", role: "status" }, this.report ?? "");
     return [
       el("div", { class: "card", id: "spine" }, spine(found),
         el("div", { class: "legend" }, legend("slice", "slice"), legend("level", "level"), legend("base", "base"),
           el("span", {}, "oldest on the left; height and width by updates", found.spine.together > 1 ? `; ${found.spine.together} batches drawn as one` : ""))),
+      found.spine.staged.batches ? el("p", { id: "staged" }, `Staged: ${many(found.spine.staged.updates, "update")} in ${many(found.spine.staged.batches, "batch", "batches")}, which readers see once their times are closed.`) : null,
       el("h2", {}, "Merges running"), running.length ? list(["what", "done", "by"], running) : el("p", { class: "soft" }, "none"),
       el("h2", {}, "Merges due"), due.length ? list(["what", "updates", "bytes", "runs"], due, [1, 2, 3]) : el("p", { class: "soft" }, "none"),
-      el("p", {}, `${count(found.garbage.waiting)} objects wait to be deleted, ${count(found.garbage.being_deleted)} are being deleted.`),
+      el("p", {}, `${many(found.garbage.waiting, "object")} to be deleted later, ${count(found.garbage.being_deleted)} now.`),
       writable ? el("div", { class: "bar" }, maintain, result) : null,
     ].filter(Boolean);
   }
 
   holds() {
     const { found } = this;
-    const holds = found.holds.map((one) => el("tr", {}, el("td", {}, user(one.purpose || "–")), el("td", {}, one.kind), el("td", {}, one.since.text), el("td", {}, ago(one.opened_ms)), el("td", {}, one.expires_ms ? new Date(one.expires_ms).toISOString().slice(0, 19).replace("T", " ") : "when dropped")));
+    const holds = found.holds.map((one) => el("tr", {}, el("td", {}, one.view ? el("a", { href: address(one.view) }, user(one.purpose)) : user(one.purpose || "–")), el("td", {}, one.kind), el("td", {}, one.since.text), el("td", {}, ago(one.opened_ms)), el("td", {}, one.expires_ms ? new Date(one.expires_ms).toISOString().slice(0, 19).replace("T", " ") : "when dropped")));
     const writers = found.writers.map((one) => el("tr", {}, el("td", {}, user(one.name)), el("td", { class: "num" }, String(one.epoch)), el("td", { class: "num" }, String(one.sequence ?? "–")), el("td", {}, user(one.owner || "–"))));
+    const when = (ms) => (ms ? new Date(ms).toISOString().slice(0, 16).replace("T", " ") : "not yet");
+    const erasures = found.erasures.map((one) => el("tr", {}, el("td", {}, user(one.reason)), el("td", { class: "num" }, count(one.keys)), el("td", { class: "num" }, count(one.updates)), ...[one.asked_ms, one.erased_ms, one.gone_ms].map((ms) => el("td", { class: "whole" }, when(ms)))));
     return [
       el("h2", {}, "Holds: who keeps history"), holds.length ? list(["purpose", "kind", "since", "opened", "expires (UTC)"], holds) : el("p", { class: "soft" }, "none"),
       el("h2", {}, "Writers and tokens"), writers.length ? list(["name", "epoch", "sequence", "owner"], writers, [1, 2]) : el("p", { class: "soft" }, "none"),
+      el("h2", {}, "Erasures (UTC)"), erasures.length ? list(["reason", "keys", "updates", "asked", "out of all reads", "bytes gone"], erasures, [1, 2]) : el("p", { class: "soft" }, "none"),
     ];
   }
 
   log() {
-    const rows = this.commits.map((one) => el("tr", {}, el("td", { class: "num" }, String(one.seqno)), el("td", { title: new Date(one.committed_ms).toISOString() }, ago(one.committed_ms)), el("td", {}, one.what), el("td", {}, one.writers.map((name) => user(name))), el("td", { class: "num" }, one.rows === null ? "–" : count(one.rows)), el("td", { class: "num" }, one.bytes === null ? "–" : bytes(one.bytes)), el("td", {}, one.upper?.text ?? "–"), el("td", {}, user(one.author)), el("td", {}, user(one.message))));
+    const rows = this.commits.map((one) => el("tr", {}, el("td", { class: "num" }, String(one.seqno)), el("td", { class: "whole", title: new Date(one.committed_ms).toISOString() }, ago(one.committed_ms)), el("td", {}, one.what), el("td", {}, one.writers.map((name) => user(name))), el("td", { class: "num" }, one.rows === null ? "–" : count(one.rows)), el("td", { class: "num" }, one.bytes === null ? "–" : bytes(one.bytes)), el("td", { class: "whole" }, one.upper?.text ?? "–"), el("td", {}, user(one.author)), el("td", {}, user(one.message))));
     return [rows.length ? list(["seqno", "when", "what", "writer", "updates", "bytes", "upper", "author", "message"], rows, [0, 4, 5]) : el("p", { class: "soft" }, "no commits are left in the log")];
   }
 
   schema() {
-    const rows = this.found.columns.map((one) => el("tr", {}, el("td", {}, user(one.name)), el("td", {}, one.type), el("td", {}, one.role), el("td", {}, one.nullable ? "yes" : "no")));
-    return [list(["column", "type", "role", "nullable"], rows), el("p", { class: "soft" }, `Times are counted in: ${this.found.unit}. Retention: ${this.found.retention ?? "all history"}. Id: ${this.found.id}`)];
+    const { found } = this;
+    const rows = found.columns.map((one) => el("tr", {}, el("td", {}, user(one.name)), el("td", {}, one.type), el("td", {}, one.role), el("td", {}, one.nullable ? "yes" : "no")));
+    return [list(["column", "type", "role", "nullable"], rows), found.view?.sql ? el("pre", { class: "card" }, user(found.view.sql)) : "", el("p", { class: "soft" }, `Times are counted in: ${this.found.unit}. Retention: ${this.found.retention ?? "all history"}. Id: ${this.found.id}`)];
   }
 }
 
@@ -358,16 +400,18 @@ function list(names, rows, numbers = []) {
 function table(found, signed, oneTime = false) {
   const diff = found.columns.indexOf("_diff");
   const keys = new Set(found.key ?? []);
+  const side = (i) => (found.numeric[i] && !keys.has(found.columns[i]) ? "num" : "");
   const kept = (_, i) => !(oneTime && /^_time(_\d+)?$/.test(found.columns[i]));
-  const head = found.columns.filter(kept).map((name) => el("th", { class: keys.has(name) ? "key" : "" }, user(name)));
+  const head = found.columns.map((name, i) => el("th", { class: `${keys.has(name) ? "key" : ""} ${side(i)}` }, user(name))).filter(kept);
   const body = found.rows.map((row) => {
     const plus = !String(row[diff]).startsWith("-");
     const details = () => {
       document.getElementById("dialog-body").replaceChildren(el("dl", {}, row.flatMap((value, i) => [el("dt", {}, user(found.columns[i])), el("dd", {}, cell(value))])));
       document.getElementById("dialog").showModal();
     };
-    return el("tr", { tabindex: 0, class: signed ? (plus ? "plus" : "minus") : "", onclick: details, onkeydown: (event) => { if (event.key === "Enter") details(); } },
-      signed ? el("td", { class: "sign" }, plus ? "+" : "−") : null, row.filter(kept).map((value) => el("td", {}, el("span", { class: "cut" }, cell(value)))));
+    // In contents, a row that is there less than no times is an error of the one who wrote it.
+    return el("tr", { tabindex: 0, class: signed ? (plus ? "plus" : "minus") : plus ? "" : "minus", title: signed || plus ? null : "a negative count: removed more often than added", onclick: details, onkeydown: (event) => { if (event.key === "Enter") details(); } },
+      signed ? el("td", { class: "sign" }, plus ? "+" : "−") : null, row.map((value, i) => el("td", { class: side(i) }, el("span", { class: "cut" }, cell(value)))).filter(kept));
   });
   return el("div", { class: "scroll" }, el("table", { class: "data" }, el("thead", {}, el("tr", {}, signed ? el("th", {}, "") : null, head)), el("tbody", {}, body)));
 }
@@ -409,7 +453,7 @@ document.getElementById("theme").addEventListener("click", () => {
 });
 
 function help() {
-  const keys = [["/", "filter or find"], ["g", "all collections"], ["1 to 7", "views of a collection"], ["← →", "on a slider: step through time"], ["t", "dark or light"], ["?", "this list"], ["Esc", "leave a field or this list"]];
+  const keys = [["/", "filter or find"], ["g", "all collections"], ["v", "views"], ["1 to 7", "views of a collection"], ["← →", "on a slider: step through time"], ["t", "dark or light"], ["?", "this list"], ["Esc", "leave a field or this list"]];
   document.getElementById("dialog-body").replaceChildren(el("dl", {}, keys.flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])));
   document.getElementById("dialog").showModal();
 }
@@ -421,6 +465,7 @@ document.addEventListener("keydown", (event) => {
   if (typing || event.ctrlKey || event.metaKey || event.altKey || document.getElementById("dialog").open) return;
   if (event.key === "/") { event.preventDefault(); document.querySelector("#filter, #find, .key-value")?.focus(); }
   else if (event.key === "g") location.hash = "#/";
+  else if (event.key === "v") location.hash = "#/views";
   else if (event.key === "t") document.getElementById("theme").click();
   else if (event.key === "?") help();
   else if (view?.tabs && /^[1-7]$/.test(event.key)) view.show(TABS[Number(event.key) - 1]);
@@ -434,7 +479,9 @@ async function route() {
     writable = !lake.read_only;
     document.getElementById("place").textContent = lake.place;
     view = place ? new CollectionView(decodeURIComponent(name)) : null;
-    await (view ? view.open() : overview());
+    document.getElementById("to-list").toggleAttribute("aria-current", location.hash !== "#/views" && !place);
+    document.getElementById("to-views").toggleAttribute("aria-current", location.hash === "#/views");
+    await (view ? view.open() : location.hash === "#/views" ? views() : overview());
   } catch (error) { main.replaceChildren(failed(error)); }
 }
 addEventListener("resize", () => { if (view?.tabs) { view.drawLine(); if (view.tab === "storage") view.show("storage", true); } });

@@ -15,7 +15,7 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-function shape(tag, attributes, title) {
+export function shape(tag, attributes, title) {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   if (title) {
@@ -26,20 +26,25 @@ function shape(tag, attributes, title) {
   return made;
 }
 
-function words(x, y, text, anchor = "middle") {
+export function words(x, y, text, anchor = "middle") {
   const made = shape("text", { x, y, "text-anchor": anchor });
   made.textContent = text;
   return made;
 }
 
-function picture(height, label) {
-  WIDTH = Math.max(320, Math.min(1130, document.getElementById("main").clientWidth - 66));
+/** An empty picture, with so much more height where it is narrow. */
+function picture(height, more, label) {
+  WIDTH = Math.max(240, Math.min(1200, document.getElementById("main").clientWidth - 66));
+  if (WIDTH <= 560) height += more;
   return shape("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": label });
 }
 
-/** A text that leaves room for another one beside it. */
-function short(text) {
-  return WIDTH > 560 || text.length <= 19 ? text : `${text.slice(0, 16)} …`;
+/** Two times at the ends of a picture, one line each; on a narrow one the hour is below the day. */
+function ends(svg, y, first, last) {
+  const wide = WIDTH > 560;
+  for (const [x, text, anchor] of [[2, first, "start"], [WIDTH - 2, last, "end"]]) {
+    (wide ? [text] : text.split(" ")).forEach((line, i) => svg.append(words(x, y + 16 * i, line, anchor)));
+  }
 }
 
 /** Where a time lies between two others, from 0 to 1. Times are BigInt: they may be larger than 2^53. */
@@ -51,7 +56,7 @@ export function share(time, first, last) {
 
 /** The history that can be read, as a line from since to upper, with commits, and the times that are looked at. */
 export function timeline(collection, commits, at, before) {
-  const svg = picture(66, `History of ${collection.shown} from since ${collection.since.text} to upper ${collection.upper.text}`);
+  const svg = picture(66, 16, `History of ${collection.shown} from since ${collection.since.text} to upper ${collection.upper.text}`);
   const since = BigInt((collection.first ?? collection.since).value), upper = BigInt(collection.upper.value);
   const x = (time) => 20 + share(time, since, upper) * (WIDTH - 40);
   svg.append(shape("line", { class: "axis", x1: 0, x2: WIDTH, y1: 24, y2: 24 }));
@@ -70,14 +75,14 @@ export function timeline(collection, commits, at, before) {
   }
   const wide = WIDTH > 560;
   const begin = collection.first && collection.first.value !== collection.since.value ? `${wide ? "first update " : ""}${collection.first.text}` : `${wide ? "since " : ""}${collection.since.text}`;
-  svg.append(words(2, 60, short(begin), "start"), words(WIDTH - 2, 60, short(`${wide ? "upper " : ""}${collection.upper.text}`), "end"));
+  ends(svg, 60, begin, `${wide ? "upper " : ""}${collection.upper.text}`);
   return svg;
 }
 
 /** Slices, levels and bases: where in time each batch lies, and how many updates it has (as areas, roots of counts). */
 export function spine(collection) {
   const { members, bases } = collection.spine;
-  const svg = picture(190, `${members.length} batches and ${bases.length} bases`);
+  const svg = picture(190, 16, `${members.length} batches and ${bases.length} bases`);
   if (!members.length) {
     svg.append(words(WIDTH / 2, 95, "no batches yet"));
     return svg;
@@ -106,12 +111,17 @@ export function spine(collection) {
       `base at ${base.at.text}: ${count(base.rows)} rows`));
   }
   const first = collection.first ?? members[0].lower;
-  svg.append(words(10, 186, short(first.text), "start"), words(WIDTH - 10, 186, short(members.at(-1).upper.text), "end"));
+  ends(svg, 186, first.text, members.at(-1).upper.text);
   return svg;
 }
 
 export function count(number) {
   return number.toLocaleString("en-US");
+}
+
+/** A number that fits a card: from a million on in short, as 12.3M. */
+export function figure(number) {
+  return number < 1e6 ? count(number) : new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: number < 1e15 ? 1 : 0 }).format(number);
 }
 
 export function bytes(number) {
