@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from tidelake.errors import RebuildNeeded
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import parts
+from tidelake.model.time import TIME_MAX, parts
 from tidelake.state.core.owned import owner_of
 from tidelake.state.core.state import Owned, ShardState
 from tidelake.views.plan import ViewPlan
@@ -23,11 +23,7 @@ FORMAT = 1
 class SourceColumn:
     """A column of an input, as the view was made.
 
-    Attributes:
-        name: that it had then, by which the query calls it.
-        id: its id.
-        type: its type in the collection.
-        engine_type: its type in the engine.
+    The query calls it by the `name` that it had then. Its types are those in the collection and the engine.
     """
 
     name: str
@@ -38,14 +34,7 @@ class SourceColumn:
 
 @dataclass(frozen=True)
 class ViewSource:
-    """An input.
-
-    Attributes:
-        name: how the query calls it.
-        id: of the collection.
-        columns: all that it had.
-        erasures: ids of the erasures that it knew.
-    """
+    """An input: how the query calls it, all columns that it had, and the erasures that it knew."""
 
     name: str
     id: str
@@ -58,15 +47,15 @@ class Definition:
     """What makes a view.
 
     Attributes:
-        sql: the query.
         engine: whose dialect that is, and who computes it, with its version.
         birth: the first time at which the view has contents.
-        sources: the inputs.
         plan: identifies the stages: a version that makes others must not go on with the view.
         every: the grid of its times: it changes only at multiples of this, and shows the inputs as of them.
         max_lag: so far behind an input, the view no longer holds the history of that; None: no such limit.
-        dialect: of the query.
-        format: of this record.
+        replaces: the id of the view whose name this one is to get, or has got.
+        settings: of the engine, that change what the query means: names and values.
+        together: names the views that change together with it: by one commit; "": it changes by itself.
+        index: whether it is all of one collection by another key, for look-ups of other views as well.
     """
 
     sql: str
@@ -77,11 +66,19 @@ class Definition:
     every: int = 1
     max_lag: int | None = None
     dialect: str = "duckdb"
+    replaces: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    together: str = ""
+    index: bool = False
     format: int = FORMAT
 
     def owned(self, view_id: str) -> Owned:
         """What the state of the view says."""
-        return Owned(owner_of(view_id), json.dumps(asdict(self), sort_keys=True))
+        told = asdict(self)
+        for name in ("together", "index"):
+            if not told[name]:
+                del told[name]
+        return Owned(owner_of(view_id), json.dumps(told, sort_keys=True))
 
     @classmethod
     def of(cls, view: str, state: ShardState) -> "Definition | None":
@@ -106,7 +103,13 @@ class Definition:
             )
             for one in told["sources"]
         )
-        return cls(**{**told, "sources": sources})
+        settings = tuple((name, value) for name, value in told.get("settings", ()))
+        return cls(**{**told, "sources": sources, "settings": settings})
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What views that change together have in common."""
+        return self.together, self.every, self.dialect, self.settings
 
     def shown(self, upper: Frontier) -> Frontier:
         """The upper of a view whose inputs have this one: the last time of the grid holds until the next."""
@@ -114,15 +117,15 @@ class Definition:
             return upper
         if upper <= Frontier.of(self.birth):
             return Frontier.of(self.birth)
-        return Frontier.of(_last(upper) // self.every * self.every + self.every)
+        return Frontier.of(last_before(upper) // self.every * self.every + self.every)
 
     def seen(self, upper: Frontier) -> Frontier:
         """The reverse: times of the inputs before this are in the view up to its upper."""
-        return upper if upper.closed else Frontier.of(_last(upper) + 2 - self.every)
+        return upper if upper.closed else Frontier.of(last_before(upper) + 2 - self.every)
 
     def as_of(self, time: int) -> int:
-        """The time of the inputs that the view shows at a time."""
-        return max(self.birth, time // self.every * self.every)
+        """The time of the inputs that the view shows at a time. The last cell ends with all time."""
+        return time if time == TIME_MAX else max(self.birth, time // self.every * self.every)
 
     def first_needed(self, upper: Frontier) -> Frontier:
         """From where on the next refresh of a view with this upper reads its inputs."""
@@ -132,11 +135,21 @@ class Definition:
         seen = self.seen(upper)
         return before.join(seen.just_before() if not seen.closed else seen)
 
+    def behind(self, upper: Frontier, closed: Frontier) -> int:
+        """How many times of an input, closed up to there, a view with this upper has not seen.
+
+        1, if the input is closed for good.
+        """
+        needed = self.first_needed(upper)
+        if closed.closed or needed.closed:
+            return int(closed.closed and not needed.closed)
+        return max(0, last_before(closed) - parts(needed.elements[0])[0])
+
     def is_behind(self, needed: Frontier, upper: Frontier) -> bool:
         """Whether a view that needs history from here on is further behind an input than it may be."""
         if self.max_lag is None or upper.closed or needed.closed:
             return False
-        return _last(upper) - parts(needed.elements[0])[0] > self.max_lag
+        return last_before(upper) - parts(needed.elements[0])[0] > self.max_lag
 
     def source(self, name: str) -> ViewSource:
         """The input that the query calls so."""
@@ -148,9 +161,9 @@ class Definition:
         return {column.name: column.engine_type for column in found[0].columns} if found else None
 
 
-def _last(frontier: Frontier) -> int:
-    """The last time before a frontier."""
-    return parts(frontier.just_before().elements[0])[0]
+def last_before(frontier: Frontier) -> int:
+    """The last time before a frontier that is not closed; -1: there is none."""
+    return parts(frontier.elements[0])[0] - 1
 
 
 def identity(plan: ViewPlan) -> str:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import parts
+from tidelake.state.core.owned import parts_owner
 from tidelake.tabletext import FieldsAsHtml, as_text
 from tidelake.views.definition import Definition
+from tidelake.views.inputs import Input
 from tidelake.views.plan import (
     Constant,
     Count,
@@ -21,7 +22,7 @@ from tidelake.views.plan import (
     inputs,
     recomputes_whole,
 )
-from tidelake.views.refresh import Input
+from tidelake.views.refreshed import Refreshed
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ class Explained(FieldsAsHtml):
         whole: numbers of the stages that compute all of their input again with each change: they have no
             columns by which they group, so each change is in their only group.
         inputs: of the query: name, upper, and how many times of it the view has not seen yet.
-        kept: what the view keeps beside itself: what it is, updates and bytes that are stored.
+        kept: what the view keeps beside itself, and its indexes: what it is, stored updates and bytes.
         notes: what the plan decided where SQL leaves a choice.
+        last: what the last refresh that this process made did, if it did something.
     """
 
     view: str
@@ -52,6 +54,7 @@ class Explained(FieldsAsHtml):
     inputs: tuple[tuple[str, Frontier, int], ...]
     kept: tuple[tuple[str, int, int], ...]
     notes: tuple[str, ...]
+    last: Refreshed | None = None
 
     def __str__(self) -> str:
         lines = [f"view {self.view}, from {self.birth}, upper {self.upper}, by {self.engine}"]
@@ -60,6 +63,10 @@ class Explained(FieldsAsHtml):
         lines += [f"stage {number} {why}" for number in self.whole]
         lines += [as_text(["input", "upper", "not seen yet"], self.inputs)]
         lines += [as_text(["kept", "updates", "bytes"], self.kept)] if self.kept else []
+        if self.last is not None:
+            by = f", by the {self.last.place}" if self.last.place else ""
+            lines.append(f"last refresh: wrote {self.last.rows:,} updates in {self.last.took_s:.3f} s{by}")
+            lines.append(as_text(["stage", "rows read", "updates", "how"], self.last.stages))
         return "\n".join([*lines, *self.notes])
 
 
@@ -69,6 +76,8 @@ def explained(
     plan: ViewPlan,
     inputs_: Sequence[Input],
     kept: Sequence[Collection],
+    *,
+    last: Refreshed | None,
 ) -> Explained:
     """The stages of a view, what it waits for and what it keeps, for people."""
     upper = view.upper
@@ -76,7 +85,6 @@ def explained(
         (number, type(stage).__name__.lower(), ", ".join(map(str, inputs(stage))), _what(stage))
         for number, stage in enumerate(plan.stages)
     )
-    needed = definition.first_needed(upper)
     return Explained(
         view.name,
         definition.sql,
@@ -85,23 +93,16 @@ def explained(
         upper,
         stages,
         tuple(number for number, stage in enumerate(plan.stages) if recomputes_whole(stage)),
-        tuple((one.collection.name, one.upper, _behind(needed, one.upper)) for one in inputs_),
+        tuple((one.collection.name, one.upper, definition.behind(upper, one.upper)) for one in inputs_),
         tuple(map(_kept, kept)),
         plan.notes,
+        last,
     )
 
 
-def _behind(needed: Frontier, upper: Frontier) -> int:
-    """How many times an input has closed since a frontier; 1, if it is closed for good."""
-    if upper.closed or needed.closed:
-        return int(upper.closed and not needed.closed)
-    first, end = (parts(one.elements[0])[0] for one in (needed, upper))
-    return max(0, end - 1 - first)
-
-
 def _kept(one: Collection) -> tuple[str, int, int]:
-    totals = one.state().spine.totals
-    return one.name.partition(": ")[2], totals.rows, totals.size_bytes
+    totals, part = one.state().spine.totals, parts_owner(one.name)
+    return one.name.partition(": ")[2] if part else one.name, totals.rows, totals.size_bytes
 
 
 def _what(stage: Stage) -> str:

@@ -18,11 +18,9 @@ _ROUNDED_BITS = 60
 
 
 def float_parts(text: str, condition: str) -> tuple[str, ...]:
-    """The accumulators of a sum of floats, each an expression of type HUGEINT that is never NULL.
+    """The accumulators of a sum of a DOUBLE, each an expression of type HUGEINT that is never NULL.
 
-    Args:
-        text: a DOUBLE.
-        condition: whether the row takes part; then the text is not NULL.
+    The text is not NULL where the condition holds.
     """
     kinds = (f"isnan({text})", f"{text} = CAST('inf' AS DOUBLE)", f"{text} = CAST('-inf' AS DOUBLE)")
     counts = [f"CAST(CASE WHEN {condition} AND {kind} THEN 1 ELSE 0 END AS HUGEINT)" for kind in kinds]

@@ -85,12 +85,7 @@ _INTEGERS = _names("TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT U
 
 
 def is_scalar(name: str, consistent: frozenset[str]) -> bool:
-    """Whether a scalar function may be called.
-
-    Args:
-        name: in lower case.
-        consistent: the scalar functions that the engine calls consistent.
-    """
+    """Whether a view may call a scalar function; `consistent` are those that the engine calls so."""
     if name.startswith(("__internal", "st_", "vertex_", "enum_")):
         return False
     return (name in consistent and name not in _NOT_CONSISTENT) or name in MACROS or name in _SYNTAX
@@ -110,9 +105,7 @@ def is_float(type_: str) -> bool:
 class Linear:
     """An aggregate as accumulators.
 
-    Attributes:
-        values: of each accumulator, of a row: expressions of type HUGEINT that are never NULL.
-        result: over the accumulators `{0}`, `{1}`, ...
+    The values of a row are of type HUGEINT, and never NULL; the result is over the accumulators `{0}`, `{1}`.
     """
 
     values: tuple[str, ...]
@@ -126,11 +119,7 @@ class Linear:
 def linear(name: str, argument: str | None, type_: str, present: str) -> Linear | None:
     """An aggregate as accumulators, or None if it is no sum for this type.
 
-    Args:
-        name: of the aggregate, in lower case.
-        argument: a text of type `type_`; None: `*`.
-        type_: of the argument, as DuckDB calls it.
-        present: a condition, never NULL, that says whether the row takes part.
+    The argument None is `*`. `present` is a condition, never NULL, that says whether the row takes part.
     """
     if argument is None:
         return Linear((_counted(present),), "CAST({0} AS BIGINT)")

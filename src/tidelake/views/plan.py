@@ -16,7 +16,7 @@ of a `select` fits the type of its column; it needs no alias.
 uses a sub-query twice computes it once, and a self join names one stage twice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 
@@ -24,9 +24,8 @@ from typing import TypeAlias
 class PlanColumn:
     """A column of a stage.
 
-    Attributes:
-        name: without quotes; unique in its stage, also without regard to case.
-        type: DuckDB's name of its type, such as `DECIMAL(10,2)` or `STRUCT(a INTEGER)`.
+    The name is without quotes, and unique in its stage, also without regard to case. The type is DuckDB's,
+    such as `DECIMAL(10,2)` or `STRUCT(a INTEGER)`.
     """
 
     name: str
@@ -53,11 +52,9 @@ class FromCollection:
 
 @dataclass(frozen=True)
 class Constant:
-    """Rows that depend on no input, each once. They are there from the first time of the view on.
+    """Rows that depend on no input, each once: the answer of a query without tables.
 
-    Attributes:
-        sql: a query without tables whose answer they are.
-        columns: of the answer, in order.
+    They are there from the first time of the view on.
     """
 
     sql: str
@@ -69,12 +66,10 @@ class Map:
     """`SELECT select FROM i0 WHERE where`, multiplicities times `sign`. Linear.
 
     Attributes:
-        input: a stage.
         select: an expression for each column. It may be `unnest(list)`, which repeats a row for each item;
             several of them in one stage advance together.
         where: a condition; None: all rows. It is checked before `select` is computed.
         sign: 1, or -1 to subtract.
-        columns: of the output.
     """
 
     input: int
@@ -86,12 +81,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Union:
-    """The sum of the inputs, by position of their columns. Linear.
-
-    Attributes:
-        inputs: stages with columns of the same types; one may be there twice.
-        columns: of the output.
-    """
+    """The sum of the inputs, by position of their columns. Linear. A stage may be there twice."""
 
     inputs: tuple[int, ...]
     columns: Columns
@@ -99,14 +89,10 @@ class Union:
 
 @dataclass(frozen=True)
 class Equal:
-    """An equality that a join asks for, between columns of two of its inputs.
+    """An equality that a join asks for, between columns of one type of two of its inputs.
 
-    Attributes:
-        left: the number of an input within the join, such as 0 for `i0`.
-        left_column: the name of a column of it.
-        right: the number of another input, greater than `left`.
-        right_column: the name of a column of it, of the same type.
-        nulls: whether NULL equals NULL (IS NOT DISTINCT FROM instead of =).
+    The inputs are numbers within the join, such as 0 for `i0`, the left one less than the right one. With
+    `nulls`, NULL equals NULL (IS NOT DISTINCT FROM instead of =).
     """
 
     left: int
@@ -131,8 +117,6 @@ class Join:
         equals: the equalities by which rows can be looked up; not empty unless the query has a cross product
             or compares otherwise.
         where: the rest of the condition; None: there is none.
-        select: an expression for each column.
-        columns: of the output.
     """
 
     inputs: tuple[int, ...]
@@ -146,9 +130,8 @@ class Join:
 class LinearSum:
     """An accumulator of a group: the sum of an expression over its rows, times their multiplicity.
 
-    Attributes:
-        name: without quotes; differs from all keys and other sums of its stage.
-        value: an expression of type HUGEINT over `i0`, never NULL.
+    The name, without quotes, differs from all keys and other sums of its stage. The value is of type HUGEINT,
+    and never NULL.
     """
 
     name: str
@@ -165,14 +148,11 @@ class Count:
     computed where there is a row.
 
     Attributes:
-        input: a stage.
         keys: names of columns of it. Keys are equal if they are NOT DISTINCT.
         sums: accumulators; the state of the stage is these by key, each as long as it or another one is not
             zero.
         times: an expression over `g`: the number of rows of the group (`g` has the keys and the sums by
             name).
-        select: an expression over `g` for each column.
-        columns: of the output.
     """
 
     input: int
@@ -209,17 +189,14 @@ class Redo:
     before `select` is computed. Calls are such that their results depend on the multiset of rows only.
 
     Attributes:
-        input: a stage.
         keys: names of columns of it; equal if they are NOT DISTINCT. Without keys the whole input is one
             group.
-        aggregate: whether the calls are aggregates.
         calls: functions; without any, the distinct keys, or all rows.
         where: a condition over `g`, which has the keys (with windows, all columns of the input) and the
             calls.
-        select: an expression over `g` for each column.
-        columns: of the output.
         repeats: whether it matters how often a row is there; if not, it can be taken once.
         rows_max: the most rows that the input can have by its construction; None: no such limit is known.
+        compares_as_bytes: whether values of its order compare as their bytes; it is told by the rest.
     """
 
     input: int
@@ -231,6 +208,7 @@ class Redo:
     columns: Columns
     repeats: bool = True
     rows_max: int | None = None
+    compares_as_bytes: bool = field(default=True, repr=False)
 
 
 Stage: TypeAlias = FromCollection | Constant | Map | Union | Join | Count | Redo

@@ -6,9 +6,10 @@ Must not know who stores it.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from tidelake.views.leading import leading
 from tidelake.views.plan import (
     Columns,
     Constant,
@@ -26,38 +27,36 @@ from tidelake.views.plan import (
 )
 
 SUM = "HUGEINT"
+_FOREMOST_MAX = 100
+"""The values of so many rows of each group that changes are in memory."""
 _REFERENCE = re.compile(r'(?:i0|g)\."((?:[^"]|"")*)"')
 
 
 @dataclass(frozen=True)
 class KeptStage:
-    """Something of a stage that a view keeps, to be looked up.
+    """Something of a stage that a view keeps, to be looked up by columns, ascending; without any, read whole.
 
-    Attributes:
-        stage: its number.
-        by: names of columns, ascending; none: it is always read whole.
-        sums: the sums of a count by its keys; else the rows of the stage.
+    It is the `sums` of a count by its keys, or the rows of the stage, those of a key sorted as bytes by
+    `order`, an expression over `i0`.
     """
 
     stage: int
     by: tuple[str, ...]
     sums: bool = False
+    order: str | None = None
 
     def __str__(self) -> str:
         """For people, and as a part of a name."""
-        return f"{'sums' if self.sums else 'rows'} of stage {self.stage} by ({', '.join(self.by)})"
+        order = "" if self.order is None else f" in order of {self.order}"
+        return f"{'sums' if self.sums else 'rows'} of stage {self.stage} by ({', '.join(self.by)}){order}"
 
 
 @dataclass(frozen=True)
 class Need:
     """What a stage reads of an input just before a span.
 
-    Attributes:
-        place: of the input.
-        by: columns of the input; none: all rows are read.
-        given: the place of the input whose rows have the values to look for.
-        values: the columns of that one, for each of `by`.
-        nulls: for each, whether NULL is looked for.
+    Of the input at a `place`, those rows whose columns `by` have the `values` of the input at the place
+    `given`; without columns, all. `nulls` says for each whether NULL is looked for.
     """
 
     place: int
@@ -131,10 +130,28 @@ class Reach:
         plan: the stages.
         keys: the key of the collection, by the number of its stage, as columns of the stage. A stage without
             one of the key columns is not in it.
+        indexes: likewise, the keys of its indexes.
+        has_sort_keys: whether the engine tells an order as bytes, and the first values of a group.
     """
 
     plan: ViewPlan
     keys: Mapping[int, tuple[str, ...]]
+    has_sort_keys: bool = True
+    indexes: Mapping[int, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+
+    def to_redo(self, stage: Redo) -> Way:
+        """Where the rows of a group are found that is computed again. Kept ones may be in an order."""
+        orders = leading(stage)
+        if not self.has_sort_keys or not stage.keys or len(orders) != 1:
+            return self.way(stage.input, stage.keys)
+        # An index is in no order, so that it gives all rows of a group.
+        way = replace(self, indexes={}).way(stage.input, stage.keys)
+        return replace(way, order=orders[0].by) if isinstance(way, KeptStage) else way
+
+    def tells_moved(self, stage: Redo) -> bool:
+        """Whether it can be told of which groups the first rows say nothing new."""
+        orders = leading(stage)
+        return self.has_sort_keys and bool(orders) and orders[0].most <= _FOREMOST_MAX
 
     def way(self, number: int, by: tuple[str, ...]) -> Way:
         """Where the rows of a stage with some values in columns are found. There may be more than these."""
@@ -145,8 +162,8 @@ class Reach:
             case FromCollection():
                 if not by:
                     return Looked(())
-                key = self.keys.get(number, ())
-                return Looked(key) if key and {*key} <= {*by} else kept
+                keys = (self.keys.get(number, ()), *self.indexes.get(number, ()))
+                return next((Looked(key) for key in keys if key and {*key} <= {*by}), kept)
             case Map() as stage:
                 return self._through(((stage.input, _inner(stage, by)),)) or kept
             case Union() as stage:
@@ -183,7 +200,9 @@ class Reach:
                         for need in needs(stage, first):
                             yield from self._of(inputs[need.place], need.by)
                 case Redo():
-                    yield from self._of(stage.input, stage.keys)
+                    way = self.to_redo(stage)
+                    if isinstance(way, KeptStage):
+                        yield way
                 case FromCollection() | Constant() | Map() | Union():
                     pass
 

@@ -1,144 +1,253 @@
 """A refresh: read what changed of the inputs, carry the span out, and write the view, all or nothing.
 
-Owns which span a refresh does, the holds of a view on its inputs, and the errors of inputs that have become
-something else. Must not know how a stage is computed.
+Owns which span a refresh does. Must not know how a stage is computed.
 
 INVARIANT: the updates of a span depend on the inputs and on the span only, and are written by
 compare-and-append at the upper that they were computed for. So any number of refreshes may run, and any of
 them may die.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial, reduce
-
-import numpy as np
-import pyarrow as pa
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial, reduce
 
 from tidelake.errors import (
     CollectionDropped,
-    CollectionNotFound,
     HistoryCompacted,
+    InvalidUpdates,
     RebuildNeeded,
+    RefreshFailed,
+    TidelakeError,
     UpperMismatch,
-    UsageError,
 )
-from tidelake.lake.api.collection import Collection
-from tidelake.lake.api.embedded import Scan
 from tidelake.lake.api.handle import shard_of
 from tidelake.lake.api.naming import Naming
 from tidelake.model.frontier import Frontier
-from tidelake.model.schema import DIFF
-from tidelake.model.time import TIME_MAX, parts
 from tidelake.state.core.owned import owner_of
-from tidelake.tabletext import FieldsAsHtml
-from tidelake.views.definition import Definition, ViewSource, current_names, identity
-from tidelake.views.plan import FromCollection, ViewPlan, collection_at
-from tidelake.views.query.compile import compiled
+from tidelake.views.engine import Engine, Outgrown, Output
+from tidelake.views.indexes import is_held, reach_of, with_indexes
+from tidelake.views.inputs import View, keep_holds, opened, plan_of
+from tidelake.views.plan import FromCollection
 from tidelake.views.reach import KeptStage, Reach
+from tidelake.views.reads import Reads
+from tidelake.views.refreshed import Refreshed
 from tidelake.views.rules import Emission
-from tidelake.views.spans import Database, SpanRun, SpanTooLarge, State, engine_version
-from tidelake.views.state import ViewState, contents_of
+from tidelake.views.shared import Shared
+from tidelake.views.spans import SpanRun, SpanTooLarge, State
+from tidelake.views.state import ViewState
+from tidelake.views.workroom import workroom
 
 PAIRS_MAX = 20_000_000
 """Rows of groups that a span computes again, each once for each of its times; else the span is cut."""
+ROWS_MAX = 10_000_000
+"""Updates of a stage, which are written from memory; else a span of several times is cut."""
 _AGAIN_MAX = 2
 
 
-@dataclass(frozen=True)
-class Refreshed(FieldsAsHtml):
-    """What a refresh of one view did.
+class _Refreshing:
+    """A view amid its refresh."""
 
-    Attributes:
-        view: its name.
-        lower: times from here on were computed.
-        upper: the upper of the view now.
-        already: there was nothing to do, or another refresh did it.
-        rows: updates that were written.
-        read: rows that were read, by the name of an input.
-    """
+    def __init__(self, shared: Shared, view: View, engine: Engine) -> None:
+        self._shared, self.view, self.engine = shared, view, engine
+        self.plan = plan_of(view.name, view.definition, engine)
+        self.inputs = {one.name: opened(shared, view.name, one) for one in view.definition.sources}
+        self.start = self.lower = self.upper = shared.version(view.collection).upper
+        self.rows, self.read = 0, dict.fromkeys(self.inputs, 0)
+        self._read, self._emitted, self._how = Counter[int](), Counter[int](), dict[int, str]()
+        self._clock = shared.lake.env.clock
+        self._began_s = self._clock.monotonic_s()
+        self._again = 0
+        self.waits_for = list[str]()
 
-    view: str
-    lower: Frontier
-    upper: Frontier
-    already: bool = False
-    rows: int = 0
-    read: dict[str, int] = field(default_factory=dict)
+    def begin(self, upper: Frontier) -> bool:
+        """Aim at an upper of its inputs; whether there is something to do."""
+        definition = self.view.definition
+        keep_holds(self.view, self.inputs.values(), self.start)
+        upper = definition.shown(upper)
+        self.upper = self.lower if upper <= Frontier.of(definition.birth) else self.lower.join(upper)
+        if self.upper == self.lower:
+            return False
+        shard_of(self.view.collection).writes_as = owner_of(self.view.id)
+        self._find()
+        return True
 
+    def carried_out(self, cut: Frontier | None) -> "_Done":
+        """The updates of the next span, up to a cut if there is one. What the view keeps is written."""
+        upper = self.upper if cut is None else self.upper.meet(cut)
+        try:
+            reads = Reads(self._shared, self.view, self.plan, self.inputs, self.lower, upper, self.state)
+            done = _carried_out(self.reach, reads, self.engine)
+            # The state first: it may be ahead of the view, and is never behind.
+            self.state.append(done.kept, done.upper, self.engine)
+        except Outgrown as error:
+            self.engine = error.by
+            return self.carried_out(cut)
+        except (HistoryCompacted, CollectionDropped) as error:
+            shard_of(self.view.collection).alive()
+            if self.view.collection.upper != self.lower:
+                # Another one was faster, and has given up state that only this one wanted.
+                raise UpperMismatch(self.lower, self.view.collection.upper) from error
+            if self._again == _AGAIN_MAX:
+                raise RebuildNeeded(self.view.name, f"history that it needs is gone: {error}") from error
+            # Another one has made the state again meanwhile, or a user has dropped it.
+            self._again += 1
+            self._find()
+            return self.carried_out(cut)
+        return done
 
-@dataclass(frozen=True)
-class Input:
-    """An input as it is now.
+    def release(self) -> None:
+        """Let go of what a span has read."""
+        self.engine.release()
 
-    Attributes:
-        collection: opened by its id.
-        names: the present names of its columns, by those in the query.
-        upper: its upper.
-    """
+    def has_written(self, done: "_Done") -> None:
+        """Go on behind a span that is committed."""
+        self._shared.changed(self.view.collection)
+        keep_holds(self.view, self.inputs.values(), done.upper)
+        for one in self.inputs.values():
+            for index in one.indexes:
+                is_held(self.view, index, done.upper)
+        self.lower, self.rows = done.upper, self.rows + done.updates.num_rows
+        self._read.update(done.read)
+        self._emitted.update(done.emitted)
+        self._how |= done.how
+        for number, count in done.read.items():
+            stage = self.plan.stages[number]
+            if isinstance(stage, FromCollection):
+                self.read[stage.collection] += count
 
-    collection: Collection
-    names: dict[str, str]
-    upper: Frontier
+    def told(self, *, overtaken: bool = False) -> Refreshed:
+        """What was done; if another refresh was faster, with what that did."""
+        upper = self.lower
+        if overtaken:
+            upper = self.view.collection.upper
+            self._shared.changed(self.view.collection)
+        worked = [n for n in range(len(self.plan.stages)) if self._read[n] or self._emitted[n]]
+        done = Refreshed(
+            self.view.name,
+            self.start,
+            upper,
+            self.lower == self.start,
+            self.rows,
+            self.read,
+            tuple((n, self._read[n], self._emitted[n], self._how.get(n, "")) for n in worked),
+            self._clock.monotonic_s() - self._began_s,
+            tuple(self.waits_for),
+            self.engine.place,
+        )
+        if not done.already:
+            workroom(self._shared.lake).note(self.view.id, done)
+        return done
+
+    def _find(self) -> None:
+        """Find where rows of the inputs are looked up, and what the view keeps for it."""
+        self.inputs, self.reach, freed = with_indexes(
+            self._shared,
+            self.view,
+            self.inputs,
+            (self.lower, self.upper),
+            partial(reach_of, self.plan, self.engine),
+        )
+        of, definition = self.view.collection, self.view.definition
+        self.state = ViewState(self._shared.lake, of, definition, self.plan, self.reach.kept())
+        self.state.drop(freed)
 
 
 def refreshed(
-    lake: Naming, view: Collection, definition: Definition, database: Database, plan: ViewPlan | None = None
-) -> Refreshed:
-    """Bring a view up to the least upper of its inputs.
+    shared: Shared, views: Sequence[View], engine: Engine, *, until: Frontier | None = None
+) -> list[Refreshed]:
+    """Bring views that change together up to the least upper of their inputs, each span by one commit.
 
-    Args:
-        lake: that has them.
-        view: opened under its name.
-        definition: of the view.
-        database: does the work.
-        plan: the stages of the view; default: they are found again.
+    Each is behind those of them that it stands on. They are brought no further than `until`.
 
     Raises:
         RefreshFailed: the query has no answer for one of these times.
         RebuildNeeded: history or columns that it needs are gone.
     """
-    if plan is None:
-        plan = plan_of(view.name, definition)
-    start = view.upper
-    inputs = {one.name: opened(lake, view.name, one) for one in definition.sources}
-    upper = definition.shown(reduce(Frontier.meet, (one.upper for one in inputs.values())))
-    keep_holds(view, definition, inputs, start)
-    if upper <= Frontier.of(definition.birth):
-        return Refreshed(view.name, start, start, already=True)
-    # A handle of its own: that of a user takes no writes.
-    writer = lake.same_collection(view.id, view.name)
-    shard_of(writer).writes_as = owner_of(view.id)
-    reach = Reach(plan, _keys(plan, inputs))
-    state = ViewState(lake, view, definition, plan, reach.kept())
-    lower, rows, read, again = start, 0, dict.fromkeys(inputs, 0), 0
-    while lower < upper:
-        reads = _Reads(view.name, definition, plan, inputs, lower, upper, state)
+    all_ = [_Refreshing(shared, view, engine) for view in views]
+    ids = {view.id for view in views}
+    outer = [one.upper for each in all_ for one in each.inputs.values() if one.collection.id not in ids]
+    for each in all_:
+        uppers = {n: one.upper for n, one in each.inputs.items() if one.collection.id not in ids}
+        each.waits_for = [n for n, upper in uppers.items() if any(upper < other for other in uppers.values())]
+    upper = reduce(Frontier.meet, outer if until is None else [*outer, until])
+    behind = [one for one in all_ if one.begin(upper)]
+    while behind:
         try:
-            run = _carried_out(reach, reads, database)
-            # The state first: it may be ahead of the view, and is never behind.
-            state.append(run.kept, run.upper)
-            written = writer.compare_and_append(run.updates, lower, run.upper).upper
+            done = _together(shared, behind)
+            _commit(shared.lake, done)
         except UpperMismatch:
             # Another refresh was faster.
-            return Refreshed(view.name, start, view.upper, already=not rows, rows=rows, read=read)
-        except (HistoryCompacted, CollectionDropped) as error:
-            shard_of(view).alive()
-            if view.upper != lower:
-                # Another one was faster, and has given up state that only this one wanted.
-                return Refreshed(view.name, start, view.upper, already=not rows, rows=rows, read=read)
-            if again < _AGAIN_MAX:
-                # Another one has made the state again meanwhile, or a user has dropped it.
-                state, again = ViewState(lake, view, definition, plan, reach.kept()), again + 1
-                continue
-            raise RebuildNeeded(view.name, f"history that it needs is gone: {error}") from error
-        keep_holds(view, definition, inputs, written)
-        lower, rows = written, rows + run.updates.num_rows
-        for number, count in run.read.items():
-            stage = plan.stages[number]
+            return [one.told(overtaken=True) for one in all_]
+        finally:
+            for one in behind:
+                one.release()
+        for one, span in done:
+            one.has_written(span)
+        behind = [one for one in behind if one.lower < one.upper]
+    return [one.told() for one in all_]
+
+
+def announce(shared: Shared, view: View, engine: Engine) -> None:
+    """Tell which changes a view will read."""
+    with suppress(TidelakeError):
+        # It says so at its own turn.
+        for stage in plan_of(view.name, view.definition, engine).stages:
             if isinstance(stage, FromCollection):
-                read[stage.collection] += count
-    return Refreshed(view.name, start, lower, already=lower == start, rows=rows, read=read)
+                one = opened(shared, view.name, view.definition.source(stage.collection))
+                shared.announce(one.collection, [one.names[of] for of in stage.names if of in one.names])
+
+
+def _together(shared: Shared, behind: Sequence[_Refreshing]) -> "list[tuple[_Refreshing, _Done]]":
+    """The updates of the next span of views that change together, which is as long as each of them allows."""
+    cut: Frontier | None = None
+    while True:
+        done = list[tuple[_Refreshing, _Done]]()
+        for one in behind:
+            if cut is not None and cut <= one.lower:
+                continue
+            span = one.carried_out(cut)
+            for other in behind:
+                # Rows that are not in this process are not brought into it.
+                other.engine = one.engine
+            # What stands on it must not see more of it than it has now, as it keeps what follows from that.
+            cut = span.upper if cut is None else cut.meet(span.upper)
+            if len(behind) > 1:
+                with _told(one):
+                    shared.written(one.view.collection, span.updates, one.lower)
+            done.append((one, span))
+        shortest = reduce(Frontier.meet, (span.upper for _, span in done))
+        if all(span.upper == shortest for _, span in done):
+            return done
+        cut = shortest
+
+
+@contextmanager
+def _told(one: _Refreshing) -> Iterator[None]:
+    """Tell what no collection keeps as a failure of the view."""
+    try:
+        yield
+    except InvalidUpdates as error:
+        raise RefreshFailed(one.view.name, "answer", str(error)) from error
+
+
+def _commit(lake: Naming, done: "Sequence[tuple[_Refreshing, _Done]]") -> None:
+    """Write the updates of a span, of all of its views or of none."""
+    if len(done) == 1:
+        ((one, span),) = done
+        with _told(one):
+            span.updates.append_to(one.view.collection, one.lower, span.upper)
+        return
+    from tidelake.lake.groups.transactions import Transaction
+
+    shards = {one.view.name: shard_of(one.view.collection) for one, _ in done}
+    with Transaction(lake._groups, shards.__getitem__, lake.env.ids.fresh) as transaction:
+        for one, span in done:
+            if span.updates.num_rows:
+                with _told(one):
+                    span.updates.write_in(transaction, one.view.collection, one.lower, span.upper)
+            transaction.seal(one.view.name, span.upper, lower=one.lower)
 
 
 @dataclass(frozen=True)
@@ -146,219 +255,42 @@ class _Done:
     """What a span did: times before `upper` are computed, from so many rows of stages."""
 
     upper: Frontier
-    updates: pa.Table
-    kept: dict[KeptStage, pa.Table]
+    updates: Output
+    kept: dict[KeptStage, Output]
     read: dict[int, int]
+    emitted: dict[int, int]
+    how: dict[int, str]
 
 
-def _carried_out(reach: Reach, reads: "_Reads", database: Database) -> _Done:
+def _carried_out(reach: Reach, reads: Reads, engine: Engine) -> _Done:
     """The updates of a span, or of the first part of it whose groups are not computed again too often."""
-    reads.state.ready(
-        reads.time, partial(_computed, reach, reads, database) if reads.base else None, database
-    )
+    reads.state.ready(reads.time, partial(_computed, reach, reads, engine) if reads.base else None, engine)
+    can_be_cut = True
     while True:
-        half = reads.half
-        run = _run(reach, reads, reads.kept, None if half is None else PAIRS_MAX)
+        run = _run(reach, reads, engine, reads.kept, can_be_cut=can_be_cut)
         try:
-            return _Done(reads.upper, run.carried_out(database), run.kept, run.read)
-        except SpanTooLarge:
-            reads = reads if half is None else replace(reads, upper=half)
+            return _Done(reads.upper, run.carried_out(engine), run.kept, run.read, run.emitted, run.how)
+        except SpanTooLarge as error:
+            first_part = reads.before(error.time)
+            can_be_cut, reads = first_part is not None, first_part or reads
 
 
 def _computed(
-    reach: Reach, reads: "_Reads", database: Database, wanted: Sequence[KeptStage]
-) -> dict[KeptStage, pa.Table]:
+    reach: Reach, reads: Reads, engine: Engine, wanted: Sequence[KeptStage]
+) -> dict[KeptStage, Output]:
     """What the view keeps, from the contents of the inputs."""
-    return _run(reach, reads, None, None).computed(database, wanted)
+    return _run(reach, reads, engine, None, can_be_cut=False).computed(engine, wanted)
 
 
-def _run(reach: Reach, reads: "_Reads", state: State | None, pairs_max: int | None) -> SpanRun:
+def _run(reach: Reach, reads: Reads, engine: Engine, state: State | None, *, can_be_cut: bool) -> SpanRun:
     emission = Emission(reads.base, None if reads.base else reads.definition.birth)
     return SpanRun(
-        reads.view,
+        reads.view.name,
         reach,
         emission,
         contents=reads.contents,
         updates=reads.updates,
         state=state,
-        pairs_max=pairs_max,
+        pairs_max=PAIRS_MAX if can_be_cut else None,
+        rows_max=ROWS_MAX if can_be_cut and engine.holds_rows else None,
     )
-
-
-def _keys(plan: ViewPlan, inputs: Mapping[str, Input]) -> dict[int, tuple[str, ...]]:
-    """The keys of the inputs, by the numbers of their stages, as these call them."""
-    found = {}
-    for number, stage in enumerate(plan.stages):
-        if isinstance(stage, FromCollection):
-            one = inputs[stage.collection]
-            called = {
-                one.names[name]: column.name
-                for name, column in zip(stage.names, stage.columns, strict=True)
-                if name in one.names
-            }
-            if {*one.collection.key} <= {*called}:
-                found[number] = tuple(called[name] for name in one.collection.key)
-    return found
-
-
-@dataclass(frozen=True)
-class _Reads:
-    """What a span reads: from `lower`, or from the birth of the view if that is later, to `upper`."""
-
-    view: str
-    definition: Definition
-    plan: ViewPlan
-    inputs: dict[str, Input]
-    lower: Frontier
-    upper: Frontier
-    state: ViewState
-
-    @property
-    def time(self) -> int:
-        """The last time before the span; if the view has no contents before it, the first one of these."""
-        return _last(self.lower) if self.base else self.definition.birth
-
-    @property
-    def base(self) -> bool:
-        """Whether the view has contents before the span."""
-        return Frontier.of(self.definition.birth) < self.lower
-
-    @property
-    def half(self) -> Frontier | None:
-        """The end of the first half of the times; None: there is one time only."""
-        first = max(self.definition.birth, parts(self.lower.elements[0])[0])
-        end = TIME_MAX if self.upper.closed else parts(self.upper.elements[0])[0]
-        every = self.definition.every
-        cells = (end - first) // every
-        return Frontier.of(first + cells // 2 * every) if cells > 1 else None
-
-    def columns(self, stage: FromCollection) -> list[str]:
-        one = self.inputs[stage.collection]
-        missing = [name for name in stage.names if name not in one.names]
-        if missing:
-            reason = f"column {missing[0]!r} of {stage.collection!r} was dropped, or has another type now"
-            raise RebuildNeeded(self.view, reason)
-        return [one.names[name] for name in stage.names]
-
-    def contents(self, number: int, keys: pa.Table | None) -> Scan:
-        stage = collection_at(self.plan, number)
-        names, of = self.columns(stage), self.inputs[stage.collection].collection
-        if keys is not None:
-            called = {column.name: name for column, name in zip(stage.columns, names, strict=True)}
-            keys = keys.rename_columns([called[one] for one in keys.column_names])
-        return contents_of(of, names, keys, self.definition.as_of(self.time))
-
-    def kept(self, kept: KeptStage, keys: pa.Table | None) -> Scan:
-        return self.state.read(kept, keys, self.time)
-
-    def updates(self, number: int) -> Scan:
-        stage = collection_at(self.plan, number)
-        names, of = self.columns(stage), self.inputs[stage.collection].collection
-        return Scan(_schema(of, names), lambda: self._updates(of, names))
-
-    def _updates(self, of: Collection, names: list[str]) -> Iterator[pa.RecordBatch]:
-        birth, upper = self.definition.birth, self.definition.seen(self.upper)
-        if self.base:
-            start = self.definition.seen(self.lower)
-        else:
-            yield from of.snapshot(birth, columns=names)
-            start = Frontier.past(birth)
-        if start < upper:
-            yield from (self._moved(batch) for batch in of.updates(start, upper, columns=names))
-
-    def _moved(self, updates: pa.RecordBatch) -> pa.RecordBatch:
-        """Updates at the next time of the grid: before that they are not in the view."""
-        every, place = self.definition.every, updates.num_columns - 2
-        if every == 1:
-            return updates
-        times = updates.column(place).to_numpy()
-        # A cell that never ends is one that the closing of the inputs has ended.
-        later = np.where(times > TIME_MAX // every * every, TIME_MAX, -(-times // every) * every)
-        return updates.set_column(place, updates.schema.field(place), pa.array(later, pa.int64()))
-
-
-def _schema(of: Collection, names: list[str]) -> pa.Schema:
-    updates = of.update_schema
-    return pa.schema([updates.field(name) for name in (*names, *of.domain.columns, DIFF)])
-
-
-def _last(frontier: Frontier) -> int:
-    """The last time before a frontier."""
-    return parts(frontier.just_before().elements[0])[0]
-
-
-def opened(lake: Naming, view: str, source: ViewSource) -> Input:
-    """An input, found by its id.
-
-    Raises:
-        RebuildNeeded: it was dropped; a column has gone or changed; or rows of it were erased.
-    """
-    try:
-        found = lake.same_collection(source.id, source.name)
-    except (CollectionDropped, CollectionNotFound) as error:
-        raise RebuildNeeded(view, f"its input {source.name!r} was dropped") from error
-    version = shard_of(found).version()
-    return Input(found, current_names(view, source, version.state), version.upper)
-
-
-def plan_of(view: str, definition: Definition) -> ViewPlan:
-    """The stages of a view.
-
-    Raises:
-        RebuildNeeded: this process has another engine, or makes other stages of the query.
-    """
-    engine = engine_version()
-    if engine != definition.engine:
-        raise RebuildNeeded(view, f"it was made with {definition.engine}, and here is {engine}")
-    plan = _compiled(definition)
-    if identity(plan) != definition.plan:
-        raise RebuildNeeded(view, "this version of Tidelake computes its query in other stages")
-    return plan
-
-
-@lru_cache(maxsize=64)
-def _compiled(definition: Definition) -> ViewPlan:
-    return compiled(definition.sql, definition.schema_of)
-
-
-def keep_holds(view: Collection, definition: Definition, inputs: dict[str, Input], upper: Frontier) -> None:
-    """Let the inputs keep history from the last time before `upper` on: the next refresh reads from there.
-
-    Raises:
-        RebuildNeeded: an input has given it up already.
-    """
-    name, since = owner_of(view.id), definition.first_needed(upper)
-    for one in inputs.values():
-        held = shard_of(one.collection).known().critical.get(name)
-        if held is not None and since <= held.since:
-            continue
-        try:
-            if held is None and definition.is_behind(since, one.upper):
-                # It may not hold it any more. What is still there is enough for this refresh.
-                if not one.collection.since <= since:
-                    raise HistoryCompacted(since, one.collection.since)
-                continue
-            hold = one.collection.critical_hold(name, name, since)
-            if hold.since < since:
-                hold.compare_and_downgrade_since(name, (name, since))
-        except HistoryCompacted as error:
-            reason = f"its input {one.collection.name!r} no longer has the history from {since} on"
-            if definition.max_lag is not None:
-                reason += f", which it holds while it is not behind by more than {definition.max_lag}"
-            raise RebuildNeeded(view.name, reason) from error
-        except UsageError:
-            # Another process has dropped the hold, with the view.
-            shard_of(view).alive()
-            raise
-
-
-def let_go(lake: Naming, view: Collection, definition: Definition) -> None:
-    """Drop the holds on inputs that the view is further behind than it may be."""
-    if definition.max_lag is None:
-        return
-    name, since = owner_of(view.id), definition.first_needed(view.upper)
-    for source in definition.sources:
-        with suppress(CollectionNotFound):
-            one = lake.same_collection(source.id, source.name)
-            if name in one.state().critical and definition.is_behind(since, one.upper):
-                one.critical_hold(name).drop()

@@ -7,8 +7,9 @@ The tables of a stage: `d3` has its updates of the span, with their times and mu
 contents just before the span, at the time `BEFORE`, which is before all times of the span. A count has also
 `ds3`, the updates of its sums by key, and `b3`, at least those sums just before the span that change. Of an
 input, a stage reads at least the rows just before the span that meet a change (`before`), alone or with the
-updates of the span (`whole`). Updates are netted: no row is there twice, or with multiplicity 0; of contents
-only the sums matter. Keys of groups are equal if they are NOT DISTINCT; joins compare as they say.
+updates of the span (`whole`). Updates are netted: no row is there twice, or with multiplicity 0; so are the
+contents that a redo reads, of others only the sums matter. Keys of groups are equal if they are NOT DISTINCT;
+joins compare as they say.
 
 The contents of a stage just before the span follow by the same rules: they are what the stage emits, at
 `BEFORE`, if the contents of its inputs come at that time (`contents`). So there is one text for each rule.
@@ -17,6 +18,7 @@ The contents of a stage just before the span follow by the same rules: they are 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tidelake.views.leading import leading
 from tidelake.views.plan import (
     Constant,
     Count,
@@ -31,10 +33,11 @@ from tidelake.views.plan import (
     inputs,
     quoted,
 )
+from tidelake.views.tablenames import before, moved, taken, whole
 
 BEFORE = -1
 """The time of the contents just before a span."""
-_UNBORN = -2
+_FOREMOST_MAX = 999_999
 REPEATS_MAX = 1_000_000
 """How often a row may be there where each time counts for itself, as for a median."""
 TOO_OFTEN = f"a row is there more than {REPEATS_MAX:,} times where an aggregate or window counts each time"
@@ -49,15 +52,17 @@ class Emission:
         birth: the first time of the view, if it is in the span: what depends on no input begins there.
         changes: the letter of the tables that have the updates of the inputs.
         changed: stages that have updates; None: any may have some.
+        time: of all updates; None: they may have several.
     """
 
     base: bool
     birth: int | None = None
     changes: str = "d"
     changed: frozenset[int] | None = None
+    time: int | None = None
 
 
-_CONTENTS = Emission(base=False, birth=BEFORE, changes="a")
+_CONTENTS = Emission(base=False, birth=BEFORE, changes="a", time=BEFORE)
 
 
 class Rules:
@@ -74,10 +79,9 @@ class Rules:
         taken = {column.name.lower() for stage in plan.stages for column in stage.columns}
         taken |= {one.name.lower() for s in plan.stages if isinstance(s, Count) for one in s.sums}
         taken |= {one.name.lower() for s in plan.stages if isinstance(s, Redo) for one in s.calls}
-        self.time, self.count, self._point, self._next = (
-            _free(name, taken) for name in ("_t", "_m", "_p", "_n")
-        )
-        self._t, self._m, self._p, self._q = map(quoted, (self.time, self.count, self._point, self._next))
+        names = [_free(name, taken) for name in ("_t", "_m", "_p", "_n", "_l", "_r0", "_r1")]
+        self.time, self.count = names[:2]
+        self._t, self._m, self._p, self._q, self._lost, *self._ranks = map(quoted, names)
 
     def updates(self, number: int, span: Emission) -> str:
         """The query for `d{number}`, over the tables of the inputs of the stage.
@@ -102,16 +106,88 @@ class Rules:
         """The query for `as{number}` of a count, over `a` of its input."""
         return self._summed(number, _CONTENTS)
 
+    def netted(self, number: int, table: str) -> str:
+        """A query for the contents of a stage in a table, each row once."""
+        names = [quoted(column.name) for column in self.plan.stages[number].columns]
+        return (
+            f"SELECT {_list(names, [self._t])}, sum({self._m}) AS {self._m} FROM {table} "
+            f"GROUP BY ALL HAVING sum({self._m}) <> 0"
+        )
+
+    def losing(self, number: int) -> str:
+        """A query for the groups of a redo that change, most first, and how many rows each loses."""
+        stage, (of,) = self.plan.stages[number], inputs(self.plan.stages[number])
+        keys = _list(quoted(name) for name in stage.keys) if isinstance(stage, Redo) else ""
+        lost = f"count(*) FILTER (WHERE {self._m} < 0)"
+        return (
+            f"SELECT {keys}, {lost} AS {self._lost} FROM d{of} GROUP BY {keys} ORDER BY count(*) DESC, {lost}"
+        )
+
+    def moved(self, number: int, stage: Redo) -> str:
+        """A query for the changes of groups whose first rows may be others then.
+
+        Of the other groups, the first rows are there at all times, and what comes or goes is behind them.
+        """
+        keys, d = [quoted(name) for name in stage.keys], f"d{stage.input}"
+        orders = [*zip(leading(stage), self._ranks, strict=False)]
+        ends = _list(keys, [f"{one.foremost(str(one.places))} AS {end}" for one, end in orders])
+        # With fewer rows there is no value in this place.
+        behind = [one.is_behind(f"e.{end}[{one.places}]") for one, end in orders]
+        return (
+            f"WITH ends AS MATERIALIZED (SELECT {ends} FROM {taken(number)} AS i0 WHERE i0.{self._m} > 0"
+            f"{_by(keys)}), moved AS MATERIALIZED (SELECT i0.* FROM {d} AS i0 LEFT JOIN ends AS e "
+            f"ON {_same('i0', 'e', keys)} WHERE NOT ({' AND '.join(behind)})) "
+            f"SELECT x.* FROM {d} AS x SEMI JOIN moved AS y ON {_same('x', 'y', keys)}"
+        )
+
+    def first_of_moved(self, number: int, stage: Redo) -> str:
+        """A query for the rows of these groups just before the span: of each, as many as may be first.
+
+        These are as many as matter and the span may remove, and those that are equal.
+        """
+        keys, m, lost = [quoted(name) for name in stage.keys], self._m, self._lost
+        orders = [*zip(leading(stage), self._ranks, strict=False)]
+        many = [f"greatest(1, least(l.{lost} + {one.places}, {_FOREMOST_MAX}))" for one, _ in orders]
+        ends = [
+            f"list_last({one.foremost(rows)}) AS {end}" for (one, end), rows in zip(orders, many, strict=True)
+        ]
+        of_group = [*(f"l.{key}" for key in keys), f"l.{lost}"]
+        behind = [one.is_behind(f"e.{end}") for one, end in orders]
+        return (
+            "WITH lost AS MATERIALIZED "
+            f"(SELECT {_list(keys, [f'count(*) FILTER (WHERE {m} < 0) AS {lost}'])} FROM"
+            f" {moved(number)}{stage.input}{_by(keys)}), ends AS MATERIALIZED "
+            f"(SELECT {_list(of_group, ends)} FROM {taken(number)} AS i0 JOIN lost AS l "
+            f"ON {_same('i0', 'l', keys)} WHERE i0.{m} > 0 GROUP BY {_list(of_group)}) "
+            f"SELECT i0.* FROM {taken(number)} AS i0 JOIN lost AS l ON {_same('i0', 'l', keys)} "
+            f"LEFT JOIN ends AS e ON {_same('i0', 'e', keys)} "
+            f"WHERE l.{lost} > {_FOREMOST_MAX // 2} OR NOT ({' AND '.join(behind)})"
+        )
+
+    def of_changed(self, number: int, stage: Redo) -> str:
+        """A query for the rows just before the span of the groups that change."""
+        same = _same("x", "y", [quoted(name) for name in stage.keys])
+        return f"SELECT x.* FROM {taken(number)} AS x SEMI JOIN d{stage.input} AS y ON {same}"
+
+    def times(self, number: int) -> str:
+        """A query for the times at which a stage changes."""
+        return f"SELECT DISTINCT {self._t} FROM d{number} ORDER BY {self._t}"
+
     def pairs(self, number: int, span: Emission) -> str:
         """A query for the number of rows that a redo looks at: of each group, once for each of its times."""
         stage = self.plan.stages[number]
         keys = [quoted(name) for name in stage.keys] if isinstance(stage, Redo) else []
         (of,) = inputs(stage)
-        rows, by = whole(number, 0, 0) if span.base else f"d{of}", f" GROUP BY {_list(keys)}" if keys else ""
-        points = f"SELECT {_list(keys, [f'count(DISTINCT {self._t}) AS {self._p}'])} FROM d{of}{by}"
+        changed, by = f"{span.changes}{of}", f" GROUP BY {_list(keys)}" if keys else ""
+        rows = (
+            f"(SELECT * FROM {before(number, 0, 0)} UNION ALL SELECT * FROM {changed})"
+            if span.base
+            else changed
+        )
+        points = f"SELECT {_list(keys, [f'count(DISTINCT {self._t}) AS {self._p}'])} FROM {changed}{by}"
         many = f"SELECT {_list(keys, [f'count(*) AS {self._q}'])} FROM {rows}{by}"
         return (
-            f"SELECT coalesce(sum(p.{self._p}::HUGEINT * r.{self._q}), 0), coalesce(max(p.{self._p}), 0) "
+            f"SELECT coalesce(sum(p.{self._p}::HUGEINT * r.{self._q}), 0) "
             f"FROM ({points}) AS p JOIN ({many}) AS r ON {_same('p', 'r', keys)}"
         )
 
@@ -139,12 +215,7 @@ class Rules:
         same = ", ".join(canonical(column) for column in stage.columns)
         all_of = ", ".join([*names, self._t, self._m])
         shown = f"SELECT {same}, {self._t}, {self._m} FROM ({emitted}) AS e({all_of})"
-        if not net:
-            return shown
-        return (
-            f"SELECT {', '.join([*names, self._t])}, sum({self._m}) AS {self._m} FROM ({shown}) "
-            f"GROUP BY ALL HAVING sum({self._m}) <> 0"
-        )
+        return self.netted(number, f"({shown})") if net else shown
 
     def _constant(self, stage: Constant, span: Emission) -> str:
         at = "NULL" if span.birth is None else str(span.birth)
@@ -228,45 +299,23 @@ class Rules:
         """By key the result at each time at which a row of it changes, less that at the time before."""
         keys, point = [quoted(name) for name in stage.keys], self._p
         columns = [quoted(one.name) for one in self.plan.stages[stage.input].columns]
+        if span.time is not None and (keys or span.base or span.birth == span.time):
+            return self._redone_once(number, stage, span, columns)
         changed = f"{span.changes}{stage.input}"
-        source = whole(number, 0, 0) if span.base else changed
         points = f"SELECT DISTINCT {_list(keys, [f'{self._t} AS {point}'])} FROM {changed}"
         if not keys and span.birth is not None:
             points += f" UNION SELECT {span.birth}::BIGINT AS {point}"
-        if span.base or (not keys and span.birth is None):
+        if span.base:
             old = _list(keys, [f"{BEFORE}::BIGINT AS {point}"])
             points = f"SELECT * FROM ({points}) UNION SELECT {old} FROM ({points})"
-        rows = (
-            f"SELECT {_list([f'p.{point}'], [f'i0.{one}' for one in columns])}, "
-            f"sum(i0.{self._m}) AS {self._m} FROM points AS p JOIN {source} AS i0 "
-            f"ON {_same('p', 'i0', keys)} AND i0.{self._t} <= p.{point} "
-            f"GROUP BY ALL HAVING sum(i0.{self._m}) > 0"
-        )
-        if stage.repeats:
-            # A row that is there 10^9 times would be 10^9 rows.
-            too_often = f"WHEN r.{self._m} > {REPEATS_MAX} THEN error('{TOO_OFTEN}')"
-            checked = f"CASE {too_often} ELSE r.{self._m}::BIGINT END"
-            copies = f"unnest(range({checked}))"
-            rows = f"SELECT r.* EXCLUDE ({self._m}), {copies} AS {self._m} FROM ({rows}) AS r"
-        call = [f"{one.function} AS {quoted(one.name)}" for one in stage.calls]
-        if stage.aggregate:
-            of_keys = [f"i0.{point}", *(f"i0.{key}" for key in keys)]
-            groups = f"SELECT {_list(of_keys, call)} FROM pointed AS i0 GROUP BY {_list(of_keys)}"
-            if not keys:
-                none = _list([f"p.{point}"], [f"x.{quoted(one.name)}" for one in stage.calls])
-                groups += (
-                    f" UNION ALL SELECT {none} FROM points AS p, "
-                    f"(SELECT {_list(call, ['1'])} FROM pointed AS i0 WHERE false) AS x "
-                    f"WHERE p.{point} NOT IN (SELECT {point} FROM pointed)"
-                )
-        else:
-            partition = _list([f"i0.{point}", *(f"i0.{key}" for key in keys)])
-            over = [
-                f"{one.function} OVER (PARTITION BY {partition} {one.over}) AS {quoted(one.name)}"
-                for one in stage.calls
-            ]
-            groups = (
-                f"SELECT {_list([f'i0.{point}'], [f'i0.{one}' for one in columns], over)} FROM pointed AS i0"
+        rows = self._each(stage, self._at_points(number, stage, span), [point, *columns])
+        groups = self._groups(stage, "pointed", [point])
+        if stage.aggregate and not keys:
+            none = _list([f"p.{point}"], [f"x.{quoted(one.name)}" for one in stage.calls])
+            groups += (
+                f" UNION ALL SELECT {none} FROM points AS p, "
+                f"({self._groups(stage, '(SELECT * FROM pointed WHERE false)', [])}) AS x "
+                f"WHERE p.{point} NOT IN (SELECT {point} FROM pointed)"
             )
         kept = f"(SELECT * FROM ({groups}) AS g WHERE {stage.where})" if stage.where else f"({groups})"
         following = (
@@ -287,28 +336,79 @@ class Rules:
             f"following AS MATERIALIZED ({following}), answer AS MATERIALIZED (SELECT * FROM ({answer}) "
             f"AS y({names}, {point}, {self._q})) "
             f"SELECT {names}, {point} AS {self._t}, 1::HUGEINT FROM answer "
-            f"WHERE {point} <> {self._old(span)} "
+            f"WHERE {point} <> {BEFORE} "
             f"UNION ALL SELECT {names}, {self._q}, -1::HUGEINT FROM answer WHERE {self._q} IS NOT NULL"
         )
 
-    def _old(self, span: Emission) -> int:
-        """The point that is just before the span; what it shows was emitted before."""
-        return _UNBORN if span.birth == BEFORE else BEFORE
+    def _redone_once(self, number: int, stage: Redo, span: Emission, columns: list[str]) -> str:
+        """The result at the only time of updates, less that just before it."""
+        old, new, m = before(number, 0, 0), f"{span.changes}{stage.input}", self._m
+        both = f"(SELECT * FROM {old} UNION ALL SELECT * FROM {new})" if span.base else new
+        there = f"SELECT {_list(columns)}, sum({m}) AS {m} FROM {both} GROUP BY ALL HAVING sum({m}) > 0"
+        was = f"SELECT {_list(columns, [m])} FROM {old} WHERE {m} > 0"
+        return " UNION ALL ".join(
+            f"SELECT {_list(stage.select)}, {span.time}::BIGINT, {many}::HUGEINT FROM (SELECT * FROM "
+            f"({self._groups(stage, f'({self._each(stage, rows, columns)})', [])}) AS g "
+            f"WHERE {stage.where or 'true'}) AS g"
+            for rows, many in ((there, 1), (was, -1))[: 1 + span.base]
+        )
+
+    def _groups(self, stage: Redo, rows: str, by: list[str]) -> str:
+        """A query for the calls of groups of rows, by keys and other columns."""
+        of_keys = [f"i0.{one}" for one in (*by, *(quoted(name) for name in stage.keys))]
+        if stage.aggregate:
+            call = [f"{one.function} AS {quoted(one.name)}" for one in stage.calls]
+            return f"SELECT {_list(of_keys, call)} FROM {rows} AS i0{_by(of_keys)}"
+        over = f"OVER ({f'PARTITION BY {_list(of_keys)} ' if of_keys else ''}"
+        shown = [f"{one.function} {over}{one.over}) AS {quoted(one.name)}" for one in stage.calls]
+        return f"SELECT {_list(['i0.*'], shown)} FROM {rows} AS i0"
+
+    def _each(self, stage: Redo, rows: str, columns: list[str]) -> str:
+        """A query for rows with their multiplicities; each as often as these say, if that matters."""
+        if not stage.repeats:
+            return rows
+        # A row that is there 10^9 times would be 10^9 rows.
+        too_often = f"WHEN r.{self._m} > {REPEATS_MAX} THEN error('{TOO_OFTEN}')"
+        checked = f"CASE {too_often} ELSE r.{self._m}::BIGINT END"
+        shown = _list(f"r.{one}" for one in columns)
+        return (
+            f"WITH often AS MATERIALIZED ({rows}) SELECT {shown}, r.{self._m} FROM often AS r "
+            f"WHERE r.{self._m} = 1 UNION ALL SELECT {shown}, unnest(range({checked})) "
+            f"AS {self._m} FROM often AS r WHERE r.{self._m} > 1"
+        )
+
+    def _at_points(self, number: int, stage: Redo, span: Emission) -> str:
+        """The rows of each group at each of its points.
+
+        What no update touches is there at all points, and before the span each row is there once.
+        """
+        columns = [quoted(one.name) for one in self.plan.stages[stage.input].columns]
+        keys, changed = [quoted(name) for name in stage.keys], f"{span.changes}{stage.input}"
+        at_point = _list([f"p.{self._p}"], [f"i0.{one}" for one in columns])
+
+        def added(source: str) -> str:
+            return (
+                f"SELECT {at_point}, sum(i0.{self._m}) AS {self._m} FROM points AS p JOIN {source} AS i0 "
+                f"ON {_same('p', 'i0', keys)} AND i0.{self._t} <= p.{self._p} "
+                f"GROUP BY ALL HAVING sum(i0.{self._m}) > 0"
+            )
+
+        if not span.base:
+            return added(changed)
+        old, row = before(number, 0, 0), _same("b", "x", columns)
+        touched = f"SELECT DISTINCT {_list(columns)} FROM {changed}"
+        some = (
+            f"(SELECT b.* FROM {old} AS b SEMI JOIN touched AS x ON {row} UNION ALL SELECT * FROM {changed})"
+        )
+        others = f"(SELECT b.* FROM {old} AS b ANTI JOIN touched AS x ON {row} WHERE b.{self._m} > 0)"
+        same = _same("p", "i0", keys)
+        stay = f"SELECT {at_point}, i0.{self._m} FROM points AS p JOIN {others} AS i0 ON {same}"
+        return f"WITH touched AS MATERIALIZED ({touched}) {added(some)} UNION ALL {stay}"
 
 
 def firsts(stage: Join, changed: frozenset[int] | None) -> list[int]:
     """The places of the inputs of a join that have updates."""
     return [place for place, one in enumerate(stage.inputs) if changed is None or one in changed]
-
-
-def before(reader: int, first: int, place: int) -> str:
-    """The table of what a stage reads of an input just before the span; `first` is the place that changes."""
-    return f"a{reader}_{first}_{place}"
-
-
-def whole(reader: int, first: int, place: int) -> str:
-    """The same, with the updates of the span."""
-    return f"f{reader}_{first}_{place}"
 
 
 def canonical(column: PlanColumn) -> str:
@@ -319,6 +419,10 @@ def canonical(column: PlanColumn) -> str:
 
 def _same(left: str, right: str, names: Iterable[str]) -> str:
     return " AND ".join(f"{left}.{one} IS NOT DISTINCT FROM {right}.{one}" for one in names) or "true"
+
+
+def _by(keys: Iterable[str]) -> str:
+    return f" GROUP BY {_list(keys)}" if keys else ""
 
 
 def _list(*parts: Iterable[str]) -> str:

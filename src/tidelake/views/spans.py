@@ -1,26 +1,18 @@
-"""A span of a view, carried out in DuckDB: from what its inputs were and how they change, its updates.
+"""A span of a view, carried out by an engine: from what its inputs were and how they change, its updates.
 
-Owns the database of a refresh, its walls and settings, and which tables of it are needed. Must not know how
-lakes store rows.
-
-INVARIANT: no setting of the machine is in an answer. Nothing is left when it ends, however it ends.
+Owns which tables of it are needed. Must not know how lakes store rows, nor what an engine is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from pathlib import Path
-from types import TracebackType
-from typing import Any
 
-import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidelake.arrangement.checkpoint.home import Home
-from tidelake.data.answer.rows import optional
-from tidelake.errors import RefreshFailed, TidelakeError, UsageError
-from tidelake.lake.api.embedded import DUCKDB_CONFIG, DUCKDB_SETTINGS, Scan
+from tidelake.errors import RefreshFailed, TidelakeError
+from tidelake.lake.api.embedded import Scan
 from tidelake.model.schema import DIFF
+from tidelake.views.engine import Engine, Found, KeyRows, Output, reason
+from tidelake.views.leading import leading
 from tidelake.views.plan import (
     Columns,
     Count,
@@ -29,7 +21,6 @@ from tidelake.views.plan import (
     PlanColumn,
     Redo,
     inputs,
-    quoted,
 )
 from tidelake.views.reach import (
     Computed,
@@ -39,98 +30,32 @@ from tidelake.views.reach import (
     Reach,
     Summed,
     columns_of,
-    distinct,
     needs,
     sum_columns,
     sums_of,
 )
-from tidelake.views.rules import BEFORE, Emission, Rules, before, firsts, whole
+from tidelake.views.rules import BEFORE, Emission, Rules, firsts
+from tidelake.views.tablenames import before, moved, taken, whole
 
-_SETTINGS = (*DUCKDB_SETTINGS, "SET default_null_order = 'nulls_last'", "SET preserve_insertion_order = true")
-_ANSWER = "tidelake_answer"
-_STORED, _HAVE, _WANT = "tidelake_stored", "tidelake_have", "tidelake_want"
 _TIME = "_time"
 Updates = Callable[[int], Scan]
 """Reads updates of the collection of a stage: its columns, in its order, then times and multiplicities."""
-Contents = Callable[[int, pa.Table | None], Scan]
+Contents = Callable[[int, KeyRows | None], Scan]
 """Reads contents of a collection likewise: at least the rows with these values in its key; None: all."""
-State = Callable[[KeptStage, pa.Table | None], Scan]
-"""Reads what a view keeps, likewise; columns as `columns_of` gives them."""
-
-
-class Database:
-    """A database in memory with a directory of its own to spill to; use as a context manager.
-
-    It is opened when it is first used, and serves one span after the other.
-    """
-
-    def __init__(self) -> None:
-        self._duckdb: Any = optional("duckdb", "sql")
-        self.error: type[Exception] = self._duckdb.Error
-        self._made: list[str] = []
-        self._home: Home | None = None
-
-    @cached_property
-    def connection(self) -> Any:
-        """The connection to it."""
-        self._home = Home.for_spills()
-        spill = str(Path(self._home.path) / "spill")
-        opened = self._duckdb.connect(":memory:", config={**DUCKDB_CONFIG, "temp_directory": spill})
-        for setting in _SETTINGS:
-            opened.execute(setting)
-        return opened
-
-    def rows(self, table: str) -> int:
-        """The number of rows of a table."""
-        ((found,),) = self.connection.execute(f"SELECT count(*) FROM {table}").fetchall()
-        return int(found)
-
-    def make(self, kind: str, name: str, text: str) -> None:
-        """Make a table or a view, which `clear` removes."""
-        self.connection.execute(f"CREATE {kind} {name} {text}")
-        self._made.append(f"{kind} {name}")
-
-    def clear(self) -> None:
-        """Remove all that was made."""
-        while self._made:
-            self.connection.execute(f"DROP {self._made.pop()}")
-
-    def __enter__(self) -> "Database":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if "connection" in self.__dict__:
-            with suppress(self.error):
-                self.connection.close()
-        if self._home is not None:
-            self._home.release()
-
-
-def engine_version() -> str:
-    """The engine that carries spans out, with its version."""
-    return f"duckdb {optional('duckdb', 'sql').__version__}"
-
-
-def types_of(database: Database, schema: pa.Schema) -> dict[str, str]:
-    """DuckDB's types of the columns of a table, by name."""
-    database.connection.register(_ANSWER, Scan(schema, lambda: iter(())))
-    described = database.connection.execute(f"DESCRIBE SELECT * FROM {_ANSWER}").fetchall()
-    database.connection.unregister(_ANSWER)
-    return {name: type_ for name, type_, *_ in described}
-
-
-def answer_schema(database: Database, columns: Columns) -> pa.Schema:
-    """Columns of an answer as a collection has them."""
-    _make(database, _ANSWER, columns)
-    found: pa.Schema = database.connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_table().schema
-    database.clear()
-    return found
+State = Callable[[KeptStage, KeyRows | None, int | None], Scan]
+"""Reads what a view keeps, likewise; columns as `columns_of` gives them. Of rows in an order, the first ones
+of a key are enough: so many that are there, with all before them and all that are equal in the order."""
 
 
 class SpanTooLarge(Exception):
-    """A span has so many times that groups would be computed again too often."""
+    """A span has so many times that groups would be computed again too often, or too many updates.
+
+    The `time` is in the middle of them.
+    """
+
+    def __init__(self, time: int) -> None:
+        super().__init__()
+        self.time = time
 
 
 class SpanRun:
@@ -145,10 +70,12 @@ class SpanRun:
         state: reads what the view keeps, as of just before the span; None: it keeps nothing, and computes it.
         pairs_max: a group that is computed again, once for each of its times, has at most so many rows;
             None: any number.
+        rows_max: a stage that changes at several times has at most so many updates; None: any number.
 
     Attributes:
         read: rows that were read, by stage.
         emitted: updates of each stage.
+        how: in which way rows of a stage were read, or its groups computed, for people.
         kept: the updates of what the view keeps, its columns, `_time` and `_diff`.
     """
 
@@ -162,33 +89,36 @@ class SpanRun:
         updates: Updates,
         state: State | None = None,
         pairs_max: int | None = None,
+        rows_max: int | None = None,
     ) -> None:
         self._view, self._plan, self._reach, self._emission = view, reach.plan, reach, emission
         self._contents, self._updates, self._state = contents, updates, state
-        self._pairs_max = pairs_max
+        self._pairs_max, self._rows_max = pairs_max, rows_max
         self._rules = Rules(self._plan)
         self._known: set[int] = set()
+        self._sizes: dict[str, int] = {}
         self.read: dict[int, int] = {}
         self.emitted: dict[int, int] = {}
-        self.kept: dict[KeptStage, pa.Table] = {}
+        self.how: dict[int, str] = {}
+        self.kept: dict[KeptStage, Output] = {}
 
-    def carried_out(self, database: Database) -> pa.Table:
+    def carried_out(self, engine: Engine) -> Output:
         """The updates of the view: its columns, `_time` and `_diff`, each row of a time once.
 
         Raises:
-            RefreshFailed: DuckDB could not compute a stage; names it.
-            SpanTooLarge: it has too many times for the size of a group.
+            RefreshFailed: the engine could not compute a stage; names it.
+            SpanTooLarge: it has too many times for the size of a group, or too many updates.
         """
         try:
             for number in range(len(self._plan.stages)):
-                self._change(database, number)
+                self._change(engine, number)
             if self._state is not None:
-                self.kept = {one: self._rows_kept(database, one, "d") for one in self._reach.kept()}
-            return self._answer(database)
+                self.kept = {one: self._rows_kept(engine, one, "d") for one in self._reach.kept()}
+            return self._answer(engine)
         finally:
-            database.clear()
+            engine.clear()
 
-    def computed(self, database: Database, wanted: Sequence[KeptStage]) -> dict[KeptStage, pa.Table]:
+    def computed(self, engine: Engine, wanted: Sequence[KeptStage]) -> dict[KeptStage, Output]:
         """What the view keeps, as of just before the span, from all of the contents of the inputs.
 
         Raises:
@@ -196,155 +126,219 @@ class SpanRun:
         """
         try:
             for one in wanted:
-                self._know(database, one.stage)
-            return {one: self._rows_kept(database, one, "a") for one in wanted}
+                self._know(engine, one.stage)
+            return {one: self._rows_kept(engine, one, "a") for one in wanted}
         finally:
-            database.clear()
+            engine.clear()
 
-    def _change(self, database: Database, number: int) -> None:
+    def _change(self, engine: Engine, number: int) -> None:
         stage, rules = self._plan.stages[number], self._rules
         if isinstance(stage, FromCollection):
-            self._take(database, f"d{number}", number, self._updates(number), net=True)
+            emitted = self._take(engine, f"d{number}", number, self._updates(number), net=True)
         elif self._emission.birth is None and not any(self.emitted[one] for one in inputs(stage)):
-            _make(database, f"d{number}", self._timed(stage.columns))
+            emitted = self._empty(engine, number)
             if isinstance(stage, Count):
-                _make(database, f"ds{number}", self._timed(sum_columns(self._plan, number)))
+                engine.empty(f"ds{number}", self._timed(sum_columns(self._plan, number)))
         else:
             changed = frozenset(one for one in inputs(stage) if self.emitted[one])
             emission = replace(self._emission, changed=changed)
             if emission.base:
-                self._look(database, number, changed)
+                self._look(engine, number, changed)
             if isinstance(stage, Redo):
-                self._check_size(database, number, emission)
-            if isinstance(stage, Count):
-                self._make_of(database, f"ds{number}", number, rules.sums(number, emission), sums=True)
-            self._make_of(database, f"d{number}", number, rules.updates(number, emission))
-        self.emitted[number] = database.rows(f"d{number}")
+                emitted = self._redo(engine, number, stage, emission)
+            else:
+                if isinstance(stage, Count):
+                    self._make_of(engine, f"ds{number}", number, rules.sums(number, emission), sums=True)
+                emitted = self._make_of(engine, f"d{number}", number, rules.updates(number, emission))
+        self.emitted[number] = emitted
+        if self._rows_max is not None and emitted > self._rows_max:
+            self._cut(self._times(engine, number))
 
-    def _check_size(self, database: Database, number: int, emission: Emission) -> None:
+    def _empty(self, engine: Engine, number: int) -> int:
+        engine.empty(f"d{number}", self._timed(self._plan.stages[number].columns))
+        return 0
+
+    def _redo(self, engine: Engine, number: int, stage: Redo, emission: Emission) -> int:
+        """Make the updates of groups, of which those are left out whose first rows stay."""
+        rules, table, of, changed = self._rules, before(number, 0, 0), stage.input, self.emitted[stage.input]
+        if emission.base and self._reach.tells_moved(stage):
+            changed = self._make_of(engine, f"{moved(number)}{of}", of, rules.moved(number, stage))
+            emission = replace(emission, changes=moved(number))
+        self.how[number] = f"{changed:,} of {self.emitted[of]:,} changes may change a result"
+        if not changed and emission.base:
+            return self._empty(engine, number)
+        if emission.changes != "d":
+            self._make_of(engine, table, of, rules.first_of_moved(number, stage))
+        elif emission.base:
+            engine.call(table, rules.of_changed(number, stage))
+            self._sizes[table] = self._sizes[taken(number)]
+        # It is a job of Spark.
+        times = self._times(engine, of) if self._reach.has_sort_keys else []
+        if len(times) == 1:
+            emission = replace(emission, time=times[0])
+            self.how[number] += ", computed once"
+        else:
+            self._check_size(engine, number, stage, emission)
+        return self._make_of(engine, f"d{number}", number, rules.updates(number, emission))
+
+    def _check_size(self, engine: Engine, number: int, stage: Redo, emission: Emission) -> None:
         """Refuse what would take long and much memory, if the span can be cut."""
-        ((pairs, times),) = database.connection.execute(self._rules.pairs(number, emission)).fetchall()
-        if self._pairs_max is not None and pairs > self._pairs_max and times > 1:
-            raise SpanTooLarge
+        changed = self._sizes[f"{emission.changes}{stage.input}"]
+        rows = changed + self._sizes.get(before(number, 0, 0), 0)
+        if self._pairs_max is None or changed * rows <= self._pairs_max:
+            return
+        times = self._times(engine, stage.input)
+        if len(times) > 1:
+            (pairs,) = engine.answer(self._rules.pairs(number, emission)).column(0).to_pylist()
+            if pairs > self._pairs_max:
+                self._cut(times)
 
-    def _look(self, database: Database, number: int, changed: frozenset[int]) -> None:
+    def _times(self, engine: Engine, number: int) -> list[int]:
+        """The times at which a stage changes."""
+        times: list[int] = engine.answer(self._rules.times(number)).column(0).to_pylist()
+        return times
+
+    @staticmethod
+    def _cut(times: Sequence[int]) -> None:
+        """Ask for a shorter span, unless there is one time only."""
+        if len(times) > 1:
+            raise SpanTooLarge(times[len(times) // 2])
+
+    def _look(self, engine: Engine, number: int, changed: frozenset[int]) -> None:
         """Make the tables of what a stage reads of its inputs just before the span."""
         match self._plan.stages[number]:
             case Count() as stage:
                 need = Need(0, stage.keys, 0, stage.keys, (True,) * len(stage.keys))
-                self._sums(database, f"b{number}", number, self._values(database, need, f"d{stage.input}"))
+                self._sums(engine, f"b{number}", number, self._values(engine, need, f"d{stage.input}"))
             case Redo() as stage:
-                self._meet(database, number, stage, 0)
+                self._group(engine, number, stage)
             case Join() as stage:
                 for first in firsts(stage, changed):
-                    self._meet(database, number, stage, first)
+                    self._meet(engine, number, stage, first)
             case _:
                 pass
 
-    def _meet(self, database: Database, number: int, stage: Join | Redo, first: int) -> None:
+    def _group(self, engine: Engine, number: int, stage: Redo) -> None:
+        """Make the tables of the groups that change, each row once; the first rows may be enough."""
+        table, of = taken(number), stage.input
+        way = self._reach.to_redo(stage)
+        if self._state is None or not isinstance(way, KeptStage):
+            (need,) = needs(stage, 0)
+            self._rows(engine, f"{table}_some", of, stage.keys, self._values(engine, need, f"d{of}"))
+            self._make_of(engine, table, of, self._rules.netted(of, f"{table}_some"))
+        elif not stage.keys:
+            self._take(engine, table, of, self._state(way, None, None))
+        else:
+            first, groups = None, self._values(engine, needs(stage, 0)[0], f"d{of}")
+            if way.order is not None:
+                losing = engine.answer(self._rules.losing(number))
+                first = pc.max(losing.column(-1)).as_py() + leading(stage)[0].most
+                groups = losing.select(list(stage.keys))
+            self._take(engine, table, of, self._state(way, groups, first))
+
+    def _meet(self, engine: Engine, number: int, stage: Join, first: int) -> None:
         """Make the tables of what meets the updates of the input at a place."""
         read = inputs(stage)
         known = {first: f"d{read[first]}"}
         for need in needs(stage, first):
             table, both = before(number, first, need.place), whole(number, first, need.place)
-            self._rows(
-                database, table, read[need.place], need.by, self._values(database, need, known[need.given])
-            )
-            database.make("VIEW", both, f"AS FROM {table} UNION ALL FROM d{read[need.place]}")
+            one = read[need.place]
+            self._rows(engine, table, one, need.by, self._values(engine, need, known[need.given]))
+            engine.call(both, f"SELECT * FROM {table} UNION ALL SELECT * FROM d{one}")
             known[need.place] = table if need.place < first else both
 
-    def _values(self, database: Database, need: Need, table: str) -> pa.Table | None:
+    def _values(self, engine: Engine, need: Need, table: str) -> KeyRows | None:
         """The values to look for; None: all rows are wanted."""
         if not need.by:
             return None
-        return database.connection.sql(distinct(need, table)).to_arrow_table()
+        try:
+            return engine.values(table, need)
+        except engine.errors as error:
+            raise RefreshFailed(self._view, f"keys of {table}", reason(error)) from error
 
     def _rows(
-        self, database: Database, table: str, number: int, by: tuple[str, ...], keys: pa.Table | None
+        self, engine: Engine, table: str, number: int, by: tuple[str, ...], keys: KeyRows | None
     ) -> None:
         """Make a table of the rows of a stage just before the span: at least those with keys."""
         stage, way = self._plan.stages[number], self._reach.way(number, by)
         if keys is not None and not keys.num_rows:
-            _make(database, table, self._timed(stage.columns))
+            engine.empty(table, self._timed(stage.columns))
             return
         match way:
             case Looked(key):
                 found = None if keys is None or not key else keys.select(list(key))
-                self._take(database, table, number, self._contents(number, found))
+                self._take(engine, table, number, self._contents(number, found))
             case Computed(ways):
                 for one, columns in ways:
                     inner = None if keys is None else _renamed(keys.select(list(by)), columns)
-                    self._rows(database, f"{table}_{one}", one, columns, inner)
-                self._make_of(database, table, number, self._rules.contents(number, f"{table}_"))
+                    self._rows(engine, f"{table}_{one}", one, columns, inner)
+                self._make_of(engine, table, number, self._rules.contents(number, f"{table}_"))
             case Summed(columns):
                 inner = None if keys is None or not columns else _renamed(keys.select(list(by)), columns)
-                self._sums(database, f"{table}_s{number}", number, inner)
-                self._make_of(database, table, number, self._rules.contents(number, f"{table}_"))
+                self._sums(engine, f"{table}_s{number}", number, inner)
+                self._make_of(engine, table, number, self._rules.contents(number, f"{table}_"))
             case KeptStage():
                 if self._state is None:
-                    self._know(database, number)
-                    database.make("VIEW", table, f"AS FROM a{number}")
+                    self._know(engine, number)
+                    engine.call(table, f"SELECT * FROM a{number}")
+                    self._sizes[table] = self._sizes[f"a{number}"]
                 else:
-                    self._take(database, table, number, self._state(way, keys))
+                    self._take(engine, table, number, self._state(way, keys, None))
 
-    def _sums(self, database: Database, table: str, number: int, keys: pa.Table | None) -> None:
+    def _sums(self, engine: Engine, table: str, number: int, keys: KeyRows | None) -> None:
         """Make a table of the sums of groups just before the span: at least those of keys."""
         if keys is not None and not keys.num_rows:
-            _make(database, table, self._timed(sum_columns(self._plan, number)))
+            engine.empty(table, self._timed(sum_columns(self._plan, number)))
         elif self._state is None:
-            self._know(database, number)
-            database.make("VIEW", table, f"AS FROM as{number}")
+            self._know(engine, number)
+            engine.call(table, f"SELECT * FROM as{number}")
         else:
-            scan = self._state(sums_of(self._plan, number), keys)
-            self._take(database, table, number, scan, sums=True)
+            scan = self._state(sums_of(self._plan, number), keys, None)
+            self._take(engine, table, number, scan, sums=True)
 
-    def _know(self, database: Database, number: int) -> None:
+    def _know(self, engine: Engine, number: int) -> None:
         """Make the table of all contents of a stage just before the span."""
         if number in self._known:
             return
         self._known.add(number)
         stage = self._plan.stages[number]
         if isinstance(stage, FromCollection):
-            self._take(database, f"a{number}", number, self._contents(number, None))
+            self._take(engine, f"a{number}", number, self._contents(number, None))
             return
         for one in dict.fromkeys(inputs(stage)):
-            self._know(database, one)
+            self._know(engine, one)
         if isinstance(stage, Count):
-            self._make_of(database, f"as{number}", number, self._rules.sums_before(number), sums=True)
-        self._make_of(database, f"a{number}", number, self._rules.contents(number))
+            self._make_of(engine, f"as{number}", number, self._rules.sums_before(number), sums=True)
+        self._make_of(engine, f"a{number}", number, self._rules.contents(number))
 
     def _take(
         self,
-        database: Database,
+        engine: Engine,
         table: str,
         number: int,
         scan: Scan,
         *,
         net: bool = False,
         sums: bool = False,
-    ) -> None:
-        """Read rows into a table: updates, which are netted, or contents, which are at `BEFORE`."""
-        source = f"tidelake_source_{table}"
-        columns = columns_of(self._plan, KeptStage(number, (), sums))
-        names = [quoted(column.name) for column in columns]
-        time, count = quoted(self._rules.time), quoted(self._rules.count)
-        given = [quoted(name) for name in scan.schema.names[: len(names)]]
-        same = ", ".join(f"{old} AS {new}" for old, new in zip(given, names, strict=True))
-        at = _TIME if net else f"{BEFORE}::BIGINT"
-        query = f"SELECT {same}, {at} AS {time}, {DIFF}::HUGEINT AS {count} FROM {source}"
-        if net:
-            added = f"SELECT {', '.join(names)}, {time}, sum({count}) AS {count}"
-            query = f"{added} FROM ({query}) GROUP BY ALL HAVING sum({count}) <> 0"
-        database.connection.register(source, scan)
+    ) -> int:
+        """Read rows into a table; returns how many it has.
+
+        Updates are netted; contents are at `BEFORE`.
+        """
+        columns = self._timed(columns_of(self._plan, KeptStage(number, (), sums)))
         try:
-            self._make_of(database, table, number, query, sums=sums)
-        except RefreshFailed:
+            rows = engine.take(table, columns, scan, None if net else BEFORE)
+        except engine.errors as error:
             if isinstance(scan.failure, TidelakeError):
                 raise scan.failure from None
-            raise
-        finally:
-            database.connection.unregister(source)
-        self.read[number] = self.read.get(number, 0) + database.rows(table)
+            if isinstance(error, TidelakeError):
+                raise
+            raise self._failed(number, error) from error
+        self.read[number] = self.read.get(number, 0) + rows
+        self._sizes[table] = rows
+        if isinstance(scan, Found) and scan.how:
+            self.how[number] = scan.how
+        return rows
 
     def _timed(self, columns: Columns) -> Columns:
         return (
@@ -353,68 +347,45 @@ class SpanRun:
             PlanColumn(self._rules.count, "HUGEINT"),
         )
 
-    def _make_of(
-        self, database: Database, table: str, number: int, query: str, *, sums: bool = False
-    ) -> None:
+    def _make_of(self, engine: Engine, table: str, number: int, query: str, *, sums: bool = False) -> int:
+        """Make a table of a query, with the types of a stage; returns how many rows it has."""
         columns = columns_of(self._plan, KeptStage(number, (), sums))
-        _make(database, table, self._timed(columns))
         try:
-            database.connection.execute(f"INSERT INTO {table} {query}")
-        except (database.error, pa.ArrowException, OSError, RuntimeError) as error:
-            kind = type(self._plan.stages[number]).__name__.lower()
-            raise RefreshFailed(self._view, f"{number} ({kind})", _reason(error)) from error
+            self._sizes[table] = engine.fill(table, self._timed(columns), query)
+        except engine.errors as error:
+            raise self._failed(number, error) from error
+        return self._sizes[table]
 
-    def _rows_kept(self, database: Database, kept: KeptStage, letter: str) -> pa.Table:
+    def _failed(self, number: int, error: Exception) -> RefreshFailed:
+        kind = type(self._plan.stages[number]).__name__.lower()
+        return RefreshFailed(self._view, f"{number} ({kind})", reason(error))
+
+    def _rows_kept(self, engine: Engine, kept: KeptStage, letter: str) -> Output:
         """What is kept, or its updates, as a collection takes them. A sum that is too large is refused."""
-        shown = ", ".join(
-            f"CAST({quoted(column.name)} AS {stored_type(column.type)}) AS {quoted(column.name)}"
-            for column in columns_of(self._plan, kept)
-        )
+        columns = [(one.name, one.name, stored_type(one.type)) for one in columns_of(self._plan, kept)]
         table = f"{letter}{'s' if kept.sums else ''}{kept.stage}"
-        timed = f"{quoted(self._rules.time)} AS {_TIME}, {quoted(self._rules.count)}::BIGINT AS {DIFF}"
-        query = f"SELECT {shown}, {timed} FROM {table}"
-        try:
-            return database.connection.sql(query).to_arrow_table()
-        except (database.error, pa.ArrowException) as error:
-            raise RefreshFailed(self._view, str(kept), _reason(error)) from error
+        return self._read(engine, table, columns, str(kept), kept.order)
 
-    def _answer(self, database: Database) -> pa.Table:
-        last, rules = len(self._plan.stages) - 1, self._rules
+    def _answer(self, engine: Engine) -> Output:
+        last = len(self._plan.stages) - 1
         names = zip(self._plan.stages[last].columns, self._plan.columns, strict=True)
-        shown = ", ".join(f"{quoted(old.name)} AS {quoted(new.name)}" for old, new in names)
-        timed = f"{quoted(rules.time)} AS {_TIME}, {quoted(rules.count)}::BIGINT AS {DIFF}"
-        query = f"SELECT {shown}, {timed} FROM d{last}"
+        columns = [(old.name, new.name, stored_type(new.type)) for old, new in names]
+        return self._read(engine, f"d{last}", columns, f"{last} (answer)")
+
+    def _read(
+        self,
+        engine: Engine,
+        table: str,
+        columns: Sequence[tuple[str, str, str]],
+        stage: str,
+        order: str | None = None,
+    ) -> Output:
+        """The rows of a table: columns as they are called there and here, with their types, and the rest."""
+        timed = [(self._rules.time, _TIME, "BIGINT"), (self._rules.count, DIFF, "BIGINT")]
         try:
-            return database.connection.sql(query).to_arrow_table()
-        except (database.error, pa.ArrowException) as error:
-            raise RefreshFailed(self._view, f"{last} (answer)", _reason(error)) from error
-
-
-def differing(text: str, tables: Mapping[str, Scan], stored: Scan) -> tuple[int, pa.Table, pa.Table]:
-    """A query over whole tables, by the engine alone, beside what is stored of its answer.
-
-    Returns:
-        The number of its rows, the rows that are not stored, and the stored rows that it has not. NaN is one
-        value, and -0.0 is 0.0. Only these rows are in memory; the others may be spilled.
-
-    Raises:
-        UsageError: DuckDB refuses it; has its reason.
-    """
-    scans = {**tables, _STORED: stored}
-    with Database() as database:
-        for name, scan in scans.items():
-            database.connection.register(name, scan)
-        run = database.connection.execute
-        try:
-            run(f"CREATE TEMP TABLE {_HAVE} AS FROM {_STORED}")
-            run(f"CREATE TEMP TABLE {_WANT} AS FROM {_HAVE} LIMIT 0")
-            run(f"INSERT INTO {_WANT} {text}")
-            missing = database.connection.sql(f"FROM {_WANT} EXCEPT ALL FROM {_HAVE}").to_arrow_table()
-            more = database.connection.sql(f"FROM {_HAVE} EXCEPT ALL FROM {_WANT}").to_arrow_table()
-            return database.rows(_WANT), missing, more
-        except (database.error, pa.ArrowException, RuntimeError) as error:
-            failures = [one.failure for one in scans.values() if isinstance(one.failure, TidelakeError)]
-            raise (failures[0] if failures else UsageError(f"DuckDB: {_reason(error)}")) from error
+            return engine.read(table, columns, timed, order)
+        except engine.errors as error:
+            raise RefreshFailed(self._view, stage, reason(error)) from error
 
 
 def stored_type(type_: str) -> str:
@@ -422,16 +393,8 @@ def stored_type(type_: str) -> str:
     return type_.replace("HUGEINT", "DECIMAL(38,0)")
 
 
-def _renamed(keys: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Keys under other names; if two columns get one name, the first stays."""
-    columns = dict(zip(reversed(names), reversed(keys.columns), strict=True))
-    return pa.table({name: columns[name] for name in dict.fromkeys(names)})
-
-
-def _make(database: Database, table: str, columns: Sequence[PlanColumn]) -> None:
-    told = ", ".join(f"{quoted(column.name)} {column.type}" for column in columns)
-    database.make("TABLE", table, f"({told})")
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).partition("\n\nLINE ")[0].split())
+def _renamed(keys: KeyRows, names: Sequence[str]) -> KeyRows:
+    """KeyRows under other names; if two columns get one name, the first stays."""
+    first = dict(zip(reversed(names), reversed(keys.column_names), strict=True))
+    some = dict.fromkeys(names)
+    return keys.select([first[name] for name in some]).rename_columns([*some])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidelake.tabletext import FieldsAsHtml
+from tidelake.views.rules import REPEATS_MAX
 
 _SHOWN = 5
 _NEAR = 1e-9
@@ -44,6 +45,14 @@ def compared(view: str, time: object, rows: int, lacked: pa.Table, owed: pa.Tabl
     if len(missing) == len(more) and all(map(_near, missing, more)):
         return Verified(view, time, equal=True, rows=rows)
     return Verified(view, time, False, rows, tuple(missing[:_SHOWN]), tuple(more[:_SHOWN]))
+
+
+def too_often(collection: str, times: str) -> str:
+    """Why rows that are there so many times are not compared."""
+    return (
+        f"collection {collection!r} has a row {times} times, and verify repeats each row: it takes rows that "
+        f"are there at most {REPEATS_MAX:,} times"
+    )
 
 
 def _rows(table: pa.Table) -> Iterable[Row]:

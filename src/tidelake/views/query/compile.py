@@ -9,15 +9,13 @@ text as it reads the user's. So a newer parser may cause errors, but never anoth
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from sqlglot import exp, parse_one
-from sqlglot.errors import SqlglotError
+from sqlglot import exp
 
 from tidelake.errors import UsageError
-from tidelake.views.functions import INSTEAD
 from tidelake.views.plan import PlanColumn, ViewPlan
-from tidelake.views.query.engine import Engine, difference, plain
+from tidelake.views.query.analyzer import Analyzer
+from tidelake.views.query.engine import DuckAnalyzer
 from tidelake.views.query.frame import Expr, Relation, column
 from tidelake.views.query.grouping import Grouping, grouping_sets, has_aggregate
 from tidelake.views.query.prune import pruned
@@ -37,12 +35,12 @@ _CUT = ("order", "limit", "offset")
 _CHARACTERS_MAX = 100_000
 
 
-def compiled(text: str, schema_of: Callable[[str], Mapping[str, str] | None]) -> ViewPlan:
-    """The plan of a query.
-
-    Args:
-        text: one query in DuckDB's SQL.
-        schema_of: the columns of a collection, and DuckDB's names of their types; None: there is no such one.
+def compiled(
+    text: str,
+    schema_of: Callable[[str], Mapping[str, str] | None],
+    analyzer: Callable[[], Analyzer] = DuckAnalyzer,
+) -> ViewPlan:
+    """The plan of a query; the schema of a collection is None if there is none.
 
     Raises:
         UsageError: the query is wrong, or a view cannot have a part of it; names the part and what to write.
@@ -51,56 +49,49 @@ def compiled(text: str, schema_of: Callable[[str], Mapping[str, str] | None]) ->
         raise UsageError(
             f"the query has {len(text):,} characters, more than {_CHARACTERS_MAX:,}: split it into views"
         )
-    engine = Engine()
+    made = analyzer()
     try:
-        return _compiled(text, schema_of, engine)
+        return _compiled(text, schema_of, made)
     except RecursionError as error:
         raise UsageError("the query is nested too deeply: split it into views") from error
     finally:
-        engine.close()
+        made.close()
 
 
-def _compiled(text: str, schema_of: Callable[[str], Mapping[str, str] | None], engine: Engine) -> ViewPlan:
-    tree = engine.tree(text)
-    engine.check_calls(text)
-    try:
-        node: Any = parse_one(text, dialect="duckdb")
-        read = engine.tree(node.sql(dialect="duckdb", comments=False))
-        apart = difference(plain(tree), plain(read), text)
-    except SqlglotError as error:
-        raise UsageError(f"the query has SQL that is not understood: {str(error).splitlines()[0]}") from error
+def _compiled(
+    text: str, schema_of: Callable[[str], Mapping[str, str] | None], analyzer: Analyzer
+) -> ViewPlan:
+    node = analyzer.read(text)
     if not is_query(node):
         raise UsageError("a view is a query: write SELECT ...")
     for parameter in node.find_all(exp.Placeholder, exp.Parameter):
-        raise refuse(f"the parameter {parameter.sql('duckdb')}", "write the value in its place")
+        raise refuse(f"the parameter {parameter.sql(analyzer.dialect)}", "write the value in its place")
     ctes = {cte.alias.lower() for cte in node.find_all(exp.CTE)}
     for name in (str(t.name) for t in node.find_all(exp.Table) if not isinstance(t.this, exp.Func)):
         columns = schema_of(name)
         if columns is not None:
-            engine.define(name, columns)
+            analyzer.define(name, columns)
         elif name.lower() not in ctes:
             raise UsageError(f"the query reads {name!r}, and there is no collection of this name now")
     for one in node.find_all(exp.Identifier):
         if one.name.startswith("#"):
             raise refuse(f"the name {one.name!r}", "give the column or table a name that begins otherwise")
     _check_recursion(node)
-    told = engine.described(text)
-    if apart is not None:
-        word = apart.partition("(")[0].strip().lower()
-        raise UsageError(
-            f"the query has SQL that is not understood: {apart[:200]!r} means something else to the parser "
-            f"than to DuckDB: write {INSTEAD.get(word, 'it in another way')}"
-        )
-    compiler = _Compiler(Stages(engine), schema_of)
+    told = analyzer.answered(text)
+    analyzer.check_read(text, node)
+    compiler = _Compiler(Stages(analyzer), schema_of)
     answer = compiler.query(node, Surroundings())
     return _finished(compiler, answer, told)
 
 
 def _finished(compiler: "_Compiler", answer: QueryStage, told: Sequence[PlanColumn]) -> ViewPlan:
-    """The plan whose last stage has the columns and types that DuckDB gives the query."""
+    """The plan whose last stage has the columns and types that the engine gives the query."""
     stages = compiler.stages
     if len(told) != len(answer.columns):
-        raise UsageError(f"DuckDB finds {len(told)} columns in the query, and Tidelake {len(answer.columns)}")
+        title = stages.analyzer.title
+        raise UsageError(
+            f"{title} finds {len(told)} columns in the query, and Tidelake {len(answer.columns)}"
+        )
     twice = {one.name for i, one in enumerate(told) if one.name.lower() in {o.name.lower() for o in told[:i]}}
     if twice:
         raise UsageError(f"the query has two columns {min(twice)!r}: give one another name with AS")
@@ -305,7 +296,11 @@ class _Block:
             elif isinstance(one, exp.Aliases):
                 raise refuse(f"{one.sql('duckdb')!r}", "write one name for each column")
             else:
-                name = one.name if isinstance(one, exp.Column | exp.Dot) else str(one.sql("duckdb")).lower()
+                name = (
+                    one.name
+                    if isinstance(one, exp.Column | exp.Dot)
+                    else str(one.sql(self._compiler.stages.analyzer.dialect)).lower()
+                )
                 found.append((str(name), one))
         return found
 
@@ -325,17 +320,15 @@ class _Block:
     def _expanded(self, frame: Relation, node: Expr, *, first: bool = False) -> Expr:
         """An expression in which names of selected columns stand for what they name.
 
-        Args:
-            frame: whose columns come first.
-            node: the expression.
-            first: whether the selected columns come first, as in ORDER BY; not within an expression.
+        As in ORDER BY, selected columns may come before those of the frame; the engine says whether also
+        within an expression.
         """
         if is_query(node):
             return node
         value = self._aliases.get(node.name.lower()) if _is_bare(node) else None
         if value is not None and (first or frame.find("", node.name) is None):
             return node if value == node else exp.Paren(this=self._expanded(frame, value.copy()))
-        first = first and isinstance(node, exp.Paren)
+        first = first and (isinstance(node, exp.Paren) or self._compiler.stages.analyzer.orders_by_selected)
         return rebuilt(node, lambda child: self._expanded(frame, child, first=first))
 
     def _chained(self, frame: Relation, items: Sequence[tuple[str, Expr]]) -> list[Expr]:

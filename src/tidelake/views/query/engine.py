@@ -7,16 +7,30 @@ INVARIANT: no setting of the machine is in an answer.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+from sqlglot import parse_one
+from sqlglot.errors import SqlglotError
 
 from tidelake.data.answer.rows import optional
 from tidelake.errors import UsageError
 from tidelake.lake.api.embedded import DUCKDB_CONFIG, DUCKDB_SETTINGS
-from tidelake.views.functions import HOLISTIC, INSTEAD, LINEAR, POSITIONAL, RANKING, is_scalar
+from tidelake.views.functions import (
+    HOLISTIC,
+    INSTEAD,
+    LINEAR,
+    POSITIONAL,
+    RANKING,
+    Linear,
+    is_float,
+    is_scalar,
+    linear,
+)
 from tidelake.views.plan import Columns, PlanColumn, quoted
 
+UNREAD = "the query has SQL that is not understood: {}"
 # How a join without a condition is written, and an operator; and where a node stands in the text.
 _STYLE = ("alias_location", "is_implicit", "is_operator")
 _PLACE = ("query_location", "query_location_length")
@@ -95,8 +109,10 @@ _TYPES = _by_other_name(
 ) | {"timestamp with time zone": "timestamptz"}
 
 
-class Engine:
-    """A database whose tables are empty: it knows types, and checks each stage of a plan."""
+class DuckAnalyzer:
+    """A database whose tables are empty; see `Analyzer`."""
+
+    dialect, title, orders_by_selected, has_using_first = "duckdb", "DuckDB", False, False
 
     def __init__(self) -> None:
         duckdb = optional("duckdb", "sql")
@@ -109,6 +125,52 @@ class Engine:
     def close(self) -> None:
         """Free the database."""
         self._connection.close()
+
+    def read(self, text: str) -> Any:
+        """See `Analyzer`."""
+        self.tree(text)
+        self.check_calls(text)
+        try:
+            return parse_one(text, dialect=self.dialect)
+        except SqlglotError as error:
+            raise UsageError(UNREAD.format(str(error).splitlines()[0])) from error
+
+    def check_read(self, text: str, node: Any) -> None:
+        """See `Analyzer`."""
+        read = self.tree(node.sql(dialect=self.dialect, comments=False))
+        apart = difference(plain(self.tree(text)), plain(read), text)
+        if apart is not None:
+            word = apart.partition("(")[0].strip().lower()
+            instead = INSTEAD.get(word, "it in another way")
+            raise UsageError(
+                UNREAD.format(
+                    f"{apart[:200]!r} means something else to the parser than to DuckDB: write {instead}"
+                )
+            )
+
+    def answered(self, text: str) -> Columns:
+        """See `Analyzer`."""
+        return self.described(text)
+
+    def linear(self, name: str, argument: str | None, type_: str, present: str) -> Linear | None:
+        """See `Analyzer`."""
+        return linear(name, argument, type_, present)
+
+    def of_rows(self, name: str, argument: str, type_: str, *, distinct: bool, present: str) -> str:
+        """See `Analyzer`."""
+        order = f" ORDER BY {argument}" if name != "count" and is_float(type_) else ""
+        text = f"{name}({'DISTINCT ' if distinct else ''}{argument}{order})"
+        return text if present == "TRUE" else f"{text} FILTER (WHERE {present})"
+
+    def of_list(self, name: str, argument: str, type_: str, present: str) -> tuple[str, str] | None:
+        """See `Analyzer`. Sums are exact."""
+        del name, argument, type_, present
+        return None
+
+    def bucket(self, texts: Sequence[str], number: int) -> str:
+        """See `Analyzer`."""
+        row = f"CAST(row({', '.join(texts)}) AS VARCHAR)"
+        return f"CAST(md5_number_lower({row}) % {number} AS INTEGER)"
 
     def define(self, name: str, columns: Mapping[str, str]) -> None:
         """Make an empty table, in place of one of this name."""
@@ -315,13 +377,7 @@ def _lowered(argument: Any) -> Any:
 
 
 def difference(one: Any, other: Any, text: str) -> str | None:
-    """What a text has where its tree differs first from another one; None: nowhere.
-
-    Args:
-        one: the plain tree of the text.
-        other: another one.
-        text: the whole text.
-    """
+    """What a text has where its tree differs first from another one; None: nowhere."""
     found = _differing(one, other, (0, len(text)))
     if found is None:
         return None

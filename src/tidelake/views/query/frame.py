@@ -114,11 +114,7 @@ class Relation:
         )
 
     def add(self, stage: int) -> list[str]:
-        """Take a stage in as a further input.
-
-        Returns:
-            The ids of its columns.
-        """
+        """Take a stage in as a further input; returns the ids of its columns."""
         number = len(self.inputs)
         self.inputs.append(stage)
         found = []
@@ -163,17 +159,11 @@ class Relation:
 
     def text(self, node: Expr) -> str:
         """An expression as text for a stage over the inputs."""
-        return _text(node, {id_: ref(name, number) for id_, (number, name) in self.place.items()})
+        texts = {id_: ref(name, number) for id_, (number, name) in self.place.items()}
+        return _text(node, texts, self.stages.analyzer.dialect)
 
     def fold(self, extras: Sequence[Expr] = ()) -> list[str]:
-        """Make one stage of the inputs.
-
-        Args:
-            extras: expressions to compute as well.
-
-        Returns:
-            The ids of the extras.
-        """
+        """Make one stage of the inputs, with further expressions; returns the ids of these."""
         if len(self.inputs) != 1:
             self._product()
         found: list[str] = []
@@ -228,22 +218,19 @@ class Relation:
         self.inputs, self.conditions = [stage], []
 
 
-def _text(node: Expr, texts: dict[str, str]) -> str:
+def _text(node: Expr, texts: dict[str, str], dialect: Any) -> str:
     def placed(one: Expr) -> Expr:
         id_ = id_of(one) if isinstance(one, exp.Column) else None
         return exp.Var(this=texts[id_]) if id_ is not None else one
 
-    return str(node.copy().transform(placed).sql(dialect="duckdb", comments=False))
+    return str(node.copy().transform(placed).sql(dialect=dialect, comments=False))
 
 
 @dataclass(frozen=True)
 class JoinParts:
     """The conditions of a product, sorted by what a join does with them.
 
-    Attributes:
-        inputs: stages, filtered by the conditions of each alone, with the keys as columns behind their own.
-        equals: the equalities between them.
-        where: the other conditions.
+    The inputs are filtered by the conditions of each alone, with the keys as columns behind their own.
     """
 
     inputs: list[int]
@@ -301,7 +288,8 @@ def _moved(text: str, texts: list[dict[str, str]]) -> str:
 def _local(frame: Relation, node: Expr) -> str:
     """An expression over one input, as text over that input alone."""
     places = {id_: frame.place[id_][1] for id_ in ids(node)}
-    return _text(exp.Paren(this=node), {id_: ref(name) for id_, name in places.items()})
+    texts = {id_: ref(name) for id_, name in places.items()}
+    return _text(exp.Paren(this=node), texts, frame.stages.analyzer.dialect)
 
 
 def _equality(frame: Relation, node: Expr) -> tuple[int, str, int, str, bool] | None:
@@ -315,7 +303,7 @@ def _equality(frame: Relation, node: Expr) -> tuple[int, str, int, str, bool] | 
             return None
         number = numbers.pop()
         text = _local(frame, side)[1:-1]
-        type_ = frame.stages.engine.described(f"SELECT {text} FROM __s{frame.inputs[number]} i0")[0].type
+        type_ = frame.stages.analyzer.described(f"SELECT {text} FROM __s{frame.inputs[number]} i0")[0].type
         sides.append((number, text, type_))
     (left, left_text, left_type), (right, right_text, right_type) = sides
     common = frame.stages.common(left_type, right_type)

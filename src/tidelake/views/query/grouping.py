@@ -60,16 +60,10 @@ def _window_parts(node: Expr) -> list[Expr]:
 
 @dataclass
 class Grouping:
-    """The aggregates of a query as they are found, and its keys.
+    """The aggregates of a query as they are found, and its keys, by their texts over ids.
 
-    Attributes:
-        compiler: of the whole query.
-        frame: what is grouped.
-        env: what the query sees.
-        aliases: by name, the selected expressions, which HAVING may mean.
-        keys: by text over ids, the ids of the keys.
-        calls: by text over ids, the id of the result and the call.
-        bits: by the positions of keys that GROUPING asks for, the id of its result.
+    The `aliases` are selected expressions, which HAVING may mean. `bits` has, by the positions of keys that
+    GROUPING asks for, the id of its result.
     """
 
     compiler: Compiler
@@ -81,18 +75,22 @@ class Grouping:
     bits: dict[tuple[int, ...], str] = field(default_factory=dict)
     _arguments: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def _dialect(self) -> Any:
+        return self.compiler.stages.analyzer.dialect
+
     def lift(self, node: Expr) -> Expr:
         """An expression in which keys and aggregates are columns of the groups."""
         if is_query(node) or id_of(node):
             return node
         if is_aggregate(node):
             bound = bind(self.compiler, self.frame, self.env, node)
-            text = bound.sql("duckdb")
+            text = bound.sql(self._dialect)
             if text not in self.calls:
                 self.calls[text] = (new_id(), bound)
             return column(self.calls[text][0])
         if isinstance(node, exp.Grouping) or function_name(node) in ("grouping", "grouping_id"):
-            at = tuple(self._key(one) for one in node.expressions)
+            at = tuple(self._key(one) for one in node.expressions) or tuple(range(len(self.keys)))
             return column(self.bits.setdefault(at, new_id()))
         if isinstance(node, exp.Window):
             return self._window(node)
@@ -122,7 +120,7 @@ class Grouping:
         if isinstance(node, exp.Ordered | exp.Order | exp.Where | exp.Distinct | exp.Star | exp.Identifier):
             return ""
         try:
-            return str(_bare(bind(self.compiler, self.frame, self.env, node)).sql("duckdb"))
+            return str(_bare(bind(self.compiler, self.frame, self.env, node)).sql(self._dialect))
         except UsageError:
             return ""
 
@@ -133,25 +131,17 @@ class Grouping:
         return list(self.keys).index(text)
 
     def add_key(self, node: Expr) -> str:
-        """Group by an expression as well.
-
-        Returns:
-            Its text.
-        """
+        """Group by an expression as well; returns its text."""
         if has_query(node):
             raise refuse("a sub-query in GROUP BY", "compute it in a query in FROM")
         bound = _bare(bind(self.compiler, self.frame, self.env, node))
-        text = str(bound.sql("duckdb"))
+        text = str(bound.sql(self._dialect))
         if text not in self.keys:
             self.keys[text] = self.frame.fold([bound])[0]
         return text
 
     def grouped(self, sets: Sequence[Sequence[str]]) -> Relation:
-        """The groups as a relation.
-
-        Args:
-            sets: the keys of each grouping set, by text.
-        """
+        """The groups as a relation, by the keys of each grouping set, as texts."""
         frame, stages = self.frame, self.compiler.stages
         for _, bound in self.calls.values():
             self._parsed(bound)
@@ -222,7 +212,7 @@ class Grouping:
         return Aggregate(name, None, distinct, where, text, single)
 
     def _column(self, node: Expr) -> str:
-        text = str(node.sql("duckdb"))
+        text = str(node.sql(self._dialect))
         if text not in self._arguments:
             self._arguments[text] = self.frame.fold([node])[0]
         return self.frame.place[self._arguments[text]][1]
@@ -237,13 +227,9 @@ class Grouping:
 
 
 def ordered_text(frame: Relation, name: str, node: Expr, *, order: bool) -> str:
-    """The text of a call that shows no other order of rows than that of its arguments.
+    """The text of a call over one stage that shows no other order of rows than that of its arguments.
 
-    Args:
-        frame: one stage, over which the text is.
-        name: of the function.
-        node: the call over ids.
-        order: whether it says ORDER BY.
+    `order` says whether it has ORDER BY.
     """
     node = node.copy()
     if name in GIVEN_ORDER:
@@ -297,9 +283,15 @@ def grouping_sets(group: Expr | None, add: Any) -> list[list[str]]:
             case _:
                 return [listed(node)]
 
+    behind = [node for name in ("rollup", "cube", "grouping_sets") for node in group.args.get(name) or []]
+    if behind:
+        # Spark's GROUP BY a, b WITH ROLLUP, or GROUP BY a, b GROUPING SETS (...): the keys are no set.
+        (node,) = behind
+        for one in group.expressions:
+            listed(one)
+        if not node.expressions:
+            return sets(type(node)(expressions=group.expressions))
+        return [list(dict.fromkeys(one)) for one in sets(node)]
     for node in group.expressions:
         parts.append(sets(node))
-    for name in ("rollup", "cube", "grouping_sets"):
-        for node in group.args.get(name) or []:
-            parts.append(sets(node))
     return [list(dict.fromkeys(chain(*chosen))) for chosen in product(*parts)]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelake.errors import UsageError
-from tidelake.views.functions import LINEAR, REPEATS_DO_NOT_MATTER, linear
+from tidelake.views.functions import LINEAR, REPEATS_DO_NOT_MATTER
 from tidelake.views.plan import Call, Equal, LinearSum
-from tidelake.views.query.stages import FAN_OUT, IS_THERE, ROWS, Stages, bucket, of_group, ref
+from tidelake.views.query.stages import BUCKETS, FAN_OUT, IS_THERE, ROWS, Stages, of_group, ref
 from tidelake.views.query.tables import refuse
 from tidelake.views.query.texts import replaced
 
@@ -60,13 +60,9 @@ def with_domain(
 
 @dataclass
 class GroupingSet:
-    """The groups of one grouping set.
+    """The groups of one grouping set, by columns of a stage.
 
-    Attributes:
-        stages: where stages are made.
-        stage: whose rows are grouped.
-        keys: its columns by which they are.
-        mark: the column that says which rows take part; None: all do.
+    The column `mark` says which rows take part; None: all do.
     """
 
     stages: Stages
@@ -126,7 +122,7 @@ class GroupingSet:
             return False
         argument = None if call.argument is None else ref(call.argument)
         type_ = "" if call.argument is None else self._type(call.argument)
-        return linear(call.name, argument, type_, "TRUE") is not None
+        return self.stages.analyzer.linear(call.name, argument, type_, "TRUE") is not None
 
     def _sums(self, calls: Sequence[Aggregate]) -> tuple[dict[str, str], list[str]]:
         """Accumulators by value, each once, and the result of each call over `g`."""
@@ -135,7 +131,7 @@ class GroupingSet:
         for call in calls:
             argument = None if call.argument is None else ref(call.argument)
             type_ = "" if call.argument is None else self._type(call.argument)
-            found = linear(call.name, argument, type_, self._present(call))
+            found = self.stages.analyzer.linear(call.name, argument, type_, self._present(call))
             if found is None:
                 raise UsageError(
                     f"{call.name}() of {type_} cannot be in a view: cast the argument to a number"
@@ -173,6 +169,7 @@ class GroupingSet:
 
     def _redone(self, calls: Sequence[Aggregate]) -> int:
         """All calls from the rows of each group."""
+        stages = self.stages
         sums = [call for call in calls if self._is_sum(call) and not call.distinct]
         named, results = self._sums(sums)
         made = [Call(name, f"coalesce(sum({value}), CAST(0 AS HUGEINT))") for value, name in named.items()]
@@ -182,17 +179,19 @@ class GroupingSet:
             if any(call is one for one in sums):
                 texts.append(next(found))
                 continue
-            text = call.text
-            if not text:
+            text, present = call.text, self._present(call)
+            if text:
+                text = text if present == "TRUE" else f"{text} FILTER (WHERE {present})"
+            else:
                 if call.argument is None:
                     raise refuse(
                         "DISTINCT of several columns in an aggregate", "write count(DISTINCT row(a, b))"
                     )
-                text = f"{call.name}(DISTINCT {ref(call.argument)})"
-                if call.name != "count" and self._type(call.argument) in ("FLOAT", "DOUBLE"):
-                    text = f"{text[:-1]} ORDER BY {ref(call.argument)})"
-            present = self._present(call)
-            made.append(Call(f"r{i}", text if present == "TRUE" else f"{text} FILTER (WHERE {present})"))
+                type_ = self._type(call.argument)
+                text = stages.analyzer.of_rows(
+                    call.name, ref(call.argument), type_, distinct=call.distinct, present=present
+                )
+            made.append(Call(f"r{i}", text))
             texts.append(of_group(f"r{i}"))
         where = None
         if not self.keys and not sums and all(call.single for call in calls):
@@ -215,7 +214,9 @@ class GroupingSet:
         """The least or greatest of all rows, by way of those of buckets."""
         stages = self.stages
         names = [one.name for one in stages.columns(self.stage)]
-        stage = stages.map(self.stage, [*map(ref, names), bucket([ref(name) for name in names])])
+        stage = stages.map(
+            self.stage, [*map(ref, names), stages.analyzer.bucket([ref(name) for name in names], BUCKETS)]
+        )
         keys, rows_max = [stages.columns(stage)[-1].name], None
         renamed = dict(zip(names, [one.name for one in stages.columns(stage)], strict=False))
         level = [Call(one.name, replaced(one.function, lambda _, name: ref(renamed[name]))) for one in made]

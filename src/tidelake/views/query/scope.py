@@ -22,14 +22,10 @@ Query = Any  # a tree of sqlglot's that is a query
 
 @dataclass(frozen=True)
 class QueryStage:
-    """A query as a stage.
+    """A query as a stage, with the names that the query and the stage give its columns.
 
-    Attributes:
-        stage: its number.
-        names: what the query calls its columns.
-        columns: how the stage calls them.
-        domain: by the id of a free column, the column of the stage that has its value.
-        single: whether there is one row for each row of the domain, whatever the contents.
+    The domain has, by the id of a free column, the column of the stage that has its value. It is `single` if
+    there is one row for each row of the domain, whatever the contents.
     """
 
     stage: int

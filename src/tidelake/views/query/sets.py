@@ -53,4 +53,4 @@ def type_of_both(stages: Stages, one: str, other: str) -> str:
     if one == other:
         return one
     text = f"SELECT CAST(NULL AS {one}) UNION ALL SELECT CAST(NULL AS {other})"
-    return stages.engine.described(text)[0].type
+    return stages.analyzer.described(text)[0].type

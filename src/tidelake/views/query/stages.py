@@ -6,10 +6,12 @@ rows, rows that have a partner, rows that have none. Must not know SQL's syntax.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from tidelake.errors import UsageError
 from tidelake.views.functions import is_float
+from tidelake.views.leading import ordered
 from tidelake.views.plan import (
     Call,
     Columns,
@@ -26,7 +28,7 @@ from tidelake.views.plan import (
     Union,
     quoted,
 )
-from tidelake.views.query.engine import Engine
+from tidelake.views.query.analyzer import Analyzer
 
 ROWS = LinearSum("n", "CAST(1 AS HUGEINT)")
 IS_THERE = 'CASE WHEN g."n" > 0 THEN 1 ELSE 0 END'
@@ -46,8 +48,8 @@ def of_group(name: str) -> str:
 class Stages:
     """Stages under construction."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, analyzer: Analyzer) -> None:
+        self.analyzer = analyzer
         self.made: list[Stage] = []
         self._numbers: dict[Stage, int] = {}
 
@@ -66,8 +68,8 @@ class Stages:
 
     def constant(self, sql: str) -> int:
         """Rows that depend on no collection."""
-        self.engine.check_calls(sql)
-        found = self.engine.described(sql)
+        self.analyzer.check_calls(sql)
+        found = self.analyzer.described(sql)
         return self._add(Constant(sql, _numbered([column.type for column in found])))
 
     def map(self, number: int, select: Sequence[str], where: str | None = None, sign: int = 1) -> int:
@@ -137,6 +139,11 @@ class Stages:
         if rows_max is None:
             rows_max = self.rows_most(number)
         stage = Redo(number, tuple(keys), aggregate, tuple(calls), where, select, columns, repeats, rows_max)
+        value = ordered(calls) if self.analyzer.dialect == "duckdb" else None
+        if value is not None:
+            # Of what no collection keeps, some values are equal that differ as bytes: a month and 30 days.
+            (found,) = self.analyzer.described(f"SELECT {value} FROM __s{number} i0")
+            stage = replace(stage, compares_as_bytes=not _NOT_KEPT.search(found.type))
         return self._add(stage)
 
     def distinct(self, number: int) -> int:
@@ -172,13 +179,13 @@ class Stages:
         if not any(family.match(one) and family.match(other) for family in _FAMILIES):
             return None
         text = f"SELECT CASE WHEN TRUE THEN CAST(NULL AS {one}) ELSE CAST(NULL AS {other}) END"
-        return self.engine.described(text)[0].type
+        return self.analyzer.described(text)[0].type
 
     def _add(self, stage: Stage) -> int:
         if stage in self._numbers:
             return self._numbers[stage]
         number = len(self.made)
-        self.engine.define(f"__s{number}", {column.name: column.type for column in stage.columns})
+        self.analyzer.define(f"__s{number}", {column.name: column.type for column in stage.columns})
         self.made.append(stage)
         self._numbers[stage] = number
         return number
@@ -189,7 +196,7 @@ class Stages:
         """Names and types of what is selected; floats that are computed have no negative zero."""
         listed = ", ".join(f"{text} AS c{i}" for i, text in enumerate(select))
         sql = f"SELECT {listed} FROM {tables}" + (f" WHERE {where}" if where else "")
-        columns = self.engine.described(sql)
+        columns = self.analyzer.described(sql)
         texts = tuple(
             f"(({text}) + CAST(0 AS {column.type}))"
             if is_float(column.type) and not _REFERENCE.fullmatch(text)
@@ -200,7 +207,7 @@ class Stages:
 
 
 _FAMILIES = (
-    re.compile(r"U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|DECIMAL\(.*|FLOAT|DOUBLE"),
+    re.compile(r"U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|INT$|DECIMAL\(.*|FLOAT|DOUBLE"),
     re.compile(r"DATE|TIMESTAMP(_S|_MS|_NS)?$"),
 )
 TIES = "$ties"
@@ -220,14 +227,8 @@ def _numbered(types: Sequence[str]) -> Columns:
 
 
 # A tree of groups by the hash of the row: a change reads one group of each level.
-_BUCKETS = 4096
+BUCKETS = 4096
 FAN_OUT = 64
-
-
-def bucket(texts: Sequence[str]) -> str:
-    """A number of a row below 4,096, which spreads rows evenly."""
-    return f"CAST(md5_number_lower(CAST(row({', '.join(texts)}) AS VARCHAR)) % {_BUCKETS} AS INTEGER)"
-
 
 _NOT_KEPT = re.compile(
     r"\b(INTERVAL|MAP|BIT|ENUM|UUID|UNION|TIMETZ|TIME WITH TIME ZONE|VARIANT|UHUGEINT|GEOMETRY)\b"

@@ -146,8 +146,7 @@ def correlated(compiler: Compiler, frame: Relation, env: Surroundings, query: Qu
 def link(frame: Relation, answer: QueryStage) -> tuple[list[str], list[Expr]]:
     """Take an answer in as an input.
 
-    Returns:
-        The ids of its columns, and the conditions that hold between its domain and the frame.
+    Returns the ids of its columns, and the conditions that hold between its domain and the frame.
     """
     names = [one.name for one in frame.stages.columns(answer.stage)]
     by_name = dict(zip(names, frame.add(answer.stage), strict=True))

@@ -44,14 +44,7 @@ _INSTEAD = {
 
 
 def read_from(compiler: Compiler, env: Surroundings, node: Expr, joins: Sequence[Expr]) -> Relation:
-    """The relation of a FROM with its joins.
-
-    Args:
-        compiler: of the whole query.
-        env: what the query sees.
-        node: the first item; None: there is no FROM.
-        joins: the others.
-    """
+    """The relation of a FROM, whose first item may be None, with its joins."""
     frame = env.begin(compiler.stages)
     if node is None:
         return frame
@@ -166,7 +159,7 @@ def _with(compiler: Compiler, name: str, cte: Cte) -> QueryStage:
 
 
 def _constant(compiler: Compiler, node: Expr) -> QueryStage:
-    rows = ", ".join(one.sql("duckdb") for one in node.expressions)
+    rows = ", ".join(one.sql(compiler.stages.analyzer.dialect) for one in node.expressions)
     return _constant_text(compiler, f"SELECT * FROM (VALUES {rows})", ())
 
 
@@ -176,13 +169,13 @@ def _constant_text(compiler: Compiler, text: str, names: tuple[str, ...]) -> Que
     Raises:
         UsageError: they do: a query is within the text.
     """
-    parsed = parse_one(text, dialect="duckdb")
+    parsed = parse_one(text, dialect=compiler.stages.analyzer.dialect)
     if any(isinstance(one.this, exp.Identifier) for one in parsed.find_all(exp.Table)):
         raise refuse(
             f"a query within {text.removeprefix('SELECT ').removeprefix('* FROM ')!r}",
             "write the query in FROM, and unnest(range(...)) or its columns in SELECT",
         )
-    names = names or tuple(one.name for one in compiler.stages.engine.described(text))
+    names = names or tuple(one.name for one in compiler.stages.analyzer.described(text))
     stage = compiler.stages.constant(text)
     columns = tuple(one.name for one in compiler.stages.columns(stage))
     return QueryStage(stage, names, columns, {})
@@ -256,6 +249,7 @@ def _join(compiler: Compiler, frame: Relation, env: Surroundings, node: Any) -> 
         two.conditions = conditions
         kept = semi(two)
         frame.replace(kept if kind == "SEMI" else compiler.stages.minus(frame.inputs[0], kept))
+        _order_names(frame, pairs)
         return
     if not side:
         frame.merge(item)
@@ -263,6 +257,7 @@ def _join(compiler: Compiler, frame: Relation, env: Surroundings, node: Any) -> 
     else:
         _outer(frame, item, conditions, side, env)
     _merge_names(frame, pairs, side)
+    _order_names(frame, pairs)
 
 
 def _merge_names(frame: Relation, pairs: Sequence[tuple[str, str, str]], side: str) -> None:
@@ -285,6 +280,21 @@ def _merge_names(frame: Relation, pairs: Sequence[tuple[str, str, str]], side: s
                 gone = True
             names.append(Named(one.table, one.name, one.id, one.alone and not gone))
         frame.names = names
+
+
+def _order_names(frame: Relation, pairs: Sequence[tuple[str, str, str]]) -> None:
+    """After USING, `*` may begin with its columns."""
+    if not frame.stages.analyzer.has_using_first:
+        return
+    # What both sides of a FULL JOIN have in common has a name without a table.
+    using = [(name.lower(), {left, right}) for name, left, right in pairs]
+    place = {
+        one: at
+        for at, (name, ids_) in reversed([*enumerate(using)])
+        for one in frame.names
+        if one.id in ids_ or (one.alone and one.name.lower() == name)
+    }
+    frame.names = sorted(frame.names, key=lambda one: place.get(one, len(using)))
 
 
 def _outer(frame: Relation, item: Relation, conditions: list[Expr], side: str, env: Surroundings) -> None:
@@ -337,8 +347,7 @@ def _outer(frame: Relation, item: Relation, conditions: list[Expr], side: str, e
 def _nearest(compiler: Compiler, frame: Relation, item: Relation, conditions: list[Expr]) -> list[Expr]:
     """Of the right rows of an AS OF join, keep for each combination of values the nearest.
 
-    Returns:
-        The conditions between the frame and the item, which is changed.
+    Returns the conditions between the frame and the item, which is changed.
     """
     stages = compiler.stages
     unequal = [one for one in conditions if not isinstance(one, exp.EQ | exp.NullSafeEQ)]

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from tidelake.errors import UsageError
-from tidelake.views.functions import LINEAR, POSITIONAL, RANKING, linear
+from tidelake.views.functions import LINEAR, POSITIONAL, RANKING
 from tidelake.views.plan import Call
 from tidelake.views.query.frame import Expr, Relation, column, id_of, new_id
 from tidelake.views.query.grouping import function_name, ordered_text
 from tidelake.views.query.scope import Compiler, Surroundings
-from tidelake.views.query.stages import FAN_OUT, TIES, Stages, bucket, of_group, ref
+from tidelake.views.query.stages import BUCKETS, FAN_OUT, TIES, Stages, of_group, ref
 from tidelake.views.query.subqueries import bind, is_query, rebuilt
 from tidelake.views.query.tables import refuse
 from tidelake.views.query.texts import replaced
@@ -37,7 +37,7 @@ class WindowCalls:
             parts = {name: value for name, value in node.args.items() if name != "this"}
             made = exp.Window(this=node.this, **parts)
             bound = rebuilt(made, self._bound)
-            text = str(bound.sql("duckdb"))
+            text = str(bound.sql(self._frame.stages.analyzer.dialect))
             if text not in self._found:
                 self._found[text] = (new_id(), bound)
             return column(self._found[text][0])
@@ -107,7 +107,7 @@ class WindowCalls:
                 raise refuse(f"{name}() with a RANGE", "write ROWS BETWEEN ... in its OVER (...)")
             over += f", {TIES}"
         if spec is not None:
-            over = f"{over} {spec.sql('duckdb')}".strip()
+            over = f"{over} {spec.sql(frame.stages.analyzer.dialect)}".strip()
         if name not in LINEAR or _is_distinct(inner):
             whole = ordered_text(frame, name, function, order=inner.find(exp.Order) is not None)
             if name in POSITIONAL | RANKING:
@@ -121,9 +121,15 @@ class WindowCalls:
         type_ = ""
         if argument is not None:
             text = frame.text(argument)
-            type_ = frame.stages.engine.described(f"SELECT {text} FROM __s{frame.inputs[0]} i0")[0].type
+            type_ = frame.stages.analyzer.described(f"SELECT {text} FROM __s{frame.inputs[0]} i0")[0].type
             text = text if id_of(argument) else f"({text})"
-        found = linear(name, text, type_, present)
+        found = frame.stages.analyzer.linear(name, text, type_, present)
+        listed = None if text is None else frame.stages.analyzer.of_list(name, text, type_, present)
+        if found is None and listed is not None and (order is None or kind != "ROWS"):
+            if order is not None:
+                # Ties come together, and in any order.
+                return [Call(f"w{number}", listed[0], over)], listed[1].format(of_group(f"w{number}"))
+            over = f"ORDER BY {text}, {TIES} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
         if found is None:
             whole = frame.text(function)
             whole = whole if where is None else f"{whole} FILTER (WHERE {present})"
@@ -170,7 +176,9 @@ def first_rows(stages: Stages, stage: int, keys: Sequence[str], order: str, cut:
     if keys or last > _TREE_ROWS_MAX:
         return kept(stage, keys, some, None)
     rows_max, width = FAN_OUT * last, len(names)
-    number = stages.map(stage, [*map(ref, names), bucket([ref(name) for name in names])])
+    number = stages.map(
+        stage, [*map(ref, names), stages.analyzer.bucket([ref(name) for name in names], BUCKETS)]
+    )
     # The columns are the first ones of each level, in the same order.
     own = [one.name for one in stages.columns(number)]
     moved = dict(zip(names, own, strict=False))
