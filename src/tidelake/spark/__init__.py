@@ -16,6 +16,7 @@ from tidelake.spark.idle import end_quietly
 end_quietly()
 
 if TYPE_CHECKING:
+    from tidelake.feeds.reports import IngestReport, WriteReport, WrittenBatch
     from tidelake.spark.envelopes.debezium import parse_changes
     from tidelake.spark.envelopes.decoding import decode_events
     from tidelake.spark.jobs.backfill import backfill
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
     from tidelake.spark.jobs.ingest import ingest, ingest_change_files
     from tidelake.spark.jobs.maintain import MaintainReport, maintain
     from tidelake.spark.jobs.merge import merge, workers
+    from tidelake.spark.jobs.refresh import refresh_stream
     from tidelake.spark.jobs.tables import ingest_tables
     from tidelake.spark.reading.frames import changes, history, snapshot, snapshots, updates
     from tidelake.spark.reading.holds import release
     from tidelake.spark.registering import register
-    from tidelake.spark.reports import IngestReport, WriteReport, WrittenBatch
     from tidelake.spark.session import local_session
     from tidelake.spark.source.format import TidelakeSource
     from tidelake.spark.statements.query import sql
+    from tidelake.spark.views.life import explain, rebuild, refresh, verify, view
     from tidelake.spark.writing.append import append, write
     from tidelake.spark.writing.exactly_once import Sink, sink
     from tidelake.spark.writing.stage import stage
@@ -45,14 +47,16 @@ _MODULES = {
     "jobs.ingest": ("ingest", "ingest_change_files"),
     "jobs.maintain": ("MaintainReport", "maintain"),
     "jobs.merge": ("merge", "workers"),
+    "jobs.refresh": ("refresh_stream",),
     "jobs.tables": ("ingest_tables",),
     "reading.frames": ("changes", "history", "snapshot", "snapshots", "updates"),
     "reading.holds": ("release",),
     "registering": ("register",),
-    "reports": ("IngestReport", "WriteReport", "WrittenBatch"),
+    ".feeds.reports": ("IngestReport", "WriteReport", "WrittenBatch"),
     "session": ("local_session",),
     "source.format": ("TidelakeSource",),
     "statements.query": ("sql",),
+    "views.life": ("explain", "rebuild", "refresh", "verify", "view"),
     "writing.append": ("append", "write"),
     "writing.exactly_once": ("Sink", "sink"),
     "writing.stage": ("stage",),
@@ -74,6 +78,7 @@ __all__ = [
     "changes",
     "decode_events",
     "delete",
+    "explain",
     "export",
     "history",
     "ingest",
@@ -83,6 +88,9 @@ __all__ = [
     "maintain",
     "merge",
     "parse_changes",
+    "rebuild",
+    "refresh",
+    "refresh_stream",
     "register",
     "release",
     "replace",
@@ -94,6 +102,8 @@ __all__ = [
     "tables_sink",
     "updates",
     "upsert",
+    "verify",
+    "view",
     "workers",
     "write",
 ]
@@ -102,7 +112,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    found: object = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = found
     return found
 

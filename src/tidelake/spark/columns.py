@@ -22,7 +22,6 @@ wider Spark type holds all its values.
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
@@ -48,69 +47,13 @@ _REMEDY = "keep it as another type, or read the collection without Spark"
 
 
 def frame_arrow(schema: pa.Schema) -> pa.Schema:
-    """The Arrow schema of batches that Spark accepts for `schema`: same names, Spark's types.
-
-    Raises:
-        UsageError: a column that Spark cannot hold.
-    """
+    """The Arrow schema of batches that Spark accepts for `schema`: same names, Spark's types."""
     return pa.schema([pa.field(f.name, _spark_arrow(f.type, f.name), f.nullable) for f in schema])
 
 
 def frame_schema(schema: pa.Schema) -> t.StructType:
-    """The schema of a DataFrame that holds `schema`.
-
-    Raises:
-        UsageError: a column that Spark cannot hold.
-    """
+    """The schema of a DataFrame that holds `schema`."""
     return spark_schema(frame_arrow(schema))
-
-
-def convert(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Convert a batch to the column order and types of `schema`; no value may change.
-
-    Raises:
-        InvalidUpdates: a value does not fit.
-    """
-    return pa.RecordBatch.from_arrays([_column(batch.column(f.name), f) for f in schema], schema=schema)
-
-
-def _column(values: pa.Array, field: pa.Field) -> pa.Array:
-    if values.type == field.type:
-        return values
-    try:
-        if pa.types.is_decimal(values.type) and pa.types.is_uint64(field.type):
-            # Arrow 26 casts a decimal to unsigned through int64, which overflows: cast through text.
-            return pc.cast(pc.cast(values, pa.string()), field.type)
-        if pa.types.is_struct(field.type):
-            return _struct(values, field)
-        result = pc.cast(values, field.type)
-    except pa.ArrowInvalid as error:
-        raise InvalidUpdates(f"column {field.name!r} does not fit {field.type}: {error}") from error
-    if not _same_floats(values, result):
-        raise InvalidUpdates(f"column {field.name!r} does not fit {field.type}: a value would be rounded")
-    return result
-
-
-def _same_floats(values: pa.Array, result: pa.Array) -> bool:
-    """Whether no float changed, at any depth: Arrow rounds to a narrower float silently."""
-    if pa.types.is_struct(result.type) and pa.types.is_struct(values.type):
-        return all(_same_floats(a, b) for a, b in zip(values.flatten(), result.flatten(), strict=True))
-    if pa.types.is_nested(result.type) and pa.types.is_nested(values.type):
-        return _same_floats(values.flatten(), result.flatten())
-    if not (pa.types.is_floating(values.type) and pa.types.is_floating(result.type)):
-        return True
-    if result.type.bit_width >= values.type.bit_width:
-        return True
-    back = pc.cast(result, values.type)
-    same = pc.or_(pc.equal(values, back), pc.and_(pc.is_nan(values), pc.is_nan(back)))
-    return bool(pc.all(same, min_count=0).as_py())
-
-
-def _struct(values: pa.StructArray, field: pa.Field) -> pa.StructArray:
-    """Cast field by field: Arrow's own cast refuses a "not null" field in a null struct."""
-    kinds = [field.type.field(i) for i in range(field.type.num_fields)]
-    children = [_column(values.field(i), kind) for i, kind in enumerate(kinds)]
-    return pa.StructArray.from_arrays(children, fields=kinds, mask=values.is_null())
 
 
 def _spark_arrow(kind: pa.DataType, name: str) -> pa.DataType:
@@ -142,11 +85,7 @@ def quoted(name: str) -> str:
 
 
 def check_case(spark: SparkSession, names: Sequence[str]) -> None:
-    """Check that Spark can tell columns apart by their names.
-
-    Raises:
-        UsageError: two differ by case only, which this session ignores.
-    """
+    """Check that Spark can tell columns apart by their names."""
     first: dict[str, str] = {}
     for name in names:
         other = first.setdefault(name.lower(), name)
@@ -161,9 +100,6 @@ def check_frame(frame: t.StructType, schema: pa.Schema, optional: Iterable[str] 
     """Check that a DataFrame's columns are those of `schema`, by name in any order, before anything runs.
 
     A whole number may be of a narrower type than the collection's. Columns named in `optional` may be absent.
-
-    Raises:
-        InvalidUpdates: a column is missing, unknown, or of another type; names all such columns.
     """
     expected = {f.name: f for f in frame_schema(schema)}
     given = {f.name: f for f in frame}

@@ -87,11 +87,7 @@ def _java_options() -> str:
 
 
 def find_java() -> Path:
-    """The home of the first Java that can start Spark: `JAVA_HOME`, then `PATH`, then the usual places.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The home of the first Java that can start Spark: `JAVA_HOME`, then `PATH`, then the usual places."""
     tried: list[str] = []
     for home in dict.fromkeys(_homes()):
         reason = _unfit(home)

@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -21,10 +22,13 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.types import StructType
 
-from tidelake.lake.arguments.notes import author_given, noted
+from tidelake.lake.arguments.tokens import author_given, noted
+
+if TYPE_CHECKING:
+    # It loads what reads do not need.
+    from tidelake.feeds.reading import ArrowMap
 
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
-ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _BYTES_MAX = "spark.sql.files.maxPartitionBytes"
 # Spark's estimate for an unknown size is the largest number, or a share of it.
 _UNKNOWN_BYTES = 1 << 50
@@ -84,6 +88,18 @@ def one_thread() -> None:
     # The driver may do the same work: its threads stay as they are.
     if TaskContext.get() is not None:
         pa.set_cpu_count(1)
+
+
+@dataclass(frozen=True)
+class OneThread:
+    """In a worker: do work with one thread of Arrow."""
+
+    work: "ArrowMap"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+        one_thread()
+        return self.work(batches)
 
 
 def remote(spark: SparkSession) -> bool:

@@ -17,16 +17,7 @@ from tidelake.spark.installed import RELEASE, VERSION
 
 
 def needs(what: str, least: tuple[int, int], instead: str = "") -> None:
-    """Refuse what this PySpark lacks.
-
-    Args:
-        what: the feature, as the subject of a sentence.
-        least: the first version that has it.
-        instead: what to use with this version.
-
-    Raises:
-        UsageError: PySpark is older.
-    """
+    """Refuse what this PySpark lacks."""
     if least > VERSION:
         raise UsageError(
             f"{what} needs PySpark {least[0]}.{least[1]} or newer, and PySpark {RELEASE} is "

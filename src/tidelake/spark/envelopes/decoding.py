@@ -45,7 +45,7 @@ def decode_events(
 
     Raises:
         InvalidUpdates: there is no column `value` of texts or bytes.
-        UsageError: there is nothing to decode; in a task: a schema is not there, or is none of Avro.
+        UsageError: there is nothing to decode; in a task: a schema is missing, or is not one of Avro.
     """
     kinds = {field.name: field.dataType for field in frame.schema}
     if not isinstance(kinds.get("value"), t.StringType | t.BinaryType):

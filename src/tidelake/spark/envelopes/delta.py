@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pyspark.sql.types import StructType
 
 from tidelake.errors import UsageError
+from tidelake.feeds.reading import ArrowMap
+from tidelake.feeds.rows import Late, check_late
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import RowByRow
 from tidelake.spark.envelopes.opcolumn import KindUpdates, Words
-from tidelake.spark.envelopes.updates import Late, check_late
-from tidelake.spark.tasks import ArrowMap
 
 _VERSION, _TIMESTAMP = "_commit_version", "_commit_timestamp"
 _WORDS = Words(

@@ -1,6 +1,6 @@
 """What the rows of a DataFrame mean, and how they become updates.
 
-Owns the contract between the commit loop (`tidelake.spark.writing.commit`) and the envelopes, which know what
+Owns the contract between the commit loop (`tidelake.feeds.loop`) and the envelopes, which know what
 rows mean. An envelope is a small frozen value that can be pickled; it has no handle inside. In the driver it
 decides whether the columns fit, how rows are spread over the tasks, and what a task does with them; if there
 are few rows, the driver does the work of the task. An envelope must not know when, how often or under which
@@ -8,16 +8,16 @@ number its updates are committed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tidelake.feeds.answers import Answer
+from tidelake.feeds.commit import OneTime
+from tidelake.feeds.reading import ArrowMap
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.spark.tasks import ArrowMap
-from tidelake.spark.uploads import Answer
 
 
 @runtime_checkable
@@ -33,12 +33,7 @@ class Envelope(Protocol):
         """
 
     def check(self, frame: StructType, collection: Collection) -> None:
-        """Check the columns in the driver, before anything runs.
-
-        Raises:
-            InvalidUpdates: they do not fit; names all faults.
-            UsageError: the envelope itself cannot be used with this collection.
-        """
+        """Check the columns in the driver, before anything runs."""
 
     def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:
         """Select the columns that the work needs. Moves no rows."""
@@ -53,14 +48,7 @@ class Envelope(Protocol):
         """The most stored bytes of the collection that the work may read."""
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
-        """The work of a task: batches of the prepared frame in, rows of `uploads.answer_schema()` out.
-
-        Args:
-            collection: the target of the uploads; only bytes made from it may go to the worker.
-            columns: names of the prepared frame's columns. The batches have them in this order, under other
-                names. Rows come as distributed by `spread`, or all in one batch, in any order.
-            lower: the upper at which the updates are to be appended.
-        """
+        """The work of a task: batches of the prepared frame in, rows of `uploads.answer_schema()` out."""
 
 
 class RowByRow:
@@ -82,19 +70,6 @@ class RowByRow:
     def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
         """Nothing."""
         return 0
-
-
-@dataclass(frozen=True)
-class OneTime:
-    """The one time of all rows of a write.
-
-    Attributes:
-        time: the time.
-        given: whether the caller gave it, so that it is closed in any case; else it was picked.
-    """
-
-    time: int
-    given: bool = False
 
 
 @runtime_checkable
@@ -135,14 +110,7 @@ class Compared(Protocol):
     def difference(
         self, collection: Collection, stored: Answer, lower: Frontier, spark: SparkSession | None
     ) -> Answer:
-        """Compute the difference to append at an upper, instead of what the tasks uploaded.
-
-        Args:
-            collection: the collection to compare with.
-            stored: the answer of the tasks.
-            lower: the upper.
-            spark: the session whose workers compare; None: this process does.
-        """
+        """Compute the difference to append at an upper, instead of what the tasks uploaded."""
 
     def discard(self, collection: Collection, stored: Answer) -> None:
         """Delete what the tasks uploaded; it is never appended itself."""

@@ -16,11 +16,12 @@ from pyspark.sql import types as t
 from tidelake.cdc.core.ops import UNKNOWN, Terms
 from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.feeds.debezium import Debezium, Target
+from tidelake.feeds.reading import ArrowMap
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.target import Target
-from tidelake.spark.tasks import ArrowMap, one_thread
+from tidelake.spark.envelopes.debezium import EventFrames
+from tidelake.spark.tasks import one_thread
 
 _COLUMNS = ("op", "ts_ms", "before", "after")
 _TIME = "ts_ms"
@@ -66,11 +67,7 @@ class Hudi(Debezium):
     refuses: ClassVar[frozenset[str]] = frozenset({"time", "idle"})
 
     def time_of(self, collection: Target) -> str:
-        """The field of the time.
-
-        Raises:
-            UsageError: the collection's times are a clock, or `time` was given.
-        """
+        """The field of the time."""
         if self.time is not None:
             raise UsageError(f"time={self.time!r}: the time of Hudi's CDC is {_TIME!r}, so leave it out")
         if collection.domain.unit != "counter":
@@ -84,6 +81,11 @@ class Hudi(Debezium):
     def by_transaction(self) -> bool:
         """False: all rows of a commit have its instant."""
         return False
+
+
+@dataclass(frozen=True)
+class HudiFrames(EventFrames):
+    """Each row is one of a Hudi table's CDC."""
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
         """As `Envelope`."""
@@ -99,7 +101,7 @@ class Hudi(Debezium):
     def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:
         """As `Envelope`: the columns, or with `old_rows="stored"` the parsed events."""
         chosen = frame.select(*_COLUMNS)
-        if self.old_rows == "events":
+        if self.feed.old_rows == "events":
             return chosen
         texts = chosen.mapInArrow(_Texts(None), "value string")
         return super().prepare(texts, collection)

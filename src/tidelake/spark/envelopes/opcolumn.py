@@ -13,12 +13,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from tidelake.errors import InvalidUpdates
+from tidelake.feeds.reading import ArrowMap
+from tidelake.feeds.rows import Late, Prepare
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
-from tidelake.spark.envelopes.updates import Late, StoreRows, Updates
-from tidelake.spark.envelopes.upsert import Prepare, Upsert, preparing
-from tidelake.spark.tasks import ArrowMap
+from tidelake.spark.envelopes.updates import StoreRows, Updates
+from tidelake.spark.envelopes.upsert import Upsert, preparing
 
 REMOVED = "_tidelake_removed_key"
 
@@ -40,11 +41,7 @@ class Words:
     besides: tuple[str, ...] = ()
 
     def check(self, frame: t.StructType, kept: Iterable[str | None], collection: Collection) -> t.StructType:
-        """The columns of a frame besides those that are not stored; `kept` are stored in any case.
-
-        Raises:
-            InvalidUpdates: there is no column of words.
-        """
+        """The columns of a frame besides those that are not stored; `kept` are stored in any case."""
         kinds = {field.name: field.dataType for field in frame}
         if not isinstance(kinds.get(self.column), t.StringType):
             have = kinds.get(self.column)
@@ -66,11 +63,7 @@ class ReadDiffs:
     then: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Append the column to a batch.
-
-        Raises:
-            InvalidUpdates: a word is unknown.
-        """
+        """Append the column to a batch."""
         removed = _is_in(batch, self.words, self.words.added, self.words.removed)
         diffs = pc.if_else(removed, pa.scalar(-1, pa.int64()), pa.scalar(1, pa.int64()))
         batch = batch.append_column(pa.field(DIFF, pa.int64(), nullable=False), diffs)
@@ -86,11 +79,7 @@ class ReadRemovals:
     then: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Append the column `REMOVED` to a batch.
-
-        Raises:
-            InvalidUpdates: a word is unknown.
-        """
+        """Append the column `REMOVED` to a batch."""
         words = self.words
         if self.ignored:
             old = pc.is_in(batch.column(words.column), value_set=pa.array(self.ignored))
@@ -103,11 +92,7 @@ class ReadRemovals:
 def _is_in(
     batch: pa.RecordBatch, words: Words, others: tuple[str, ...], searched: tuple[str, ...]
 ) -> pa.Array:
-    """Which rows have one of the searched words.
-
-    Raises:
-        InvalidUpdates: a row has a word that is not in `others` either.
-    """
+    """Which rows have one of the searched words."""
     found = batch.column(words.column).cast(pa.string())
     known = pc.is_in(found, value_set=pa.array([*others, *searched]))
     if not pc.all(known, min_count=0).as_py():
@@ -126,11 +111,7 @@ class ReadInstants:
     then: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Replace the column of a batch, if it holds texts.
-
-        Raises:
-            InvalidUpdates: a text is no instant.
-        """
+        """Replace the column of a batch, if it holds texts."""
         at = batch.schema.get_field_index(self.column)
         texts = batch.column(at)
         if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):

@@ -12,11 +12,11 @@ from pyspark.sql.types import StructType
 
 from tidelake.cdc.parse.parser import OldRows
 from tidelake.errors import UsageError
+from tidelake.feeds.reading import ArrowMap
+from tidelake.feeds.rows import Late, check_late
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.opcolumn import KindUpdates, KindUpsert, Words
-from tidelake.spark.envelopes.updates import Late, check_late
-from tidelake.spark.tasks import ArrowMap
 
 _OLD = "-U"
 _BESIDES = ("_SEQUENCE_NUMBER",)

@@ -14,24 +14,18 @@ from pyspark.sql import types as t
 
 from tidelake.data.kernel.types import update_schema
 from tidelake.errors import UsageError
+from tidelake.feeds.answers import Answer, answered, answers_from_bytes, answers_to_bytes, total
+from tidelake.feeds.reading import ArrowMap
+from tidelake.feeds.rows import commit_time, one_time
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.shard.writing.replacement import Replacement
 from tidelake.spark.columns import check_frame
-from tidelake.spark.envelopes.times import one_time
-from tidelake.spark.envelopes.updates import StoreRows, commit_time
-from tidelake.spark.tasks import ArrowMap, run_tasks, slots
-from tidelake.spark.uploads import (
-    Answer,
-    answer_schema,
-    answered,
-    answers_from_bytes,
-    answers_to_bytes,
-    collect,
-    total,
-)
+from tidelake.spark.envelopes.updates import StoreRows
+from tidelake.spark.tasks import run_tasks, slots
+from tidelake.spark.uploads import answer_schema, collect
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,10 @@ class Snapshot:
     def check(self, frame: t.StructType, collection: Collection) -> None:
         """As `Envelope`."""
         if not collection.domain.total_order:
-            raise UsageError(f"times of {collection.domain} do not follow each other: append updates")
+            raise UsageError(
+                f"a snapshot needs times that follow each other, and those of {collection.domain} do not: "
+                "append updates"
+            )
         if isinstance(self.time, str):
             # All rows have one time, so it names no column.
             times_of(collection).at(self.time, "time")
@@ -108,11 +105,7 @@ class Snapshot:
     def _planned(
         self, collection: Collection, stored: Answer, lower: Frontier, count: int
     ) -> tuple[int, list[Replacement]]:
-        """The time of the change, and the tasks that compute the difference.
-
-        Raises:
-            UpdateBeforeLower: another writer closed the time meanwhile, or the caller gave a closed one.
-        """
+        """The time of the change, and the tasks that compute the difference."""
         given = one_time(self.time, (), collection)
         at = commit_time(collection, lower) if given is None else given
         return at, collection.distributed.replacements(stored.uploads, time=at, parallelism=count)

@@ -5,41 +5,20 @@ Owns the batches that come from Spark; `tidelake.cdc.parse.routes` owns where ev
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelake.cdc.core.lineerrors import as_bytes
 from tidelake.cdc.debezium.decoded import Decoded, decode
-from tidelake.cdc.parse.linenumbers import LineNumbers
 from tidelake.cdc.parse.routes import TableColumns, seen_in
+from tidelake.feeds.places import NumberedLines
 from tidelake.spark.tasks import one_thread
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
 TABLE, SEEN, SURVEYED = "_tidelake_table", "_tidelake_seen", "_tidelake_survey"
 # What is found of lines: the table of each, and with the first line of a batch what they say of their tables
 # and the survey of their positions.
 ROUTED = pa.schema([(TABLE, pa.string()), (SEEN, pa.string()), (SURVEYED, pa.binary())])
-
-
-@dataclass
-class NumberedLines:
-    """Gives the lines of the batches of one task their numbers, which a split by table would lose."""
-
-    _lines: LineNumbers = field(default_factory=LineNumbers)
-
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch with columns `AS_TEXT`, with the number of each line as its `offset`, if it has none."""
-        files, offsets = batch.column("file"), batch.column("offset")
-        if not batch.num_rows or offsets.null_count < len(offsets) or files.null_count == len(files):
-            return batch
-        blocks = pc.fill_null(batch.column("block"), 0).to_numpy()
-        at = batch.schema.get_field_index("offset")
-        return batch.set_column(at, "offset", pa.array(self._lines.of(files, blocks)))
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ and reads need not merge them. Apart from that it is an ordinary write.
 
 from pyspark.sql import DataFrame
 
+from tidelake.feeds.reports import WriteReport
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.times import FrontierLike
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike
-from tidelake.spark.reports import WriteReport
 from tidelake.spark.writing.append import write
 
 

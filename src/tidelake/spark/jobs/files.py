@@ -8,8 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from decimal import Decimal
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,19 +20,21 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tidelake import errors
 from tidelake.cdc.core.lineerrors import as_bytes, place, shown
+from tidelake.data.ingest.convert import convert
 from tidelake.data.json.rows import BadLine, RowReader
-from tidelake.data.json.values import loads
 from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import InvalidUpdates, TidelakeError, UsageError
+from tidelake.feeds.lines import TextFormat, check_format
+from tidelake.feeds.reading import ArrowMap
+from tidelake.feeds.reports import IngestReport
+from tidelake.feeds.rowfiles import check_row_format, first_columns, known_field
 from tidelake.lake.api.collection import Collection
-from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
-from tidelake.spark.reports import IngestReport
-from tidelake.spark.tasks import ArrowMap, one_thread
+from tidelake.spark.columns import frame_arrow, frame_schema, quoted
+from tidelake.spark.tasks import one_thread
 from tidelake.spark.versions import condition
 from tidelake.spark.writing.exactly_once import Sink
 
 Format: TypeAlias = Literal["jsonl", "keyed", "csv", "parquet"]
-TextFormat: TypeAlias = Literal["jsonl", "keyed"]
 # Name of the column with the file: for the envelope `debezium`, and for rows that may have any column names.
 FILE, ROWS_FILE = "file", "_tidelake_file"
 # As RFC 4180, and as `tidelake append` reads CSV. By default Spark does not handle newlines and doubled
@@ -48,14 +49,6 @@ _CSV = {
     # An empty field is null. A null value that occurs in no file lets Spark tell it from `""`.
     "nullValue": "\0null\0",
 }
-# Envelopes of change events, and fields by which a line shows that it is one.
-_SHAPES = (
-    ("debezium", {"op", "after"}),
-    ("debezium", {"payload"}),
-    ("canal", {"type", "data", "isDdl"}),
-    ("maxwell", {"type", "data", "ts"}),
-    ("dms", {"metadata", "data"}),
-)
 # The error that a worker raised, inside the text of Spark's exception.
 _RAISED = re.compile(r"tidelake\.errors\.(\w+): (.*)")
 # Spark's text for a file that it cannot read, and its reasons for CSV files.
@@ -71,12 +64,8 @@ def text_of(spark: SparkSession, directory: str, files: int | None, format: Text
     """The lines of new files, as the envelope `debezium` takes them, each with its place.
 
     Those of format `"keyed"` are a key, a tab and a value, as Kafka's console consumer prints messages.
-
-    Raises:
-        UsageError: the format is another one.
     """
-    if format not in get_args(TextFormat):
-        raise UsageError(f"format={format!r}: lines of change events are {' or '.join(get_args(TextFormat))}")
+    check_format(format)
     found = _loaded(_reader(spark, "text", files), directory)
     places = {"file_path": FILE, "file_block_start": "block"}
     modified = f.unix_micros("_metadata.file_modification_time").alias("modified")
@@ -106,14 +95,8 @@ def rows_of(
     Columns are those of the present files. In text formats, columns of the collection get its types; other
     columns are texts in CSV, and have the type of the first line's value in JSON. Every value must fit its
     type.
-
-    Raises:
-        UsageError: there is no file yet, or the format is unknown.
     """
-    if format not in get_args(Format):
-        raise UsageError(f"format={format!r} is unknown: use {', '.join(get_args(Format))}")
-    if format == "keyed":
-        raise UsageError("format='keyed' is for lines of change events: use jsonl, csv or parquet for rows")
+    check_row_format(format)
     file = f.col("_metadata.file_path").alias(file_column)
     collection.state()
     known = collection.update_schema
@@ -126,7 +109,7 @@ def rows_of(
             texts = t.StructType([t.StructField(name, t.StringType()) for name in names])
             reader = _reader(spark, format, files).schema(texts)
             found = _loaded(reader.options(**_CSV), directory).select("*", file)
-            wanted = pa.schema([_known(known, name, pa.string()) for name in names])
+            wanted = pa.schema([known_field(known, name, pa.string()) for name in names])
             return _mapped(found, _CastTexts(wanted, frame_arrow(wanted), file_column), wanted, file_column)
         first = spark.read.text(_literal(directory)).where("trim(value) != ''").first()
     except AnalysisException as error:
@@ -138,16 +121,12 @@ def rows_of(
     if first is None:
         raise UsageError(f"there are no rows at {directory!r} yet to take columns from: put a file there")
     lines = _loaded(_reader(spark, "text", files), directory).where("trim(value) != ''").select("value", file)
-    wanted = _first_columns(first[0], known, directory)
+    wanted = first_columns(first[0], known, directory)
     return _mapped(lines, _ReadLines(wanted, frame_arrow(wanted), file_column), wanted, file_column)
 
 
 def check_rejects(rejects: str | None, directory: str) -> None:
-    """Refuse to read the folder of rejects.
-
-    Raises:
-        UsageError: they are the same directory.
-    """
+    """Refuse to read the folder of rejects."""
     if rejects is not None and os.path.realpath(rejects) == os.path.realpath(directory):
         raise UsageError(
             f"rejects={rejects!r} is the directory that is read: rejected lines would be read again"
@@ -156,12 +135,6 @@ def check_rejects(rejects: str | None, directory: str) -> None:
 
 def run(frame: DataFrame, sink: Sink[Any, Any], checkpoint: str, *, follow: bool) -> IngestReport:
     """Give the micro-batches of a stream to a sink, until it ends or the caller is interrupted.
-
-    Args:
-        frame: the stream.
-        sink: takes the micro-batches. Its error is raised, where Spark's exception has only the text.
-        checkpoint: the directory of the checkpoint.
-        follow: go on with new files; False: end when all present files are taken.
 
     Returns:
         What all micro-batches did.
@@ -172,6 +145,8 @@ def run(frame: DataFrame, sink: Sink[Any, Any], checkpoint: str, *, follow: bool
         query.awaitTermination()
     except KeyboardInterrupt:
         query.stop()
+        if not follow:
+            raise
     except StreamingQueryException:
         if sink.error is None:
             raise
@@ -186,34 +161,6 @@ def _mapped(frame: DataFrame, work: ArrowMap, schema: pa.Schema, file_column: st
     # Name columns by position: `mapInArrow` takes a dot in a name for a path.
     columns = frame.select(*(f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(frame.columns)))
     return columns.mapInArrow(work, frame_schema(output))
-
-
-def _known(schema: pa.Schema, name: str, other: pa.DataType) -> pa.Field:
-    """The collection's field for a column; if it has none, a field of type `other`."""
-    return schema.field(name) if name in schema.names else pa.field(name, other)
-
-
-def _first_columns(line: str, known: pa.Schema, directory: str) -> pa.Schema:
-    """The columns of the first line."""
-    kinds = {bool: pa.bool_(), int: pa.int64(), Decimal: pa.float64(), str: pa.string()}
-    try:
-        row = loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InvalidUpdates(f"the first line at {directory!r} is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise InvalidUpdates(f"the first line at {directory!r} is not a JSON object")
-    others = row.keys() - set(known.names)
-    envelope = next((name for name, shape in _SHAPES if others >= shape), None)
-    if envelope is not None:
-        raise InvalidUpdates(
-            f"the first line at {directory!r} is a change event: give the envelope {envelope!r}"
-        )
-    fields = []
-    for name, value in row.items():
-        if name not in known.names and type(value) not in kinds:
-            raise InvalidUpdates(f"the first line at {directory!r} has {name!r}, which is no column")
-        fields.append(_known(known, name, kinds.get(type(value), pa.string())))
-    return pa.schema(fields)
 
 
 @dataclass(frozen=True)

@@ -27,20 +27,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.cdc.parse.parser import Late, OldRows
 from tidelake.errors import UsageError
+from tidelake.feeds.batches import Identity, Progress
+from tidelake.feeds.commit import Numbered
+from tidelake.feeds.debezium import Debezium
+from tidelake.feeds.note import BatchNote
+from tidelake.feeds.reports import IngestReport, WrittenBatch
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.dms import Dms
+from tidelake.spark.envelopes.debezium import EventFrames
+from tidelake.spark.envelopes.dms import DmsFrames
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, check_rejects, rows_of, run, text_of
-from tidelake.spark.reports import IngestReport, WrittenBatch
 from tidelake.spark.tasks import remote
-from tidelake.spark.writing.commit import Numbered
-from tidelake.spark.writing.exactly_once import IntoCollection, Progress, Sink
-from tidelake.spark.writing.microbatch import Identity
-from tidelake.spark.writing.note import BatchNote
+from tidelake.spark.writing.exactly_once import IntoCollection, Sink
 
 DEFAULT_WRITER = "spark-ingest"
 
@@ -112,13 +113,13 @@ def _frame(
     files: int | None,
 ) -> DataFrame:
     """The files of a folder as a stream, checked: once a query runs, Spark has only the text of an error."""
-    check_rejects(envelope.rejects if isinstance(envelope, Debezium) else None, folder)
-    if isinstance(envelope, Debezium) and format in ("jsonl", "keyed"):
+    check_rejects(envelope.feed.rejects if isinstance(envelope, EventFrames) else None, folder)
+    if isinstance(envelope, EventFrames) and format in ("jsonl", "keyed"):
         frame = text_of(spark, folder, files, format)
         envelope.check(frame.schema, collection)
         return frame
     # Rows may have any column names; the parser of events tells its errors with the column `file`.
-    of_events = isinstance(envelope, Debezium) and not isinstance(envelope, Dms)
+    of_events = isinstance(envelope, EventFrames) and not isinstance(envelope, DmsFrames)
     file_column = FILE if of_events else ROWS_FILE
     frame = rows_of(spark, collection, folder, format, files=files, file_column=file_column)
     envelope.check(frame.drop(file_column).schema, collection)
@@ -162,7 +163,7 @@ def ingest_change_files(
         As `ingest`.
     """
     folder = None if rejects is None else os.fspath(rejects)
-    envelope = Debezium(time, late, old_rows, order_by, encodings, folder)
+    envelope = EventFrames(Debezium(time, late, old_rows, order_by, encodings, folder))
     return ingest(spark, collection, directory, checkpoint, envelope=envelope, **how)
 
 

@@ -32,11 +32,7 @@ class Rounds:
         self._changed = threading.Condition()
 
     def run(self, tasks: Sequence[bytes]) -> Sequence[bytes]:
-        """As a member: have tasks carried out in the next round. Returns their outputs, in order.
-
-        Raises:
-            TidelakeError: the first error of a task; `Closed` if there are no more rounds.
-        """
+        """As a member: have tasks carried out in the next round. Returns their outputs, in order."""
         asked = MemberTasks(tasks)
         with self._changed:
             self._waiting.append(asked)

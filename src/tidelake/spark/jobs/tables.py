@@ -10,11 +10,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tidelake.errors import UsageError
+from tidelake.feeds.batches import Progress
+from tidelake.feeds.lines import TextFormat
+from tidelake.feeds.reports import IngestReport
 from tidelake.lake.api.lake import Lake
-from tidelake.spark.jobs.files import TextFormat, check_rejects, run, text_of
-from tidelake.spark.reports import IngestReport
+from tidelake.spark.jobs.files import check_rejects, run, text_of
 from tidelake.spark.tasks import remote
-from tidelake.spark.writing.exactly_once import Progress
 from tidelake.spark.writing.tables import tables_sink
 
 

@@ -17,18 +17,19 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tidelake.data.ingest.convert import convert
 from tidelake.data.kernel.timestamps import check_clock
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
-from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.spans import DurationLike
+from tidelake.lake.arguments.times import FrontierLike
 from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import ReadPlan, run_task
-from tidelake.spark.columns import convert, frame_arrow, frame_schema
+from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.installed import VERSION
 from tidelake.spark.reading.holds import HOLD_FOR, Lasting, hold_plans, kept
 from tidelake.spark.reading.jvm import why_unreadable

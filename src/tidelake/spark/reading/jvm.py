@@ -65,10 +65,6 @@ def why_unreadable(spark: SparkSession, folder: str | None) -> str:
 
     The first call for an object store runs a job that reads a small object; later ones have its answer, also
     if settings of the session have changed. Without an answer of the store it takes a minute at most.
-
-    Args:
-        spark: the session.
-        folder: url of the folder of objects; None: only this process has them.
     """
     if folder is None:
         return "the objects of the lake are in the memory of one process"

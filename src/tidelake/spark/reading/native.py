@@ -70,17 +70,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def scan(spark: SparkSession, stored: AsStored, schema: pa.Schema, times: Sequence[str]) -> DataFrame:
-    """The rows of parts, in no order; key and value columns are nullable.
-
-    Args:
-        spark: the session.
-        stored: the parts.
-        schema: schema of the DataFrame: key and value columns, times and `_diff`.
-        times: names of the time columns.
-
-    Raises:
-        LeaseExpired: a part is gone. If it goes later, a job that reads it fails.
-    """
+    """The rows of parts, in no order; key and value columns are nullable."""
     given = dict(zip(times, parts(stored.time), strict=True))
     if stored.ones:
         given[DIFF] = 1

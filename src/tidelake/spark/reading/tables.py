@@ -11,12 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.data.answer.changefeed import change_feed
 from tidelake.data.answer.tablerows import expanded
+from tidelake.data.ingest.convert import convert
 from tidelake.lake.api.tablereads import TableRead
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import run_task
-from tidelake.spark.columns import convert, frame_arrow, frame_schema
+from tidelake.spark.columns import frame_arrow, frame_schema
 from tidelake.spark.reading.holds import Lasting, hold_plans, kept
 from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
 
@@ -39,13 +40,7 @@ class _Table:
 
 
 def table(spark: SparkSession, read: TableRead, hold_for: DurationLike | None) -> DataFrame:
-    """The rows of a table, planned by key range. At most one log write, for the hold.
-
-    Args:
-        spark: the session.
-        read: what is read.
-        hold_for: how long the DataFrame can be used; see `tidelake.spark.snapshot`.
-    """
+    """The rows of a table, planned by key range. At most one log write, for the hold."""
     collection = read.collection
     bytes_max = task_bytes_max(spark)
     plan = collection.distributed.plan(read.asked, slots(spark), read.options, task_bytes_max=bytes_max)

@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 
 from tidelake.data.answer import changefeed
 from tidelake.data.answer.tablerows import expanded
+from tidelake.data.ingest.convert import convert
 from tidelake.errors import LeaseExpired, UsageError
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import run_task
-from tidelake.spark.columns import convert
 from tidelake.spark.reading.holds import Lasting, hold_for_application, kept
 from tidelake.spark.source.options import RowShape, read_options
 from tidelake.spark.source.place import opened
@@ -49,12 +49,7 @@ class ReadTask(InputPartition):
     held: Lasting | None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, with at least the columns that Spark asked for.
-
-        Raises:
-            LeaseExpired: the hold ended, and a part is gone.
-            InvalidUpdates: a multiplicity is negative, and the rows are to be those of a table.
-        """
+        """The rows, with at least the columns that Spark asked for."""
         try:
             yield from self._shaped(kept(run_task(self.task), self.held))
         except LeaseExpired as error:
@@ -87,13 +82,7 @@ class BatchReader(DataSourceReader):
 
     @told
     def partitions(self) -> list[InputPartition]:
-        """Plan the read, and hold its parts. At most one log write.
-
-        Raises:
-            UsageError: an option or a column does not fit.
-            HistoryCompacted: the times asked for lie before the collection's `since`.
-            NotYetClosed: they are still open after the timeout.
-        """
+        """Plan the read, and hold its parts. At most one log write."""
         asked = read_options(self._options)
         with opened(self._options) as (_, collection):
             plan, under = planned(collection, asked, self._schema)

@@ -69,12 +69,7 @@ def to_json(offset: Offset) -> Json:
 
 
 def from_json(data: object) -> Offset:
-    """Parse the output of `to_json`.
-
-    Raises:
-        FormatTooNew: a newer version wrote it.
-        UsageError: it is not an offset of a Tidelake stream.
-    """
+    """Parse the output of `to_json`."""
     if not isinstance(data, dict):
         raise _foreign(data)
     found = data.get("tidelake")

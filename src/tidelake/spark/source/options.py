@@ -59,6 +59,37 @@ WRITE = (
 )
 _KINDS = {"batch reads": READ, "streaming reads": STREAM_READ, "writes": WRITE}
 
+MEANINGS = {
+    ("`asOf`"): (
+        "contents at a time: a number or, for clocks, a timestamp with its zone (`2026-01-31 "
+        "12:00:00Z`), `now`, `today`, `yesterday`, or a time back such as `-1d`. Default: the last "
+        "closed time"
+    ),
+    ("`after`, `through`"): (
+        "the netted difference between two times; the second is the last closed one by default"
+    ),
+    ("`lower`, `upper`"): (
+        "every update at its own time, from a frontier up to another (default: the upper)"
+    ),
+    ("`withDiff`"): ("with the times and `_diff`; changes and updates always have them"),
+    ("`times`"): ("`timestamp`: `_time` is a timestamp; for clocks. Default: `int64`"),
+    ("`staged`"): ("with the updates that are staged at open times; does not wait"),
+    ("`changeFeed`"): ("changes with `_change_type`, `_commit_version`, `_commit_timestamp` instead"),
+    ("`versionAsOf`, `timestampAsOf`"): ("as Delta Lake calls `asOf`"),
+    ("`readChangeFeed`, `startingVersion` or `startingTimestamp`, `endingVersion` or `endingTimestamp`"): (
+        "as Delta Lake calls `changeFeed`, `lower`, and the last time that is read"
+    ),
+    ("`columns`, `where`"): (
+        "names, separated by commas; a [condition](guide.md#some-rows-and-columns). What cannot "
+        "match is not read"
+    ),
+    ("`holdFor`"): ("how long the DataFrame can be used: `24h` (default), `30m`, seconds; `none`"),
+    ("`parallelism`, `timeout`"): (
+        "tasks at most (default: by size); how long to wait for a time that is open (default: not at all)"
+    ),
+}
+"""What the options of batch reads mean, for the site."""
+
 # What Spark's catalog adds to the options of a table.
 _OF_TABLES = ("owner", "provider", "location")
 
@@ -182,21 +213,13 @@ class WriteOptions:
 
 
 def shape(options: Mapping[str, str]) -> RowShape:
-    """The rows and columns of a read, a stream, or a view to insert into: Spark does not say which it is.
-
-    Raises:
-        UsageError: an option is unknown, has a bad value, or does not fit another one.
-    """
+    """The rows and columns of a read, a stream, or a view to insert into: Spark does not say which it is."""
     known = _known(options, "anything", tuple({*READ, *STREAM_READ, *WRITE}))
     return _shape(othernames.renamed(known, is_batch=False))
 
 
 def read_options(options: Mapping[str, str]) -> FormatReadOptions:
-    """The options of a batch read.
-
-    Raises:
-        UsageError: one is unknown, has a bad value, or does not fit another one; says what to write.
-    """
+    """The options of a batch read."""
     given = othernames.renamed(_known(options, "batch reads", READ), is_batch=True)
     kinds = [name for name in ("asOf", *_CHANGES, *_UPDATES) if name in given]
     if not (set(kinds) <= {"asOf"} or set(kinds) <= set(_CHANGES) or set(kinds) <= set(_UPDATES)):

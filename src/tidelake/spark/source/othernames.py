@@ -23,15 +23,7 @@ LAST = "ending"
 
 
 def renamed(given: Mapping[str, str], *, is_batch: bool) -> dict[str, str]:
-    """Options with the names that they have here, and `LAST`.
-
-    Args:
-        given: options by their documented names.
-        is_batch: whether this is a batch read; else the start is that of a stream.
-
-    Raises:
-        UsageError: two options say the same, or in a batch read a start or an end is not that of a feed.
-    """
+    """Options with the names that they have here, and `LAST`."""
     found = dict(given)
     start = "lower" if is_batch else "startingAt"
     for names, to in ((AS_OF, "asOf"), ((FEED,), "changeFeed"), (STARTING, start), (ENDING, LAST)):

@@ -29,12 +29,6 @@ def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
     """The possible readings of a path as (lake, collection), the shortest name first.
 
     Each lake is a path or URL, with the provider of its options if there is one.
-
-    Args:
-        options: the options from Spark; names in any case.
-
-    Raises:
-        UsageError: there is no path, or no name in it; or `storeOptions` names no function.
     """
     provider = {key.lower(): text for key, text in options.items()}.get("storeoptions")
     if provider is not None and not is_provider(provider):
@@ -77,13 +71,7 @@ def _readings(options: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @contextmanager
 def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
-    """The lake and collection that options name; the lake is closed afterwards. A few store calls.
-
-    Raises:
-        UsageError: as for `places`.
-        NotALake: no folder on the path is a lake.
-        CollectionNotFound: the lake has no such collection; suggests the nearest names.
-    """
+    """The lake and collection that options name; the lake is closed afterwards. A few store calls."""
     lake, name = _lake_of(places(options))
     with lake:
         yield lake, lake.collection(name)

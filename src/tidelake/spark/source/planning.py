@@ -31,16 +31,7 @@ _TASK_BYTES = 32 * 1024 * 1024
 
 
 def shown(rows: pa.Schema, domain: TimeDomain, asked: RowShape) -> pa.Schema:
-    """The columns of a read: those asked for, and those that describe changes.
-
-    Args:
-        rows: key and value columns of the schema that is read under.
-        domain: unit of the times.
-        asked: the rows and columns.
-
-    Raises:
-        UsageError: there is no such column, or a change feed or timestamps are not possible.
-    """
+    """The columns of a read: those asked for, and those that describe changes."""
     names = rows.names if asked.columns is None else asked.columns
     unknown = [name for name in names if name not in rows.names]
     if unknown:
@@ -83,12 +74,7 @@ class Readable:
 def planned(
     collection: Collection, asked: FormatReadOptions, wanted: StructType
 ) -> tuple[ReadPlan, Readable]:
-    """The plan of a read that returns at least the columns in `wanted`, and under which schema it reads.
-
-    Raises:
-        UsageError: no schema of the collection has them.
-        IncompatibleSchema: one of them was dropped since.
-    """
+    """The plan of a read that returns at least the columns in `wanted`, and under which schema it reads."""
     under = readable(collection, asked.shape, wanted)
     plan = collection.distributed.plan(
         query_of(collection, asked),
@@ -130,9 +116,6 @@ def readable(collection: Collection, asked: RowShape, wanted: StructType) -> Rea
 
     A DataFrame is planned when it is first used. The collection's columns may have changed since Spark asked
     for them: then rows are read under the earlier schema.
-
-    Raises:
-        UsageError: no schema has them; says why the newest one does not fit.
     """
     if not wanted.fields:
         raise UsageError("the schema has no columns: name one at least")

@@ -21,6 +21,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tidelake.errors import CollectionNotFound, InternalError, UsageError
+from tidelake.feeds.batches import Batches, Identity
+from tidelake.feeds.commit import Numbered
+from tidelake.feeds.note import BatchNote
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.writer import Writer
@@ -37,10 +40,8 @@ from tidelake.spark.source.sentences import told
 from tidelake.spark.source.target import Target
 from tidelake.spark.source.times import written_at
 from tidelake.spark.source.uploading import IntoUploaded, Upload, Uploaded
-from tidelake.spark.writing.commit import Numbered
-from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, Batches
-from tidelake.spark.writing.microbatch import QUERY_ID, Identity, planned_in
-from tidelake.spark.writing.note import BatchNote
+from tidelake.spark.writing.exactly_once import DEFAULT_WRITER
+from tidelake.spark.writing.microbatch import QUERY_ID, planned_in
 from tidelake.spark.writing.token import TokenWriter
 
 SNAPSHOT = "snapshot"
@@ -51,17 +52,7 @@ OF_COLUMNS = (DEFAULT, SNAPSHOT, "upsert")
 
 
 def chosen(collection: Collection, schema: StructType, overwrite: bool, given: WriteOptions) -> Envelope:
-    """The envelope of a write through the format.
-
-    Args:
-        collection: the collection to write to.
-        schema: schema of the frame.
-        overwrite: whether the mode is `overwrite`, or `complete` for a stream.
-        given: the options. The default envelope is that of all writes; an overwrite is a `snapshot`.
-
-    Raises:
-        UsageError: it cannot overwrite, or takes no such option.
-    """
+    """The envelope of a write through the format."""
     name = given.envelope
     if overwrite and name not in (None, SNAPSHOT):
         raise UsageError(
@@ -88,12 +79,7 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "BatchWriter":
-    """The writer of `df.write`. A few store calls.
-
-    Raises:
-        InvalidUpdates: the columns do not fit; names all faults.
-        UsageError: an option does not fit.
-    """
+    """The writer of `df.write`. A few store calls."""
     given = write_options(options)
     if given.writer is not None or given.take_over:
         raise UsageError("options writer and takeOver are of streams: a batch write is recognised by a token")
@@ -129,11 +115,7 @@ def _upload(options: Mapping[str, str], schema: StructType, overwrite: bool, giv
 
 
 def _columns(schema: StructType, given: WriteOptions) -> pa.Schema:
-    """The columns of a collection that is made for the rows of a frame.
-
-    Raises:
-        UsageError: the rows are events, or a column has a type that a collection cannot hold.
-    """
+    """The columns of a collection that is made for the rows of a frame."""
     if given.envelope not in (None, *OF_COLUMNS):
         raise UsageError(
             f"option key: rows of the envelope {given.envelope!r} are not those of the collection: make it "

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.data.answer import changefeed
 from tidelake.data.answer.tablerows import repeated
+from tidelake.data.ingest.convert import convert
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, TidelakeError, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
@@ -34,7 +35,6 @@ from tidelake.model.schema import DIFF
 from tidelake.model.time import TIME_MAX, TimeDomain
 from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import run_task
-from tidelake.spark.columns import convert
 from tidelake.spark.source.interface import (
     ReadAllAvailable,
     ReadLimit,
@@ -71,12 +71,7 @@ class StreamTask(InputPartition):
     domain: TimeDomain
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, with at least the columns that Spark asked for.
-
-        Raises:
-            LeaseExpired: the hold expired, and a part is gone.
-            InvalidUpdates: a row is removed, and the rows are to be added ones only.
-        """
+        """The rows, with at least the columns that Spark asked for."""
         found = run_task(self.task)
         match self.shape.rows:
             case "table":
@@ -138,9 +133,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the batch that begins at `start`; `start` if there is nothing to read.
 
         At most one log scan every `poll_s`; see `Tail.step`. One log write for the first batch.
-
-        Raises:
-            HistoryCompacted: the checkpoint, or the time to start after, is older than the history kept.
         """
         begun = self._checked(from_json(start))
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self._limits
@@ -158,12 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The tasks of a batch, by key range. At most one log scan, and a log write for the first batch.
-
-        Raises:
-            HistoryCompacted: the checkpoint is older than the history kept.
-            IncompatibleSchema: columns were changed so that rows do not fit the query any more.
-        """
+        """The tasks of a batch, by key range. At most one log scan, and a log write for the first batch."""
         begun, ended = self._checked(from_json(start)), self._checked(from_json(end))
         if isinstance(ended, Begin) or start == end:
             return []

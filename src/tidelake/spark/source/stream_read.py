@@ -41,12 +41,7 @@ class StreamRead:
 
 
 def stream_read(options: Mapping[str, str]) -> StreamRead:
-    """Parse options. A few store calls, to find the collection and the unit of its times.
-
-    Raises:
-        UsageError: an option is unknown or has a bad value, or the collection cannot be followed.
-        NotALake, CollectionNotFound: there is no such collection.
-    """
+    """Parse options. A few store calls, to find the collection and the unit of its times."""
     asked = stream_read_options(options)
     if asked.hold_for_s is None:
         raise UsageError(

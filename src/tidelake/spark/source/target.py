@@ -37,11 +37,7 @@ class Target:
     config: Config
 
     def collection(self) -> Collection:
-        """The collection at its newest state. One log scan, or a few store calls.
-
-        Raises:
-            CollectionDropped: it was dropped since.
-        """
+        """The collection at its newest state. One log scan, or a few store calls."""
         kept = _KEPT.get()
         lake, found = kept.pop(self) if self in kept else self._opened()
         try:

@@ -14,11 +14,7 @@ _SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 
 
 def names_of(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
-    """Names between commas; one that holds a comma or a quote stands in backticks or double quotes.
-
-    Raises:
-        UsageError: it is not such a list, or it is empty.
-    """
+    """Names between commas; one that holds a comma or a quote stands in backticks or double quotes."""
     text = given.get(option)
     if text is None:
         return None
@@ -38,11 +34,7 @@ def names_of(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
 
 
 def flag(given: Mapping[str, str], option: str) -> bool | None:
-    """`true` or `false`; None if it is not given.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """`true` or `false`; None if it is not given."""
     text = given.get(option)
     if text is None:
         return None
@@ -52,11 +44,7 @@ def flag(given: Mapping[str, str], option: str) -> bool | None:
 
 
 def count(given: Mapping[str, str], option: str) -> int | None:
-    """A whole number from 1 on; None if it is not given.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """A whole number from 1 on; None if it is not given."""
     text = given.get(option)
     if text is None:
         return None
@@ -66,11 +54,7 @@ def count(given: Mapping[str, str], option: str) -> int | None:
 
 
 def seconds(given: Mapping[str, str], option: str) -> float | None:
-    """A span of time in seconds; a text without unit is in seconds. None if it is not given.
-
-    Raises:
-        UsageError: it is not a span of time.
-    """
+    """A span of time in seconds; a text without unit is in seconds. None if it is not given."""
     text = given.get(option)
     if text is None:
         return None

@@ -18,17 +18,7 @@ _TUPLES = re.compile(r"\([^()]*\)")
 
 
 def time_of(text: str, times: ReadTimes, option: str, *, staged: bool = False) -> Time:
-    """The time that an option of a read names.
-
-    Args:
-        text: a whole number, a tuple such as `(3, 4)`, or for clocks a timestamp with its zone or a word.
-        times: converts times of the collection.
-        option: its name, for the message.
-        staged: whether open times are read too.
-
-    Raises:
-        UsageError: it is not a time; says what to write.
-    """
+    """The time that an option of a read names."""
     return times.read(_value(text, times.domain, option), f"option {option}", staged=staged)
 
 
@@ -38,11 +28,7 @@ def written_at(text: str, times: Times, option: str) -> Time:
 
 
 def frontier_of(text: str, times: ReadTimes, option: str, *, staged: bool = False) -> Frontier:
-    """The frontier that an option names: a time, or a list such as `[(0, 3), (2, 0)]`.
-
-    Raises:
-        UsageError: it is not a frontier; says what to write.
-    """
+    """The frontier that an option names: a time, or a list such as `[(0, 3), (2, 0)]`."""
     found = _LIST.fullmatch(text.strip())
     if found is None:
         one = _value(text, times.domain, option)

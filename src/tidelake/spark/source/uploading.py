@@ -15,21 +15,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelake.data.ingest.convert import convert
 from tidelake.errors import UsageError
+from tidelake.feeds.answers import Answer, answered, answers_to_bytes
+from tidelake.feeds.batches import written
+from tidelake.feeds.commit import Numbered
+from tidelake.feeds.loop import open_upper
+from tidelake.feeds.reading import ArrowMap
+from tidelake.feeds.reports import WriteReport, WrittenBatch
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
-from tidelake.lake.arguments.notes import noted
+from tidelake.lake.arguments.tokens import noted
 from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.shufflespill import ShuffleSpill
-from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.reading.holds import application
-from tidelake.spark.reports import WriteReport, WrittenBatch
 from tidelake.spark.source.target import Target
-from tidelake.spark.tasks import ArrowMap
-from tidelake.spark.uploads import Answer, answered, answers_to_bytes
-from tidelake.spark.writing.commit import Numbered, open_upper
-from tidelake.spark.writing.exactly_once import written
+from tidelake.spark.tasks import one_thread
 from tidelake.spark.writing.uploaded import commit_uploads, hands_over
 
 
@@ -71,6 +73,7 @@ class _Plan:
     key: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch], query: str) -> Uploaded:
+        one_thread()
         rows = 0
         handed: tuple[str, ...] = ()
 
@@ -149,12 +152,7 @@ class Upload:
     def commit(
         self, collection: Collection, messages: Sequence[Uploaded], numbered: Numbered[Writer] | None
     ) -> WriteReport:
-        """In the driver: append what the tasks uploaded, maybe as a micro-batch of a stream.
-
-        Raises:
-            InvalidUpdates: a task found data that cannot be stored.
-            UpdateBeforeLower: a time is closed.
-        """
+        """In the driver: append what the tasks uploaded, maybe as a micro-batch of a stream."""
         answers = [message.answers for message in messages]
         handed = [name for message in messages for name in message.handed]
         with noted(self._application, ""), noted(self._author, self._message):

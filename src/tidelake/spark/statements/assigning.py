@@ -13,16 +13,7 @@ from tidelake.spark.installed import VERSION
 
 
 def assigned(value: Column, kind: t.DataType, field: t.StructField) -> Column:
-    """A value as the column of a field; a job fails where a number does not fit exactly.
-
-    Args:
-        value: the value.
-        kind: its type.
-        field: the column.
-
-    Raises:
-        UsageError: the types differ in kind; says what to write.
-    """
+    """A value as the column of a field; a job fails where a number does not fit exactly."""
     to = field.dataType
     name, given = to.simpleString(), kind.simpleString()
     made = _cast(value, to)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from tidelake.data.ingest.convert import convert
 from tidelake.data.sql.changes import (
     Action,
     Insertion,
@@ -30,16 +31,17 @@ from tidelake.data.sql.changes import (
 )
 from tidelake.data.sql.statement import Statement, quoted, shown
 from tidelake.errors import UpperMismatch, UsageError
+from tidelake.feeds.loop import CommitPoint, TriedWrite, committed
+from tidelake.feeds.reports import WriteReport
 from tidelake.lake.api.collection import Collection
-from tidelake.lake.arguments.notes import noted
+from tidelake.lake.arguments.tokens import noted
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
-from tidelake.spark.columns import check_case, convert, frame_arrow, frame_schema
+from tidelake.spark.columns import check_case, frame_arrow, frame_schema
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.reading.frames import snapshot
-from tidelake.spark.reports import WriteReport
 from tidelake.spark.statements.assigning import assigned
 from tidelake.spark.statements.matching import (
     ChangedContents,
@@ -52,7 +54,7 @@ from tidelake.spark.statements.matching import (
 from tidelake.spark.statements.tables import SqlTables, mark, piece
 from tidelake.spark.statements.views import uppers_shown
 from tidelake.spark.versions import arrow_schema, frame_of, spark_schema
-from tidelake.spark.writing.commit import CommitPoint, TriedWrite, committed, write
+from tidelake.spark.writing.commit import write
 from tidelake.spark.writing.running import few_bytes, taken
 from tidelake.state.write.staging import Seen
 
@@ -109,7 +111,8 @@ def _inserted(parsed: Statement, tables: SqlTables) -> DataFrame:
     named = any(tables.means(one, collection) for one in others)
 
     def attempt() -> DataFrame:
-        return _insert(parsed, asked, tables, collection, _open_upper(collection) if named else None)
+        read = _contents_read(tables, collection) if named else None
+        return _insert(parsed, asked, tables, collection, read)
 
     return committed(_TriedStatement(collection, attempt))
 
@@ -119,16 +122,17 @@ def _insert(
     asked: Insertion,
     tables: SqlTables,
     collection: Collection,
-    upper: Frontier | None,
+    read: ChangedContents | None,
 ) -> DataFrame:
-    """Insert the rows of a query: only at `upper`, taken before anything was read.
+    """Insert the rows of a query: only on the contents that it reads.
 
     None: at the upper that a view shows, or whenever if no view reads the collection.
     """
-    frames = tables.frames(parsed, apart=[asked.target])
+    own = None if read is None else (collection, read.at)
+    frames = tables.frames(parsed, apart=[asked.target], own=own)
     text = piece(parsed, frames, asked.before) + piece(parsed, frames, asked.query)
     rows = tables.run(text, frames)
-    upper = _upper_read(rows, collection, upper)
+    upper = _upper_read(rows, collection, None if read is None else read.upper)
     schema = frame_schema(collection.schema)
     names = rows.columns if asked.by_name else list(asked.columns or schema.names)
     if len(rows.columns) != len(names):
@@ -152,22 +156,14 @@ def _insert(
     ]
     new = rows.select(*made)
     if upper is not None:
-        new = _at(new, tables, collection, upper)
-    return _told(tables, collection, _written(tables, collection, new, upper))
+        time = _next_time(tables, collection, upper) if read is None else read.at
+        new = new.withColumn(collection.domain.columns[0], f.lit(time).cast("bigint"))
+    seen = None if read is None else read.seen
+    return _told(tables, collection, _written(tables, collection, new, upper, read=seen))
 
 
 def _upper_read(rows: DataFrame, collection: Collection, upper: Frontier | None) -> Frontier | None:
-    """The upper at which the rows of a query hold, if they depend on the contents of the collection.
-
-    Args:
-        rows: not run yet.
-        collection: that is written.
-        upper: at which they hold, as far as the names in the text say; None: they may depend on none.
-
-    Raises:
-        UpperMismatch: a view shows earlier contents.
-        UsageError: a view is one of the format.
-    """
+    """The upper at which the rows of a query hold, if they depend on the contents of the collection."""
     for seen in uppers_shown(rows, collection):
         upper = _open_upper(collection) if upper is None else upper
         if seen != upper:
@@ -197,9 +193,19 @@ def _next_time(tables: SqlTables, collection: Collection, upper: Frontier) -> Ti
     return times.join(upper.elements[0], collection.distributed.commit_time()) if given is None else given
 
 
-def _at(rows: DataFrame, tables: SqlTables, collection: Collection, upper: Frontier) -> DataFrame:
-    time = f.lit(_next_time(tables, collection, upper)).cast("bigint")
-    return rows.withColumn(collection.domain.columns[0], time)
+def _contents_read(tables: SqlTables, collection: Collection) -> ChangedContents:
+    """What is read: all that is there at the time of the change, also if it is staged."""
+    upper = _open_upper(collection)
+    state = collection.distributed.newest_state()
+    if state.upper != upper:
+        raise UpperMismatch(upper, state.upper).of(collection.domain.unit)
+    time = times.parts(_next_time(tables, collection, upper))[0]
+    seen = Seen(state.seqno, time)
+    if len(state.staged):
+        return ChangedContents(upper, seen, time, time, staged=True)
+    is_empty = upper.less_equal(collection.domain.minimum)
+    last = None if is_empty else upper.just_before().elements[0]
+    return ChangedContents(upper, seen, time, last, staged=False)
 
 
 class _Attempt:
@@ -208,11 +214,11 @@ class _Attempt:
     def __init__(self, parsed: Statement, asked: RowChange, tables: SqlTables) -> None:
         self._parsed, self._asked, self._tables = parsed, asked, tables
         self._collection = collection = tables.target(parsed, asked.target)
-        self._upper = _open_upper(collection)
-        self._read = self._contents_read()
+        self._read = _contents_read(tables, collection)
+        self._upper = self._read.upper
         self._schema = frame_schema(collection.schema)
         check_case(tables.spark, self._schema.names)
-        self._frames = tables.frames(parsed, apart=[asked.target])
+        self._frames = tables.frames(parsed, apart=[asked.target], own=(collection, self._read.at))
         self._alias = quoted(parsed.tables[asked.target].alias, "spark")
         self._from = f"{mark(_TARGET)} AS {self._alias}"
         self._source: DataFrame | None = None
@@ -241,7 +247,7 @@ class _Attempt:
             rows = reduce(DataFrame.unionByName, self._updates())
             _upper_read(rows, self._collection, self._upper)
             few = self._gathered(rows)
-        column, time = self._collection.domain.columns[0], self._read.seen.time
+        column, time = self._collection.domain.columns[0], self._read.at
         if few is None:
             return self._done(rows.withColumn(column, f.lit(time).cast("bigint")))
         few = few.append_column(column, pa.repeat(pa.scalar(time, pa.int64()), few.num_rows))
@@ -252,19 +258,6 @@ class _Attempt:
     def _done(self, rows: DataFrame, few: Sequence[pa.RecordBatch] | None = None) -> DataFrame:
         report = _written(self._tables, self._collection, rows, self._upper, few, read=self._read.seen)
         return _told(self._tables, self._collection, report)
-
-    def _contents_read(self) -> ChangedContents:
-        """What is read: all that is there at the time of the change, also if it is staged."""
-        state = self._collection.distributed.newest_state()
-        if state.upper != self._upper:
-            raise UpperMismatch(self._upper, state.upper).of(self._collection.domain.unit)
-        time = _next_time(self._tables, self._collection, self._upper)
-        seen = Seen(state.seqno, times.parts(time)[0])
-        if len(state.staged):
-            return ChangedContents(seen, time, staged=True)
-        is_empty = self._upper.less_equal(self._collection.domain.minimum)
-        last = None if is_empty else self._upper.just_before().elements[0]
-        return ChangedContents(seen, last, staged=False)
 
     def _replacements(self) -> pa.Table | None:
         """The updates of a MERGE that replaces and adds whole rows; None if it is another one."""

@@ -15,13 +15,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from tidelake.data.ingest.convert import convert
 from tidelake.data.kernel.encode import encode_key
+from tidelake.data.kernel.sums import opposite
 from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.data.sql.statement import Statement
 from tidelake.lake.api.collection import Collection
+from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
-from tidelake.spark.columns import convert, frame_arrow, frame_schema, holds
+from tidelake.spark.columns import frame_arrow, frame_schema, holds
 from tidelake.spark.versions import arrow_schema
 from tidelake.spark.writing.running import LOOKED_UP_BYTES, fetched
 from tidelake.state.write.staging import Seen
@@ -44,12 +47,16 @@ class ChangedContents:
     """The contents that a statement changes.
 
     Attributes:
-        seen: the state, and the time of the change.
+        upper: before the change.
+        seen: the state.
+        at: the time of the change.
         as_of: the time as of which they are read; None: there are none.
         staged: whether something is staged, which the read takes in.
     """
 
+    upper: Frontier
     seen: Seen
+    at: int
     as_of: Time | None
     staged: bool
 
@@ -92,14 +99,7 @@ class Matchable:
 
 
 def key_equality(parsed: Statement, target: str, source: str, key: Sequence[str]) -> KeyEquality | None:
-    """What the condition of a MERGE says of keys; None if it does not name all key columns.
-
-    Args:
-        parsed: the statement.
-        target: the alias of its target.
-        source: the alias of its source.
-        key: the names of the key columns.
-    """
+    """What the condition of a MERGE says of keys; None if it does not name all key columns."""
     if target.casefold() == source.casefold():
         return None
     condition = parsed.tree.args["on"].unnest()
@@ -119,14 +119,7 @@ def key_equality(parsed: Statement, target: str, source: str, key: Sequence[str]
 def matchable(
     collection: Collection, source: DataFrame, equality: KeyEquality | None, contents: ChangedContents
 ) -> Matchable | None:
-    """What a MERGE can match; None if its condition does not say, or the source is not small.
-
-    Args:
-        collection: the target.
-        source: evaluated once, if it seems to be small.
-        equality: from `key_equality`.
-        contents: which of the target are changed.
-    """
+    """What a MERGE can match; None if its condition does not say, or the source is not small."""
     if equality is None or not _fits(collection, source, equality.columns):
         return None
     batches = fetched(source)
@@ -142,7 +135,8 @@ def matchable(
     # Null equals nothing, so no row with one is in the target's.
     target = collection.update_schema.empty_table()
     if contents.as_of is not None:
-        target = collection.lookup(asked.drop_null(), contents.as_of, staged=contents.staged)
+        keys, at = asked.drop_null(), contents.as_of
+        target = collection.lookup(keys, at, staged=contents.staged, times="int64")
     return Matchable(rows, source.schema, encode_key(asked, schema), target, encode_key(target, schema))
 
 
@@ -150,12 +144,6 @@ def replacements(
     collection: Collection, found: Matchable, *, updates: bool, inserts: bool
 ) -> pa.Table | None:
     """The updates of a MERGE that replaces whole rows, and whose condition is that keys are equal.
-
-    Args:
-        collection: the target.
-        found: what it can match: then it does match.
-        updates: whether rows that match become those of the source.
-        inserts: whether rows of the source that match none are added.
 
     Returns:
         Rows with the columns of the collection and `_diff`, of Spark's types; None if values have to be
@@ -173,7 +161,7 @@ def replacements(
     if updates:
         count = found.target.column(DIFF)
         came = new.take(pc.index_in(found.target_keys, value_set=found.keys))
-        pieces.append(found.target.select(own.names).append_column(DIFF, pc.negate_checked(count)))
+        pieces.append(found.target.select(own.names).append_column(DIFF, opposite(count)))
         pieces.append(came.append_column(DIFF, count))
     if inserts:
         alone = pc.invert(pc.is_in(found.keys, value_set=found.target_keys))

@@ -45,15 +45,7 @@ class _Node:
 
 
 def parsed(spark: SparkSession, text: str) -> Statement:
-    """Parse a statement of Spark's SQL.
-
-    Args:
-        spark: the session, whose parser is asked unless it is remote.
-        text: the statement.
-
-    Raises:
-        UsageError: as for `statement`.
-    """
+    """Parse a statement of Spark's SQL."""
     try:
         ours: Statement | UsageError = statement(text, "spark")
     except UsageError as error:

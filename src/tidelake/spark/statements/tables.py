@@ -20,7 +20,7 @@ from tidelake.lake.api.lake import Lake
 from tidelake.lake.api.tablereads import collection_name, table_reads
 from tidelake.lake.arguments.spans import DurationLike
 from tidelake.model.instants import TimeLike
-from tidelake.model.time import parts
+from tidelake.model.time import Time, parts
 from tidelake.spark.columns import check_case
 from tidelake.spark.reading.newest import newest
 from tidelake.spark.reading.tables import table
@@ -53,30 +53,25 @@ class SqlTables:
         """The time of what the statement writes, if the caller gave one."""
         return None if self.time is None else parts(times_of(collection).at(self.time, "time"))[0]
 
-    def frames(self, parsed: Statement, apart: Iterable[int] = ()) -> dict[str, DataFrame]:
-        """The collections that a statement names, as DataFrames, by `name_of` their positions.
-
-        Args:
-            parsed: the statement.
-            apart: positions of tables to leave out.
-        """
+    def frames(
+        self, parsed: Statement, apart: Iterable[int] = (), own: tuple[Collection, Time] | None = None
+    ) -> dict[str, DataFrame]:
+        """The collections that a statement names, as DataFrames, by `name_of` their positions."""
         hidden = {i for i, one in enumerate(parsed.tables) if self._is_view(one)}
-        reads = table_reads(self.lake, parsed, self.as_of, self.timeout_s, apart={*hidden, *apart})
+        skipped = {*hidden, *apart}
+        reads = table_reads(self.lake, parsed, self.as_of, self.timeout_s, apart=skipped, own=own)
         frames = {}
         for i, read in reads.items():
             frame, one = table(self.spark, read, self.hold_for), parsed.tables[i]
             ends = one.version is not None or (one.changes is not None and one.changes[1] is not None)
+            # What the statement itself writes is checked by the commit.
+            ends = ends or read.options.staged
             is_newest = not ends and (self.as_of is None or one.changes is not None)
             frames[name_of(i)] = newest(frame, read.collection, read.asked) if is_newest else frame
         return frames
 
     def target(self, parsed: Statement, index: int) -> Collection:
-        """The collection that a statement changes.
-
-        Raises:
-            CollectionNotFound: there is no such collection.
-            UsageError: a temporary view has its name.
-        """
+        """The collection that a statement changes."""
         one = parsed.tables[index]
         if self._is_view(one):
             raise UsageError(f"{one.name!r} is a temporary view here: drop it, or use spark.sql")
@@ -87,12 +82,7 @@ class SqlTables:
         return not self._is_view(one) and collection_name(one, self.lake.list(), "spark") == collection.name
 
     def run(self, text: str, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Carry a text out in which marks stand for DataFrames.
-
-        Args:
-            text: with marks.
-            frames: by name; those without a mark are left out.
-        """
+        """Carry a text out in which marks stand for DataFrames."""
         used = {name: frame for name, frame in frames.items() if mark(name) in text}
         args: Any = dict(self.args) if isinstance(self.args, Mapping) else self.args and list(self.args)
         if used:
@@ -123,11 +113,7 @@ def name_of(index: int) -> str:
 
 
 def piece(parsed: Statement, frames: Mapping[str, DataFrame], span: TextSpan | None = None) -> str:
-    """The text of a statement, or a piece of it, with marks for DataFrames.
-
-    Raises:
-        UsageError: the text has characters that are marks.
-    """
+    """The text of a statement, or a piece of it, with marks for DataFrames."""
     if _BEGIN in parsed.text or _END in parsed.text:
         raise UsageError("the statement has characters of private use (U+E000, U+E001): use parameters")
     names = {i: mark(name_of(i)) for i in range(len(parsed.tables)) if name_of(i) in frames}

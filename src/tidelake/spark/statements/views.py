@@ -13,11 +13,7 @@ from tidelake.spark.tasks import remote
 
 
 def uppers_shown(frame: DataFrame, collection: Collection) -> frozenset[Frontier]:
-    """The uppers whose contents a frame shows of a collection; nothing is known under Spark Connect.
-
-    Raises:
-        UsageError: it reads them by the format, of which Spark keeps what it planned when it was first used.
-    """
+    """The uppers whose contents a frame shows of a collection; nothing is known under Spark Connect."""
     uppers = set()
     for node in () if remote(frame.sparkSession) else _nodes(frame._jdf.queryExecution().analyzed()):
         kind = str(node.getClass().getSimpleName())

@@ -11,20 +11,20 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tidelake.errors import UsageError
+from tidelake.feeds.commit import Numbered
+from tidelake.feeds.reports import WriteReport
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.lake.api.writer import Writer
-from tidelake.lake.arguments.frontiers import FrontierLike
-from tidelake.lake.arguments.notes import noted
+from tidelake.lake.arguments.times import FrontierLike
+from tidelake.lake.arguments.tokens import noted
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Updates
-from tidelake.spark.reports import WriteReport
 from tidelake.spark.writing import commit
-from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.token import TokenWriter
 from tidelake.state.write.write import Appended
 

@@ -15,16 +15,17 @@ What a stream is written into (`Into`), a collection, a stage, or the tables of 
 micro-batch is committed, and nothing else.
 """
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import DataFrame
 
-from tidelake.cdc.core.topicpartition import TopicPartition
 from tidelake.config import Config
 from tidelake.errors import TidelakeError, UsageError
+from tidelake.feeds.batches import Batches, Identity, Into, Progress, written
+from tidelake.feeds.commit import Numbered, W
+from tidelake.feeds.reports import WrittenBatch
 from tidelake.lake.api.collection import Collection as LakeCollection
 from tidelake.lake.api.lake import open_lake
 from tidelake.lake.api.writer import Writer
@@ -33,42 +34,14 @@ from tidelake.lake.arguments.spans import WindowLike, window
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
-from tidelake.spark.reports import IngestReport, WriteReport, WrittenBatch
 from tidelake.spark.tasks import described, signed
-from tidelake.spark.writing.commit import Numbered, W, write
-from tidelake.spark.writing.microbatch import (
-    Identity,
-    is_in,
-    planned_by,
-    planned_places,
-    query_of,
-)
-from tidelake.spark.writing.note import BatchNote
+from tidelake.spark.writing.commit import write
+from tidelake.spark.writing.microbatch import planned_by, planned_places, query_of
 from tidelake.spark.writing.stage import Watermark, finish_batch, stage_batch
 
 G = TypeVar("G")
-Given = TypeVar("Given", contravariant=True)
 
 DEFAULT_WRITER = "spark"
-
-Progress = Callable[[WrittenBatch], None]
-
-
-class Into(Protocol[Given, W]):
-    """What the micro-batches of a stream are written into."""
-
-    @property
-    def upper(self) -> Frontier:
-        """Its upper."""
-
-    def open(self, writer: str, query: str, *, take_over: bool) -> W:
-        """Open the named writer for a query: that fences older drivers."""
-
-    def write(self, rows: Given, numbered: Numbered[W]) -> WrittenBatch:
-        """Commit a micro-batch under its number, once."""
-
-    def finish(self, rows: Given, numbered: Numbered[W]) -> WrittenBatch:
-        """Do what is left of a micro-batch that is committed."""
 
 
 class IntoFrames(Into[G, W], Protocol[G, W]):
@@ -82,71 +55,6 @@ class IntoFrames(Into[G, W], Protocol[G, W]):
         self, frame: DataFrame, query: str, batch: int, expected_bytes: int | None
     ) -> tuple[G, Identity]:
         """The rows of a micro-batch, as `write` takes them, and what tells it from others with its number."""
-
-
-@dataclass
-class Batches(Generic[G, W]):
-    """Commits the micro-batches of one stream, each once.
-
-    Attributes:
-        into: what is written into.
-        writer: name of the stream's record there.
-        take_over: whether to take over a name that another query has used.
-        report: what all micro-batches did.
-    """
-
-    into: Into[G, W]
-    writer: str = DEFAULT_WRITER
-    take_over: bool = False
-    report: IngestReport = field(default_factory=IngestReport, init=False, repr=False)
-    _opened: tuple[str, W] | None = field(default=None, init=False, repr=False)
-    _failed: int | None = field(default=None, init=False, repr=False)
-    # Whether no micro-batch was committed since the writer was opened.
-    _first: bool = field(default=True, init=False, repr=False)
-    # For most streams Spark has no estimate of a micro-batch's size: use that of the last one.
-    _taken_bytes: int | None = field(default=None, init=False, repr=False)
-
-    def write(
-        self,
-        rows: G,
-        query: str,
-        batch: int,
-        identity: Identity | None = None,
-        planned: Collection[TopicPartition] = (),
-    ) -> WrittenBatch:
-        """Commit the rows of one micro-batch, unless it is committed already.
-
-        Args:
-            rows: the rows, as `Into.write` takes them.
-            query: identifies the stream.
-            batch: number of the micro-batch.
-            identity: tells it from another one with this number; None: that is not known.
-            planned: partitions of Kafka that it is made of.
-        """
-        writer = self._writer(query)
-        identity = identity or Identity.told(BatchNote())
-        numbered = Numbered(writer, batch, identity.of, True, planned, self._first, self._taken_bytes)
-        if self._is_in(writer, batch, identity):
-            done = self.into.finish(rows, numbered)
-        else:
-            done = self.into.write(rows, numbered)
-            self._first, self._taken_bytes = False, done.taken_bytes
-        self.report = self.report.then(done)
-        return done
-
-    def _writer(self, query: str) -> W:
-        """The writer, opened once for each query."""
-        if self._opened is None or self._opened[0] != query:
-            writer = self.into.open(self.writer, query, take_over=self.take_over)
-            self._opened, self._first = (query, writer), True
-        return self._opened[1]
-
-    def _is_in(self, writer: W, batch: int, identity: Identity) -> bool:
-        """As `is_in`."""
-        if writer.last_sequence is None or batch > writer.last_sequence:
-            return False
-        note = identity.again()
-        return is_in(writer, batch, note.without_run() if batch == self._failed else note)
 
 
 @dataclass
@@ -263,12 +171,6 @@ class IntoStage(IntoCollection):
         return _reopened, (*_sent(self.collection), self.envelope, self.mark.delay, side)
 
 
-def written(numbered: Numbered[W], done: WriteReport) -> WrittenBatch:
-    """What a micro-batch did that was one write."""
-    appended, taken_bytes = done.appended, done.taken_bytes
-    return WrittenBatch(numbered.sequence, appended.already, appended.upper, taken_bytes, **done.counts())
-
-
 def _sent(collection: LakeCollection) -> tuple[tuple[str, Config], tuple[str, str]]:
     """What another process needs to open a collection again."""
     spec = collection.distributed.uploader().spec
@@ -345,11 +247,7 @@ def sink(
 
 
 def _delay(delay: WindowLike, collection: LakeCollection) -> int:
-    """Convert a delay to units of the collection's times.
-
-    Raises:
-        UsageError: it is not valid.
-    """
+    """Convert a delay to units of the collection's times."""
     if delay == 0 and not isinstance(delay, timedelta) and collection.domain.total_order:
         return 0
     return window(delay, collection.domain) or 0

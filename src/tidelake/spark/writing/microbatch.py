@@ -1,17 +1,7 @@
-"""What identifies a micro-batch, and whether it is in already.
-
-Owns what Spark says of a micro-batch, and how it is compared with the note of the last one in the record of
-the stream's writer. Must not know how one is committed.
-
-INVARIANT: Spark repeats only its last batch, as it was planned. A number before the last one, or the last one
-planned at another moment, comes from a checkpoint that is older than the collection (a restored copy). Its
-rows may be different: it is refused, never taken for done.
-"""
+"""What Spark says of a micro-batch. Must not know how one is committed."""
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +11,8 @@ from pyspark.sql import DataFrame
 
 from tidelake.cdc.core.topicpartition import TopicPartition
 from tidelake.errors import UsageError
-from tidelake.lake.api.writer import Writer
-from tidelake.lake.groups.groupwriter import GroupWriter
+from tidelake.feeds.note import BatchNote
 from tidelake.spark.envelopes.debezium import of_kafka
-from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.note import BatchNote
-from tidelake.state.write.idempotency import other_content
 
 QUERY_ID = "sql.streaming.queryId"
 _PLANNED = "planned at "
@@ -34,30 +20,8 @@ _PLANNED = "planned at "
 _MOMENT = re.compile(r'"batchTimestampMs":(\d+)')
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What tells a micro-batch from another one with its number.
-
-    Attributes:
-        again: the note, found out without reading the rows for their own sake.
-        of: the same, once they were read.
-    """
-
-    again: Callable[[], BatchNote]
-    of: Callable[[Answer], BatchNote]
-
-    @classmethod
-    def told(cls, note: BatchNote) -> "Identity":
-        """One that is known."""
-        return cls(lambda: note, lambda _answer: note)
-
-
 def query_of(frame: DataFrame) -> str:
-    """The id of the streaming query that a micro-batch belongs to.
-
-    Raises:
-        UsageError: it belongs to none, or Spark gives no id.
-    """
+    """The id of the streaming query that a micro-batch belongs to."""
     try:
         found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     except PySparkException:
@@ -117,10 +81,6 @@ def _running(frame: DataFrame, query: str) -> Any:
 def planned_in(checkpoint: str | None, batch: int) -> BatchNote:
     """The moment at which Spark planned a micro-batch, as `planned_by`, for a process without the query.
 
-    Args:
-        checkpoint: the checkpoint's place, as it was given to Spark.
-        batch: the number.
-
     Returns:
         Empty if this process cannot read it: it is on another file system, or not an option of the stream.
     """
@@ -132,29 +92,3 @@ def planned_in(checkpoint: str | None, batch: int) -> BatchNote:
     except (FileNotFoundError, NotADirectoryError):
         return BatchNote()
     return BatchNote() if found is None else BatchNote(_PLANNED + found[1])
-
-
-def is_in(writer: Writer | GroupWriter, batch: int, note: BatchNote) -> bool:
-    """Whether a micro-batch is committed already.
-
-    Args:
-        writer: the writer of the stream.
-        batch: the number of the batch.
-        note: tells it from other batches with this number.
-
-    Raises:
-        UsageError: the batch is before the last one, or another one has its number: the checkpoint is older
-            than the collection. Or this run of the query has written the batch before: as a run comes to each
-            batch once, these are other rows.
-    """
-    if writer.last_sequence is None or batch > writer.last_sequence:
-        return False
-    known = BatchNote.of(writer.last_content)
-    if batch < writer.last_sequence or (note.what and known.what and note.what != known.what):
-        raise UsageError(other_content(writer.name, batch))
-    if note.run and note.run == known.run:
-        raise UsageError(
-            f"something was written under writer {writer.name!r} in this micro-batch, {batch}, already: if a "
-            "micro-batch writes to one collection several times, give each sink a writer name of its own"
-        )
-    return True

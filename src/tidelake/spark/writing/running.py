@@ -21,12 +21,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from tidelake.errors import UsageError
+from tidelake.feeds.answers import Answer, has_truncates, total, weighing
+from tidelake.feeds.reading import ArrowMap
 from tidelake.lake.api.collection import Collection
 from tidelake.shard.engine.overlap import beside
-from tidelake.spark.columns import quoted
+from tidelake.spark.columns import check_case, quoted
 from tidelake.spark.envelopes.envelope import Emptying, Envelope, Unpacking
-from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes, remote
-from tidelake.spark.uploads import Answer, answer_schema, collect, total, weighing
+from tidelake.spark.tasks import bytes_in, estimated_bytes, one_thread, remote
+from tidelake.spark.uploads import answer_schema
+from tidelake.spark.versions import to_arrow
 
 BYTES_MAX = "spark.tidelake.driverBytesMax"
 _BYTES_MAX = "16m"
@@ -61,11 +64,11 @@ class PreparedRows:
         """Do the work on all rows. Errors as for `uploads.total`."""
         weighed = _Weighed(work)
         if self.few is None:
-            answer = collect(self.frame.mapInArrow(weighed, answer_schema()))
-            if answer.truncates and self.alone is not None:
-                # Rare. What the tasks uploaded is left to `collect`.
-                answer = collect(self.alone.mapInArrow(weighed, answer_schema()))
-            return answer
+            answers = to_arrow(self.frame.mapInArrow(weighed, answer_schema()))
+            if self.alone is not None and has_truncates(answers):
+                # Rare. What the tasks uploaded is left to the collection of garbage.
+                answers = to_arrow(self.alone.mapInArrow(weighed, answer_schema()))
+            return total(answers)
         return total(pa.Table.from_batches(weighed(iter(self.few))))
 
 
@@ -77,6 +80,7 @@ class _Weighed:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
+        one_thread()
         taken_bytes = 0
 
         def seen() -> Iterator[pa.RecordBatch]:
@@ -107,9 +111,6 @@ def rows_of(
         by_tasks: leave the rows to the tasks, however few they are.
         expected_bytes: a guess of their size, used if Spark has no estimate.
         few: the prepared rows, if they are in this process already.
-
-    Raises:
-        UsageError: the setting `spark.tidelake.driverBytesMax` is not a size.
     """
     prepared = envelope.prepare(frame, collection)
     names = prepared.columns
@@ -134,16 +135,28 @@ def rows_of(
     )
 
 
+def checked_rows(
+    frame: DataFrame,
+    envelope: Envelope,
+    collection: Collection,
+    *,
+    by_tasks: bool = False,
+    expected_bytes: int | None = None,
+) -> PreparedRows:
+    """As `rows_of`, of a frame that is checked here."""
+    check_columns(frame, envelope, collection)
+    return rows_of(frame, envelope, collection, by_tasks=by_tasks, expected_bytes=expected_bytes)
+
+
+def check_columns(frame: DataFrame, envelope: Envelope, collection: Collection) -> None:
+    """Check the columns of a frame against the newest schema."""
+    collection.state()
+    envelope.check(frame.schema, collection)
+    check_case(frame.sparkSession, collection.schema.names)
+
+
 def few_bytes(frame: DataFrame, expected_bytes: int | None = None) -> int:
-    """How large the rows of a frame may be for this process to take them; 0: the tasks get them.
-
-    Args:
-        frame: the rows.
-        expected_bytes: as for `rows_of`.
-
-    Raises:
-        UsageError: as `rows_of`.
-    """
+    """How large the rows of a frame may be for this process to take them; 0: the tasks get them."""
     most = 0 if remote(frame.sparkSession) else _bytes_max(frame.sparkSession)
     size = estimated_bytes(frame) if most else None
     if size is None:

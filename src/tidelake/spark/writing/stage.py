@@ -13,19 +13,20 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from tidelake.errors import UsageError
+from tidelake.feeds.answers import Answer
+from tidelake.feeds.commit import Numbered
+from tidelake.feeds.loop import CommitPoint, TriedWrite, committed, newest_of, open_upper
+from tidelake.feeds.note import BatchNote
+from tidelake.feeds.reading import ArrowMap
+from tidelake.feeds.reports import WrittenBatch
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.spark.columns import check_case
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import DEFAULT, EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Half, StoreRows, Updates
-from tidelake.spark.reports import WrittenBatch
-from tidelake.spark.tasks import ArrowMap, described, signed
-from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.commit import CommitPoint, Numbered, TriedWrite, committed, newest_of, open_upper
-from tidelake.spark.writing.note import BatchNote
-from tidelake.spark.writing.running import PreparedRows, rows_of
+from tidelake.spark.tasks import described, signed
+from tidelake.spark.writing.running import PreparedRows, checked_rows
 from tidelake.spark.writing.token import TokenWriter
 
 
@@ -64,7 +65,7 @@ def stage(
         made = replace(made, interval=(open_upper(collection), Frontier()))
     if token is not None and collection.distributed.token_record(token) is not None:
         return False
-    rows = _rows(collection, frame, made)
+    rows = checked_rows(frame, made, collection)
     with described(frame.sparkSession, f"tidelake: stage in {collection.name}"):
         answer = rows.answer(_work(collection, made, rows))
     with signed(frame.sparkSession):
@@ -120,7 +121,7 @@ class _StageWrite(TriedWrite[WrittenBatch]):
         note = numbered.note(answer)
         note = note if half is None else replace(note, parted=half.at, late=late)
         numbered.writer.stage_uploaded(
-            answer.uploads, seal=self.mark.after(answer), sequence=numbered.sequence, content=note.text
+            answer.uploads, seal=self.mark.after(answer), sequence=numbered.sequence, content=note.content
         )
         counts = answer.counts.counts()
         return WrittenBatch(numbered.sequence, False, at.upper, answer.taken_bytes, **counts)
@@ -133,12 +134,8 @@ def stage_batch(
     mark: Watermark,
     numbered: Numbered[Writer],
 ) -> WrittenBatch:
-    """Stage a micro-batch and seal at its watermark in one commit; then stage its late rows.
-
-    Raises:
-        UpdateBeforeLower: a row is late, and there is no collection for such rows. Nothing is stored.
-    """
-    rows = _rows(collection, frame, envelope, numbered.expected_bytes)
+    """Stage a micro-batch and seal at its watermark in one commit; then stage its late rows."""
+    rows = checked_rows(frame, envelope, collection, expected_bytes=numbered.expected_bytes)
     done = committed(_StageWrite(collection, envelope, mark, numbered, rows))
     late = _finish(rows, envelope, mark, numbered.writer)
     return replace(done, late=late, upper=collection.upper)
@@ -154,7 +151,7 @@ def finish_batch(
     """Stage the late rows of a committed micro-batch, unless they are staged. Returns how many rows."""
     if not BatchNote.of(writer.last_content).late:
         return 0
-    return _finish(_rows(collection, frame, envelope), envelope, mark, writer)
+    return _finish(checked_rows(frame, envelope, collection), envelope, mark, writer)
 
 
 def _finish(rows: PreparedRows, envelope: Envelope, mark: Watermark, writer: Writer) -> int:
@@ -171,18 +168,8 @@ def _finish(rows: PreparedRows, envelope: Envelope, mark: Watermark, writer: Wri
     if beside.last_sequence is not None and number <= beside.last_sequence:
         return 0
     answer = rows.answer(_work(mark.late, envelope, rows, Half(note.parted, late=True)))
-    beside.stage_uploaded(answer.uploads, sequence=number, content=note.text)
+    beside.stage_uploaded(answer.uploads, sequence=number, content=note.content)
     return note.late
-
-
-def _rows(
-    collection: Collection, frame: DataFrame, envelope: Envelope, expected_bytes: int | None = None
-) -> PreparedRows:
-    # Read the state first, so that the columns are checked against the newest schema.
-    collection.state()
-    envelope.check(frame.schema, collection)
-    check_case(frame.sparkSession, collection.schema.names)
-    return rows_of(frame, envelope, collection, expected_bytes=expected_bytes)
 
 
 def _work(

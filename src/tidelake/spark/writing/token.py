@@ -5,10 +5,10 @@
 
 from dataclasses import dataclass
 
+from tidelake.feeds.commit import Numbered
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.lake.arguments.tokens import writer_of
-from tidelake.spark.writing.commit import Numbered
 from tidelake.state.write.write import Appended
 
 

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidelake.errors import InternalError
+from tidelake.feeds.answers import Answer, answers_from_bytes, answers_to_bytes, total
+from tidelake.feeds.commit import CollectionWrite, Numbered, OneTime
+from tidelake.feeds.loop import CommitPoint, committed
+from tidelake.feeds.reports import WriteReport
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.envelopes.envelope import Compared, Envelope
-from tidelake.spark.reports import WriteReport
-from tidelake.spark.uploads import Answer, answers_from_bytes, answers_to_bytes, total
-from tidelake.spark.writing.commit import CollectionWrite, CommitPoint, Numbered, committed
+from tidelake.spark.writing.commit import all_at
 
 
 def hands_over(envelope: Envelope) -> bool:
@@ -46,6 +48,15 @@ class _FromTasks:
 
     def __post_init__(self) -> None:
         self._spill = ShuffleSpill(self.collection.distributed.uploader().spec)
+
+    @property
+    def rebases(self) -> bool:
+        """As `Making`."""
+        return self.envelope.rebases
+
+    def all_at(self, start: Frontier) -> OneTime | None:
+        """As `Making`."""
+        return all_at(self.collection, self.envelope, self.names, start)
 
     def ready(self) -> None:
         """As `Making`."""
@@ -90,12 +101,7 @@ def commit_uploads(
         answers: the packed answers of the tasks.
         handed: names of the runs that they handed over.
         numbered: append under this number.
-
-    Raises:
-        InvalidUpdates: a task found data that cannot be stored.
-        UpdateBeforeLower: a time of the rows is closed; they are not here to be uploaded again.
-        UploadExpired: rows were erased meanwhile, or the uploads are too old.
     """
     given = total(answers_from_bytes(answers))
     making = _FromTasks(collection, envelope, names, given, handed)
-    return committed(CollectionWrite(collection, envelope, making, numbered=numbered, remakes=False))
+    return committed(CollectionWrite(collection, making, numbered=numbered, remakes=False))

@@ -1,18 +1,18 @@
 """Upserts, deletes and full dumps of DataFrames: the functions for users."""
 
+from typing import Any
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tidelake.data.ingest.events import DELETED
-from tidelake.errors import UsageError
+from tidelake.feeds.rows import Late
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
-from tidelake.lake.arguments.deletions import deletion
 from tidelake.model.instants import TimeLike
 from tidelake.model.time import parts
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.snapshot import Snapshot
-from tidelake.spark.envelopes.updates import Late
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.writing.append import write
 from tidelake.spark.writing.token import TokenWriter
@@ -72,7 +72,7 @@ def upsert(
 
 def delete(
     collection: Collection,
-    keys: DataFrame | None = None,
+    keys: Any = None,
     *,
     where: str | None = None,
     time: TimeLike | None = None,
@@ -83,14 +83,14 @@ def delete(
 ) -> Appended:
     """Remove rows, by their keys or by a condition, in one commit. See `Collection.delete`.
 
-    Keys are looked up by tasks, as by `upsert`. A condition is carried out in the driver, in bounded memory:
-    for one that many rows match, let tasks do it, by `tidelake.spark.sql("DELETE FROM ...")`.
+    Keys of a DataFrame are looked up by tasks, as by `upsert`; other keys by the driver. So is a condition,
+    in bounded memory: for one that many rows match, use `tidelake.spark.sql("DELETE FROM ...")`.
 
     Args:
         collection: the collection to write to.
-        keys: the key columns, by name in any order.
+        keys: a DataFrame with the key columns, in any order, or keys as for `Collection.lookup`.
         where: a condition, as for `Collection.snapshot`; `"TRUE"` deletes all rows.
-        time: as for `upsert`; with `where` no column.
+        time: as for `upsert`; a column only with a DataFrame.
         late: as for `upsert`.
         token: see `tidelake.spark.write`.
         author: see `tidelake.spark.write`.
@@ -99,22 +99,17 @@ def delete(
     Returns:
         As `Collection.delete`. Errors as there, and as for `upsert`.
     """
-    if where is not None:
-        deletion(keys, where)
+    if keys is None or where is not None or not hasattr(keys, "sparkSession"):
         if token is None:
-            return collection.delete(where=where, time=time, author=author, message=message)
+            return collection.delete(keys, where=where, time=time, author=author, message=message)
         tokens = TokenWriter(collection, token)
         done = tokens.done()
         if done is not None:
             return done
         numbered = tokens.open()
         return numbered.writer.delete(
-            where=where, time=time, sequence=numbered.sequence, author=author, message=message
+            keys, where=where, time=time, sequence=numbered.sequence, author=author, message=message
         )
-    if keys is None or not hasattr(keys, "sparkSession"):
-        if keys is None:
-            deletion(keys, where)
-        raise UsageError(f"a {type(keys).__name__} is no DataFrame of Spark: use collection.delete(keys)")
     columns = [quoted(name) for name in keys.columns]
     events = keys.select(*columns, f.lit(True).alias(DELETED))
     envelope = Upsert(None, DELETED, _at(collection, time), late)

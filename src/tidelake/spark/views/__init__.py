@@ -1,0 +1,1 @@
+"""Views that Spark computes: its SQL as an engine of `tidelake.views`."""
