@@ -32,8 +32,8 @@ class Config:
             parts for look-ups and upserts; 0: none. The files have no name, lie where temporary files are
             (`TMPDIR`), and leave a tenth of that disk free. Of a store that is far, a quarter of it is for
             stored bytes of small parts, footers and look-ups, and a thirty-second more is held in memory.
-        upload_parts_max: the most parts that a batch builder uploads at once; then adding waits. Also of an
-            append or a merge that writes to a store that is far; near, these put one part after the other.
+        upload_parts_max: the most parts that a builder, an append or a merge puts at once into a far store;
+            near, they put one part after the other.
         builder_runs_max: the most runs in a batch of unsorted rows from a batch builder.
         merge_fan_in: the most runs that one merge reads at once; more runs take several passes.
         merge_inputs_min: so many batches are merged at once, however few rows they have. Twice so many with

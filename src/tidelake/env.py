@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidelake.errors import OutOfThreads
+from tidelake.errors import OutOfThreads, UsageError
 from tidelake.metrics import BOUNDS, BY_NAME
 from tidelake.process import PerProcess
 
@@ -220,3 +220,16 @@ class Env:
         """
         self.recorder.count(name)
         LOG.warning("%s: %s", name, sys.exception())
+
+
+def expanded(path: str) -> str:
+    """A path in which a `~` at its begin is a home directory.
+
+    Raises:
+        UsageError: there is no user of that name.
+    """
+    found = os.path.expanduser(path)
+    if path.startswith("~") and found == path and path != "~":
+        user = path.partition("/")[0]
+        raise UsageError(f"{path!r}: there is no user {user[1:]!r}: write ./{user} if {user} is a directory")
+    return found

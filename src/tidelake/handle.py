@@ -25,6 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _SHOWN_MAX = 80
 _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
+_INNER = re.compile(r"\[[^\[\]]*\]")
 
 
 def door(call: Callable[P, T]) -> Callable[P, T]:
@@ -90,8 +91,13 @@ def raise_misfit(call: Callable[..., Any], args: Any, kwargs: Any, error: Except
 def fits(value: object, expected: Any) -> bool:
     """Whether a value may be of an annotated type; True if that cannot be told."""
     if isinstance(expected, str):
-        names = {part.strip().rpartition(".")[2] for part in expected.split("|")}
-        return (value is None and "None" in names) or any(k.__name__ in names for k in type(value).__mro__)
+        bare = _INNER.sub("", _INNER.sub("", expected))
+        names = {part.strip().rpartition(".")[2] for part in bare.split("|")}
+        return (
+            ("Callable" in names and callable(value))
+            or (value is None and "None" in names)
+            or any(k.__name__ in names for k in type(value).__mro__)
+        )
     if expected is Any or expected is object or isinstance(expected, TypeVar):
         return True
     if expected is None or expected is type(None):

@@ -219,7 +219,7 @@ CATALOGUE: tuple[Metric, ...] = (
             "bases": "stored contents between slices",
             "unmerged": "runs in excess of one for each spine batch; appends wait when it passes runs_max",
             "merges.due": "merges that maintenance would begin now",
-            "merges.running": "merges that processes have claimed",
+            "merges.running": "merges that living processes have claimed",
             "compact": "1 if no merge is due or running, else 0",
             "staged.updates": "updates at times that are not in the spine yet",
             "holds": "holds of readers",

@@ -7,12 +7,16 @@ HTML. Cells of different texts that are not cut are different.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import Field, fields
 from html import escape
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
+
+from tidelake.timetext import shown
 
 CELL_MAX = 60
+Row = TypeVar("Row")
 
 
 # Parts of words and of emoji, which move and turn nothing: joiners, the space of Chinese and Japanese, emoji
@@ -54,6 +58,16 @@ def cell(value: object) -> str:
     return text if len(text) <= CELL_MAX else text[: CELL_MAX - 1] + "…"
 
 
+def removals_first(
+    rows: Iterable[Row], key: Callable[[Row], object], diff: Callable[[Row], int]
+) -> Iterator[Row]:
+    """Rows that are sorted by key; of each key, those that went come before those that came."""
+    for _, found in groupby(rows, key):
+        same = list(found)
+        yield from (row for row in same if diff(row) < 0)
+        yield from (row for row in same if diff(row) >= 0)
+
+
 def as_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Lines of columns that are set one below the other; the first line is `head`.
 
@@ -92,8 +106,8 @@ def as_html(
         is_cut: whether cells are short, as those of unknown rows must be.
     """
     above = "".join(f"<th>{escape(cell(name))}</th>" for name in head)
-    shown = cell if is_cut else _whole
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(shown(v))}</td>' for v in row)}</tr>" for row in rows)
+    told = cell if is_cut else _whole
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(told(v))}</td>' for v in row)}</tr>" for row in rows)
     before = f"<p><b>{escape(harmless(title))}</b></p>" if title else ""
     after = f"<p>{escape(harmless(note))}</p>" if note else ""
     body = (
@@ -116,11 +130,24 @@ def _is_common(one: Field[Any]) -> bool:
 
 
 class FieldsAsHtml:
-    """A dataclass that a notebook shows as a table of its fields."""
+    """A dataclass that a notebook shows as a table of its fields; those named `..._ms` are wall clocks."""
+
+    def __repr__(self) -> str:
+        # Of a dataclass with repr=False, that is, one with a clock.
+        told = (f"{name}={value if _is_clock(name) else repr(value)}" for name, value in self._shown())
+        return f"{type(self).__name__}({', '.join(told)})"
 
     def _repr_html_(self) -> str:
-        this: Any = self
-        # Numbers that answers have in common come last.
-        shown = [(one.name, getattr(this, one.name)) for one in sorted(fields(this), key=_is_common)]
-        plain = [(name, number(value) if type(value) is int else value) for name, value in shown]
+        plain = [(name, number(value) if type(value) is int else value) for name, value in self._shown()]
         return as_html(["field", "value"], plain, title=type(self).__name__, is_cut=False)
+
+    def _shown(self) -> Iterator[tuple[str, Any]]:
+        """Names and values. Numbers that answers have in common come last."""
+        this: Any = self
+        for one in sorted(fields(this), key=_is_common):
+            value = getattr(this, one.name)
+            yield one.name, shown(value, "ms") if value and _is_clock(one.name) else value
+
+
+def _is_clock(name: str) -> bool:
+    return name.endswith("_ms")

@@ -1,5 +1,6 @@
 """The command export: writes a snapshot or changes as a table of another format, by Spark."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,7 +70,7 @@ def export(
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
-    """Write the contents at a time, or changes, to PATH as a table of Parquet, Delta Lake or Iceberg.
+    """Write contents or changes as Parquet, Delta or Iceberg.
 
     Runs as a Spark job on this machine. Readers of PATH see all of it or nothing.
     """
@@ -79,6 +80,8 @@ def export(
 
     if as_of is not None and changes:
         raise errors.UsageError("give --as-of or --changes, not both")
+    if mode == "error":
+        _check_free(path, format_)
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
         at = files.time(as_of, of, "--as-of")
@@ -100,6 +103,17 @@ def export(
             say(f"exporting {collection} to {path}")
             report = exported(spark, of, path, **asked)
     output.table([_line(report, of.domain)], as_json)
+
+
+def _check_free(path: str, format_: str) -> None:
+    """Refuse a place that is taken before Spark is started, which takes long, and would say the same."""
+    if "HADOOP_CONF_DIR" in os.environ or format_ == "iceberg":
+        return  # a path may be one of another file system, and a table of Iceberg is a name
+    place = path.removeprefix("file://")
+    if os.path.exists(os.path.join(place, "_delta_log") if format_ == "delta" else place):
+        raise errors.UsageError(
+            f"there is something at {path!r}: choose another place, or give --mode overwrite"
+        )
 
 
 def _line(report: "ExportReport", domain: "TimeDomain") -> dict[str, Any]:

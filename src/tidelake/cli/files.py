@@ -2,7 +2,8 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelake.cli import csvfile, jsonlines, output
+from tidelake.cli import jsonlines, output
 from tidelake.data.ingest.astable import as_table
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.feeds import csvfile
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import times_of
 from tidelake.lake.arguments.keys import parsed_key
@@ -28,15 +30,6 @@ def time(text: str | None, of: Collection, name: str, *, read: bool = True) -> T
 
     A text without a zone is taken as UTC, and `now` in a read as the last closed time at most. Both are said
     on standard error.
-
-    Args:
-        text: what the user wrote; None: nothing.
-        of: the collection whose time it is.
-        name: name of the argument, for messages.
-        read: whether contents are read there; False: `now` is the wall clock.
-
-    Raises:
-        UsageError: it is not a time; says what to write.
     """
     if text is None:
         return None
@@ -119,8 +112,24 @@ def _field(word: str) -> pa.Field:
         ) from error
 
 
-def read(paths: Sequence[Path], into: Collection, at: TimeLike | None) -> pa.Table:
-    """Read the rows of some files as one table; if `at` is given, all rows get this time."""
+@contextmanager
+def rows(paths: Sequence[Path], into: Collection, at: TimeLike | None) -> Iterator[pa.Table]:
+    """The rows of some files as one table; if `at` is given, all rows get this time.
+
+    What the collection finds wrong with them inside the block is an error that names the files.
+    """
+    table = _joined(paths, into, at)
+    try:
+        yield table
+    except InvalidUpdates as error:
+        raise InvalidUpdates(f"{', '.join(map(_called, paths))}: {error}") from error
+
+
+def _called(path: Path) -> str:
+    return "standard input" if path == output.STREAM else str(path)
+
+
+def _joined(paths: Sequence[Path], into: Collection, at: TimeLike | None) -> pa.Table:
     tables = [_read(path, into.update_schema) for path in paths]
     for path, found in zip(paths, tables, strict=True):
         if set(found.column_names) != set(tables[0].column_names):
@@ -149,7 +158,7 @@ def _read(path: Path, schema: pa.Schema | None) -> pa.Table:
         if path == output.STREAM:
             with open(0, "rb", closefd=False) as given:
                 data = given.read()
-            path = Path("standard input")
+            path = Path(_called(path))
         return _read_as(path, path.suffix.lower() if data is None else _suffix_of(data), data, schema)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; check the file") from error

@@ -3,11 +3,13 @@
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tidelake.env import expanded
 from tidelake.errors import TidelakeError
 
 
@@ -30,7 +32,7 @@ class FilePath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path of a text."""
-        return super().convert(os.path.expanduser(value), param, ctx)
+        return super().convert(expanded(value), param, ctx)
 
 
 LAKE = click.argument("lake")
@@ -66,8 +68,8 @@ DELETE_COLUMN = click.option(
 TOKEN = click.option(
     "--token", metavar="TEXT", help="Identifies this call: repeated with the same token, it writes nothing."
 )
-AUTHOR = click.option("--author", default="", metavar="NAME", help="Who makes the commit, for the log.")
-MESSAGE = click.option("--message", default="", metavar="TEXT", help="Why, for the log of commits.")
+_AUTHOR = click.option("--author", default="", metavar="NAME", help="Who makes the commit, for the log.")
+_MESSAGE = click.option("--message", default="", metavar="TEXT", help="Why, for the log of commits.")
 READ_ONLY = click.option(
     "--read-only", is_flag=True, help="Write nothing to the lake, not even a hold on what is read."
 )
@@ -87,7 +89,30 @@ TIMEOUT = click.option(
 )
 
 
+def noted(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options `token`, `author` and `message`."""
+    for option in (_MESSAGE, _AUTHOR, TOKEN):
+        command = option(command)
+    return command
+
+
+_REBUILD = re.compile(r"\blake\.rebuild\(([^()]*)\)")
+_CALLS = {
+    "mode='overwrite'": "--mode overwrite",
+    "lake.view makes": "tidelake view makes",
+    "(timeout_s)": "(--timeout)",
+    "where='": "--where '",
+}
+_FLAG = re.compile(r"\b(afresh|allow_recreate|force|replace|with_diff)=True\b")
 _BACK = re.compile(r"-\d[\d.]* ?[A-Za-z]+")
+
+
+def as_commands(text: str) -> str:
+    """A message of the library, with what the command line has for a call in Python."""
+    text = _REBUILD.sub(r"tidelake rebuild LAKE \1", text)
+    for call, command in _CALLS.items():
+        text = text.replace(call, command)
+    return _FLAG.sub(lambda found: f"--{found[1].replace('_', '-')}", text)
 
 
 class _Command(click.Command):
@@ -129,6 +154,7 @@ def cli() -> None:
       tidelake append LAKE users monday.csv
       tidelake snapshot LAKE users
 
-    Exit codes: 1 fsck found something, 2 wrong usage, 3 conflict with another writer, 4 the time is compacted
-    or still open, 5 the store failed, 6 damaged or written by a newer version.
+    Exit codes: 1 fsck or verify found something, 2 wrong usage, 3 conflict with another writer, 4 the time is
+    folded or still open, or a view has to be made again, 5 the store failed, 6 damaged or written by a newer
+    version.
     """  # noqa: D301 - click looks for the very character

@@ -1,7 +1,6 @@
 """The table of `holds`, and parsing of retention windows."""
 
 import re
-from datetime import timedelta
 from typing import Any
 
 from tidelake.cli.output import SpanCell, timed
@@ -11,15 +10,11 @@ from tidelake.lake.arguments.spans import window as window_of
 from tidelake.model.durations import microseconds
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.state import ShardState
+from tidelake.state.life.holds import ENDLESS_MS
 
 
 def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:
-    """One row for each hold on a collection, leased ones first; wall clock times in ms since 1970 UTC.
-
-    Args:
-        collection: the collection.
-        now_ms: the wall clock. A lease that has expired by then ends with the next commit.
-    """
+    """One row for each hold on a collection, leased ones first; wall clock times in ms since 1970 UTC."""
     state = collection.state()
     leased = [
         {
@@ -32,7 +27,7 @@ def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:
             "pinned versions": ", ".join(map(str, hold.pins)),
             "opened_ms": hold.opened_ms,
             "last sign of life_ms": hold.expires_ms - hold.lease_ms,
-            "expires in s": max(0, hold.expires_ms - now_ms) // 1000,
+            "expires in s": None if hold.lease_ms == ENDLESS_MS else max(0, hold.expires_ms - now_ms) // 1000,
         }
         for key, hold in sorted(state.holds.items())
     ]
@@ -59,12 +54,8 @@ def _keeps(state: ShardState, held: Frontier) -> bool:
     return not state.retained <= held and any(time in state.since.elements for time in held)
 
 
-def window(text: str) -> int | timedelta | None:
-    """Parse `all`, a number of times, or a span such as `7d`, `12h`, `30m`, `45s`, `7 days`.
-
-    Raises:
-        UsageError: it is anything else.
-    """
+def window(text: str) -> int | str | None:
+    """Check `all`, a number of times, or a span such as `7d`, `12h`, `30m`, `45s`, `7 days`."""
     if text == "all":
         return None
     number = int(text) if re.fullmatch(r"\d{1,18}", text) else None
@@ -75,15 +66,10 @@ def window(text: str) -> int | timedelta | None:
         )
     if not (number or length_us):
         raise UsageError(f"retention {text!r} is too short: give at least one time or second, or all")
-    if length_us is None:
-        return number
-    try:
-        return timedelta(microseconds=length_us)
-    except OverflowError as error:
-        raise UsageError(f"retention {text!r} is too long: give all") from error
+    return text if number is None else number
 
 
-def check(kept: int | timedelta | None, collection: Collection) -> None:
+def check(kept: int | str | None, collection: Collection) -> None:
     """Check that a collection can have a window; the error names the collection."""
     try:
         window_of(kept, collection.domain)

@@ -1,4 +1,4 @@
-"""The command ingest: takes the files of a directory into a collection, by Spark."""
+"""The command ingest: takes the files of a directory into a collection."""
 
 import contextlib
 import sys
@@ -13,16 +13,14 @@ from tidelake.cli.group import JSON, LAKE, NAME, FilePath, cli
 from tidelake.cli.spark import session
 
 if TYPE_CHECKING:
+    from tidelake.feeds.reports import IngestReport, WrittenBatch
+    from tidelake.lake.api.lake import Lake
     from tidelake.model.time import TimeDomain
-    from tidelake.spark.reports import IngestReport, WrittenBatch
 
 _WRITER = "spark-ingest"
-_ENVELOPES = ("updates", "upsert", "debezium", "maxwell", "canal", "dms")
-# Option of the command: option of the envelope.
-_OPTIONS = {
-    **{"late": "late", "old_rows": "old_rows", "order_by": "order_by", "delete_column": "delete_column"},
-    **{"table": "table", "missing": "missing"},
-}
+_ROWS = ("updates", "upsert")
+_ENVELOPES = (*_ROWS, "debezium", "maxwell", "canal", "dms", "ticdc", "wal2json", "goldengate", "dynamodb")
+_LINES = ("jsonl", "keyed")
 
 
 @cli.command()
@@ -31,11 +29,12 @@ _OPTIONS = {
 @click.argument("directory", type=FilePath())
 @click.option(
     "--envelope",
+    metavar="NAME",
     type=click.Choice(_ENVELOPES),
     default="updates",
     show_default=True,
     help="What rows mean. updates: rows to add or, by _diff, to remove; upsert: the new rows of their keys; "
-    "debezium, maxwell, canal, dms: change events of these tools.",
+    "debezium, maxwell, canal, dms, ticdc, wal2json, goldengate, dynamodb: change events of these tools.",
 )
 @click.option(
     "--format",
@@ -80,12 +79,12 @@ _OPTIONS = {
 @click.option(
     "--table",
     metavar="NAME",
-    help="Messages of maxwell, canal and dms: only those of this table, such as shop.orders.",
+    help="Messages of tools: only those of this table, such as shop.orders.",
 )
 @click.option(
     "--missing",
     type=click.Choice(["refuse", "null"]),
-    help="Messages of dms: what a column is that a message leaves out.",
+    help="Messages of tools: what a column is that a message leaves out.",
 )
 @click.option("--delete-column", metavar="COLUMN", help="Upserts: true where a key is removed.")
 @click.option(
@@ -122,9 +121,15 @@ _OPTIONS = {
     type=click.Choice(["counter", "ms", "us"]),
     help="With --tables: what times of new collections count (default: counter).",
 )
+@click.option(
+    "--spark",
+    "by_spark",
+    is_flag=True,
+    help="Let Spark on this machine do the work, as it does for events as Parquet or CSV.",
+)
 @JSON
 def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
-    """Take the files of a directory into a collection, each exactly once, by Spark on this machine.
+    """Take files of a directory into a collection, each once.
 
     Each file of DIRECTORY is taken once: move files into it when they are complete. The command may be
     killed and restarted at any point. Each commit takes one batch of files.
@@ -137,50 +142,51 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
     if not directory.is_dir():
         raise errors.UsageError(f"there is no directory {str(directory)!r}: create it first")
     _check_tables(given)
-    with (
-        tidelake.open(lake, create=False) as opened,
-        session(f"tidelake ingest {collection}", "ingest") as spark,
-    ):
-        if given["tables"]:
-            domain = TimeDomain.parse(given["time_unit"] or "counter")
-            with _progress(domain) as progress:
-                done = _run_tables(spark, opened, collection, given, progress)
-            output.table([output.timed({"register": collection, **_told(done)}, domain)], as_json)
-            return
-        into = opened.collection(collection)
-        with _progress(into.domain) as progress:
-            report = _run(spark, into, given, progress)
+    # In the input directory: files whose names begin with a dot are ignored.
+    given["checkpoint"] = given["checkpoint"] or directory / f".checkpoint-{collection}"
+    needs_spark = given["by_spark"] or (given["checkpoint"] / "offsets").exists()
+    needs_spark |= given["envelope"] not in _ROWS and given["format_"] not in _LINES
+    by_spark = session(f"tidelake ingest {collection}", "ingest") if needs_spark else None
+    with tidelake.open(lake, create=False) as opened, by_spark or contextlib.nullcontext() as spark:
+        domain = TimeDomain.parse(given["time_unit"] or "counter")
+        if not given["tables"]:
+            domain = opened.collection(collection).domain
+        with _progress(domain) as progress:
+            report = _run(spark, opened, collection, given, progress)
+    told = _told(report)
+    if given["tables"]:
+        output.table([output.timed({"register": collection, **told}, domain)], as_json)
+        return
     # What is told of several tables is empty here.
-    told = {name: value for name, value in _told(report).items() if not isinstance(value, dict | list)}
-    output.table([output.timed({"collection": collection, **told}, into.domain)], as_json)
+    told = {name: value for name, value in told.items() if not isinstance(value, dict | list)}
+    output.table([output.timed({"collection": collection, **told}, domain)], as_json)
 
 
-def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "IngestReport":
+def _run(spark: Any, lake: "Lake", into: str, given: dict[str, Any], progress: Any) -> "IngestReport":
+    """Take the files, by a session of Spark or, without one, in this process."""
+    directory, tables = given["directory"], given["tables"]
+    options = {"late": given["late"], "order_by": given["order_by"], "time": given["time_"]}
+    options |= {"encodings": given["encodings"], "rejects": given["rejects"] and str(given["rejects"])}
+    if tables:
+        options |= {"keys": _keys(given["keys"]), "time_unit": given["time_unit"]}
+        writer = "spark-tables" if given["writer"] == _WRITER else given["writer"]
+    else:
+        options |= {name: given[name] for name in ("old_rows", "delete_column", "table", "missing")}
+        writer = given["writer"]
+    options = {name: value for name, value in options.items() if value is not None}
+    place = given["checkpoint"]
+    how = {"format": given["format_"], "follow": given["follow"], "writer": writer}
+    how |= {name: given[name] for name in ("take_over", "max_files_per_trigger")} | {"progress": progress}
+    if spark is None:
+        envelope = "debezium" if tables else given["envelope"]
+        return lake.ingest(directory, into, envelope, tables=tables, checkpoint=place, **how, **options)
+    if tables:
+        from tidelake.spark.jobs.tables import ingest_tables
+
+        return ingest_tables(spark, lake, directory, place, into=into, **how, **options)
     from tidelake.spark.jobs.ingest import ingest as run
 
-    directory = given["directory"]
-    options = {name: given[option] for option, name in _OPTIONS.items()}
-    if given["time_"] is not None:
-        options["time"] = given["time_"]
-    if given["encodings"] is not None:
-        options["encodings"] = given["encodings"]
-    if given["rejects"] is not None:
-        options["rejects"] = str(given["rejects"])
-    return run(
-        spark,
-        into,
-        directory,
-        # In the input directory: Spark ignores files whose names begin with a dot.
-        given["checkpoint"] or directory / f".checkpoint-{into.name}",
-        envelope=given["envelope"],
-        format=given["format_"],
-        follow=given["follow"],
-        max_files_per_trigger=given["max_files_per_trigger"],
-        writer=given["writer"],
-        take_over=given["take_over"],
-        progress=progress,
-        **options,
-    )
+    return run(spark, lake.collection(into), directory, place, envelope=given["envelope"], **how, **options)
 
 
 # Options that `--tables` does not take, and what they are by default.
@@ -216,31 +222,6 @@ def _keys(words: tuple[str, ...]) -> Any:
             return word.split(",")
         by_table[table] = columns.split(",")
     return by_table or None
-
-
-def _run_tables(spark: Any, lake: Any, register: str, given: dict[str, Any], progress: Any) -> "IngestReport":
-    from tidelake.spark.jobs.tables import ingest_tables
-
-    directory = given["directory"]
-    options = {name: given[name] for name in ("late", "order_by", "encodings", "time_unit")}
-    options["time"] = given["time_"]
-    if given["writer"] != _WRITER:
-        options["writer"] = given["writer"]
-    return ingest_tables(
-        spark,
-        lake,
-        directory,
-        given["checkpoint"] or directory / f".checkpoint-{register}",
-        into=register,
-        keys=_keys(given["keys"]),
-        format=given["format_"],
-        follow=given["follow"],
-        max_files_per_trigger=given["max_files_per_trigger"],
-        rejects=given["rejects"],
-        take_over=given["take_over"],
-        progress=progress,
-        **{name: value for name, value in options.items() if value is not None},
-    )
 
 
 def _told(report: "IngestReport") -> dict[str, Any]:

@@ -68,6 +68,8 @@ def _summary(report: FsckReport) -> str:
     repaired = sum(one.repaired for one in report.findings)
     mended = f", {repaired:,} repaired" if repaired else ""
     mended += f", {len(report.set_aside):,} things set aside" if report.set_aside else ""
+    notes = sorted({one.kind for one in report.findings if one.note})
+    mended += f"; notes: {', '.join(notes)}" if notes else ""
     return f"{seen}: {f'{len(report.left):,} findings' if report.left else 'clean'}{mended}"
 
 

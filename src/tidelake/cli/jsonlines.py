@@ -41,11 +41,7 @@ def dump(value: object) -> str:
 
 
 def lines(batch: pa.RecordBatch) -> Iterator[str]:
-    """Encode each row as a JSON object.
-
-    Raises:
-        UsageError: a time is after the year 9999 or before the year 1, which has no text form.
-    """
+    """Encode each row as a JSON object."""
     if any(map(has_no_text, batch.columns)):
         raise UsageError("a time lies outside of the years 1 to 9999, which have no text: use .parquet")
     columns = [column.to_pylist() for column in texts(batch).columns]
@@ -54,17 +50,7 @@ def lines(batch: pa.RecordBatch) -> Iterator[str]:
 
 
 def read(path: Path, file: BinaryIO, schema: pa.Schema | None) -> pa.Table:
-    """Read a file of JSON objects, one on each line; blank lines are ignored.
-
-    Args:
-        path: what the file is called.
-        file: its contents, which are UTF-8.
-        schema: types of the known columns; the types of other columns, or of all if None, are guessed. A
-            column of the schema is in the result only if a row has it.
-
-    Raises:
-        InvalidUpdates: names the line and the column.
-    """
+    """Read a file of JSON objects, one on each line; blank lines are ignored."""
     rows: list[tuple[int, dict[str, Any]]] = []
     names: dict[str, None] = {}
     for number, line in enumerate(file, 1):
@@ -141,11 +127,7 @@ def _shown(value: Any) -> str:
 
 
 def _value(value: Any, type_: pa.DataType) -> Any:
-    """Convert a JSON value to a column's type, in a form that Arrow takes.
-
-    Raises:
-        ValueError, TypeError, KeyError, ArithmeticError: the value does not fit the type.
-    """
+    """Convert a JSON value to a column's type, in a form that Arrow takes."""
     is_ = pa.types
     if value is None:
         return None

@@ -58,9 +58,10 @@ def fork(
     allow_recreate: bool,
     as_json: bool,
 ) -> None:
-    """Make a collection that starts with the contents of another one, now or earlier.
+    """Make a collection with the contents of another one.
 
-    Nothing is copied, except with --to-seqno. Afterwards both are independent, and either may be dropped.
+    Those of now, or of an earlier time. Nothing is copied, except with --to-seqno. Afterwards both are
+    independent, and either may be dropped.
     """
     import tidelake
     from tidelake.cli import files, output, show
@@ -79,9 +80,10 @@ def fork(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @JSON
 def drop(lake: str, collection: str, force: bool, yes: bool, as_json: bool) -> None:
-    """Drop a collection and delete all its objects, once you agree. Its name is not reused by accident.
+    """Drop a collection and delete all its objects.
 
-    Also finishes an interrupted drop. Without a terminal to ask in, it needs --yes.
+    Its name is not reused by accident. Also finishes an interrupted drop. Without a terminal to ask in, it
+    needs --yes.
     """
     import tidelake
     from tidelake.cli import output

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rich.text import Text
 
 from tidelake import tabletext
 from tidelake.cli import jsonlines
+from tidelake.cli.group import as_commands
 from tidelake.data.answer.rows import Rows
 from tidelake.data.answer.timecells import texts
 from tidelake.data.kernel.types import UNFIT
@@ -36,18 +37,15 @@ from tidelake.timetext import span
 STREAM = Path("-")
 """Stands for standard input and output."""
 _ROWS = 20
+# Columns of an output that is no terminal: programs read it, and people paste from it.
+_WIDE = 10_000
 _WALL = TimeDomain("ms")
 _WALL_MS = "_ms"
 
 
 @dataclass(frozen=True)
 class TimeCell:
-    """A time or frontier in a row. A table shows it as people write times; JSON has what is stored.
-
-    Attributes:
-        value: the time or frontier.
-        domain: its unit.
-    """
+    """A time or frontier in a row. A table shows it as people write times; JSON has what is stored."""
 
     value: Time | Frontier
     domain: TimeDomain
@@ -77,6 +75,10 @@ class CommandFailed:
         """Record the error of a collection."""
         self._errors.append((name, error))
 
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return bool(self._errors)
+
     def check(self) -> None:
         """Raise the first error, which decides the exit code; print the others before."""
         for name, error in self._errors[1:]:
@@ -87,7 +89,7 @@ class CommandFailed:
 
 def failed(error: object) -> None:
     """Print an error as one line, in which nothing is an order to a terminal."""
-    click.echo(f"tidelake: {harmless(' '.join(str(error).split()))}", err=True)
+    click.echo(f"tidelake: {harmless(as_commands(' '.join(str(error).split())))}", err=True)
 
 
 class _Console(Console):
@@ -98,34 +100,52 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """A console on standard output: as wide as the terminal, or 160 columns without one."""
-    return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    """A console on standard output: as wide as the terminal; without one no line is broken."""
+    return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
 
 
 def table(
-    shown: Sequence[dict[str, Any]], as_json: bool, title: str | None = None, empty: str = "nothing"
+    shown: Sequence[dict[str, Any]],
+    as_json: bool,
+    title: str | None = None,
+    empty: str = "nothing",
+    failed: CommandFailed | None = None,
 ) -> None:
     """Print dictionaries with equal keys as a table, or as one JSON list.
 
+    Without any it says `empty`, unless some `failed`, so that nothing is known of these.
     In JSON a frontier is a list. A column `..._ms` has times of the wall clock: a table shows them as texts.
     """
     if as_json:
         click.echo(jsonlines.dump([with_lists(row) for row in shown]))
         return
     if not shown:
-        click.echo(empty)
+        if not failed:
+            click.echo(empty)
         return
     if title:
         console().print(Text(harmless(title), style="bold"))
-    drawn = Table(box=None, pad_edge=False, header_style="dim")
-    for column, value in shown[0].items():
+    screen, drawn = console(), Table(box=None, pad_edge=False, header_style="dim")
+    headers = [printable(column.removesuffix(_WALL_MS)) for column in shown[0]]
+    cells = [[printable(_text(_of_wall(*cell))) for cell in row.items()] for row in shown]
+    for header, (column, value) in zip(headers, shown[0].items(), strict=True):
         number = isinstance(value, int) and not isinstance(value, bool)
         number = number and not column.endswith(_WALL_MS)
-        header = printable(column.removesuffix(_WALL_MS))
         drawn.add_column(Text(header), justify="right" if number else "left", overflow="fold")
-    for row in shown:
-        drawn.add_row(*(Text(printable(_text(_of_wall(*cell)))) for cell in row.items()))
-    console().print(drawn)
+    for row in cells:
+        drawn.add_row(*map(Text, row))
+    columns = zip(headers, *cells, strict=True)
+    words = [max(map(len, " ".join(column).split()), default=0) for column in columns]
+    if sum(words) + 2 * len(words) <= screen.width:
+        screen.print(drawn)
+        return
+    # A word of a column would be broken, such as a path or an id.
+    wide = max(map(len, headers))
+    for index, row in enumerate(cells):
+        if index:
+            screen.print()
+        for header, cell in zip(headers, row, strict=True):
+            screen.print(Text.assemble((header.ljust(wide), "dim"), f"  {cell}"), soft_wrap=True)
 
 
 def rows(
@@ -135,15 +155,7 @@ def rows(
     as_json: bool,
     times: Callable[[int], str] = str,
 ) -> None:
-    """Print rows, or write them to a file. Streams them, and reads no further than the limit.
-
-    Args:
-        reader: the rows.
-        limit: the largest number of rows; None: 20 in a table, otherwise all.
-        out: the file to write to; None: print.
-        as_json: print JSON.
-        times: the text of a time in a table, if it is a number.
-    """
+    """Print rows, or write them to a file. Streams them, and reads no further than the limit."""
     if out is not None and out != STREAM:
         written = write(_first(reader, limit), reader.schema, out)
         if as_json:
@@ -170,11 +182,7 @@ def rows(
 
 
 def csv(reader: Rows, limit: int | None) -> None:
-    """Print rows as CSV, with the names of the columns in the first line.
-
-    Raises:
-        UsageError: CSV cannot hold a column.
-    """
+    """Print rows as CSV, with the names of the columns in the first line."""
     try:
         if sys.stdout.isatty():
             kept = io.BytesIO()
@@ -195,19 +203,14 @@ def _write_csv(file: Any, reader: Rows, limit: int | None) -> None:
 
 
 def diff(changes: Rows, limit: int, key: Sequence[str], times: Sequence[str]) -> None:
-    """Print changes, a line each: what went with `-`, what came with `+`, in colours in a terminal.
-
-    Args:
-        changes: updates that are sorted by key, so that what replaces a row is next to it.
-        limit: at most so many rows.
-        key: the key columns that are shown; of one key, rows that went come first.
-        times: the columns of times, which are left out, since all changes are at one time.
-    """
+    """Print changes, a line each: what went with `-`, what came with `+`, in colours in a terminal."""
     screen = console()
     # One more row, to see if there are more.
-    head = list(islice(_removals_first(changes, key), limit + 1))
+    rows = (row for batch in changes for row in texts(batch).to_pylist())
+    ordered = tabletext.removals_first(rows, lambda row: [row[name] for name in key], lambda row: row[DIFF])
+    head = list(islice(ordered, limit + 1))
     for row in head[:limit]:
-        count = row.pop(DIFF, 1)
+        count = row.pop(DIFF)
         cells = [
             f"{printable(name)}={tabletext.cell(value)}" for name, value in row.items() if name not in times
         ]
@@ -218,14 +221,6 @@ def diff(changes: Rows, limit: int, key: Sequence[str], times: Sequence[str]) ->
         click.echo("no changes")
     elif len(head) > limit:
         click.echo("... and more rows; see --limit")
-
-
-def _removals_first(changes: Rows, key: Sequence[str]) -> Iterator[dict[str, Any]]:
-    rows = (row for batch in changes for row in texts(batch).to_pylist())
-    for _, found in groupby(rows, lambda row: [row[name] for name in key]):
-        same = list(found)
-        yield from (row for row in same if row.get(DIFF, 1) < 0)
-        yield from (row for row in same if row.get(DIFF, 1) > 0)
 
 
 def _cell(name: str, value: object, times: Callable[[int], str]) -> str:
@@ -247,11 +242,7 @@ def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.
 
 
 def check_out(out: Path | None) -> None:
-    """Check that a file of this name can be written, before anything is read.
-
-    Raises:
-        UsageError: unknown format, or no such directory.
-    """
+    """Check that a file of this name can be written, before anything is read."""
     if out is None or out == STREAM:
         return
     if out.suffix.lower() not in (".parquet", ".csv", ".jsonl"):
@@ -264,10 +255,6 @@ def write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: Path) -> in
     """Write rows to a file. Returns how many.
 
     Writes to a temporary name beside `out` and renames it, so that `out` is either complete or unchanged.
-
-    Raises:
-        UsageError: the format cannot hold a column.
-        StoreUnavailable: the file cannot be written; `out` is unchanged.
     """
     check_out(out)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")

@@ -1,6 +1,7 @@
 """Commands on collections and their rows: create, ls, show, append, snapshot, changes, history."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,11 @@ import click
 
 from tidelake import errors
 from tidelake.cli.group import (
-    AUTHOR,
     COLUMNS,
     DELETE_COLUMN,
     JSON,
     LAKE,
     LIMIT,
-    MESSAGE,
     NAME,
     ORDER_BY,
     OUT,
@@ -25,10 +24,10 @@ from tidelake.cli.group import (
     STAGED,
     TIMEOUT,
     TIMES,
-    TOKEN,
     WHERE,
     FilePath,
     cli,
+    noted,
 )
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def create(
     time: str,
     allow_recreate: bool,
 ) -> None:
-    """Make a collection (and the lake, if the directory is empty)."""
+    """Make a collection, and the lake if there is none."""
     import tidelake
     from tidelake.cli import files
 
@@ -128,8 +127,9 @@ def list_(lake: str, as_json: bool, read_only: bool) -> None:
 
     with tidelake.open(lake, create=False, read_only=read_only) as opened:
         failed = output.CommandFailed()
-        shown = [summary(one) for one in opened.collections(failed.add)]
-    output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+        names = {*opened.list()}
+        shown = [summary(one) for one in opened.collections(failed.add) if one.name in names]
+    output.table(shown, as_json, empty="no collections yet: make one with tidelake create", failed=failed)
     failed.check()
 
 
@@ -147,7 +147,7 @@ def list_(lake: str, as_json: bool, read_only: bool) -> None:
 def show(
     lake: str | None, collection: str | None, saved: Path | None, as_json: bool, read_only: bool
 ) -> None:
-    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage.
+    """Show a collection's columns, times, batches and holds.
 
     With --arrangement, show an arrangement: its contents and merges, level by level.
     """
@@ -191,9 +191,7 @@ def show(
 )
 @ORDER_BY
 @DELETE_COLUMN
-@TOKEN
-@AUTHOR
-@MESSAGE
+@noted
 @JSON
 def append(
     lake: str,
@@ -204,20 +202,18 @@ def append(
     envelope: str,
     order_by: str | None,
     delete_column: str | None,
-    token: str | None,
-    author: str,
-    message: str,
     as_json: bool,
+    **said: Any,
 ) -> None:
-    """Append updates from Parquet, CSV or JSON-lines files; - is standard input.
+    """Append updates from Parquet, CSV or JSON-lines files.
 
-    Columns _time and _diff are used if present; without them all rows are added, at a time chosen at the
-    commit. With --envelope upsert or snapshot, old rows are looked up and only differences are appended.
+    A file - is standard input. Columns _time and _diff are used if present; without them all rows are added,
+    at a time chosen at the commit. With --envelope upsert or snapshot, old rows are looked up and only
+    differences are appended.
     """
     import tidelake
     from tidelake.cli import files
 
-    said: dict[str, Any] = {"author": author, "message": message, "token": token}
     if envelope != "updates" and upper is not None:
         raise errors.UsageError(f"--upper is for updates: leave it out with --envelope {envelope}")
     if envelope != "upsert" and (order_by is not None or delete_column is not None):
@@ -225,16 +221,15 @@ def append(
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
         at = files.time(time, into, "--time", read=False)
-        if envelope == "updates":
-            end = files.time(upper, into, "--upper", read=False)
-            table, answer = _append(into, paths, at, end, **said)
-        else:
-            table = files.read(paths, into, None)
-            if envelope == "upsert":
+        end = files.time(upper, into, "--upper", read=False)
+        with files.rows(paths, into, at if envelope == "updates" else None) as table:
+            if envelope == "updates":
+                answer = _append(into, table, end, **said)
+            elif envelope == "upsert":
                 answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column, **said)
             else:
                 answer = into.replace(table, time=at, **said)
-    _print_answer(into, table, answer, token, as_json)
+    _print_answer(into, answer, as_json, said["token"], rows=0 if answer.already else table.num_rows)
 
 
 @cli.command()
@@ -244,9 +239,7 @@ def append(
 @click.option("--time", metavar="TIME", help="Time of all rows; default: one set at the commit.")
 @ORDER_BY
 @DELETE_COLUMN
-@TOKEN
-@AUTHOR
-@MESSAGE
+@noted
 @JSON
 def upsert(
     lake: str,
@@ -255,14 +248,12 @@ def upsert(
     time: str | None,
     order_by: str | None,
     delete_column: str | None,
-    token: str | None,
-    author: str,
-    message: str,
     as_json: bool,
+    **said: Any,
 ) -> None:
-    """Replace the rows of the keys in some files by the rows there; - is standard input.
+    """Replace the rows of keys by the rows of some files.
 
-    Rows of other keys stay. A row removes its key only where --delete-column says so.
+    A file - is standard input. Rows of other keys stay. --delete-column says which rows remove their keys.
     """
     import tidelake
     from tidelake.cli import files
@@ -270,51 +261,48 @@ def upsert(
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
         at = files.time(time, into, "--time", read=False)
-        table = files.read(paths, into, None)
-        said: dict[str, Any] = {"author": author, "message": message, "token": token}
-        answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column, **said)
-    _print_answer(into, table, answer, token, as_json)
+        with files.rows(paths, into, None) as table:
+            answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column, **said)
+    _print_answer(into, answer, as_json, said["token"], rows=0 if answer.already else table.num_rows)
 
 
 @cli.command()
 @LAKE
 @NAME
 @click.argument("paths", nargs=-1, type=FilePath(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--key", "key", multiple=True, metavar="KEY", help="A key, as for history; repeat per column.")
 @click.option("--where", metavar="SQL", help="Delete the rows that match; 'TRUE' deletes all.")
 @click.option("--time", metavar="TIME", help="Time of the change; default: one set at the commit.")
-@TOKEN
-@AUTHOR
-@MESSAGE
+@noted
 @JSON
 def delete(
     lake: str,
     collection: str,
     paths: tuple[Path, ...],
+    key: tuple[str, ...],
     where: str | None,
     time: str | None,
-    token: str | None,
-    author: str,
-    message: str,
     as_json: bool,
+    **said: Any,
 ) -> None:
-    """Remove the rows of the keys in some files, or those that --where matches; - is standard input.
+    """Remove rows by their keys or by a condition.
 
-    The files have the key columns only.
+    The files have the key columns only; - is standard input.
     """
     import tidelake
-    from tidelake.cli import files, output
+    from tidelake.cli import files
 
-    if bool(paths) == (where is not None):
-        raise errors.UsageError("give FILES with keys, or --where, which deletes all rows if it is 'TRUE'")
+    if bool(paths) + bool(key) + (where is not None) != 1:
+        raise errors.UsageError(
+            "give one of --key, FILES with keys, and --where, which deletes all rows if it is 'TRUE'"
+        )
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
         at = files.time(time, into, "--time", read=False)
-        keys = files.read(paths, into, None) if paths else None
-        answer = into.delete(keys, where=where, time=at, token=token, author=author, message=message)
-    shown = {"removed": answer.removed, "absent": answer.absent, "lower": answer.lower, "upper": answer.upper}
-    if token is not None:
-        shown["already"] = answer.already
-    output.table([output.timed(shown, into.domain)], as_json)
+        one = nullcontext(files.key(key, into) if key else None)
+        with files.rows(paths, into, None) if paths else one as keys:
+            answer = into.delete(keys, where=where, time=at, **said)
+    _print_answer(into, answer, as_json, said["token"], removed=answer.removed, absent=answer.absent)
 
 
 @cli.command()
@@ -322,68 +310,52 @@ def delete(
 @NAME
 @click.option("--as-of", metavar="TIME", required=True, help="The time whose contents come back.")
 @click.option("--time", metavar="TIME", help="Time of the change; default: one set at the commit.")
-@TOKEN
-@AUTHOR
-@MESSAGE
+@noted
 @JSON
 def restore(
     lake: str,
     collection: str,
     as_of: str,
     time: str | None,
-    token: str | None,
-    author: str,
-    message: str,
     as_json: bool,
+    **said: Any,
 ) -> None:
-    """Bring back the contents of an earlier time, as a change at an open time; history stays."""
+    """Bring back the contents of an earlier time. That is a change at an open time; history stays."""
     import tidelake
-    from tidelake.cli import files, output
+    from tidelake.cli import files
 
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
         then, at = files.time(as_of, into, "--as-of"), files.time(time, into, "--time", read=False)
         if then is None:
             raise errors.UsageError("give --as-of, the time whose contents come back")
-        answer = into.restore(then, time=at, token=token, author=author, message=message)
-    shown: dict[str, Any] = {"lower": answer.lower, "upper": answer.upper}
-    if token is not None:
-        shown["already"] = answer.already
-    output.table([output.timed(shown, into.domain)], as_json)
+        answer = into.restore(then, time=at, **said)
+    _print_answer(into, answer, as_json, said["token"])
 
 
 def _print_answer(
-    into: "Collection", table: "pa.Table", answer: "Appended", token: str | None, as_json: bool
+    into: "Collection", answer: "Appended", as_json: bool, token: str | None, **shown: Any
 ) -> None:
     from tidelake.cli import output
 
-    shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
+    shown |= {"lower": answer.lower, "upper": answer.upper}
     if answer.absent:
         shown["absent"] = answer.absent
     if token is not None:
-        shown |= {"rows": 0 if answer.already else table.num_rows, "already": answer.already}
+        shown["already"] = answer.already
     if answer.waited_s:
         shown["waited s"] = round(answer.waited_s, 3)
     output.table([output.timed(shown, into.domain)], as_json)
 
 
-def _append(
-    into: "Collection",
-    paths: tuple[Path, ...],
-    at: "TimeLike | None",
-    end: "TimeLike | None",
-    **said: Any,
-) -> "tuple[pa.Table, Appended]":
-    from tidelake.cli import files
-
-    table = files.read(paths, into, at)
+def _append(into: "Collection", table: "pa.Table", end: "TimeLike | None", **said: Any) -> "Appended":
     if not set(into.domain.columns) & set(table.column_names):
         named = ", ".join(into.domain.columns)
         if not into.domain.total_order or end is not None:
-            raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
+            raise errors.UsageError(f"the rows need times: give --time, or {named} in the file")
     elif end is None and not into.domain.total_order:
         raise errors.UsageError("tuples have no single last time: give --upper")
-    return table, into.append(table, upper=end, **said)
+    return into.append(table, upper=end, **said)
 
 
 @cli.command()
@@ -431,7 +403,7 @@ def changes(of: "Collection", how: dict[str, Any], after: str, through: str) -> 
 def history(
     of: "Collection", how: dict[str, Any], key: tuple[str, ...], lower: str | None, upper: str | None
 ) -> "pa.RecordBatchReader":
-    """Print or write the updates of a key in the order of time: when its rows came and went.
+    """Print or write the updates of a key in order of time.
 
     KEY is the value of the key column; of several key columns, their values in order.
     """

@@ -28,7 +28,7 @@ from tidelake.cli.group import LAKE, FilePath, cli
     "--allow-write", is_flag=True, help="The page may start maintenance; otherwise it changes nothing."
 )
 def serve(lake: str, host: str, port: int, token_file: Path | None, allow_write: bool) -> None:
-    """Show a lake in the browser, until it is interrupted: collections, history, storage, commits, metrics.
+    """Show a lake in the browser, until it is interrupted.
 
     Only this machine is answered. Another --host needs a token: the browser asks for it, and other
     programs send the header "Authorization: Bearer TOKEN". Connections are not encrypted: put a proxy with

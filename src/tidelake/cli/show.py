@@ -73,13 +73,7 @@ def amplification(state: ShardState) -> dict[str, float | None]:
 
 
 def show_collection(collection: Collection, as_json: bool, names: Names = dict) -> None:
-    """Print the state of a collection.
-
-    Args:
-        collection: the collection.
-        as_json: print one JSON document.
-        names: returns the names of collections by id, to name those that share parts with this one.
-    """
+    """Print the state of a collection."""
     state = shard_of(collection).version().state
     group, awaited = _group(collection, names)
     lists = [

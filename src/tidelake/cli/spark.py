@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def session(description: str, flag: str = "--spark") -> Iterator["SparkSession"]:
-    """A local Spark session for one command. An active session is used and left running.
-
-    Args:
-        description: name of the application.
-        flag: the command or option that needs Spark, for the error.
-
-    Raises:
-        UsageError: PySpark is not installed, or there is no Java that can start it.
-    """
+    """A local Spark session for one command. An active session is used and left running."""
     try:
         from pyspark.sql import SparkSession
 
@@ -40,11 +32,7 @@ def session(description: str, flag: str = "--spark") -> Iterator["SparkSession"]
 
 
 def maintained(opened: "Lake", names: list[str] | None) -> tuple[list[dict[str, Any]], "MaintainReport"]:
-    """Maintain collections thoroughly with Spark, and show each job in a terminal.
-
-    Returns:
-        One row for each collection, and the report.
-    """
+    """Maintain collections thoroughly with Spark, and show each job; a row for each, and the report."""
     from tidelake.cli import maintenance, output
 
     with session("tidelake maintain") as spark, output.status() as say:

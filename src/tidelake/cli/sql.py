@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tidelake import errors
-from tidelake.cli.group import AUTHOR, LAKE, LIMIT, MESSAGE, OUT, READ_ONLY, TIMEOUT, TOKEN, cli
+from tidelake.cli.group import LAKE, LIMIT, OUT, READ_ONLY, TIMEOUT, cli, noted
 
 if TYPE_CHECKING:
     from tidelake.data.answer.rows import Rows
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 HISTORY = "TIDELAKE_SQL_HISTORY"
 """The variable that names the file of earlier statements; default: `~/.tidelake_sql_history`."""
 _HISTORY_LINES, _LEAVE = 1_000, ("exit", "quit", ".exit", ".quit", r"\q")
+_HELP = ("help", ".help", "?", r"\?", r"\h")
+_HINT = "Statements end with ;  SHOW TABLES; lists collections, help shows this, exit or Ctrl-D leaves."
 
 
 @cli.command()
@@ -38,9 +40,7 @@ _HISTORY_LINES, _LEAVE = 1_000, ("exit", "quit", ".exit", ".quit", r"\q")
 @LIMIT
 @OUT
 @TIMEOUT
-@TOKEN
-@AUTHOR
-@MESSAGE
+@noted
 @READ_ONLY
 def sql(
     lake: str,
@@ -51,12 +51,10 @@ def sql(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
-    token: str | None,
-    author: str,
-    message: str,
     read_only: bool,
+    **said: Any,
 ) -> None:
-    """Carry out a statement of SQL, in which collections are tables.
+    """Carry out SQL, in which collections are tables.
 
     Without STATEMENT, or with -, statements are read from standard input; each ends with a ; at the end of a
     line. In a terminal there is a prompt, with a history of earlier statements. --token and --out are for one
@@ -75,7 +73,7 @@ def sql(
         return files.in_utc(text.strip(), name) if whole is None else whole
 
     given = {"as_of": instant(as_of, "--as-of"), "time": instant(time, "--time"), "timeout_s": timeout_s}
-    given |= {"token": token, "author": author, "message": message}
+    given, token = given | said, said["token"]
 
     def carry_out(opened: "Lake", text: str) -> None:
         with opened.sql(text, **given) as rows:
@@ -132,17 +130,13 @@ def _print(rows: "Rows", format_: str, limit: int | None, out: Path | None) -> N
 
 
 def _statements(read: Callable[[str], str]) -> Iterator[str]:
-    """Statements of some lines, each without its semicolon; the last one may have none.
-
-    Args:
-        read: gives the next line, with its end, or an empty text; its argument is the prompt.
-    """
+    """Statements of some lines, each without its semicolon; the last one may have none."""
     from tidelake.data.sql.statement import split
 
     text = ""
     while line := read("tidelake> " if not text else "       -> "):
         is_first, text = not text, text + line
-        if is_first and (not line.strip() or line.strip().lower() in _LEAVE):
+        if is_first and (not line.strip() or line.strip().lower() in _LEAVE + _HELP):
             yield from text.split()
             text = ""
         elif ";" in line and (found := split(text, "duckdb")) is not None:
@@ -162,12 +156,15 @@ def _prompt(carry_out: Callable[[str], None]) -> None:
             click.echo()
             return ""
 
-    click.echo("Statements end with ;  exit or Ctrl-D leaves.", err=True)
+    click.echo(_HINT, err=True)
     while True:
         try:
             for text in _statements(read):
                 if text.strip().lower() in _LEAVE:
                     return
+                if text.strip().lower() in _HELP:
+                    click.echo(_HINT, err=True)
+                    continue
                 try:
                     carry_out(text)
                 except errors.TidelakeError as error:

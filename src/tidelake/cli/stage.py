@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 def stage(
     lake: str, collection: str, paths: tuple[Path, ...], time: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Stage updates from Parquet, CSV or JSON-lines files at open times; visible when these are closed."""
+    """Stage updates from files at open times. They are visible when these are closed."""
     import tidelake
     from tidelake.cli import files, output
 
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
-        table = files.read(paths, into, files.time(time, into, "--time", read=False))
-        if not set(into.domain.columns) <= set(table.column_names):
-            named = ", ".join(into.domain.columns)
-            raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
-        kept = into.stage(table, token=token)
+        at = files.time(time, into, "--time", read=False)
+        with files.rows(paths, into, at) as table:
+            if not set(into.domain.columns) <= set(table.column_names):
+                named = ", ".join(into.domain.columns)
+                raise errors.UsageError(f"the rows need times: give --time, or {named} in the file")
+            kept = into.stage(table, token=token)
         one = {"rows": table.num_rows if kept else 0, "upper": into.upper, "already": not kept}
         output.table([output.timed(one, into.domain)], as_json)
 
@@ -43,9 +44,10 @@ def stage(
 @click.argument("closed", nargs=-1, required=True, metavar="COLLECTION UPPER | COLLECTION=UPPER...")
 @JSON
 def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
-    """Close all times before UPPER: updates that are staged for them become visible.
+    """Close times: updates that are staged for them are seen.
 
-    The times of several collections, given as COLLECTION=UPPER, are closed at one instant.
+    UPPER is the first time that stays open. The times of several collections, given as COLLECTION=UPPER, are
+    closed at one instant.
     """
     import tidelake
     from tidelake.cli import files, output
@@ -76,9 +78,10 @@ def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
 @TOKEN
 @JSON
 def write(lake: str, written: tuple[str, ...], time: str | None, token: str | None, as_json: bool) -> None:
-    """Append files to several collections at one instant: all of them are committed, or none.
+    """Append files to several collections at one instant.
 
-    From then on the collections form a group: their times are closed together, until they leave it.
+    All of them are committed, or none. From then on the collections form a group: their times are closed
+    together, until they leave it.
     """
     import tidelake
     from tidelake.cli import files, output
@@ -93,7 +96,8 @@ def write(lake: str, written: tuple[str, ...], time: str | None, token: str | No
                 file = Path(path).expanduser()
                 if not file.is_file():
                     raise errors.UsageError(f"there is no file {path!r}, of collection {name!r}")
-                transaction.write(name, files.read((file,), into, at))
+                with files.rows((file,), into, at) as table:
+                    transaction.write(name, table)
             done = transaction.commit()
         one = {"upper": done.upper, "already": done.already}
         output.table([one if domain is None else output.timed(one, domain)], as_json)
@@ -104,7 +108,7 @@ def write(lake: str, written: tuple[str, ...], time: str | None, token: str | No
 @click.argument("collections", nargs=-1, required=True, metavar="COLLECTION...")
 @JSON
 def join(lake: str, collections: tuple[str, ...], as_json: bool) -> None:
-    """Let collections form a group: from then on their times are closed together. See `leave`."""
+    """Let collections form a group. From then on their times are closed together, until they `leave` it."""
     import tidelake
     from tidelake.cli import output
 
@@ -118,13 +122,16 @@ def join(lake: str, collections: tuple[str, ...], as_json: bool) -> None:
 @NAME
 @JSON
 def leave(lake: str, collection: str, as_json: bool) -> None:
-    """Remove a collection from its group: from then on it is written to alone."""
+    """Remove a collection from its group. From then on it is written to alone."""
     import tidelake
     from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
         left = opened.leave(collection)
+    if left or as_json:
         output.table([{"collection": collection, "left": left}], as_json)
+    else:
+        click.echo(f"{collection} is in no group: nothing was changed")
 
 
 def pairs(given: Sequence[str], what: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The commands mirror and import: tables of Delta Lake and Iceberg, without Spark."""
+"""The commands mirror, publish and import: tables of Delta Lake and Iceberg, without Spark."""
 
 from dataclasses import asdict
 from typing import Any
@@ -52,7 +52,7 @@ def mirror(
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
-    """Bring TABLE, of Delta Lake or Iceberg, to the contents of a collection.
+    """Bring a Delta or Iceberg table to a collection's contents.
 
     The first run makes it; later runs write what has changed since. TABLE is a path or URL for Delta Lake,
     and CATALOG.NAMESPACE.TABLE for Iceberg. Needs the extra delta or iceberg, and no Spark. The command may
@@ -79,6 +79,43 @@ def mirror(
     line["through"] = output.TimeCell(report.through, of.domain)
     line["after"] = None if report.after is None else output.TimeCell(report.after, of.domain)
     output.table([line], as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option(
+    "--as", "format_", type=click.Choice(["delta", "iceberg"]), required=True, help="Format of the table."
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="So many versions can be read, the newest one included.",
+)
+@click.option("--end", is_flag=True, help="End the table: delete its metadata, and keep nothing for it.")
+@JSON
+def publish(lake: str, collection: str, format_: Any, keep: int, end: bool, as_json: bool) -> None:
+    """Let other engines read a collection as Delta or Iceberg.
+
+    The table's metadata names the collection's files. Rows that changed since a base are copied, and all rows
+    while there is no base. Prints where the table is. Each run brings it to the last closed time. The command
+    may be killed and run again at any point.
+    """
+    import tidelake
+    from tidelake.cli import output
+    from tidelake.tables import publish as run
+    from tidelake.tables import unpublish
+
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        if end:
+            ended = unpublish(of, format=format_)
+            output.table([{"collection": collection, "format": format_, "ended": ended}], as_json)
+            return
+        report = run(of, format=format_, keep=keep)
+    output.table([asdict(report) | {"through": output.TimeCell(report.through, of.domain)}], as_json)
 
 
 @cli.command("import")
@@ -108,10 +145,10 @@ def import_(
     options: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Take the versions of TABLE, of Delta Lake or Iceberg, into a collection as times, each exactly once.
+    """Take versions of a Delta or Iceberg table as times.
 
-    TABLE as for mirror. The first run creates the collection; later runs take the versions that have come
-    since. Needs the extra delta or iceberg, and no Spark.
+    Each is taken once. TABLE as for mirror. The first run creates the collection; later runs take the
+    versions that have come since. Needs the extra delta or iceberg, and no Spark.
     """
     import tidelake
     from tidelake.cli import files, output

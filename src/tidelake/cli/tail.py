@@ -56,11 +56,12 @@ def tail(
     where: str | None,
     times: "TimesAs | None",
 ) -> None:
-    """Print the contents, then every update, until interrupted: one JSON object on each line.
+    """Print contents, then every update, until interrupted.
 
-    A line {"_upper": [TIME]} means that all updates before TIME have been printed, each once. To continue
-    later, start with --lower the last such TIME. History that is still to be printed is held. With --staged,
-    updates after that TIME, which no seal has closed yet, are then printed again.
+    Each line is a JSON object. A line {"_upper": [TIME]} means that all updates before TIME have been
+    printed, each once. To continue later, start with --lower the last such TIME. History that is still to be
+    printed is held. With --staged, updates after that TIME, which no seal has closed yet, are then printed
+    again.
     """
     import tidelake
     from tidelake.cli import files

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, NAME, READ_ONLY, FilePath, cli
+from tidelake.cli.group import JSON, LAKE, NAME, READ_ONLY, FilePath, as_commands, cli
 
 if TYPE_CHECKING:
     from tidelake.shard.upkeep.compactor import Workers
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--spark", is_flag=True, help="Run the merge as a Spark job.")
 @JSON
 def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: bool) -> None:
-    """Merge what a collection stores: each slice of its history into one sorted run."""
+    """Merge each slice of a collection into one sorted run."""
     import tidelake
     from tidelake.cli import files, maintenance, output
 
@@ -78,11 +78,12 @@ def maintain(
     metrics: str | None,
     as_json: bool,
 ) -> None:
-    """Carry out the merges that all collections, or the named ones, need, and refresh the views among them.
+    """Merge what collections need merged, and refresh views.
 
-    Runs until interrupted. Afterwards a read merges few runs, and updates before since that cancel each
-    other are gone. Objects that are no longer needed are deleted. Several processes may run this at once;
-    each merge is done by one. An error of one collection or view stops no other.
+    Of all collections or the named ones. Runs until interrupted. Afterwards a read merges few runs, and
+    updates before since that cancel each other are gone. Objects that are no longer needed are deleted.
+    Several processes may run this at once; each merge is done by one. An error of one collection or view
+    stops no other.
     """
     import tidelake
     from tidelake.cli import maintenance, output
@@ -122,18 +123,14 @@ def maintain(
                 except errors.TidelakeError as error:
                     # Continue with the others.
                     failed.add(one.name, error)
-    output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+    output.table(shown, as_json, empty="no collections yet: make one with tidelake create", failed=failed)
     for message in left:
         click.echo(f"tidelake: {message}", err=True)
     failed.check()
 
 
 def address_of(text: str, option: str) -> tuple[str, int]:
-    """Host and port of `[HOST:]PORT`; the host is 127.0.0.1 if none is given.
-
-    Raises:
-        UsageError: the text is no such address.
-    """
+    """Host and port of `[HOST:]PORT`; the host is 127.0.0.1 if none is given."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) < 1 << 16:
         raise errors.UsageError(f"{option} {text!r} is no address: give PORT or HOST:PORT, such as 9464")
@@ -141,11 +138,7 @@ def address_of(text: str, option: str) -> tuple[str, int]:
 
 
 def _prometheus() -> ModuleType:
-    """The exporter.
-
-    Raises:
-        UsageError: its package is not installed.
-    """
+    """The exporter."""
     try:
         from tidelake.exporters import prometheus
     except ImportError as error:
@@ -158,10 +151,11 @@ def _prometheus() -> ModuleType:
 @click.argument("collection", required=False)
 @JSON
 def holds(lake: str, collection: str | None, as_json: bool) -> None:
-    """Show the holds that keep history and parts, and since when: of one collection, or of all.
+    """Show the holds that keep history, and since when.
 
-    A leased hold ends with the next commit after its reader has stopped renewing it; a critical hold ends
-    when it is dropped. The pinned versions of a hold keep replaced parts from being deleted.
+    Of one collection, or of all. A leased hold ends with the next commit after its reader has stopped
+    renewing it; a critical hold ends when it is dropped. The pinned versions of a hold keep replaced parts
+    from being deleted.
     """
     import tidelake
     from tidelake.cli import holds as shown
@@ -172,7 +166,7 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
         failed = output.CommandFailed()
         named = opened.collections(failed.add) if collection is None else [opened.collection(collection)]
         lines = [line for one in named for line in shown.rows(one, now_ms)]
-    output.table(lines, as_json, empty="no holds")
+    output.table(lines, as_json, empty="no holds", failed=failed)
     failed.check()
 
 
@@ -183,10 +177,11 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
 @click.option("--all", "all_", is_flag=True, help="All collections of the lake, instead of names.")
 @JSON
 def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_json: bool) -> None:
-    """Keep WINDOW of history before the upper, from now on: all, a number of times, or 7d, 12h, 30m, 45s.
+    """Keep a window of history before the upper, from now on.
 
-    Applies to one collection, several, or all. Spans need times of unit ms or us; "7 days" is also accepted.
-    Holds keep more history as long as they last.
+    WINDOW is all, a number of times, or 7d, 12h, 30m, 45s. Applies to one collection, several, or all. Spans
+    such as 7d need times of unit ms, us or date; counters take a number. Holds keep more history as long as
+    they last.
     """
     import tidelake
     from tidelake.cli import holds as shown
@@ -206,7 +201,7 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
         for of in named:
             of.retain(kept)
         lines = [shown.retained(of) for of in named]
-    output.table(lines, as_json, empty="no collections yet: make one with tidelake create")
+    output.table(lines, as_json, empty="no collections yet: make one with tidelake create", failed=failed)
     failed.check()
 
 
@@ -215,9 +210,10 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
 @click.argument("frontiers", nargs=-1, required=True, metavar="COLLECTION=TIME...")
 @JSON
 def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
-    """Allow history before TIME to be compacted, in several collections: in all of them or in none.
+    """Allow history before TIME to be compacted.
 
-    Holds keep history as long as they last. TIME may be past the upper; the last closed time stays readable.
+    Of several collections in all or in none. Holds keep history as long as they last. Some closed time must
+    stay readable.
     """
     import tidelake
     from tidelake.cli import files, output
@@ -248,7 +244,7 @@ def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
 def fsck(
     lake: str, collections: tuple[str, ...], repair: bool, quick: bool, as_json: bool, read_only: bool
 ) -> int:
-    """Check stored data for damage: of a whole lake, or of the named collections.
+    """Check a lake, or the named collections, for damage.
 
     May run beside everything else. Ends with exit code 1 if findings are left.
     """
@@ -276,10 +272,11 @@ def copy(
     quick: bool,
     as_json: bool,
 ) -> None:
-    """Copy a lake, or the collections NAME..., into TO (made if empty); run again, it copies what is new.
+    """Copy a lake, or some collections, into another one.
 
-    Copies have history, writers and settings of FROM. Readers of TO see the last finished run. After a
-    failure, repeat the same call: it goes on where it was.
+    TO is made if it is empty. Run again, it copies what is new. Copies have history, writers and settings of
+    FROM. Readers of TO see the last finished run. After a failure, repeat the same call: it goes on where it
+    was.
     """
     import tidelake
     from tidelake.cli import integrity
@@ -305,9 +302,10 @@ def copy(
 @click.argument("changes", nargs=-1, metavar="[NAME=SECONDS]...")
 @JSON
 def settings(lake: str, changes: tuple[str, ...], as_json: bool) -> None:
-    """Show the settings that all processes of a lake use, or change some: upload_age_s=2592000.
+    """Show or change the settings of all processes of a lake.
 
-    A longer age takes effect at once; a shorter one only after the old age has passed.
+    To change one, give upload_age_s=2592000. A longer age takes effect at once; a shorter one only after the
+    old age has passed.
     """
     from dataclasses import asdict
 
@@ -333,10 +331,10 @@ def settings(lake: str, changes: tuple[str, ...], as_json: bool) -> None:
 @click.option("--reason", required=True, help="Why, such as the number of a ticket; it is kept.")
 @JSON
 def erase(lake: str, collection: str, path: Path, reason: str, as_json: bool) -> None:
-    """Erase the rows of some keys for good: at all times, in the collection and in its forks.
+    """Erase the rows of some keys for good, at all times.
 
-    The bytes go like other garbage: maintain the lake once garbage_age_s has passed. Prints what remains
-    elsewhere.
+    The forks lose them too. The bytes go like other garbage: maintain the lake once garbage_age_s has passed.
+    Prints what remains elsewhere.
     """
     from dataclasses import asdict
 
@@ -345,22 +343,24 @@ def erase(lake: str, collection: str, path: Path, reason: str, as_json: bool) ->
 
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
-        report = of.erase(files.read([path], of, None), reason=reason)
+        with files.rows([path], of, None) as keys:
+            report = of.erase(keys, reason=reason)
     shown = asdict(report)
     if not as_json:
         shown.pop("remains")
     output.table([shown], as_json)
     for line in () if as_json else report.remains:
-        click.echo(f"remains: {line}")
+        click.echo(f"remains: {as_commands(line)}")
 
 
 @cli.command()
 @LAKE
 @JSON
 def upgrade(lake: str, as_json: bool) -> None:
-    """Let this version write all that it can; versions before it can no longer open the lake.
+    """Let this version write all that it can.
 
-    First upgrade all processes that use the lake. Shows the format before and after. There is no way back.
+    Versions before it can no longer open the lake. First upgrade all processes that use the lake. Shows the
+    format before and after. There is no way back.
     """
     from dataclasses import asdict
 

@@ -16,6 +16,9 @@ from tidelake.cli.group import JSON, LAKE, NAME, FilePath, cli
     "--every", metavar="SPAN", help="Exact at multiples of this only, such as 1h; default: at all times."
 )
 @click.option("--max-lag", metavar="SPAN", help="Hold no more history of the inputs than this; default: all.")
+@click.option(
+    "--together", metavar="NAME", default="", help="Change by one commit with all views of this NAME."
+)
 @click.option("--replace", is_flag=True, help="Take the place of a view of another query.")
 @click.option("--allow-recreate", is_flag=True, help="Also if one called NAME was dropped or renamed.")
 @JSON
@@ -26,11 +29,12 @@ def view(
     key: str | None,
     every: str | None,
     max_lag: str | None,
+    together: str,
     replace: bool,
     allow_recreate: bool,
     as_json: bool,
 ) -> None:
-    """Make a collection of the answer of a query, from a file or (-) from standard input."""
+    """Make a collection of the answer of a query. The query comes from a file or (-) from standard input."""
     import tidelake
     from tidelake.cli import output
 
@@ -38,12 +42,14 @@ def view(
         text = file.read()
     columns = None if key is None else [one.strip() for one in key.split(",")]
     with tidelake.open(lake, create=False) as opened:
+        before = opened.names()
         made = opened.view(
             name,
             text,
             key=columns,
             every=_span(every),
             max_lag=_span(max_lag),
+            together=together,
             replace=replace,
             allow_recreate=allow_recreate,
         )
@@ -52,6 +58,23 @@ def view(
             for number, rule, of, what in opened.explain(name).stages
         ]
         output.table(stages, as_json, title=f"{name}, upper {made.domain.text(made.upper)}")
+        if made.id in before and not as_json:
+            click.echo(f"{name} has this query already: nothing was changed; rebuild makes it again")
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option("--by", metavar="NAMES", required=True, help="The columns to look up by, separated by commas.")
+@JSON
+def index(lake: str, collection: str, by: str, as_json: bool) -> None:
+    """Keep all rows of a collection by another key. Views and look-ups by these columns use it."""
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        made = opened.index(collection, [one.strip() for one in by.split(",")])
+        output.table([output.timed({"index": made.name, "upper": made.upper}, made.domain)], as_json)
 
 
 def _span(text: str | None) -> int | str | None:
@@ -63,16 +86,46 @@ def _span(text: str | None) -> int | str | None:
 @click.argument("collection", required=False)
 @JSON
 def refresh(lake: str, collection: str | None, as_json: bool) -> None:
-    """Bring all views up to their inputs, or one with the views that it stands on."""
+    """Bring views up to their inputs: all, or the one named.
+
+    One comes with the views that it stands on. A view that fails stops no other one; the first error decides
+    the exit code.
+    """
+    import tidelake
+    from tidelake import errors
+    from tidelake.cli import output
+    from tidelake.tabletext import harmless
+
+    failed, shown, waits = output.CommandFailed(), list[dict[str, object]](), dict[str, tuple[str, ...]]()
+    with tidelake.open(lake, create=False) as opened:
+        for name, one in opened._refreshes(collection):
+            if isinstance(one, errors.TidelakeError):
+                failed.add(name, one)
+            else:
+                read = sum(one.read.values())
+                shown.append({"view": name, "upper": one.upper, "rows": one.rows, "read": read})
+                waits[name] = one.waits_for
+    lines = [one | {"waits_for": list(waits[str(one["view"])])} for one in shown] if as_json else shown
+    output.table(lines, as_json, empty="no views", failed=failed)
+    for name, inputs in () if as_json else waits.items():
+        for of in inputs:
+            how = "" if of in waits else ": append to it or seal it"
+            click.echo(harmless(f"{name} waits for {of!r}{how}"))
+    failed.check()
+
+
+@cli.command()
+@LAKE
+@NAME
+@JSON
+def rebuild(lake: str, collection: str, as_json: bool) -> None:
+    """Make a view again from what its inputs have now. Until it has caught up, readers see the old one."""
     import tidelake
     from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
-        done = [
-            {"view": one.view, "upper": one.upper, "rows": one.rows, "read": sum(one.read.values())}
-            for one in opened.refresh(collection)
-        ]
-    output.table(done, as_json, empty="no views")
+        made = opened.rebuild(collection)
+        output.table([output.timed({"view": collection, "upper": made.upper}, made.domain)], as_json)
 
 
 @cli.command()
@@ -81,7 +134,7 @@ def refresh(lake: str, collection: str | None, as_json: bool) -> None:
 @click.option("--as-of", metavar="TIME", help="The time; default: the last closed one.")
 @JSON
 def verify(lake: str, collection: str, as_of: str | None, as_json: bool) -> None:
-    """Compute the query of a view over its inputs, and compare; exit code 1 if they differ."""
+    """Compare a view with the answer of its query. Exit code 1 says that they differ."""
     import tidelake
     from tidelake.cli import files, output
 

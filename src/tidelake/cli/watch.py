@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @JSON
 @READ_ONLY
 def log_(lake: str, collection: str, limit: int, every: bool, as_json: bool, read_only: bool) -> None:
-    """List the newest commits of a collection: when, by which writer, what, and how many updates.
+    """List the newest commits of a collection.
 
     The log goes back to the newest rollup at least; the first commits are gone in time.
     """
@@ -72,9 +72,10 @@ def diff(
     staged: bool,
     read_only: bool,
 ) -> None:
-    """Print what changed between two times, for people: rows that went (-, red) and that came (+, green).
+    """Print what changed between two times, for people.
 
-    `changes` gives the same for programs.
+    Rows that went have a - and are red; those that came have a + and are green. `changes` gives the same for
+    programs.
     """
     import tidelake
     from tidelake.cli import files, output
@@ -105,9 +106,9 @@ def diff(
 @JSON
 @READ_ONLY
 def top(lake: str, interval_s: float, once: bool, as_json: bool, read_only: bool) -> None:
-    """Show the large merges that are under way, and by whom, in all collections. Runs until interrupted.
+    """Show the large merges that are under way, and by whom.
 
-    Each look reads the state of every collection.
+    Runs until interrupted. Each look reads the state of every collection.
     """
     import tidelake
     from tidelake.cli import output
