@@ -39,7 +39,7 @@ fix: venv   ## fix what lint and format can fix
 full: venv   ## the slow tests that CI runs after the fast ones
 	@setup/servers.sh >/dev/null
 	@setup/sparks.sh 3.5 4.1 >/dev/null
-	@setup/peers.sh deltalake duckdb
+	@setup/peers.sh deltalake duckdb ducklake spark-delta spark-iceberg
 	@$(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
 
 bench: venv   ## the measurements of docs/benchmarks.md

@@ -129,13 +129,14 @@ def _grown(found: Found, axes: Any, lines: Mapping[str, tuple[str, str]]) -> boo
         counts, values = _along(found, what, number)
         if counts:
             axes.plot(counts, values, marker="o", markersize=3, linewidth=1, label=label)
-    from matplotlib.ticker import LogFormatter
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axes.set(xscale="log", yscale="log")
-    axes.margins(y=0.3)  # room for the legend
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(LogFormatter())
-        axis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
+        axis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+        )
+        axis.set_minor_formatter(NullFormatter())
     return axes.has_data()
 
 
@@ -214,7 +215,9 @@ def draw(found: Found, folder: Path) -> list[str]:
             figure, axes = pyplot.subplots(layout="constrained")
             if plot(found, axes):
                 axes.set_title(title, fontsize=10)
-                if axes.get_legend_handles_labels()[0]:
+                if axes.get_xscale() == "log" and name.startswith("growth"):
+                    figure.legend(fontsize=8, loc="outside right upper")  # beside the lines, not over them
+                elif axes.get_legend_handles_labels()[0]:
                     axes.legend(fontsize=8)
                 figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
                 drawn.append(f"{name}.svg")

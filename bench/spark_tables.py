@@ -19,9 +19,10 @@ from typing import Any
 import pyarrow as pa
 
 import tidelake
+from tidelake.feeds.reading import AS_TEXT
+from tidelake.feeds.tablelines import FewLines
 from tidelake.spark import local_session, tables_sink
-from tidelake.spark.envelopes.read import AS_TEXT
-from tidelake.spark.writing.tablelines import FewLines, lines_of
+from tidelake.spark.writing.tablelines import lines_of
 
 _FIELDS = [{"field": "id", "type": "int64", "optional": False}, {"field": "v", "type": "string"}]
 _SCHEMA = {"type": "struct", "fields": [{"type": "struct", "field": "after", "fields": _FIELDS}]}

@@ -30,7 +30,7 @@ from tidelake.lake.api.collection import Collection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelake.spark.reports import IngestReport
+    from tidelake.feeds.reports import IngestReport
 
 _FILES_MIN = 16
 _BATCHES = 8
@@ -90,8 +90,8 @@ class DemoJob:
 
     def ingest(self, session: "SparkSession") -> None:
         """Stream the change files into a new lake."""
+        from tidelake.feeds.reports import WrittenBatch
         from tidelake.spark.jobs.ingest import ingest_change_files
-        from tidelake.spark.reports import WrittenBatch
 
         schema = SCHEMA if self.source is not None else _inferred(session, self.landing, self.keys)
         lake = tidelake.open(self.root / "lake")

@@ -13,6 +13,9 @@ declare -A packages=(
   [lance]="pylance==14.0.2"
   [pypaimon]="pypaimon==2.1.0"
   [slatedb]="slatedb==0.17.0"
+  # Of the newest version that has these extensions as packages.
+  [ducklake]="duckdb==1.5.5 duckdb-extension-ducklake==1.5.5 duckdb-extension-delta==1.5.5 duckdb-extension-iceberg==1.5.5
+    duckdb-extension-avro==1.5.5 duckdb-extension-httpfs==1.5.5 duckdb-extension-parquet==1.5.5"
 )
 declare -A jars=(
   [spark-delta]=4.4.0
@@ -22,10 +25,12 @@ python="${PYTHON:-.venv/bin/python}"
 limit_s=300
 mkdir -p build/peers
 
-# Makes an environment $1 with the package $2.
+# Makes an environment $1 with the packages $2.
 install() {
+  local wanted
+  read -rd '' -a wanted <<<"$2"
   "$python" -m venv "$1" &&
-    timeout "$limit_s" "$1/bin/python" -m pip install --disable-pip-version-check pyarrow "$2"
+    timeout "$limit_s" "$1/bin/python" -m pip install --disable-pip-version-check pyarrow "${wanted[@]}"
 }
 
 # Copies the jars of setup/maven/$2.xml, in version $3, into the folder $1.

@@ -80,9 +80,9 @@ def _offer(client: Client, op: Transfer, transaction: Transaction) -> None:
             unsure = True
             if isinstance(error, SimulatedCrash) or client.draw.random() < 0.4:
                 raise
-        except UpperMismatch as error:
+        except UpdateBeforeLower as error:
             client.world.note(f"< transfer {op.number}: {error!r}")
-            time = only_time(error.current)  # type: ignore[arg-type]
+            time = only_time(error.lower)  # type: ignore[arg-type]
             if client.draw.random() < 0.3:
                 _gives_up(op, transaction, unsure=unsure)
                 return

@@ -58,8 +58,15 @@ def others(peers: Shown) -> str:
     def flushed(one: Shown) -> str:
         return "not counted" if one["flushes_per_append"] is None else f"{one['flushes_per_append']:.1f}"
 
+    def rate(one: Shown, count: int) -> str:
+        return f"{one['appends_per_s'][count]:.0f}" if count in one["appends_per_s"] else ""
+
     rows = [
         ["flushes of an append of 10 rows", *(flushed(one) for one in peers.values())],
+        *(
+            [f"appends of 10 rows a second, {count} processes", *(rate(one, count) for one in peers.values())]
+            for count in dict.fromkeys(n for one in peers.values() for n in one["appends_per_s"])
+        ),
         ["memory of the process at most, MiB", *(f"{one['peak_mib']:.0f}" for one in peers.values())],
         ["bytes on disk at the end, MB", *(f"{one['bytes'] / 1e6:.1f}" for one in peers.values())],
     ]

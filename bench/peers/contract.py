@@ -1,13 +1,15 @@
 """What each peer is asked to do: one module a peer, which has a class `Peer` with the methods of this one.
 
 These modules run in the environment of the peer (`setup/peers.sh`): they import pyarrow, the standard library
-and the peer. A table has the columns `id` (the key), `n` and `s`; see `bench.peers.workload`.
+and the peer. A table has the columns `id` (the key), `n`, `s` and `x`; see `bench.peers.workload`.
 """
 
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string()), ("x", pa.float64())])
 
 
 class Cannot(Exception):
@@ -19,6 +21,10 @@ class Peer:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+
+    def again(self) -> "Peer":
+        """A handle that knows nothing of what this one has read."""
+        return type(self)(self.folder)
 
     def create(self, table: str, schema: pa.Schema) -> None:
         """Make an empty table."""
@@ -64,13 +70,9 @@ def netted(before: pa.Table, after: pa.Table) -> pa.Table:
 
 def summed(signed: pa.Table) -> pa.Table:
     """Rows with the sum of their `diff`, without those whose sum is zero."""
-    total = (
-        signed.group_by(["id", "n", "s"])
-        .aggregate([("diff", "sum")])
-        .rename_columns(["id", "n", "s", "diff"])
-    )
+    total = signed.group_by(SCHEMA.names).aggregate([("diff", "sum")]).rename_columns([*SCHEMA.names, "diff"])
     return total.filter(pc.not_equal(total["diff"], 0))
 
 
 def _signed(rows: pa.Table, diff: int) -> pa.Table:
-    return rows.select(["id", "n", "s"]).append_column("diff", pa.array([diff] * rows.num_rows, pa.int64()))
+    return rows.select(SCHEMA.names).append_column("diff", pa.array([diff] * rows.num_rows, pa.int64()))

@@ -49,9 +49,8 @@ class Peer(contract.Peer):
         kind = found["_change_type"].cast(pa.string())
         added = pc.is_in(kind, pa.array(["insert", "update_postimage"]))
         diff = pc.subtract(pc.multiply(added.cast(pa.int64()), 2), 1)
-        plain = [pa.int64(), pa.int64(), pa.string()]
-        columns = [found[name].cast(type_) for name, type_ in zip(("id", "n", "s"), plain, strict=True)]
-        return contract.summed(pa.table([*columns, diff], names=["id", "n", "s", "diff"]))
+        columns = [found[field.name].cast(field.type) for field in contract.SCHEMA]
+        return contract.summed(pa.table([*columns, diff], names=[*contract.SCHEMA.names, "diff"]))
 
     def lookup(self, table: str, ids: pa.Table) -> pa.Table:
         dataset = self._table(table).to_pyarrow_dataset()

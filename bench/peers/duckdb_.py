@@ -16,7 +16,9 @@ class Peer(contract.Peer):
         self.connection = duckdb.connect(os.path.join(folder, "peers.db"))
 
     def create(self, table: str, schema: pa.Schema) -> None:
-        self.connection.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, n BIGINT, s VARCHAR)")
+        self.connection.execute(
+            f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, n BIGINT, s VARCHAR, x DOUBLE)"
+        )
 
     def _run(self, statement: str, rows: pa.Table) -> None:
         self.connection.register("given", rows)

@@ -45,4 +45,4 @@ class Peer(contract.Peer):
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    return rows.cast(pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())]))
+    return rows.cast(contract.SCHEMA)

@@ -23,13 +23,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bench.peers.worker import SMALL_ROWS
 from bench.peers.workload import SCHEMA, Truth, rows_of
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "peers"
-PEERS = ("tidelake", "deltalake", "pyiceberg", "lance", "pypaimon", "duckdb", "sqlite", "slatedb")
+PEERS = ("tidelake", "deltalake", "pyiceberg", "lance", "pypaimon", "duckdb", "ducklake", "sqlite", "slatedb")
 OF_PYTHON = ("tidelake", "sqlite")  # these need no environment of their own
-SMALL_ROWS, FLUSHED = 10, 10
+FLUSHED = 10
+TOGETHER = 8  # processes that append to one table
 LOGGED = 4_000  # characters of what a process wrote as errors, if it ends
 
 
@@ -43,6 +45,7 @@ class Sizes:
         appends: appends of ten rows to the small table.
         rounds: how often each read is asked.
         looked_up: how many keys the look-ups are of.
+        together: how many processes append to one table.
     """
 
     rows: int = 1_000_000
@@ -50,6 +53,7 @@ class Sizes:
     appends: int = 200
     rounds: int = 5
     looked_up: tuple[int, ...] = (1, 100, 10_000)
+    together: int = TOGETHER
 
 
 @dataclass
@@ -62,6 +66,7 @@ class Found:
     peak_mib: float = 0.0
     bytes: int = 0
     flushes: float | None = None
+    together: dict[int, float] = field(default_factory=dict)
 
     def record(self, what: str, answer: dict[str, Any]) -> None:
         """Note how long it took."""
@@ -84,6 +89,7 @@ class Found:
             "peak_mib": self.peak_mib,
             "bytes": self.bytes,
             "flushes_per_append": self.flushes,
+            "appends_per_s": self.together,
         }
 
 
@@ -112,9 +118,9 @@ class Worker:
                 text=True,
             )
 
-    def ready(self) -> None:
-        """Wait until it can be asked. Errors as for `ask`."""
-        self._answer()
+    def ready(self) -> dict[str, Any]:
+        """Wait until it can be asked, or has done what was begun. Errors as for `ask`."""
+        return self._answer()
 
     def ask(self, do: str, table: str = "", rows: Path | None = None, **more: Any) -> dict[str, Any]:
         """Have one thing done; see `bench.peers.worker`.
@@ -122,6 +128,11 @@ class Worker:
         Raises:
             RuntimeError: the process has ended.
         """
+        self.begin(do, table, rows, **more)
+        return self._answer()
+
+    def begin(self, do: str, table: str = "", rows: Path | None = None, **more: Any) -> None:
+        """Ask for one thing, whose end `ready` waits for. Errors as for `ask`."""
         asked = {"do": do, "table": table, "more": more, **({} if rows is None else {"rows": str(rows)})}
         if do == "lookup":
             asked["as"] = "ids"
@@ -129,7 +140,6 @@ class Worker:
             raise RuntimeError(f"{self.peer} has no input")
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
-        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         line = "" if self._process.stdout is None else self._process.stdout.readline()
@@ -162,6 +172,8 @@ def run(sizes: Sizes, peers: Sequence[str] = PEERS) -> dict[str, Any]:
             (place / peer).mkdir()
             (place / f"{peer}-traced").mkdir()
             one.flushes = _flushes(peer, place)
+            for count in dict.fromkeys((1, sizes.together)):
+                _append_together(peer, place, count, sizes.appends, one)
         workers = [stack.enter_context(_worker(peer, str(place / peer))) for peer in found]
         for worker in workers:
             worker.ready()
@@ -245,7 +257,7 @@ class _Comparison:
     def measure(self) -> None:
         sizes = self.sizes
         for table in ("large", "small"):
-            self._all("create", table, rows=pa.table([[], [], []], schema=SCHEMA))
+            self._all("create", table, rows=pa.table([[]] * len(SCHEMA), schema=SCHEMA))
         begun = self.random.permutation(sizes.rows)
         self._wrote("bulk append", "append", begun, 0)
         self._read("bulk read", "read", self.truth.contents())
@@ -258,9 +270,26 @@ class _Comparison:
         self._reads("")
         self._all("rest", "large", "maintenance")
         self._reads(" at rest")
+        self._read("newest snapshot by a new handle", "read_anew", self.truth.contents())
         for worker in self.workers:
             measured, one = worker.ask("measure"), self.found[worker.peer]
             one.bytes, one.peak_mib = measured["bytes"], measured["peak_mib"]
+        self._first_use()
+
+    def _first_use(self) -> None:
+        """The time from the start of a process to the rows of the newest snapshot, by the clock."""
+        for worker in self.workers:
+            # A table of one file is of one process at a time.
+            worker.close()
+        for _ in range(self.sizes.rounds):
+            for peer, one in self.found.items():
+                began_s = time.perf_counter()
+                with _worker(peer, str(self.place / peer)) as fresh:
+                    fresh.ready()
+                    answer = fresh.ask("read_anew", "large")
+                    one.record(
+                        "newest snapshot by a new process", {**answer, "s": time.perf_counter() - began_s}
+                    )
 
     def _reads(self, when: str) -> None:
         sizes, truth, middle = self.sizes, self.truth, self.sizes.upserts // 2
@@ -313,6 +342,36 @@ def _written(rows: pa.Table, path: Path) -> Path:
     return path
 
 
+def _append_together(peer: str, place: Path, count: int, appends: int, one: Found) -> None:
+    """Note how many appends of ten rows a second some processes do to one table, or why they cannot."""
+    folder, what = place / f"{peer}-{count}", f"appends by {count} processes"
+    folder.mkdir()
+    with ExitStack() as stack:
+        try:
+            first = stack.enter_context(_worker(peer, str(folder)))
+            first.ready()
+            first.ask(
+                "create", "small", _written(pa.table([[]] * len(SCHEMA), schema=SCHEMA), place / "rows.arrow")
+            )
+            workers = [first]
+            for _ in range(count - 1):
+                workers.append(stack.enter_context(_worker(peer, str(folder))))
+                workers[-1].ready()
+            each = max(1, appends // count)
+            paths = []
+            for at in range(count):
+                ids = np.arange(each * SMALL_ROWS) + at * each * SMALL_ROWS
+                paths.append(_written(rows_of(ids, 0), folder / f"{at}.arrow"))
+            began_s = time.perf_counter()
+            for worker, path in zip(workers, paths, strict=True):
+                worker.begin("append_each", "small", path)
+            for worker in workers:
+                worker.ready()
+            one.together[count] = count * each / (time.perf_counter() - began_s)
+        except RuntimeError as error:
+            one.cannot[what] = str(error).strip().splitlines()[-1][:200]
+
+
 def _flushes(peer: str, place: Path) -> float | None:
     """Calls that flush, for an append of ten rows; None if they cannot be counted here."""
     if shutil.which("strace") is None:
@@ -321,7 +380,7 @@ def _flushes(peer: str, place: Path) -> float | None:
     try:
         with _worker(peer, str(place / f"{peer}-traced"), traced) as worker:
             worker.ready()
-            worker.ask("create", "small", _written(pa.table([[], [], []], schema=SCHEMA), path))
+            worker.ask("create", "small", _written(pa.table([[]] * len(SCHEMA), schema=SCHEMA), path))
             began_s = 0.0
             for n in range(2 * FLUSHED):
                 if n == FLUSHED:

@@ -1,6 +1,7 @@
 """SlateDB: keys and values, in files of a local folder. A write is answered when its log is stored."""
 
 import asyncio
+import struct
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +9,6 @@ from slatedb.uniffi import DbBuilder, KeyRange, ObjectStore, WriteBatch
 
 from bench.peers import contract
 
-SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
 ALL = KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=True)
 
 
@@ -28,8 +28,8 @@ class Peer(contract.Peer):
 
     def append(self, table: str, rows: pa.Table) -> None:
         batch = WriteBatch()
-        for id_, n, s in zip(*(rows[name].to_pylist() for name in ("id", "n", "s")), strict=True):
-            batch.put(id_.to_bytes(8, "big"), n.to_bytes(8, "big") + s.encode())
+        for id_, n, s, x in zip(*(rows[name].to_pylist() for name in contract.SCHEMA.names), strict=True):
+            batch.put(id_.to_bytes(8, "big"), struct.pack(">qd", n, x) + s.encode())
 
         async def written() -> None:
             handle = await self.databases[table].write(batch)
@@ -63,7 +63,8 @@ class Peer(contract.Peer):
 def _table(found: list[tuple[bytes, bytes]]) -> pa.Table:
     columns = [
         [int.from_bytes(key, "big") for key, _ in found],
-        [int.from_bytes(value[:8], "big") for _, value in found],
-        [value[8:].decode() for _, value in found],
+        [struct.unpack(">q", value[:8])[0] for _, value in found],
+        [value[16:].decode() for _, value in found],
+        [struct.unpack(">d", value[8:16])[0] for _, value in found],
     ]
-    return pa.table([pa.array(column) for column in columns], schema=SCHEMA)
+    return pa.table([pa.array(column) for column in columns], schema=contract.SCHEMA)

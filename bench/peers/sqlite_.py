@@ -7,8 +7,6 @@ import pyarrow as pa
 
 from bench.peers import contract
 
-SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
-
 
 class Peer(contract.Peer):
     """It keeps the newest rows only."""
@@ -20,29 +18,29 @@ class Peer(contract.Peer):
         self.connection.execute("PRAGMA synchronous = FULL")
 
     def create(self, table: str, schema: pa.Schema) -> None:
-        self.connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, n INTEGER, s TEXT)")
+        self.connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, n INTEGER, s TEXT, x REAL)")
 
     def _run(self, statement: str, rows: pa.Table) -> None:
-        columns = [rows[name].to_pylist() for name in ("id", "n", "s")]
+        columns = [rows[name].to_pylist() for name in contract.SCHEMA.names]
         self.connection.execute("BEGIN")
         self.connection.executemany(statement, zip(*columns, strict=True))
         self.connection.execute("COMMIT")
 
     def append(self, table: str, rows: pa.Table) -> None:
-        self._run(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+        self._run(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
 
     def upsert(self, table: str, rows: pa.Table) -> None:
-        self._run(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", rows)
+        self._run(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)", rows)
 
     def read(self, table: str) -> pa.Table:
-        return _table(self.connection.execute(f"SELECT id, n, s FROM {table}").fetchall())
+        return _table(self.connection.execute(f"SELECT id, n, s, x FROM {table}").fetchall())
 
     def lookup(self, table: str, ids: pa.Table) -> pa.Table:
-        found: list[tuple[int, int, str]] = []
+        found: list[tuple[int, int, str, float]] = []
         for id_ in ids["id"].to_pylist():
-            found += self.connection.execute(f"SELECT id, n, s FROM {table} WHERE id = ?", (id_,))
+            found += self.connection.execute(f"SELECT id, n, s, x FROM {table} WHERE id = ?", (id_,))
         return _table(found)
 
 
-def _table(rows: list[tuple[int, int, str]]) -> pa.Table:
-    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
+def _table(rows: list[tuple[int, int, str, float]]) -> pa.Table:
+    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], schema=contract.SCHEMA)

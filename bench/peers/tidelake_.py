@@ -17,10 +17,17 @@ class Peer(contract.Peer):
         self.lake = tidelake.open(os.path.join(folder, "lake"))
         self.tables: dict[str, Any] = {}
 
+    def again(self) -> "Peer":
+        made = Peer(self.folder)
+        made.tables = {table: made.lake.collection(table) for table in made.lake.list()}
+        return made
+
     def create(self, table: str, schema: pa.Schema) -> None:
         self.tables[table] = self.lake.create(table, schema, key=["id"])
 
     def append(self, table: str, rows: pa.Table) -> None:
+        if table not in self.tables:
+            self.tables[table] = self.lake.collection(table)
         self.tables[table].append(rows)
 
     def upsert(self, table: str, rows: pa.Table) -> None:

@@ -2,9 +2,10 @@
 
     python -m bench.peers.worker <peer> <folder>
 
-Each line is JSON: `do`, the name of a method of `Peer`, its `table`, `rows` (a file of Arrow rows) and the
-other arguments. Each answer is a line of JSON: seconds by the clock and of the processor, a summary of the
-rows that came back, and at the end memory and bytes on disk. Rows are read before the clock runs.
+Each line is JSON: `do`, the name of a method of `Peer` (or `read_anew`, `append_each`), its `table`, `rows`
+(a file of Arrow rows) and the other arguments. Each answer is a line of JSON: seconds by the clock and of the
+processor, a summary of the rows that came back, and at the end memory and bytes on disk. Rows are read before
+the clock runs.
 """
 
 import importlib
@@ -19,6 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.peers.contract import Cannot
+
+SMALL_ROWS = 10
 
 
 def summary(rows: pa.Table) -> list[int]:
@@ -48,7 +51,14 @@ def answered(peer: Any, asked: dict[str, Any]) -> dict[str, Any]:
         )
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     try:
-        found = getattr(peer, asked["do"])(asked["table"], **given)
+        if asked["do"] == "read_anew":
+            found = peer.again().read(asked["table"])
+        elif asked["do"] == "append_each":
+            found = None
+            for start in range(0, rows.num_rows, SMALL_ROWS):
+                peer.append(asked["table"], rows.slice(start, SMALL_ROWS))
+        else:
+            found = getattr(peer, asked["do"])(asked["table"], **given)
     except Cannot as error:
         return {"cannot": str(error)}
     done: dict[str, Any] = {"s": time.perf_counter() - began_s, "cpu_s": time.process_time() - began_cpu_s}

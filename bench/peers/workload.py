@@ -1,21 +1,25 @@
 """The rows of the comparison, and what every answer must be.
 
-Rows `id`, `n`, `s`: the ids from 0 on in a random order; of version v, `n` is 1,000 * id + v, and `s` a short
-text of both. A truth in NumPy says the counts and sums (`bench.peers.worker.summary`) of all answers.
+Rows `id`, `n`, `s`, `x`: the ids from 0 on in a random order; of version v, `n` is 1,000 * id + v, `s` a
+short text of both, and `x` a quarter of `n`. A truth in NumPy says the counts and sums
+(`bench.peers.worker.summary`) of all answers.
 """
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
+from bench.peers.contract import SCHEMA
+
+__all__ = ["SCHEMA", "Truth", "rows_of"]
 
 
 def rows_of(ids: np.ndarray, version: int) -> pa.Table:
     """The rows of some ids as of a version."""
     words = ["row", pa.array(ids).cast(pa.string()), f"of version {version}"]
     texts = pc.binary_join_element_wise(*words, " ")
-    return pa.table([pa.array(ids), pa.array(ids * 1_000 + version), texts], schema=SCHEMA)
+    n = ids * 1_000 + version
+    return pa.table([pa.array(ids), pa.array(n), texts, pa.array(n / 4)], schema=SCHEMA)
 
 
 class Truth:

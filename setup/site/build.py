@@ -22,9 +22,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import arrangement_formats
+import commands
+import declared
 import metrics_table
 import modules
 import promises
+import spelling
 import stored
 
 HERE = Path(__file__).resolve().parent
@@ -42,6 +46,11 @@ MADE = {
     "metrics": metrics_table.table,
     "modules": lambda: "## All modules\n\n" + modules.table(modules.modules()),
     "stored": stored.tables,
+    "arrangement_formats": arrangement_formats.sections,
+    "commands": commands.tables,
+    "names": spelling.tables,
+    "read_options": declared.read_options,
+    "findings": declared.findings,
     "promises": lambda: "## All promises\n\n" + promises.tables(promises.promises()),
 }
 

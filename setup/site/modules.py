@@ -5,6 +5,7 @@ python3 setup/site/modules.py lease      # those with this word
 """
 
 import ast
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,10 @@ def table(shown: list[tuple[str, str]]) -> str:
 
 if __name__ == "__main__":
     word = " ".join(sys.argv[1:]).lower()
-    for name, told in modules():
-        if word in f"{name} {told}".lower():
-            print(f"{name}: {told}")
+    try:
+        for name, told in modules():
+            if word in f"{name} {told}".lower():
+                print(f"{name}: {told}", flush=True)
+    except BrokenPipeError:
+        # Its reader, such as `head`, has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -37,7 +37,7 @@ STORED = {
     "shard/writing/batch.py": ["SentBatch"],
     "shard/runs/plan.py": ["Task"],
     "shard/engine/spec.py": ["ShardSpec"],
-    "shard/writing/uploader.py": ["Uploader"],
+    "shard/writing/builder.py": ["Uploader"],
     "shard/writing/upserter.py": ["Upserter"],
     "data/ingest/events.py": ["EventColumns"],
     "shard/writing/replacement.py": ["Replacement"],

@@ -1,15 +1,15 @@
 """What each peer on Spark is asked to do: one module a peer, whose classes have the methods of this one.
 
-A table has the columns `id` (the key), `n` and `s`; see `bench.peers.workload`. Rows come as a DataFrame, and
-answers are DataFrames that the worker evaluates: whatever is done before that, such as planning, counts.
+A table has the columns `id` (the key), `n`, `s` and `x`; see `bench.peers.workload`. Rows come as a
+DataFrame, and answers are DataFrames that the worker evaluates: what is done before that counts.
 """
 
 import os
 from pathlib import Path
 from typing import Any
 
-SCHEMA = "id bigint, n bigint, s string"
-COLUMNS = ("id", "n", "s")
+SCHEMA = "id bigint, n bigint, s string, x double"
+COLUMNS = ("id", "n", "s", "x")
 ROOT = Path(__file__).parents[3]
 JARS = ROOT / "build" / "peers"
 
