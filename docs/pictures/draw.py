@@ -120,10 +120,10 @@ def overview() -> Picture:
         picture.line(x, 34, x, 232, "mark")
         picture.text(x, 28, name, "mid strong")
     picture.text(20, 71, "times")
-    picture.arrow(left, 100, right)
+    picture.arrow(left, 100, right + 8)
     rows = (
-        ("snapshot", "refused", "contents as of any time", "waits for the close"),
-        ("changes", "refused", "between any two times", "waits for the close"),
+        ("snapshot", "refused", "contents as of any time", "refused, or waits"),
+        ("changes", "refused", "between any two times", "refused, or wait"),
         ("append", "refused", "refused: times are closed", "writes, moves upper"),
         ("merge", "folds into since", "keeps every time", "nothing there yet"),
     )
@@ -134,13 +134,15 @@ def overview() -> Picture:
             ((left + since) / 2, (since + upper) / 2, (upper + right) / 2), cells, strict=True
         ):
             picture.text(x, y, cell, "mid soft")
-    picture.text(left, 255, "since and upper only move forward.", "soft")
+    picture.text(
+        left, 255, "since belongs to what can be read, upper to what is open. Both only move forward.", "soft"
+    )
     return picture
 
 
 def frontiers() -> Picture:
     """A frontier of one number, and one of pairs."""
-    picture = Picture(760, 330, "Frontiers of counter times and of pairs")
+    picture = Picture(760, 360, "Frontiers of counter times and of pairs")
     picture.text(20, 30, "Times are numbers: the frontier [5]", "strong")
     for time in range(9):
         x = 35 + 36 * time
@@ -168,11 +170,16 @@ def frontiers() -> Picture:
             picture.box(x, y - cell, cell - 3, cell - 3, "amber" if is_open else "green")
     steps = [(2, 6), (2, 3), (4, 3), (4, 1), (8, 1)]
     picture.path([(x - 1.5, y - 1.5) for x, y in (place(a, b) for a, b in steps)], "mark")
+    # An element names the corner of the staircase that it is, from inside the open times.
     for a, b, element in ((4, 1, "(4, 1)"), (2, 3, "(2, 3)")):
         x, y = place(a, b)
-        picture.text(x + cell / 2 - 1.5, y - cell / 2 + 2, element, "mid")
-    picture.text(west, 312, "first component", "soft")
-    picture.text(west + 290, 312, "green: closed, amber: open", "end soft")
+        picture.text(x + cell - 1.5, y - cell / 2 + 2, element, "mid strong")
+    for a in range(8):
+        picture.text(west + cell * a + (cell - 3) / 2, south + 16, str(a), "mid soft")
+    for b in range(6):
+        picture.text(west - 14, south - cell * b - cell / 2 + 2, str(b), "mid soft")
+    picture.text(west, south + 36, "first component to the right, second upward", "soft")
+    picture.text(west, south + 54, "green: closed, amber: open", "soft")
     return picture
 
 
