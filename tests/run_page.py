@@ -62,6 +62,8 @@ def blocks(text: str) -> Iterator[Block]:
             while at < len(lines) and lines[at].strip() != fence:
                 at += 1
             inside = tuple(x.removeprefix(indent) for x in lines[start:at])
+            if at == len(lines) or any(fence in line for line in inside):
+                raise ValueError(f"the block that begins in line {start} is not closed")
             left_out = _NO_RUN.fullmatch(before.strip())
             yield Block(language, inside, start + 1, left_out[1] if left_out else "")
         if at < len(lines) and lines[at].strip():

@@ -26,10 +26,7 @@ BREAKS = {
         ("state/spine/violation.py", "import tidelake.state.core.state"),
         ("state/group/violation.py", "import tidelake.state.upkeep.slices"),
     ],
-    "data": [
-        ("data/violation.py", ""),
-        ("data/kernel/violation.py", "import tidelake.data.keys.keyset"),
-    ],
+    "data": [("data/violation.py", ""), ("data/kernel/violation.py", "import tidelake.data.keys.keyset")],
     "shard": [
         ("shard/violation.py", ""),
         ("shard/runs/violation.py", "import tidelake.shard.upkeep.maintain"),
@@ -37,21 +34,14 @@ BREAKS = {
         ("shard/upkeep/violation.py", "import tidelake.shard.reading.query"),
     ],
     "engine": [("shard/engine/violation.py", "")],
-    "cdc": [
-        ("cdc/violation.py", ""),
-        ("cdc/core/violation.py", "import tidelake.cdc.parse.parser"),
-    ],
+    "cdc": [("cdc/violation.py", ""), ("cdc/core/violation.py", "import tidelake.cdc.parse.parser")],
+    "feeds": [("feeds/violation.py", "")],
     "arrangement": [
         ("arrangement/violation.py", ""),
         ("arrangement/batch/violation.py", "import tidelake.arrangement.read.view"),
     ],
-    "lake": [
-        ("lake/violation.py", ""),
-        ("lake/catalog/violation.py", "import tidelake.lake.groups.attempt"),
-    ],
-    "arrangement-core": [
-        ("arrangement/read/violation.py", "import tidelake.shard.engine.shard"),
-    ],
+    "lake": [("lake/violation.py", ""), ("lake/catalog/violation.py", "import tidelake.lake.groups.attempt")],
+    "arrangement-core": [("arrangement/read/violation.py", "import tidelake.shard.engine.shard")],
     "spark": [
         ("spark/violation.py", ""),
         ("spark/envelopes/violation.py", "import tidelake.spark.writing.append"),

@@ -29,9 +29,7 @@ class Box(Handle):
     "An argument that does not fit its annotation is named by the error that it causes; other "
     "errors stay what they are",
     rule="`handle.py`",
-    also=[
-        "test_handle.py",
-    ],
+    also=["test_handle.py"],
 )
 def test_the_argument_that_does_not_fit_is_named():
     for call, said in (
@@ -77,6 +75,8 @@ def test_a_bug_and_a_wrong_call_stay_what_they_are():
         ({}, TimeLike, False),
         (tidelake.Frontier.of(3), "Frontier | None", True),
         (3, "Frontier | None", False),
+        (print, "Callable[[Frontier | None], None] | None", True),
+        (3, "Callable[[Frontier | None], None] | None", False),
     ],
 )
 def test_which_values_fit(value, kind, does):

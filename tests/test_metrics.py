@@ -14,6 +14,7 @@ import pytest
 
 import inside
 import tidelake
+from threads import at_once
 from tidelake.arrangement.merge.report import SpineReport
 from tidelake.arrangement.overview import counters
 from tidelake.config import Config
@@ -181,16 +182,12 @@ def _until(done: object) -> None:
 def test_counts_of_many_threads_add_up() -> None:
     recorder = Counters()
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(2_000):
             recorder.count("append")
             recorder.observe("commit.seconds", 0.02)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(8))
     assert recorder.counts["append"] == 16_000
     assert sum(recorder.histograms["commit.seconds"].counts) == 16_000
     assert recorder.histograms["commit.seconds"].total == pytest.approx(320)

@@ -30,7 +30,10 @@ def _words() -> frozenset[str]:
 
 @functools.cache
 def _rules() -> frozenset[str]:
-    source = (REPOSITORY / "src/tidelake/state/core/invariants.py").read_text(encoding="utf-8")
+    core = REPOSITORY / "src/tidelake/state/core"
+    source = "".join(
+        (core / f"{name}.py").read_text(encoding="utf-8") for name in ("invariants", "batchrules")
+    )
     return frozenset(x for x in re.findall(r'"([a-z-]+)"', source) if _RULE.fullmatch(x))
 
 

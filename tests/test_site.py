@@ -12,11 +12,14 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 import tidelake
 import tidelake.spark
+from tidelake.cli.main import cli
 from tidelake.metrics import CATALOGUE
+from tidelake.shard.care.finding import KINDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SITE = REPOSITORY / "setup" / "site"
@@ -59,6 +62,34 @@ def test_what_is_made_for_the_site_has_its_place_on_a_page() -> None:
     ]
     assert [line for line in made["metrics"].splitlines() if line.startswith("| `")] == rows
     assert "| `shard/engine/lease.py` | Leases: " in made["modules"]
+    assert "| `--as-of TIME` | " in made["commands"] and "| `as_of` | `asOf` | `--as-of` |" in made["names"]
+
+
+def test_the_site_has_every_command_and_option_as_the_help_tells_them() -> None:
+    _loaded(SITE / "build.py")
+    made = {one.name: one for one in import_module("commands").commands()}
+    assert made.keys() == cli.commands.keys()
+    for name, command in cli.commands.items():
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        told = [(names.split("/")[0].split(" ")[0].rstrip(","), what) for names, what in made[name].options]
+        assert told == [(one.opts[0], one.help or "") for one in options], name
+
+
+def test_the_site_has_every_option_of_a_read() -> None:
+    pytest.importorskip("pyspark")
+    from tidelake.spark.source.options import MEANINGS, READ
+
+    told = {name for names in MEANINGS for name in re.findall(r"`([^`]+)`", names)}
+    assert told == {*READ} - {"path", "collection", "storeOptions"}
+
+
+def test_every_kind_of_finding_is_declared() -> None:
+    told = re.compile(r"(?:_tell|tell|Finding)\(\s*\"([a-z]+-[a-z-]+)\"")
+    source = REPOSITORY / "src" / "tidelake"
+    rooms = [*(source / "shard" / "care").glob("*.py"), *(source / "lake" / "admin").glob("*.py")]
+    kinds = {kind for path in rooms for kind in told.findall(path.read_text(encoding="utf-8"))}
+    declared = {name for names in KINDS for name in re.findall(r"`([^`]+)`", names)}
+    assert len(kinds) > 25 and kinds <= declared, kinds - declared
 
 
 def _in_reference() -> list[str]:

@@ -1,9 +1,10 @@
-"""One spelling for an idea: docs/reference/names.md against arguments, options of Spark, and flags."""
+"""One spelling for an idea: the tables of names against arguments, options of Spark, and flags."""
 
 import inspect
-import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -12,25 +13,19 @@ import pytest
 import tidelake
 from tidelake.cli.main import cli
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "names.md"
+SITE = Path(__file__).resolve().parent.parent / "setup" / "site"
+sys.path.insert(0, str(SITE))
+spelling = import_module("spelling")
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Python's name, Spark's option and the flag of each idea; empty where the page has a dash."""
-    found = []
-    for line in PAGE.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 4 and cells[1].startswith("`"):
-            python, option, flag = (re.match(r"`([^`]+)`", cell) for cell in cells[1:])
-            assert python is not None
-            found.append((python[1], option[1] if option else "", flag[1] if flag else ""))
-    return found
+    """Python's name, Spark's option and the flag of each idea; empty where there is none."""
+    return [(one.argument, one.option, one.flag) for ideas in spelling.IDEAS.values() for one in ideas]
 
 
 def alone(where: str) -> set[str]:
-    """The names that the page says are in one place only."""
-    (line,) = re.findall(rf"^\| {where} \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
-    return set(re.findall(r"`([^`]+)`", line))
+    """The names that are in one place only."""
+    return set({"flags": spelling.FLAGS, "Spark options": spelling.OPTIONS}[where])
 
 
 def flags() -> set[str]:
@@ -59,14 +54,6 @@ def arguments() -> Iterator[str]:
                 yield from inspect.signature(found).parameters
     for kind in ENVELOPES.values():
         yield from (field.name for field in fields(kind))
-
-
-def test_an_option_and_a_flag_are_spelled_as_the_argument() -> None:
-    for python, option, flag in rows():
-        first, *rest = python.removesuffix("_s").split("_")
-        if option != "checkpointLocation":
-            assert option in ("", first + "".join(map(str.capitalize, rest))), python
-        assert flag in ("", "--" + "-".join([first, *rest])), python
 
 
 def test_the_page_has_every_flag_and_no_other() -> None:

@@ -60,9 +60,7 @@ def test_tuples_frontiers_and_words_are_shown_as_they_are():
     "A time is shown exactly: its text is read back as the same time, and what has no text is shown "
     "as its number",
     rule="`timetext.py`",
-    also=[
-        "::test_a_time_has_the_digits_that_it_needs_and_is_a_number_where_there_is_no_date",
-    ],
+    also=["::test_a_time_has_the_digits_that_it_needs_and_is_a_number_where_there_is_no_date"],
 )
 @settings(max_examples=examples(400))
 @given(st.sampled_from(sorted(UNITS)), st.data())

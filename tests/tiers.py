@@ -57,6 +57,7 @@ def rounds(
     full: float,
     soak: float,
     least: int = 1,
+    until: Callable[[], bool] = lambda: True,
     soak_until: Callable[[], bool] = lambda: True,
 ) -> Iterator[int]:
     """0, 1, 2, ... until this tier's seconds are over.
@@ -66,11 +67,17 @@ def rounds(
         full: seconds in the full tier.
         soak: seconds in the soak.
         least: so many rounds are made on a busy machine as well.
+        until: all tiers go on until this holds as well.
         soak_until: the soak goes on until this holds as well.
     """
     tier = settings.get_current_profile_name()
     deadline_s = time.monotonic() + {"fast": fast, "full": full, "soak": soak}[tier]
     number = 0
-    while number < least or time.monotonic() < deadline_s or (tier == "soak" and not soak_until()):
+    while (
+        number < least
+        or time.monotonic() < deadline_s
+        or not until()
+        or (tier == "soak" and not soak_until())
+    ):
         yield number
         number += 1

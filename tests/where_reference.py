@@ -31,12 +31,7 @@ FIELDS: list[tuple[pa.Field, list[Any]]] = [
     (pa.field("day", pa.date32()), [date(1969, 12, 31), date(1970, 1, 1), date(2024, 2, 29), None]),
     (
         pa.field("ts", pa.timestamp("us")),
-        [
-            at("1970-01-01"),
-            at("2024-02-29 12:30:00.000001"),
-            at("1960-01-01"),
-            None,
-        ],
+        [at("1970-01-01"), at("2024-02-29 12:30:00.000001"), at("1960-01-01"), None],
     ),
     (
         pa.field("Über", pa.timestamp("us", "UTC")),
@@ -56,10 +51,7 @@ MORE: list[tuple[pa.Field, list[Any]]] = [
         [Decimal(x) for x in (-(2**130), -1, 0, 2**127, 10**50)] + [None],
     ),
     (pa.field("d32", pa.decimal32(5, 2)), [Decimal("-9.99"), Decimal("0.01"), None]),
-    (
-        pa.field("s0", pa.timestamp("s")),
-        [at("1970-01-01"), at("2024-02-29 12:30:00"), None],
-    ),
+    (pa.field("s0", pa.timestamp("s")), [at("1970-01-01"), at("2024-02-29 12:30:00"), None]),
     (pa.field("day64", pa.date64()), [date(1970, 1, 1), date(2024, 2, 29), None]),
     (pa.field("zero", pa.string()), ["", "\x00", "\x00\x01", "a\x00", "a\x00b", "a\x01", None]),
 ]

@@ -48,9 +48,7 @@ def share(request):
 @pytest.mark.promise(
     "An append that raises has appended nothing, and one that had to wait has appended all",
     rule="`Merger.adopt`, `Merger.wait`",
-    also=[
-        "::test_what_goes_wrong_while_an_append_waits_is_told_by_the_next_one",
-    ],
+    also=["::test_what_goes_wrong_while_an_append_waits_is_told_by_the_next_one"],
 )
 def test_an_append_for_which_no_thread_can_be_started_appends_nothing(tmp_path, share):
     rig = Rig(tmp_path, tiny(process_budget_bytes=BUDGET if share else None), spawner=NoThreadToStart())

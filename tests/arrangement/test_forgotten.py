@@ -57,9 +57,7 @@ def filled(index):
     "An arrangement that is garbage-collected without `close` warns and is closed: threads, memory, "
     "files and hold go; forks, snapshots and checkpoints keep what they have",
     rule="`arrangement/forgotten.py`",
-    also=[
-        "arrangement/test_forgotten.py",
-    ],
+    also=["arrangement/test_forgotten.py"],
 )
 def test_an_arrangement_that_is_forgotten_says_so_and_leaves_nothing(tmp_path):
     before = threads()

@@ -51,9 +51,7 @@ def lives(first, numbers, folder, steps=LIFE, *, threads=False):
     "A look-up as of any time from `since` on gives what was appended up to then, through merges, "
     "spills, filters, saves, restores and forks; every cursor walks as over a sorted list",
     rule="`arrangement/merge/spine.py`, `arrangement/read/windows.py`",
-    also=[
-        "::test_lives_are_those_of_the_model",
-    ],
+    also=["::test_lives_are_those_of_the_model"],
 )
 @pytest.mark.promise(
     "A filter holds for every read from the call on, and what a merge drops changes no answer",

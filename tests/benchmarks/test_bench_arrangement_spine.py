@@ -1,17 +1,6 @@
-import numpy as np
 import pytest
 
 from bench import arrangement_spine as bench
-from tidelake.arrangement.merge.spine import AsyncSpine
-from tidelake.env import Env
-
-
-def test_every_tenth_row_takes_one_away_that_was_appended_before() -> None:
-    then, now = bench.updates(3), bench.updates(3 + bench.BEHIND)
-    taken = now.column("_diff").to_numpy() < 0
-    assert np.count_nonzero(taken) == bench.INSERT_ROWS // bench.RETRACTED
-    rows = {tuple(row.values())[:3] for row in then.to_pylist()}
-    assert all(tuple(row.values())[:3] in rows for row in now.filter(taken).to_pylist())
 
 
 def test_appends_with_merging_are_compared_with_appends_without() -> None:
@@ -31,9 +20,3 @@ def test_a_process_is_held_to_its_budget() -> None:
     found = bench.budget(50_000)
     assert found["appended_mib"] >= bench.TIMES * bench.BUDGET_MIB * 50_000 / 10_000_000
     assert found["imports_mib"] < found["peak_rss_mib"] <= 1.2 * bench.BUDGET_MIB
-
-
-def test_since_follows_the_appends() -> None:
-    with AsyncSpine(bench.LAYOUT, bench.PLENTY, env=Env()) as spine:
-        assert len(bench.appended(spine, [bench.updates(n) for n in range(3)])) == 3
-        assert spine.since.elements == (1,)

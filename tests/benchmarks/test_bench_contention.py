@@ -1,9 +1,6 @@
-from pathlib import Path
-
 import pytest
 
 from bench import contention
-from tidelake.store.framed.log import FramedVersionLog
 
 
 @pytest.mark.full
@@ -25,17 +22,3 @@ def test_appends_to_many_batches_are_compared_with_few() -> None:
     found = contention.many_batches((3, 40), 6)
     assert found["batches"] == 46
     assert found["many_to_few"] > 0
-
-
-def test_a_slow_flush_is_paid_by_commits_and_not_by_lost_races(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(contention.time, "sleep", pauses.append)
-    log = FramedVersionLog(str(tmp_path), files=contention.slow_files(5.0))
-    assert log.compare_and_set("a", None, b"0")
-    pauses.clear()
-    assert log.compare_and_set("a", 0, b"1")
-    assert not log.compare_and_set("a", 0, b"2")
-    assert pauses == [5.0]
-    log.close()

@@ -3,12 +3,6 @@ import pytest
 from bench import growth, history
 
 
-def test_a_curve_is_looked_at_by_powers_of_ten_and_in_the_end() -> None:
-    assert growth.points(1, 10_000) == [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000]
-    assert growth.points(1_000, 50_000) == [1_000, 3_000, 10_000, 30_000, 50_000]
-    assert growth.points(10, 10) == [10]
-
-
 @pytest.mark.parametrize("kind", ["directory", "object store"])
 def test_commits_and_the_reads_amid_them_are_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "STRETCH", 10)
@@ -43,17 +37,3 @@ def test_processes_that_append_to_one_collection_try_few_times() -> None:
     ((_, found),) = growth.writers([4], 1.0)
     assert 1 <= found["tries_per_append"] < 4  # type: ignore[operator]
     assert 0 < found["least_to_mean"] <= 1  # type: ignore[operator]
-
-
-def test_a_point_is_told_before_the_next_one_is_measured(capfd: pytest.CaptureFixture[str]) -> None:
-    before: list[str] = []
-
-    def curve(count: int) -> growth.Points:
-        for number in range(count):
-            before.append(capfd.readouterr().err)
-            yield f"{number} rows", {"append_ms": 1 / 3, "over_history": [1.0]}
-
-    assert growth.told(curve, 2) == {
-        f"{number} rows": {"append_ms": 1 / 3, "over_history": [1.0]} for number in range(2)
-    }
-    assert before == ["", "0 rows {'append_ms': 0.333}\n"]

@@ -11,7 +11,6 @@ from bench import spark as reads
 from bench import spark_first as first
 from bench import spark_history as history
 from bench import spark_writes as writes
-from bench.__main__ import titled
 
 pytestmark = pytest.mark.spark
 
@@ -70,7 +69,3 @@ def test_micro_batches_are_compared_with_empty_ones(
     monkeypatch.setattr(writes, "_WARM", 1)
     found = writes.micro_batches(spark, tmp_path)
     assert min(found["empty_ms"], found["helper_ms"], found["format_ms"]) > 0
-
-
-def test_sections_are_named_as_one_says_them() -> None:
-    assert (titled("spark_writes"), titled("kernels")) == ("Spark writes", "Kernels")

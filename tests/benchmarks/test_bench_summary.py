@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
-from bench import embedded
 from bench.floors import judged
 
 FOUND = {
@@ -43,30 +42,6 @@ def test_figures_have_the_same_bytes_for_the_same_numbers(tmp_path: Path) -> Non
 
 
 @pytest.mark.full
-def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
-    from bench.plots import draw
-
-    assert draw({"rows": 1}, tmp_path) == []
-    assert draw({"kernels": {"R=2": {"merge_to_copy": 1.0}}}, tmp_path) == ["merge-to-copy.svg"]
-    assert draw({"kernels": {"R=2": {"renamed": 1.0}, "odd": 3}}, tmp_path) == []
-
-
-def test_rows_with_the_same_numbers_share_a_table() -> None:
-    assert command.tables(FOUND["kernels"]).split("\n\n")[0].splitlines() == [
-        "| | merge to copy | rows |",
-        "|---|---|---|",
-        "| a R=2 | 1.50 | 7 |",
-        "| a R=64 | 0.50 | 7 |",
-    ]
-
-
-def test_a_long_row_stands_upright() -> None:
-    row = {f"n{i}": i for i in range(12)}
-    assert command.tables({"x": row}).splitlines()[:4] == ["| | x |", "|---|---|", "| n0 | 0 |", "| n1 | 1 |"]
-
-
-@pytest.mark.full
 def test_the_summary_stands_between_its_marks(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
     pytest.importorskip("duckdb", reason="its version is part of the summary: install the group bench")
@@ -101,13 +76,3 @@ def test_bounds_are_judged_where_there_is_a_number() -> None:
         (100.0, True),
         (101.0, False),
     ]
-
-
-def test_a_measured_merge_leaves_nothing_behind(tmp_path: Path) -> None:
-    collection = embedded.store(tmp_path, 3_000, 3)
-    before = {p.name for p in tmp_path.glob("lake/blobs/**/*.parquet")}
-    assert collection.state().spine.totals.runs == 3
-    found = embedded.measured(collection, tmp_path)
-    assert {p.name for p in tmp_path.glob("lake/blobs/**/*.parquet")} == before
-    assert found["rows"] == collection.state().spine.totals.rows
-    assert found["merge_to_copy"] > 0

@@ -9,6 +9,7 @@ import sys
 import time
 from random import Random
 
+from tests.cdc.bank_views import VIEWS
 from tests.cdc.checking import check
 from tests.cdc.pipeline import PARTS, pipeline
 from tests.cdc.workload import TABLES, Bank
@@ -56,7 +57,8 @@ def _run(random: Random) -> int:
         say("Starting Debezium: it copies the tables, and then sends every change to one topic of Kafka")
         parts.connector.start()
         parts.connector.wait()
-        say("Starting a driver of Spark: tables_sink follows the topic into a group of collections")
+        say("Starting a driver of Spark: tables_sink follows the topic into a group of collections; then it")
+        say(f"refreshes views, of which some stand on others: {', '.join(VIEWS)}")
         parts.driver.start()
         parts.follow(bank.barrier().lsn)
         for part in random.sample(PARTS, len(PARTS)):
@@ -67,7 +69,8 @@ def _run(random: Random) -> int:
             say(f"As of {barrier.lsn} the collections must have: {rows}")
         checked = check(parts.lake, bank.barriers)
         say(
-            f"Equal: {checked.rows} rows at {checked.barriers} positions; and each of {checked.times} times "
+            f"Equal, as are the views to their queries in PostgreSQL: {checked.rows} rows at "
+            f"{checked.barriers} positions; and each of {checked.times} times "
             "between them is one whole transaction"
         )
     return 0

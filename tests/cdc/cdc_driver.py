@@ -10,6 +10,7 @@ from typing import Any
 import quick
 
 import tidelake
+from tests.cdc import bank_views
 from tests.spark import kafka_broker
 from tidelake.spark import tables_sink
 
@@ -18,11 +19,14 @@ def main(broker: str, topic: str, lake: str, checkpoint: str) -> None:
     spark = quick.session(**kafka_broker.class_path())
     print("ready", flush=True)
 
+    lake_ = tidelake.open(Path(lake))
+
     def told(done: Any) -> None:
+        bank_views.refresh(lake_)
         upper = done.upper.elements[0]
         print("batch", done.batch, done.events, done.held, done.repeated, upper, flush=True)
 
-    to = tables_sink(tidelake.open(Path(lake)), "bank", progress=told)
+    to = tables_sink(lake_, "bank", progress=told)
     options = {"kafka.bootstrap.servers": broker, "subscribe": topic, "startingOffsets": "earliest"}
     # A broker that is killed may be away for longer than a client waits by default.
     options["kafka.default.api.timeout.ms"] = "600000"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from tests.cdc import bank_views
 from tests.cdc.workload import TABLES, Barrier
 
 Row = tuple[Any, ...]
@@ -28,12 +29,12 @@ class Checked:
 
 
 def check(lake: Any, barriers: list[Barrier]) -> Checked:
-    """Compare the group `bank` with the database.
+    """Compare the group `bank`, and the views on it, with the database.
 
     Raises:
         AssertionError: they differ; names the barrier or the time, the table and some rows.
     """
-    rows = sum(_check_barrier(lake, barrier) for barrier in barriers)
+    rows = sum(_check_barrier(lake, one) + bank_views.check(lake, one) for one in barriers)
     return Checked(len(barriers), rows, _check_times(lake, barriers[0].lsn, barriers[-1].lsn))
 
 

@@ -27,7 +27,7 @@ KINDS = (
 
 def test_the_page_has_the_settings_of_the_connector_that_is_tested() -> None:
     page = Path(__file__).parents[2] / "docs" / "cdc.md"
-    (told,) = [json.loads("\n".join(b.lines)) for b in blocks(page.read_text()) if b.language == "json"]
+    told, _ = [json.loads("\n".join(b.lines)) for b in blocks(page.read_text()) if b.language == "json"]
     told = {name: value for name, value in told.items() if not name.startswith("database.")}
     # There is one broker here, and no copy of a topic.
     assert told | {"topic.creation.default.replication.factor": "1"} == SETTINGS | CONVERTERS
@@ -59,9 +59,9 @@ def test_a_truncation_waits_for_the_first_copy() -> None:
 
 @pytest.mark.promise(
     "A PostgreSQL database that is followed through Debezium, Kafka and Spark is in the "
-    "collections, row by row, at every position that was looked at, and each time is one whole "
-    "transaction, whichever of the four is killed and started again; a slot that was lost stops the "
-    "stream",
+    "collections, row by row, at every position that was looked at, views on them are its answers, and "
+    "each time is one whole transaction, whichever of the four is killed and started again; a slot that was "
+    "lost stops the stream",
     rule="all of these rules",
 )
 @pytest.mark.spark

@@ -23,10 +23,8 @@ _KINDS = (
 @pytest.mark.promise(
     "Collections are a MariaDB at every barrier, without GTIDs, whose rows, keys and columns change "
     "and whose tables are truncated, whatever is killed",
-    rule="`_of_connector` in `cdc/times/positions.py`, `spark/writing/tabletargets.py`",
-    also=[
-        "spark/envelopes/test_commit_times.py",
-    ],
+    rule="`_of_connector` in `cdc/times/positions.py`, `feeds/tabletargets.py`",
+    also=["spark/envelopes/test_commit_times.py"],
 )
 @pytest.mark.soak
 @pytest.mark.spark

@@ -15,7 +15,7 @@ import pytest
 from tests.cdc.dialects.dialect_parsing import parse
 from tests.cdc.workload import TABLES, Bank, key_of
 from tests.store.servers import postgres, program
-from tidelake.cdc.dialects.wal2json import Wal2JsonDialect
+from tidelake.cdc.dialects.wal2json import WAL2JSON
 
 SLOT = "witness"
 # Columns whose values wal2json writes as JSON has them, or as texts of which there is one.
@@ -102,7 +102,7 @@ def test_the_dialect_tells_what_a_real_plug_in_has_written(rng: Random) -> None:
             key = key_of(table)
             fields = [pa.field(n, kind, nullable=n not in key) for n, kind in columns.items()]
             parsed = parse(
-                Wal2JsonDialect,
+                WAL2JSON,
                 *lines,
                 schema=pa.schema(fields),
                 key=key,
@@ -122,7 +122,8 @@ def test_the_dialect_tells_what_a_real_plug_in_has_written(rng: Random) -> None:
                     left = json.loads(row["_left_out"] or "[]")
                     rows[at] = {n: old[n] if n in left else row[n] for n in columns}
             wanted = [{n: row[n] for n in columns} for row in barrier.tables[table]]
-            assert sorted(rows.values(), key=repr) == sorted(wanted, key=repr) and wanted
+            # It may have been truncated last.
+            assert sorted(rows.values(), key=repr) == sorted(wanted, key=repr) and events
 
 
 @pytest.mark.promise(

@@ -92,6 +92,16 @@ def test_messages_of_a_tool_give_their_rows() -> None:
     assert [event.position for event in events] == [step.number for step in steps]
 
 
+def test_of_a_message_that_names_no_table_the_rows_are_told() -> None:
+    lines = [{"type": "insert", "ts": 1, "table": table, "data": {"id": 1}} for table in ("t", None)]
+    events = cdc.read(map(json.dumps, lines), "maxwell")
+    assert [(event.table, event.after) for event in events] == [("t", {"id": 1}), ("", {"id": 1})]
+    # A record of a Kinesis stream, without its ARN.
+    told = {"ApproximateCreationDateTime": 1, "Keys": {"id": {"S": "a"}}, "NewImage": {"id": {"S": "a"}}}
+    (event,) = cdc.read([json.dumps({"eventName": "INSERT", "dynamodb": told})], "dynamodb")
+    assert (event.table, event.after) == ("", {"id": "a"})
+
+
 def test_rows_of_a_transaction_do_not_lend_each_other_values() -> None:
     columns = (
         {"columnnames": ["id", "big"], "columnvalues": [1, "one"]},
@@ -102,6 +112,20 @@ def test_rows_of_a_transaction_do_not_lend_each_other_values() -> None:
         [json.dumps({"timestamp": "2026-11-27 11:51:01+00", "change": told})], "wal2json"
     )
     assert (first.after, second.after) == ({"id": 1, "big": "one"}, {"id": 2})
+
+
+def test_a_transaction_may_be_of_several_tables() -> None:
+    told = [
+        {"kind": "insert", "schema": "s", "table": name, "columnnames": ["id"], "columnvalues": [at]}
+        for at, name in enumerate("tut")
+    ]
+    line = {"timestamp": "2026-11-27 11:51:01+00", "change": [*told, {"kind": "message"}]}
+    events = cdc.read([json.dumps(line)], "wal2json")
+    assert [(event.table, event.after) for event in events] == [
+        ("s.t", {"id": 0}),
+        ("s.u", {"id": 1}),
+        ("s.t", {"id": 2}),
+    ]
 
 
 @pytest.mark.parametrize(

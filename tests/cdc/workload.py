@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
+from tests.cdc import bank_views
 from tests.store.servers import PostgresServer
 
 TABLES = {
@@ -63,11 +64,13 @@ class Barrier:
         n: its number.
         lsn: the position in the log, as a number.
         tables: the rows of each table, as dictionaries, in the order of their keys.
+        answers: of the queries of the views.
     """
 
     n: int
     lsn: int
     tables: dict[str, list[dict[str, Any]]] = field(repr=False)
+    answers: dict[str, bank_views.Rows] = field(repr=False)
 
 
 class Bank:
@@ -130,7 +133,8 @@ class Bank:
                     ).fetchall()
                     for table in TABLES
                 }
-        self.barriers.append(Barrier(n, lsn, tables))
+            answers = bank_views.answers(connection)
+        self.barriers.append(Barrier(n, lsn, tables, answers))
         return self.barriers[-1]
 
     @contextlib.contextmanager

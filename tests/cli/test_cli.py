@@ -20,6 +20,7 @@ import pytest
 import tidelake
 from tidelake import Config, errors
 from tidelake.cli import main as main_module
+from tidelake.cli import output
 
 USERS = ["--key", "id", "--column", "id:int64", "--column", "name:string"]
 
@@ -167,8 +168,7 @@ def test_writers_and_holds_are_shown(run, users):
 
 
 @pytest.mark.promise(
-    "`tidelake holds` shows all holds, and which of them keep `since` back",
-    rule="`cli/holds.py`",
+    "`tidelake holds` shows all holds, and which of them keep `since` back", rule="`cli/holds.py`"
 )
 def test_who_holds_what_is_shown_with_who_keeps_since_back(run, users):
     assert run("holds", "cl").out == "no holds\n"
@@ -240,7 +240,7 @@ def test_history_of_several_collections_goes_at_once(run, users):
     lines = run("advance-since", "cl", "users=1", "a=b=1970-01-02", "--json").json
     assert [(line["collection"], line["since"]) for line in lines] == [("users", [1]), ("a=b", [86_400_000])]
     for words, said in (
-        (("users=0", "a=b=1970-01-02"), "'users' goes back"),
+        (("users=9", "a=b=1970-01-02"), "past the upper"),
         (("users=1", "missing=1"), "no collection 'missing'"),
         (("users",), "not COLLECTION=TIME"),
         (("users=1", "users=2"), "twice"),
@@ -334,7 +334,7 @@ def test_tuples_have_commas(run, tmp_path):
     run("create", "cl", "t", *USERS, "--time", "tuple(2)")
     (tmp_path / "a.csv").write_text("id,name\n1,a\n")
     for arguments, said in (
-        (["append", "cl", "t", "a.csv"], "give --time, or columns _time_0, _time_1"),
+        (["append", "cl", "t", "a.csv"], "give --time, or _time_0, _time_1 in"),
         (["append", "cl", "t", "a.csv", "--time", "1,2"], "give --upper"),
         (["append", "cl", "t", "a.csv", "--time", "1", "--upper", "2,3"], "a tuple of 2"),
         (["snapshot", "cl", "t"], "give --as-of"),
@@ -384,9 +384,7 @@ NESTED = {
 @pytest.mark.promise(
     "What the command line writes reads back as it was; an output file is whole or as it was",
     rule="`cli/jsonlines.py`, `cli/output.py`",
-    also=[
-        "::test_an_out_file_is_whole_or_as_it_was",
-    ],
+    also=["::test_an_out_file_is_whole_or_as_it_was"],
 )
 @pytest.mark.parametrize(
     ("suffix", "columns"), [("parquet", {**ODD, **NESTED}), ("jsonl", {**ODD, **NESTED}), ("csv", ODD)]
@@ -500,12 +498,15 @@ def test_an_out_file_is_whole_or_as_it_was(users, tmp_path):
 
 
 BAD_FILES = {
-    "empty.csv": (b"", "empty.csv cannot be read as csv: Empty CSV file"),
+    "empty.csv": (b"", "empty.csv is empty: it needs a header line"),
     "empty.jsonl": (b"\n\n", "empty.jsonl holds no rows"),
-    "bad.csv": (b"id,name\nx,a\n", "bad.csv cannot be read as csv: .*invalid value 'x'"),
-    "ragged.csv": (b"id,name\n1,a\n2\n", "ragged.csv cannot be read as csv: .*Expected 2 columns, got 1"),
+    "bad.csv": (
+        b'id,name\n1,"a\nb"\n\nx,a\n',
+        "bad.csv line 5: column 'id' is 'x', which is no whole number",
+    ),
+    "ragged.csv": (b"id,name\n1,a\n2\n", "ragged.csv line 3 has 1 values, and the header 2"),
     "latin.csv": (b"id,name\n1,\xe9\n", "latin.csv cannot be read as csv: .*UTF8"),
-    "bad.jsonl": (b'{"id": 1, "name": "a"}\n{"id": 2,\n', "bad.jsonl line 2 is not JSON"),
+    "bad.jsonl": (b'{"id": 1, "name": "a"}\n{"id": 2,\n', "bad.jsonl line 2 is not JSON: "),
     "list.jsonl": (b"[1]\n", "list.jsonl line 1 is not a JSON object: give one object a line"),
     "latin.jsonl": (b'{"id": 1, "name": "\xe9"}\n', "latin.jsonl line 1 is not JSON"),
     "text.jsonl": (
@@ -517,7 +518,7 @@ BAD_FILES = {
         b'{"id": 9223372036854775808, "name": "a"}\n',
         "line 1: column 'id' is 9223372036854775808",
     ),
-    "other.jsonl": (b'{"id": 1, "nmae": "a"}\n', "missing column 'name'"),
+    "other.jsonl": (b'{"id": 1, "nmae": "a"}\n', "other.jsonl: missing column 'name'"),
     "more.jsonl": (b'{"id": 1, "name": "a", "extra": 1}\n', "unknown column 'extra'"),
     "null.csv": (b"id,name\n,a\n", "column 'id' must not be null, but is in row 0"),
     "zero.csv": (b"id,name,_diff\n1,a,0\n", "a diff must not be 0"),
@@ -537,6 +538,57 @@ def test_a_bad_file_is_one_line_and_appends_nothing(run, users, tmp_path, name):
         assert answer.err.startswith("tidelake: ") and answer.err.count("\n") == 1
     assert re.search(said, run("append", "cl", "users", name).err)
     assert run("show", "cl", "users", "--json").json == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("d,n\n2024-01-01,1.5\n2024-13-01,1\n", "line 3: column 'd' is '2024-13-01', expected date32[day]"),
+        (
+            "d,n\n2024-01-01,1.5\n2024-01-02,1.555\n",
+            "line 3: column 'n' is '1.555', expected decimal128(9, 2)",
+        ),
+        ("d,n\n2024-01-01,x\n", "line 2: column 'n' is 'x', expected decimal128(9, 2)"),
+    ],
+)
+def test_a_text_that_is_no_value_is_told_with_its_line(run, tmp_path, text, said):
+    (tmp_path / "f.csv").write_text(text)
+    run("create", "cl", "days", "--key", "d", "--column", "d:date32", "--column", "n:decimal128(9,2)")
+    assert run("append", "cl", "days", "f.csv")[::2] == (2, f"tidelake: f.csv {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            ["changes", "cl", "users", "1", "0"],
+            "changes after 1 cannot end at 0, .*: give the earlier time first",
+        ),
+        (["retain", "cl", "users", "7d"], "'users': retention 7d is a span of a clock, .*: give a number"),
+        (
+            ["snapshot", "cl", "users", "--where", "id >"],
+            "--where 'id >' cannot .*: a piece is missing in line 1",
+        ),
+        (["snapshot", "cl", "users", "--as-of", "99"], r"time 99 is not closed.*wait for it \(--timeout\)"),
+        (["verify", "cl", "users"], "'users' is no view: tidelake view makes one"),
+    ],
+)
+def test_what_a_command_refuses_is_said_in_words_of_the_command_line(run, users, command, said):
+    for _ in range(2):
+        run("append", "cl", "users", "a.csv")
+    answer = run(*command)
+    assert answer.code in (2, 4) and re.search(said, answer.err)
+
+
+def test_a_table_too_wide_for_the_terminal_breaks_no_word(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    path = "a/path" * 15
+    output.table([{"at": path, "rows": 1_000}] * 2, False)
+    one = f"at    {path}\nrows  1,000\n"
+    assert capsys.readouterr().out == f"{one}\n{one}"
+    output.table([{"at": "some words fit", "rows": 1}], False)
+    assert "at" in capsys.readouterr().out.splitlines()[0]
 
 
 TYPED = {
@@ -749,6 +801,9 @@ def test_the_package_runs_as_the_command(tmp_path):
 
 USAGE = [
     (["nope"], "no such command 'nope'; see tidelake --help"),
+    (["snapshot", "cl", "users", "--limit", "x"], "'--limit': 'x' is no whole number; see"),
+    (["snapshot", "cl", "users", "--limit", "-1"], "'--limit': -1 is not 0 or more; see"),
+    (["serve", "cl", "--port", "99999"], "'--port': 99999 is not from 0 to 65535; see"),
     (["snapshot", "cl"], "tidelake snapshot: missing argument 'COLLECTION'; see tidelake snapshot --help"),
     (["snapshot", "cl", "users", "--limit", "-1"], "invalid value for '--limit'"),
     (["snapshot", "cl", "users", "--timeout", "-1"], "invalid value for '--timeout'"),
@@ -763,7 +818,7 @@ USAGE = [
     (["changes", "cl", "users", "1", "0"], "changes after 1 cannot end at 0"),
     (["append", "cl", "users", "missing.csv"], "'missing.csv' does not exist"),
     (["append", "cl", "users", "a.csv", "--time", "0"], "time 0 is not at or after the lower frontier [2]"),
-    (["append", "cl", "users", "a.csv", "--upper", "9"], "give --time, or columns _time"),
+    (["append", "cl", "users", "a.csv", "--upper", "9"], "give --time, or _time in"),
     (["append", "cl", "users", "a.csv", "--time", "9", "--upper", "9"], "at or after the upper frontier [9]"),
     (["create", "cl", "users", "--key", "id", "--column", "id:int64"], "exists with key(id: int64 not"),
     (["create", "cl", "x", "--column", "id:int64"], "missing option '--key'"),
@@ -903,6 +958,13 @@ except SystemExit as left:
 """
 
 
+def test_each_command_has_a_summary_that_fits_its_line():
+    # As wide as click makes it beside the longest name, in 80 columns.
+    commands = main_module.cli.commands
+    room = 78 - 6 - max(map(len, commands))
+    assert not [name for name, one in commands.items() if one.get_short_help_str(room).endswith("...")]
+
+
 @pytest.mark.parametrize(
     "command", ["", "create", "ls", "show", "append", "snapshot", "changes", "tail", "merge"]
 )
@@ -954,3 +1016,13 @@ def test_a_time_back_is_an_argument_and_no_option(run, tmp_path):
     assert run("snapshot", "cl", "events", "--as-of", "-31m").code == 0
     (counted, (told,)) = run("create", "cl", "users", *USERS), [run("seal", "cl", "users", "-30m")]
     assert (counted.code, told.code) == (0, 2) and "give a whole number" in told.err
+
+
+def test_an_ean_stays_as_it_is(run, tmp_path):
+    file, store = str(tmp_path / "f.csv"), str(tmp_path / "store")
+    Path(file).write_text("ean,price\n0012345,4.5\n")
+    assert run("create", store, "goods", "--key", "ean", "--like", file).code == 0
+    assert run("append", store, "goods", file).code == 0
+    assert '"ean": "0012345"' in run("snapshot", store, "goods", "--json").out
+    none = json.loads(run("snapshot", store, "goods", "--columns", "", "--json").out)
+    assert list(none) == ["_time", "_diff"]

@@ -5,11 +5,11 @@ import os
 import pty
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pytest
+from shard_states import aged
 
 import inside
 import tidelake
@@ -77,16 +77,6 @@ def test_show_and_maintain_tell_of_garbage(run, place):
     (done,) = json.loads(run("maintain", place, "orders", "--once", "--json")[1])
     assert done["objects_deleted"] == 2
     assert json.loads(run("show", place, "orders", "--json")[1])["garbage"] == 1
-
-
-def aged(command, age_ms=0):
-    """A command of collectors, in a lake where all ages are so."""
-
-    def run(state, now_ms, **kwargs):
-        agreed = replace(state.agreed, garbage_age_ms=age_ms, upload_age_ms=age_ms)
-        return command(replace(state, agreed=agreed), now_ms, **kwargs)
-
-    return run
 
 
 def test_drop_without_a_terminal_needs_a_yes(run, place):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tidelake
+from tidelake.errors import UsageError
 
 pytestmark = pytest.mark.full
 
@@ -38,12 +39,9 @@ def contents(landing: Path) -> list[tuple[int, Any]]:
 @pytest.mark.promise(
     "`tidelake ingest` takes each file once, and reports what it did",
     rule="`cli/ingest.py`",
-    also=[
-        "cli/test_ingest_command.py",
-    ],
+    also=["cli/test_ingest_command.py"],
 )
-@pytest.mark.spark
-def test_change_events_are_taken_once_and_reported(spark: Any, run: Any, landing: Path) -> None:
+def test_change_events_are_taken_once_and_reported(run: Any, landing: Path) -> None:
     lake = landing.parent / "lake"
     (landing / "1.json").write_text(create(1, "a", 3) + create(2, "b", 4) + "null\n")
     done = run("ingest", lake, "c", landing, *EVENTS, "--json")
@@ -58,19 +56,32 @@ def test_change_events_are_taken_once_and_reported(spark: Any, run: Any, landing
     assert done.code == 0
     assert done.out.split()[:2] == ["collection", "batches"]
     assert contents(landing) == [(1, "a"), (2, "b")]
-    assert spark.range(3).count() == 3, "a session that was there already was stopped"
+    (landing / "2.json").write_text(create(3, "c", 5))
+    done = run("ingest", lake, "c", landing, *EVENTS, "--spark")
+    assert done.code == 2 and "take_over" in done.err, "what took the files before is not Spark"
 
 
 @pytest.mark.spark
-def test_change_events_are_not_taken_for_rows(spark: Any, run: Any, landing: Path) -> None:
+def test_spark_goes_on_where_spark_was(spark: Any, run: Any, landing: Path) -> None:
+    lake = landing.parent / "lake"
+    (landing / "1.json").write_text(create(1, "a", 3))
+    assert run("ingest", lake, "c", landing, *EVENTS, "--spark").code == 0
+    assert spark.range(3).count() == 3, "a session that was there already was stopped"
+    (landing / "2.json").write_text(create(2, "b", 4))
+    with tidelake.open(lake, create=False) as opened, pytest.raises(UsageError, match="go on with Spark"):
+        opened.ingest(landing, "c", checkpoint=landing / ".checkpoint-c")
+    assert run("ingest", lake, "c", landing, *EVENTS).code == 0
+    assert contents(landing) == [(1, "a"), (2, "b")]
+
+
+def test_change_events_are_not_taken_for_rows(run: Any, landing: Path) -> None:
     for line in (create(1, "a", 3), json.dumps({"schema": None, "payload": json.loads(create(1, "a", 3))})):
         (landing / "1.json").write_text(line)
         done = run("ingest", landing.parent / "lake", "c", landing)
         assert done.code == 2 and "is a change event: give the envelope 'debezium'" in done.err
 
 
-@pytest.mark.spark
-def test_a_bad_line_ends_it_with_its_place_or_is_kept(spark: Any, run: Any, landing: Path) -> None:
+def test_a_bad_line_ends_it_with_its_place_or_is_kept(run: Any, landing: Path) -> None:
     lake, rejects = landing.parent / "lake", landing.parent / "rejects"
     (landing / "1.json").write_text(create(1, "a", 3) + "{\n")
     done = run("ingest", lake, "c", landing, *EVENTS)
@@ -83,8 +94,7 @@ def test_a_bad_line_ends_it_with_its_place_or_is_kept(spark: Any, run: Any, land
     assert json.loads(kept.read_text())["number"] == 2
 
 
-@pytest.mark.spark
-def test_options_reach_the_envelope(spark: Any, run: Any, landing: Path) -> None:
+def test_options_reach_the_envelope(run: Any, landing: Path) -> None:
     lake, check = landing.parent / "lake", landing.parent / "check"
     (landing / "1.json").write_text('{"op":"u","after":{"id":1,"v":"x"},"ts_ms":7}\n')
     options = (
@@ -112,9 +122,7 @@ def test_options_reach_the_envelope(spark: Any, run: Any, landing: Path) -> None
     assert contents(landing) == [(1, "x"), (5, "e")]
 
 
-@pytest.mark.full
-@pytest.mark.spark
-def test_messages_of_other_tools_are_taken(spark: Any, run: Any, landing: Path) -> None:
+def test_messages_of_other_tools_are_taken(run: Any, landing: Path) -> None:
     told = {"database": "shop", "type": "insert", "position": "bin.000001:7"}
     lines = [{**told, "table": name, "data": {"id": 1, "v": name}} for name in ("c", "d")]
     (landing / "1.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -132,8 +140,7 @@ def test_messages_of_other_tools_are_taken(spark: Any, run: Any, landing: Path) 
     assert contents(landing) == [(1, "c"), (2, None)]
 
 
-@pytest.mark.spark
-def test_another_checkpoint_is_refused_unless_it_takes_over(spark: Any, run: Any, landing: Path) -> None:
+def test_another_checkpoint_is_refused_unless_it_takes_over(run: Any, landing: Path) -> None:
     lake = landing.parent / "lake"
     (landing / "1.json").write_text(create(1, "a", 3))
     assert run("ingest", lake, "c", landing, *EVENTS).code == 0
@@ -146,7 +153,7 @@ def test_another_checkpoint_is_refused_unless_it_takes_over(spark: Any, run: Any
     assert contents(landing) == [(1, "a"), (2, "b")]
 
 
-def test_a_missing_directory_is_named_before_spark_starts(run: Any, landing: Path) -> None:
+def test_a_missing_directory_is_named(run: Any, landing: Path) -> None:
     done = run("ingest", landing.parent / "lake", "c", landing / "none")
     assert done.code == 2
     assert f"there is no directory '{landing}/none'" in done.err

@@ -85,6 +85,13 @@ def test_a_repair_is_told_and_the_next_check_is_clean(run, place):
     assert run("fsck", place)[1].endswith(": clean\n")
 
 
+def test_the_last_line_names_the_notes_of_a_clean_lake(run, place):
+    with tidelake.open(place) as lake:
+        lake["users"].erase([1], reason="ticket 17")
+    code, out, _ = run("fsck", place)
+    assert code == 0 and out.endswith(": clean; notes: erased-bytes\n")
+
+
 def test_a_lake_or_collection_that_is_none_is_refused(run, place, tmp_path):
     assert run("fsck", place, "missing")[0] == 2
     assert run("fsck", tmp_path / "nowhere")[0] == 2

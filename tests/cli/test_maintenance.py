@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
+import inside
 import tidelake
 from clocks import SetClock
 from tables import rows
@@ -24,7 +25,7 @@ from tidelake.cli import show
 from tidelake.cli.watch import _merging
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.lake.api.lake import Lake
+from tidelake.lake.catalog.catalog import Catalog
 from tidelake.shard.upkeep.compactor import Workers
 from tidelake.web import describe
 from tied_process import tied
@@ -57,21 +58,23 @@ def contents(place, name):
 
 
 def test_once_and_the_lists_leave_out_what_is_dropped_after_it_was_listed(run, place, monkeypatch):
-    listed = Lake.list
+    listed = Catalog.names
+    with tidelake.open(place) as lake:
+        first = listed(inside.catalog(lake))
 
-    def late(lake):
-        found = listed(lake)
+    def late(catalog, known=None):
+        monkeypatch.setattr(Catalog, "names", listed)
         with tidelake.open(place) as other:
             other.drop("orders")
-        return [*dict.fromkeys(["orders", *found])]
+        return first
 
-    monkeypatch.setattr(Lake, "list", late)
     for command in (
         ("maintain", place, "--once"),
         ("ls", place),
         ("holds", place),
         ("retain", place, "--all", "3"),
     ):
+        monkeypatch.setattr(Catalog, "names", late)
         done = run(*command, "--json")
         assert (done.code, done.err) == (0, ""), command
         assert {line["collection"] for line in json.loads(done.out)} <= {"users"}
@@ -250,8 +253,11 @@ def test_show_tells_merges_under_way(run, place):
             clock = SetClock(held.expires_ms - left_ms)
             assert len(show.claims(users.state(), clock.now_ms())) == count
             with tidelake.open(place, read_only=True, env=Env(clock=clock)) as there:
-                found = describe.collection(there.collection("users"))["running"]
+                found = describe.collection(there.collection("users"), {})["running"]
                 assert len(found) == len(_merging(there)) == count
+                gauges = there.measure(["users"])["users"]
+                assert gauges["collection.merges.running"] == count
+                assert gauges["collection.compact"] == 0 or not count
     (claim,) = json.loads(run("show", place, "users", "--json").out)["claims"]
     assert (claim["chunks"], claim["done"]) == (1, 0)
     assert "merges under way" in run("show", place, "users").out

@@ -47,7 +47,7 @@ def test_a_name_that_was_given_up_comes_back_only_if_it_is_said(run, place):
     assert run("drop", place, "orders", "--yes")[0] == 0
     created = ("create", place, "orders", "--key", "id", "--column", "id:int64")
     code, _, err = run(*created)
-    assert code == 2 and "allow_recreate=True" in err
+    assert code == 2 and "--allow-recreate" in err
     assert run(*created, "--allow-recreate")[0] == 0
     assert run("rename", place, "orders_fix", "fixed")[0] == 0
     code, _, err = run("rename", place, "orders", "orders_fix")

@@ -117,7 +117,7 @@ def test_a_terminal_has_a_prompt_with_a_history(place, tmp_path):
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, close_fds=True
     )
     os.close(theirs)
-    os.write(ours, b"SELECT nope;\nSELECT count(*) AS many\nFROM t;\nexit\n")
+    os.write(ours, b".help\nSELECT nope;\nSELECT count(*) AS many\nFROM t;\nexit\n")
     shown = b""
     while True:
         try:
@@ -131,4 +131,5 @@ def test_a_terminal_has_a_prompt_with_a_history(place, tmp_path):
     os.close(ours)
     text = shown.decode()
     assert "tidelake> " in text and "nope" in text and "many" in text.split("FROM t;")[-1]
+    assert text.count("SHOW TABLES; lists collections") == 2
     assert "SELECT nope;" in history.read_text(encoding="utf-8") and history.stat().st_mode & 0o077 == 0

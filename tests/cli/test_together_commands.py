@@ -75,6 +75,7 @@ def test_a_collection_is_written_to_alone_in_its_group_and_after_it_left(run, pl
     assert run("append", place, "a", rows)[0] == 0
     assert json.loads(run("leave", place, "a", "--json")[1]) == [{"collection": "a", "left": True}]
     assert json.loads(run("leave", place, "a", "--json")[1])[0]["left"] is False
+    assert run("leave", place, "a")[:2] == (0, "a is in no group: nothing was changed\n")
     told = run("join", place, "a", "b=c", "--json")
     assert (told[0], json.loads(told[1])[1]) == (0, {"collection": "b=c", "joined": True})
     assert json.loads(run("leave", place, "a", "--json")[1])[0]["left"] is True
@@ -103,9 +104,7 @@ def test_what_makes_no_sense_is_one_line_that_says_what_does(run, place, argumen
     "`ls`, `show`, the page and a notebook count what is read, also what a group decided and its "
     "collections have not applied; merges of processes that ended are not counted as running",
     rule="`Shard.version`, `living`",
-    also=[
-        "cli/test_maintenance.py::test_show_tells_merges_under_way",
-    ],
+    also=["cli/test_maintenance.py::test_show_tells_merges_under_way"],
 )
 def test_counts_are_those_of_what_is_read_whatever_the_collections_have_applied(run, place):
     with tidelake.open(place) as lake:
@@ -115,6 +114,6 @@ def test_counts_are_those_of_what_is_read_whatever_the_collections_have_applied(
         a = lake.collection("a")
         assert a.state().spine.totals.rows < 20
         assert describe.summary(a)["gauges"]["updates"] == 20 and "20 updates" in a._repr_html_()
-        assert sum(member["rows"] for member in describe.collection(a)["spine"]["members"]) == 20
+        assert sum(member["rows"] for member in describe.collection(a, {})["spine"]["members"]) == 20
     assert [line["updates"] for line in json.loads(run("ls", place, "--json")[1])] == [20, 20]
     assert shown(run, place, "a")["updates"] == 20

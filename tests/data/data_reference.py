@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tidelake.data.ingest.updates import normalize
 from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.model import time as times
-from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
+from tidelake.testing.strategies import frontiers as frontiers_of
+from tidelake.testing.strategies import times as times_of
 
 NAN = float("nan")
 TEXTS = ["", "\0", "\0\0", "a", "a\0", "a\0b", "ab", "b", "é", "z", "\uffff", "😀", "a" * 20]
@@ -189,27 +190,15 @@ def updates(
     return schema, domain, normalize(pa.Table.from_arrays(arrays, names), schema, domain)
 
 
-def frontiers(domain: TimeDomain) -> st.SearchStrategy[Frontier]:
-    """Small frontiers, of several elements for tuples."""
-    return st.lists(data_times(domain), max_size=3).map(Frontier.of_all)
-
-
-def data_times(domain: TimeDomain) -> st.SearchStrategy[times.Time]:
-    """Small times."""
-    if domain.unit == "tuple":
-        return st.tuples(*[st.integers(0, 4)] * domain.arity)
-    return st.integers(0, 4)
-
-
 @st.composite
 def queries(draw: st.DrawFn, domain: TimeDomain) -> Query:
     """Any of the four."""
-    t = data_times(domain)
+    t, frontiers = times_of(domain, 4), frontiers_of(domain, 4)
     kind = draw(st.sampled_from(["as_of", "changes", "updates", "fold"]))
     if kind == "as_of":
         return AsOf(draw(t))
     if kind == "changes":
         return Changes(draw(t), draw(t))
     if kind == "updates":
-        return Updates(draw(frontiers(domain)), draw(frontiers(domain)))
-    return Fold(draw(frontiers(domain)))
+        return Updates(draw(frontiers), draw(frontiers))
+    return Fold(draw(frontiers))

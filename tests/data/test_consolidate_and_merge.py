@@ -136,9 +136,7 @@ big = st.sampled_from([2**62, 2**63 - 1, -(2**62), -(2**63), 1, -1])
 @pytest.mark.promise(
     "Equal updates are summed exactly, zeros dropped; an overflow is an error",
     rule="`data/kernel/sums.py`",
-    also=[
-        "::test_a_sum_over_chunks_and_runs_that_overflows_is_refused",
-    ],
+    also=["::test_a_sum_over_chunks_and_runs_that_overflows_is_refused"],
 )
 @settings(max_examples=examples(150))
 @given(updates(columns=0, max_rows=25, domain=INT, diffs=big), st.integers(1, 30))
@@ -156,9 +154,7 @@ def test_sums_are_exact_or_refused(drawn, chunk_rows):
 @pytest.mark.promise(
     "Merging agrees with a plain reference, within bounded rows, also for one hot key (tuple times excepted)",
     rule="`data/kernel/merge.py`",
-    also=[
-        "::test_one_hot_key_stays_within_the_bound",
-    ],
+    also=["::test_one_hot_key_stays_within_the_bound"],
 )
 @settings(max_examples=examples(300))
 @given(st.data())

@@ -24,9 +24,7 @@ def _kinds(draw):
     "A number becomes the same number of another type, or is refused, also where Arrow's own cast "
     "wraps or rounds",
     rule="`data/kernel/exactcast.py`",
-    also=[
-        "data/test_exactcast.py",
-    ],
+    also=["data/test_exactcast.py"],
 )
 @pytest.mark.grows
 @settings(max_examples=examples(2_000))

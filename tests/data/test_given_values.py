@@ -24,9 +24,7 @@ FINE, SPAN = pandas.Timestamp(1, unit="ns"), pandas.Timedelta(1, "ns")
     "What a library would lose on the way to Arrow is refused with its column: times with and "
     "without a zone in one column of pandas, its nanoseconds, polars' `Int128` and `Object`",
     rule="`data/ingest/astable.py`",
-    also=[
-        "data/test_given_values.py",
-    ],
+    also=["data/test_given_values.py"],
 )
 @pytest.mark.parametrize(
     ("values", "why"),

@@ -74,9 +74,7 @@ def plain(found: object) -> object:
 @pytest.mark.promise(
     "polars and DuckDB get every nested column of an answer, also one that is a part of a longer column",
     rule="`data/answer/importable.py`",
-    also=[
-        "lake/api/test_framing.py::test_parts_of_nested_columns_are_read_by_polars_and_duckdb",
-    ],
+    also=["lake/api/test_framing.py::test_parts_of_nested_columns_are_read_by_polars_and_duckdb"],
 )
 @pytest.mark.parametrize("name", KINDS)
 def test_polars_and_duckdb_import_parts_of_nested_columns(name: str) -> None:

@@ -20,8 +20,7 @@ from tidelake.data.keys.keyset import KeySet
 from tidelake.data.part.container import checksum
 from tidelake.data.part.inline import decode_inline, encode_inline
 from tidelake.data.part.part import PartWriter
-from tidelake.data.part.stats import StatsSettings
-from tidelake.data.part.timecounts import BUCKETS_MAX, TimeCounts
+from tidelake.data.part.stats import BUCKETS_MAX, StatsSettings, TimeCounts
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model.time import TimeDomain
 from tiers import examples
@@ -228,7 +227,7 @@ def counted(batches):
 TIMES = st.one_of(st.integers(0, 5), st.integers(0, 1000), st.sampled_from([0, 2**63 - 1, 2**63 - 2]))
 
 
-@pytest.mark.promise("Counts of times are never too small", rule="`data/part/timecounts.py`")
+@pytest.mark.promise("Counts of times are never too small", rule="`data/part/stats.py`")
 @settings(max_examples=examples(300))
 @given(st.lists(st.lists(TIMES, min_size=1, max_size=60), min_size=1, max_size=8))
 def test_counts_of_times_are_never_too_small(batches):

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidelake.data.keys.mentions import may_mention
+from tidelake.data.keys.mentions import lines_in, may_mention
 
 
 def line(**values: Any) -> bytes:
@@ -45,3 +45,12 @@ def test_a_line_that_may_be_about_a_key_is_found(keys: dict[str, Any], given: by
 
 def test_no_line_is_about_no_key() -> None:
     assert not may_mention([], pa.table({"at": pa.array([1], pa.timestamp("us"))}))
+
+
+def test_a_survey_of_rows_that_are_held_back_has_no_lines() -> None:
+    rows = pa.table({"topic": ["t"], "offset": [7], "value": ["a"]})
+    for table, lines in ((rows, [b"a"]), (rows.drop_columns("value"), [])):
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table)
+        assert list(lines_in(stream.getvalue().to_pybytes())) == lines

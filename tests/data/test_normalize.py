@@ -173,9 +173,7 @@ def bits(values, code):
 @pytest.mark.promise(
     "`-0.0` and NaNs are canonical at any depth, by every way of writing",
     rule="`data/kernel/canonical.py`, `Uploader.upload`",
-    also=[
-        "shard/test_outcomes.py::test_what_workers_upload_is_made_canonical",
-    ],
+    also=["shard/test_outcomes.py::test_what_workers_upload_is_made_canonical"],
 )
 def test_minus_zero_and_nan_become_canonical_at_any_depth():
     odd = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0123))[0]

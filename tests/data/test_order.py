@@ -18,9 +18,7 @@ kinds = st.sampled_from(ALL)
 @pytest.mark.promise(
     "The encoding orders as the values do, and its bytes do not change",
     rule="`data/kernel/encode.py`",
-    also=[
-        "::test_encoding_is_the_stored_format",
-    ],
+    also=["::test_encoding_is_the_stored_format"],
 )
 @pytest.mark.parametrize(("kind", "values"), ALL, ids=[str(k) for k, _ in ALL])
 def test_encoding_orders_every_pair_of_values_as_the_reference_does(kind, values):

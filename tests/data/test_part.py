@@ -61,8 +61,7 @@ def sample(n=100, kinds=ALL):
 
 
 @pytest.mark.promise(
-    "Every type comes back from a part as it was",
-    rule="`data/part/part.py`, `data/part/scan.py`",
+    "Every type comes back from a part as it was", rule="`data/part/part.py`, `data/part/scan.py`"
 )
 def test_every_type_comes_back_as_it_was():
     schema, table = sample()
@@ -193,9 +192,7 @@ def damage_is_noticed(data, part, schema, table):
 @pytest.mark.promise(
     "Every flipped byte and every truncation of a part is noticed",
     rule="`data/part/container.py`",
-    also=[
-        "::test_flipped_bytes_in_a_larger_part_are_noticed",
-    ],
+    also=["::test_flipped_bytes_in_a_larger_part_are_noticed"],
 )
 def test_every_flipped_byte_and_every_truncation_is_noticed():
     schema, table = sample(20, [ALL[9]])
@@ -234,9 +231,7 @@ def test_flipped_bytes_in_a_larger_part_are_noticed():
 @pytest.mark.promise(
     "A part that replaces another one is noticed",
     rule="a state names the digest of each part's footer",
-    also=[
-        "lake/test_file_fuzz.py",
-    ],
+    also=["lake/test_file_fuzz.py"],
 )
 @pytest.mark.promise("An object that replaces a part is refused", rule="`read_footer`")
 def test_an_object_that_is_not_the_part_is_refused():

@@ -192,9 +192,7 @@ def test_a_part_without_a_filter_is_read_as_one_with_it():
     "Few keys are looked for in their columns first; a row group without them is not decoded whole, "
     "and none with them is left out",
     rule="`_having` in `data/part/scan.py`",
-    also=[
-        "::test_row_groups_without_the_few_keys_that_are_asked_for_are_not_decoded_whole",
-    ],
+    also=["::test_row_groups_without_the_few_keys_that_are_asked_for_are_not_decoded_whole"],
 )
 @settings(max_examples=examples(40))
 @given(

@@ -71,9 +71,7 @@ FEW = st.one_of(st.none(), st.integers(0, 2))
 @pytest.mark.promise(
     "After a column was dropped, rows are still in order, and one group at a time is in memory",
     rule="`in_order`",
-    also=[
-        "::test_groups_are_given_up_as_soon_as_they_are_complete",
-    ],
+    also=["::test_groups_are_given_up_as_soon_as_they_are_complete"],
 )
 @settings(max_examples=examples(200))
 @given(
@@ -180,9 +178,7 @@ def values(drawn, type_):
 @pytest.mark.promise(
     "Widening keeps values and their order, and of keys the encoded bytes",
     rule="`widens`, `Projection`",
-    also=[
-        "lake/api/test_evolve.py::test_key_ranges_hold_across_a_key_that_was_widened",
-    ],
+    also=["lake/api/test_evolve.py::test_key_ranges_hold_across_a_key_that_was_widened"],
 )
 @settings(max_examples=examples(300))
 @given(data=st.data())

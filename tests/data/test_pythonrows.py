@@ -50,10 +50,7 @@ def test_a_dict_is_a_row_a_list_several_and_a_dict_of_lists_columns():
         ({"id": "\ud800"}, "column 'id' cannot be read"),
         ({"id": object()}, "column 'id' cannot be read"),
         ([{"id": date(2026, 1, 1)}, {"id": HERE.replace(hour=5)}], "column 'id'"),
-        (
-            [{"id": HERE}, {"id": datetime(2026, 1, 1, tzinfo=UTC)}],
-            "beside times with a zone",
-        ),
+        ([{"id": HERE}, {"id": datetime(2026, 1, 1, tzinfo=UTC)}], "beside times with a zone"),
         ({"id": time(1, tzinfo=UTC)}, "whose zone would be lost"),
     ],
 )

@@ -56,9 +56,7 @@ def hash_of(table, schema):
 @pytest.mark.promise(
     "A writer's epoch and sequence never go back",
     rule="`epoch-never-goes-back`, `sequence-never-goes-back`",
-    also=[
-        "data/test_rowhash.py",
-    ],
+    also=["data/test_rowhash.py"],
 )
 @settings(max_examples=examples(60))
 @given(updates(columns=3), st.integers(0, 20), st.randoms(use_true_random=False))

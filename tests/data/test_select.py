@@ -1,6 +1,6 @@
 import pyarrow as pa
 import pytest
-from data_reference import data_times, frontiers, queries, rows_of, selected, updates
+from data_reference import queries, rows_of, selected, updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +8,7 @@ from tidelake.data.kernel.select import Selector, preserves_order, select, taken
 from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.query import AsOf, Changes, Fold
 from tidelake.model.time import TimeDomain
+from tidelake.testing.strategies import frontiers, times
 from tiers import examples
 
 
@@ -31,8 +32,8 @@ def test_select_agrees_with_the_scalar_algebra(data):
 def test_view_rewrites_first_and_then_drops(data):
     domain = data.draw(st.sampled_from([TimeDomain("counter"), TimeDomain("tuple", 2)]))
     _, _, table = data.draw(updates(columns=0, domain=domain))
-    rewrite = data.draw(st.none() | data_times(domain)) if domain.total_order else None
-    lower, upper = data.draw(st.none() | frontiers(domain)), data.draw(st.none() | frontiers(domain))
+    rewrite = data.draw(st.none() | times(domain, 4)) if domain.total_order else None
+    lower, upper = data.draw(st.none() | frontiers(domain, 4)), data.draw(st.none() | frontiers(domain, 4))
     if (batch := one(table)) is None:
         return
     n = domain.arity

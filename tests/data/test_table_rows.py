@@ -183,9 +183,7 @@ def test_what_cannot_be_a_feed_is_refused() -> None:
     "A table shows each row as often as its multiplicity; a negative multiplicity is an error that "
     "shows the row",
     rule="`data/answer/tablerows.py`",
-    also=[
-        "spark/source/test_format.py::test_a_row_less_than_no_times_is_an_error_that_shows_it",
-    ],
+    also=["spark/source/test_format.py::test_a_row_less_than_no_times_is_an_error_that_shows_it"],
 )
 @given(
     st.lists(st.tuples(strategies.rows(), st.sampled_from([1, 1, 2, 3, 100])), max_size=20),

@@ -87,9 +87,7 @@ OLD = st.lists(st.tuples(ROWS, st.sampled_from((1, 1, 2, -1, 5))), max_size=6)
 @pytest.mark.promise(
     "Removals of absent keys are counted, and so are the rows that removals take away",
     rule="`_counts` in `data/ingest/upsert.py`",
-    also=[
-        "lake/api/test_delete.py::test_upserts_count_what_their_removals_meet",
-    ],
+    also=["lake/api/test_delete.py::test_upserts_count_what_their_removals_meet"],
 )
 @given(OLD, event_lists())
 def test_updates_are_the_differences_of_a_dictionary(old, events):

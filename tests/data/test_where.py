@@ -58,9 +58,7 @@ def satisfying(batch, test):
 @pytest.mark.promise(
     "`where` gives the rows for which the condition is true in SQL, not false or NULL, for every type",
     rule="`data/query/where.py`, `data/query/filter.py`",
-    also=[
-        "spark/reading/test_selected_frames.py::test_spark_sql_finds_the_same_rows",
-    ],
+    also=["spark/reading/test_selected_frames.py::test_spark_sql_finds_the_same_rows"],
 )
 @given(st.integers(0, 2**32).map(random.Random))
 def test_a_condition_keeps_the_rows_of_which_sql_says_that_it_is_true(rng):
@@ -122,9 +120,7 @@ def written(rows, settings, row_group_rows):
 @pytest.mark.promise(
     "Skipped parts and row groups hold no matching row, and a selective read costs what it finds",
     rule="`model/predicate.py`, `data/query/prune.py`",
-    also=[
-        "lake/api/test_selected_reads.py::test_a_selective_read_costs_the_row_groups_that_hold_its_rows",
-    ],
+    also=["lake/api/test_selected_reads.py::test_a_selective_read_costs_the_row_groups_that_hold_its_rows"],
 )
 @given(st.integers(0, 2**32).map(random.Random), st.sampled_from(SETTINGS), st.integers(1, 4))
 def test_parts_and_row_groups_that_are_left_out_hold_no_such_row(rng, settings, row_group_rows):

@@ -131,9 +131,7 @@ def steady(tmp_path_factory):
 @pytest.mark.promise(
     "The demo fails if one row differs",
     rule="`demo/truth.py`, `demo/replay.py`",
-    also=[
-        "::test_a_lake_that_another_hand_changed_is_found",
-    ],
+    also=["::test_a_lake_that_another_hand_changed_is_found"],
 )
 @pytest.mark.full
 @spark_tests
@@ -151,22 +149,6 @@ def test_one_wrong_value_in_the_change_files_is_found_and_shown(spark, steady, t
     assert wrong and {check.when for check in wrong} == {"before the merge", "after the merge"}
     assert "aaa-steady" in out.file.getvalue()
     assert not [check for check in wrong if check.what.startswith("as of 0")]
-
-
-@pytest.mark.full
-@spark_tests
-def test_a_lost_event_and_a_doubled_one_are_found(spark, steady, tmp_path):
-    for name, change in (
-        ("lost", lambda lines, i: lines[:i] + lines[i + 1 :]),
-        ("doubled", lambda lines, i: lines[: i + 1] + lines[i:]),
-    ):
-        made, out = prepared(steady, tmp_path / name)
-        file, lines, index, _ = event_of(
-            made.landing, lambda e: (e["after"] or {}).get("path") == "aaa-steady"
-        )
-        file.write_text("\n".join(change(lines, index)) + "\n")
-        checks = command._run(made, spark, out)
-        assert [check for check in checks if not check.equal], name
 
 
 @pytest.mark.full
@@ -274,19 +256,6 @@ def test_change_files_of_the_users_own_are_ingested_and_judged_by_a_replay(demo,
 
 @pytest.mark.full
 @spark_tests
-def test_a_lake_that_is_not_what_the_files_say_is_found(spark, landing, tmp_path):
-    out = Console(file=io.StringIO(), width=100)
-    made = job.own_files(landing, ["id"], "source.lsn")(tmp_path / "root", out)
-    made.ingest(spark)
-    assert all(check.equal for check in made.reads(spark, "before"))
-    extra = made.collection.snapshot().read_all().slice(0, 1).drop_columns(["_time", "_diff"])
-    made.collection.append(extra)
-    wrong = [check for check in made.reads(spark, "after") if not check.equal]
-    assert [example for check in wrong for example in check.examples if example.startswith("surplus: id=2")]
-
-
-@pytest.mark.full
-@spark_tests
 @pytest.mark.parametrize(
     ("lines", "options", "said"),
     [
@@ -369,12 +338,6 @@ def test_in_a_terminal_of_80_columns_it_shows_progress_and_nothing_of_java(repos
 
 
 # The slow tier
-
-
-@spark_tests
-@pytest.mark.soak
-def test_the_demo_on_a_repository_of_1200_commits(demo, tmp_path):
-    check_report(demo("--repo", make_repository(tmp_path / "large", 1_200, 5)), 1_200)
 
 
 @spark_tests

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -201,15 +200,6 @@ def test_rows_hold_what_the_schema_promises(odd: Path, tmp_path: Path) -> None:
     assert rows(10) == {}
 
 
-def test_commits_that_change_nothing_send_a_heartbeat(odd: Path, tmp_path: Path) -> None:
-    source = open_source(odd)
-    report = source.write_change_files(tmp_path / "landing")
-    beats = [e for e in read_lines(tmp_path / "landing") if e is not None and e["op"] == "h"]
-    assert [e["source"]["lsn"] for e in beats] == [3, 9]
-    assert report.heartbeats == 2
-    assert all(e["before"] is None and e["after"] is None for e in beats)
-
-
 def test_paths_stay_distinct_and_can_be_undone() -> None:
     paths = [os.fsencode(name) for name in ODD_NAMES]
     paths += [
@@ -232,29 +222,6 @@ def test_random_histories_replay_to_git(tmp_path: Path, seed: int) -> None:
     check_against_git(open_source(make_repository(tmp_path / "r", 60, seed)), tmp_path / "landing", samples=3)
 
 
-@pytest.mark.full
-def test_a_thousand_commits(tmp_path: Path) -> None:
-    source = open_source(make_repository(tmp_path / "r", 1_000, 7))
-    calls: list[tuple[int, int]] = []
-    report = source.write_change_files(tmp_path / "landing", lambda done, total: calls.append((done, total)))
-    assert calls == [(done, 1_000) for done in range(1, 1_001)]
-    assert (report.commits, report.files) == (1_000, 40)
-    assert min(report.creates, report.updates, report.deletes, report.heartbeats) > 50
-    states = replay(tmp_path / "landing")
-    for index in source.checked:
-        sha = source.commits[index].sha
-        assert truth.compare(source.tree(sha), table(states[sha])).equal
-        assert truth.compare_sample(source.sample(sha), table(states[sha])).equal
-    a, b = (source.commits[index].sha for index in source.pair)
-    old, new = sides(states[a]), sides(states[b])
-    assert truth.diff_of(old - new, new - old) == source.diff(a, b) != frozenset()
-
-
-def test_make_repository_repeats_itself(tmp_path: Path) -> None:
-    first, second = (make_repository(tmp_path / name, 30, 5) for name in "ab")
-    assert git(first, "rev-parse", "main") == git(second, "rev-parse", "main")
-
-
 def test_a_shallow_clone_begins_with_a_whole_tree(odd: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--no-local", "--depth", "6", f"file://{odd}", "shallow")
     source = open_source(tmp_path / "shallow")
@@ -274,31 +241,6 @@ def test_a_limit_takes_the_newest_commits(odd: Path, tmp_path: Path) -> None:
     assert not open_source(odd, limit=11).history.cut
     with pytest.raises(UsageError, match="at least one commit"):
         open_source(odd, limit=0)
-
-
-@pytest.mark.full
-def test_bare_repositories_and_sub_folders_will_do(odd: Path, tmp_path: Path) -> None:
-    git(tmp_path, "clone", "-q", "--bare", str(odd), "bare.git")
-    check_against_git(open_source(tmp_path / "bare.git"), tmp_path / "landing", samples=2)
-    (odd / "sub").mkdir()
-    source = open_source(odd / "sub")
-    assert source.description == "the git repository 'odd'"
-    check_against_git(source, tmp_path / "landing2", samples=11)
-    check_against_git(open_source(odd / ".git"), tmp_path / "landing3", samples=11)
-    git(odd, "worktree", "add", "-q", "--detach", str(tmp_path / "tree"), "HEAD~1")
-    assert len(open_source(tmp_path / "tree").commits) == 10
-
-
-def test_sha256_repositories_will_do(tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    try:
-        git(tmp_path / "new", "init", "-q", "--object-format=sha256")
-    except subprocess.CalledProcessError:
-        pytest.skip("this git knows no sha256")
-    for step in range(3):
-        (tmp_path / "new" / f"f{step}").write_text("x\n" * step)
-        commit_all(tmp_path / "new", "step", 1_000_000_000 + step)
-    check_against_git(open_source(tmp_path / "new"), tmp_path / "landing")
 
 
 def test_configuration_and_environment_change_nothing(
@@ -348,40 +290,6 @@ def test_a_missing_object_is_named(odd: Path, tmp_path: Path) -> None:
     (odd / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
     with pytest.raises(UsageError, match="git fsck"):
         open_source(odd).write_change_files(tmp_path / "landing")
-
-
-def test_authors_that_are_no_text_and_damaged_times_are_read(tmp_path: Path) -> None:
-    repo = init(tmp_path / "r")
-    tree = git(repo, "hash-object", "-t", "tree", "--stdin", "-w").strip()
-    for head in (b"Ren\xe9 <r@x> 5 +0000", b" <> 5 +0000"):
-        raw = b"tree " + tree + b"\nauthor " + head + b"\ncommitter C <c@x> 99999999999999 +0000\n\nm\n"
-        sha = (
-            git(repo, "hash-object", "-t", "commit", "--literally", "-w", "--stdin", stdin=raw)
-            .decode()
-            .strip()
-        )
-        git(repo, "update-ref", "refs/heads/main", sha)
-        found = commits(repo)[0]
-        assert found.author in ("Ren\\xe9", "")
-        assert found.committed_s in (0, 253_402_300_799)
-    check_against_git(open_source(repo), tmp_path / "landing")
-
-
-@pytest.mark.parametrize(
-    ("n", "k", "picked"),
-    [
-        (0, 5, []),
-        (1, 5, [0]),
-        (4, 5, [0, 1, 2, 3]),
-        (5, 5, [0, 1, 2, 3, 4]),
-        (100, 5, [0, 25, 50, 74, 99]),
-        (9, 1, [8]),
-    ],
-)
-def test_commits_are_picked_evenly(n: int, k: int, picked: list[int]) -> None:
-    assert truth.pick_commits(n, k) == picked
-    for many in range(k, 60):
-        assert len(set(truth.pick_commits(many, k))) == k
 
 
 def test_comparison_counts_what_differs(odd: Path) -> None:

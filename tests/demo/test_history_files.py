@@ -6,31 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from git_repositories import init, make_repository
-from test_history import replay, table
+from git_repositories import make_repository
 
-from demo import truth
 from demo.export import write_lines
 from demo.history import GitCommit
-from demo.repository import RepositorySource, open_source
-from demo.rows import SCHEMA
+from demo.repository import open_source
 from tidelake.errors import UsageError
-
-
-def check_source(source: RepositorySource, directory: Path) -> None:
-    """What the demo will do with any source."""
-    report = source.write_change_files(directory, commits_per_file=7)
-    assert report.commits == len(source.commits)
-    states = replay(directory)
-    for index in source.checked:
-        sha = source.commits[index].sha
-        assert truth.compare(source.tree(sha), table(states[sha])).equal
-        compared = truth.compare_sample(source.sample(sha), table(states[sha]))
-        assert compared.equal, compared.examples
-        assert source.sample(sha).schema == SCHEMA
-    shas = [source.commits[index].sha for index in source.pair]
-    a, b = ({truth.TruthSide(r["path"], r["mode"], r["blob"]) for r in states[sha]} for sha in shas)
-    assert truth.diff_of(a - b, b - a) == source.diff(*shas)
 
 
 def test_files_hold_whole_commits_in_order_and_are_dated_in_order(tmp_path: Path) -> None:
@@ -91,21 +72,3 @@ def test_no_half_file_is_ever_visible(tmp_path: Path) -> None:
     )
     assert names == {".", "c"}
     assert whole == {4}
-
-
-def test_a_repository_source_serves_the_demo(tmp_path: Path) -> None:
-    check_source(open_source(make_repository(tmp_path / "r", 40, 4)), tmp_path / "landing")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6])
-def test_short_histories_serve_the_demo(tmp_path: Path, count: int) -> None:
-    source = open_source(make_repository(tmp_path / "r", count, 9))
-    assert len(source.checked) == min(count, 5)
-    assert source.pair[0] < source.pair[1] or count == 1
-    check_source(source, tmp_path / "landing")
-
-
-def test_a_repository_without_commits_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no commits"):
-        open_source(init(tmp_path / "fresh"))

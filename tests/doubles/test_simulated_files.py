@@ -1,10 +1,7 @@
 """What a power cut may and may not take from a simulated disk."""
 
-import os
 from collections.abc import Callable
-from contextlib import ExitStack
 from random import Random
-from unittest.mock import patch
 
 import pytest
 
@@ -52,10 +49,6 @@ def after_power_cuts(work: Callable[[SimulatedFiles], None], cuts: int = 300) ->
         if found not in outcomes:
             outcomes.append(found)
     return outcomes
-
-
-def is_in_all(outcomes: list[Contents], path: str, data: bytes | None) -> bool:
-    return all(path in outcome and outcome[path] == data for outcome in outcomes)
 
 
 def test_what_was_flushed_stays() -> None:
@@ -172,22 +165,6 @@ def test_a_skipped_flush_loses_what_it_should_have_kept() -> None:
     assert outcomes(lambda: SimulatedDisk(skipped_flush="file")) > {b"", b"a", b"ab", b"\0\0\0", b"abc"}
 
 
-def test_the_same_seed_leaves_the_same_disk() -> None:
-    def left(seed: int) -> Contents:
-        disk, random = SimulatedDisk(), Random(7)
-        files = disk.process()
-        for number in range(50):
-            files.mkdir(f"/{number}")
-            write(files, f"/{number}/file", random.randbytes(9), flushed=random.random() < 0.5)
-            if random.random() < 0.5:
-                flush(files, "/")
-        disk.crash(Random(seed))
-        return contents(disk.process())
-
-    assert all(left(seed) == left(seed) for seed in range(20))
-    assert left(1) != left(2)
-
-
 def test_a_killed_process_loses_its_locks_and_nothing_that_it_wrote() -> None:
     disk = SimulatedDisk()
     first, second = disk.process(), disk.process()
@@ -203,70 +180,3 @@ def test_a_killed_process_loses_its_locks_and_nothing_that_it_wrote() -> None:
         first.unlink("/file")
     first.close(descriptor)
     assert contents(second) == {"/file": b"data"}
-
-
-def test_a_power_cut_ends_every_process() -> None:
-    disk = SimulatedDisk()
-    files = disk.process()
-    disk.crash(Random(0))
-    with pytest.raises(SimulatedCrash):
-        files.mkdir("/a")
-    assert contents(disk.process()) == {}
-
-
-def test_a_crash_before_an_operation_ends_the_process_without_it() -> None:
-    operations: list[str] = []
-
-    def before(operation: str) -> None:
-        operations.append(operation)
-        if len(operations) == 2:
-            raise SimulatedCrash("now")
-
-    disk = SimulatedDisk()
-    files = disk.process(before)
-    files.mkdir("/a")
-    for _ in range(2):
-        with pytest.raises(SimulatedCrash):
-            files.mkdir("/b")
-    assert operations == ["file.mkdir", "file.mkdir"]
-    assert contents(disk.process()) == {"/a": None}
-
-
-def test_another_process_may_cut_the_power_just_before_an_operation() -> None:
-    disk = SimulatedDisk()
-    files = disk.process(lambda _operation: disk.crash(Random(0)))
-    with pytest.raises(SimulatedCrash):
-        files.mkdir("/a")
-    assert contents(disk.process()) == {}
-
-
-def test_nothing_reaches_the_real_file_system() -> None:
-    def work(files: SimulatedFiles) -> None:
-        files.mkdir("/a")
-        write(files, "/a/file", b"data")
-        files.link("/a/file", "/a/other")
-        files.unlink("/a/file")
-        flush(files, "/a")
-        flush(files, "/")
-
-    calls = (
-        "open",
-        "close",
-        "write",
-        "pread",
-        "fsync",
-        "stat",
-        "lstat",
-        "fstat",
-        "scandir",
-        "link",
-        "unlink",
-    )
-    disk, refused = SimulatedDisk(), AssertionError("a real call")
-    with ExitStack() as patches:
-        for name in calls:
-            patches.enter_context(patch.object(os, name, side_effect=refused))
-        work(disk.process())
-        disk.crash(Random(0))
-        found = contents(disk.process())
-    assert found == {"/a": None, "/a/other": b"data"}

@@ -29,9 +29,9 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.plan import SelectedTask, Task
 from tidelake.shard.writing.batch import SentBatch
+from tidelake.shard.writing.builder import Uploader
 from tidelake.shard.writing.replacement import Replacement
 from tidelake.shard.writing.shufflespill import ShuffleSpill
-from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.core import codec
 from tidelake.state.core.edits import Delta
@@ -219,11 +219,12 @@ def texts():
     except ImportError:
         return made
     from tidelake.cdc.times.heldevents import with_held
+    from tidelake.feeds.answers import encoded_answer
     from tidelake.spark.source.offsets import to_json
-    from tidelake.spark.uploads import encoded_answer
 
     made |= {f"offset-{n}": json.dumps(to_json(one)).encode() for n, one in enumerate(offsets())}
-    made |= {f"held-{n}": with_held("content", one).encode() for n, one in enumerate(held())}
+    # `held-*` are of the first form, without spans and surveys.
+    made |= {f"surveyed-{n}": with_held("content", one).encode() for n, one in enumerate(held())}
     return made | {"answer": encoded_answer(answer(), "fault")}
 
 
@@ -239,18 +240,22 @@ def offsets():
 def held():
     """What streams of transactions keep: rows in the record, and in objects."""
     from tidelake.cdc.core.topicpartition import Reached, TopicPartition
-    from tidelake.cdc.times.heldevents import Held
+    from tidelake.cdc.times.heldevents import Held, HeldSpan
     from tidelake.cdc.times.timeline import Progress
 
     partitions = {TopicPartition("t", 0): Reached(1, 2, 3), TopicPartition("t", 1): Reached()}
     progress = Progress("postgresql", 1, 2, 3, 4, True, partitions, 5)
-    return [Held(Progress("mysql")), Held(progress, b"rows"), Held(progress, stored=("a/held/b/1",))]
+    return [
+        Held(Progress("mysql")),
+        Held(progress, b"rows"),
+        Held(progress, b"", ("a/held/b/1",), (HeldSpan(1, 2, 3, 4),), b"survey"),
+    ]
 
 
 def answer():
     """The answer of a worker, in which every field says something."""
-    from tidelake.spark.reports import Counts
-    from tidelake.spark.uploads import Answer
+    from tidelake.feeds.answers import Answer
+    from tidelake.feeds.reports import Counts
 
     told = {"updates": 2, "events": 6, "heartbeats": 7, "tombstones": 8, "late": 9, "held": 15}
     return Answer(

@@ -18,7 +18,7 @@ from tidelake.arrangement.batch.layout import Layout
 from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
 from tidelake.data.part import container
 from tidelake.errors import CorruptionError, FormatTooNew, FormatTooOld
-from tidelake.shard.engine.taskrecords import decoded
+from tidelake.shard.engine.spec import decoded
 from tidelake.state.core import codec
 from tidelake.state.core.formats import NEWEST
 from tidelake.store.marker import decode_marker
@@ -136,11 +136,15 @@ def test_markers_are_read_as_what_they_were():
 def test_texts_of_spark_are_read_as_what_they_were():
     pytest.importorskip("pyspark")
     from tidelake.cdc.times.heldevents import split
+    from tidelake.feeds.answers import decoded_answer
     from tidelake.spark.source.offsets import from_json
-    from tidelake.spark.uploads import decoded_answer
 
     assert [from_json(json.loads(data)) for data in texts("offset")] == make_v1.offsets()
-    assert [split(data.decode()) for data in texts("held")] == [("content", one) for one in make_v1.held()]
+    assert [split(data.decode())[1] for data in texts("surveyed")] == make_v1.held()
+    found = [split(data.decode())[1] for data in texts("held")]
+    for one, known in zip(found, make_v1.held(), strict=True):
+        assert (one.progress, one.rows, one.objects) == (known.progress, known.rows, known.objects)
+        assert not one.is_surveyed and all(span.first < 0 for span in one.spans)
     answer = dataclasses.replace(make_v1.answer(), taken_bytes=0)
     assert decoded_answer(*texts("answer")) == (answer, "fault")
 

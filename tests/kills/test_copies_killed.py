@@ -21,11 +21,7 @@ CHILD = Path(__file__).with_name("copying_child.py")
 
 @pytest.mark.promise(
     "Killed processes, a full disk, and stores of other kinds change nothing of that",
-    also=[
-        "kills/test_copies_killed.py",
-        "lake/admin/test_copies_far.py",
-        "kills/test_kills.py",
-    ],
+    also=["kills/test_copies_killed.py", "lake/admin/test_copies_far.py", "kills/test_kills.py"],
 )
 @pytest.mark.full
 @pytest.mark.grows

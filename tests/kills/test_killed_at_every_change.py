@@ -1,6 +1,6 @@
 """Repairs, copies, forks and what else takes several steps, killed before each change to a file.
 
-Whoever comes next goes on where it stopped. What is called lost is lost, and nothing else is.
+The next process goes on where it stopped. What is called lost is lost, and nothing else is.
 """
 
 import shutil
@@ -57,9 +57,7 @@ def damaged_log(tmp_path: Path) -> tuple[Path, str]:
     "A repair that is killed at any step is gone on with, and sets the same aside once; likewise "
     "upgrades, copies, forks, leaving a group, drops, erasures, and checkpoints of arrangements",
     rule="names of what is set aside follow from the plan (`Mending._store_aside`)",
-    also=[
-        "kills/test_killed_at_every_change.py",
-    ],
+    also=["kills/test_killed_at_every_change.py"],
 )
 def test_a_repair_of_a_log_keeps_what_is_sound(damaged_log: tuple[Path, str]) -> None:
     prepared, id_ = damaged_log

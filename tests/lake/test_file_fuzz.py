@@ -18,9 +18,7 @@ HOW = {"fast": ["--seconds", "3"], "full": ["--trials", "700"], "soak": ["--seco
     "checkpoints of arrangements) each answer is right, or an error that says so: no wrong row, no "
     "older answer, no wait without an end, no other error",
     rule="all that reads",
-    also=[
-        "::test_a_wrong_answer_is_found",
-    ],
+    also=["::test_a_wrong_answer_is_found"],
 )
 @pytest.mark.grows
 @pytest.mark.timeout(1_000)

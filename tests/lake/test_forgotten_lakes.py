@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 import warnings
 import weakref
 
@@ -10,6 +9,7 @@ import pytest
 
 import tidelake
 from tables import SCHEMA, rows
+from threads import at_once
 
 
 def read(lake):
@@ -111,11 +111,7 @@ def test_lakes_that_are_dropped_while_others_work_are_closed_by_these(place):
     usual = gc.get_threshold()
     gc.set_threshold(50, 5, 5)
     try:
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(lambda _: work(), range(3))
     finally:
         gc.set_threshold(*usual)
     assert failures == []

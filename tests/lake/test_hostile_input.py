@@ -60,9 +60,7 @@ def nested(kind, levels):
 @pytest.mark.promise(
     "A type that could not be written or read back is refused when the collection is created",
     rule="`check_kept` in `data/kernel/types.py`",
-    also=[
-        "::test_what_is_nested_as_deep_as_is_allowed_comes_back",
-    ],
+    also=["::test_what_is_nested_as_deep_as_is_allowed_comes_back"],
 )
 @pytest.mark.parametrize(
     ("kind", "said"),
@@ -160,9 +158,7 @@ CONDITIONS = """
     "Evaluating a condition takes time in proportion to its length, up to the stated limits: "
     "2,000,000 characters, 10,000 comparisons of several columns",
     rule="`data/query/where.py`, `model/predicate.py`",
-    also=[
-        "::test_conditions_of_100_000_terms_end_in_time",
-    ],
+    also=["::test_conditions_of_100_000_terms_end_in_time"],
 )
 @pytest.mark.full
 def test_long_conditions_end_in_time_or_in_a_limit():

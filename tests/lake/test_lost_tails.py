@@ -133,7 +133,7 @@ def test_a_repair_takes_back_what_is_sound_and_says_what_is_lost(
         shutil.copytree(crashed, place)
         path = logs(place)[i % 6]
         content = bytearray(path.read_bytes())
-        second = content.index(b"\xf0frm", 100)  # nobody can begin without the first entry
+        second = content.index(b"\xf0frm", 100)  # no reader can begin without the first entry
         content[rng.randrange(second, content.rindex(b"tidelake:"))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
         with tidelake.open(place, create=False) as lake:

@@ -55,9 +55,7 @@ def tidy_up(world):
 
 @pytest.mark.promise(
     "Forks, copies, groups, staged updates, changed columns and lakes without slices know slices and bases",
-    also=[
-        "lake/test_sliced_lakes.py",
-    ],
+    also=["lake/test_sliced_lakes.py"],
 )
 def test_bases_have_at_most_as_many_rows_as_there_are_updates_beside_one_at_the_head():
     # Each append is a slice, and maintenance comes after each.

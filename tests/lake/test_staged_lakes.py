@@ -11,8 +11,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.selection import ReadOptions
 from tidelake.shard.runs.plan import run_task
 from tidelake.shard.upkeep.compactor import Compactor
-from tidelake.shard.upkeep.maintain import idle_policy
-from tidelake.state.spine.merging import requests
+from tidelake.state.spine.merging import Policy, requests
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 QUIET = Config(inline_part_bytes=0, merge_budget_s=0)
@@ -121,7 +120,11 @@ def test_a_check_takes_no_run_that_is_folded_further_than_its_batch_for_damage(t
         c.seal(4)
         c.append(at(9), upper=16)
         c.advance_since(6)
-        due = next(one for one in requests(c.state().spine, idle_policy(inside.shard(c))) if one.positions)
+        due = next(
+            one
+            for one in requests(c.state().spine, Policy.idle(inside.shard(c).spec.config))
+            if one.positions
+        )
         assert Compactor(inside.shard(c)).merge(due).applied
         (batch,) = [one.batch for one in c.state().spine if len(one.batch.runs) > 1]
         assert max(part.time_upper for part in batch.parts()) == 6 and batch.bounds.since != c.since

@@ -4,6 +4,7 @@ import uuid
 
 import pyarrow as pa
 
+import inside
 from clocks import SetClock
 from tests.doubles.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tidelake.config import Config
@@ -17,6 +18,7 @@ from tidelake.store.url import Stores
 ACCOUNTS = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 AGE_S = 60.0
 QUIET = Config(upload_age_s=AGE_S, merge_budget_s=0)
+STORED = Config(upload_age_s=AGE_S, merge_budget_s=0, inline_part_bytes=0)
 
 
 def rows(*ks, v=1):
@@ -63,6 +65,12 @@ class Places:
         for name in names:
             made.create(name, ACCOUNTS, key=["k"], time=time)
         return made
+
+
+def awaiting(lake, *names):
+    """What is staged and undecided."""
+    shards = [inside.shard(lake.collection(name)) for name in names]
+    return [one for shard in shards for one, _ in shard.version().state.staged.awaiting()]
 
 
 def totals(lake, as_of, names="abc", staged=False):

@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelake.errors import IncompatibleSchema
-from tidelake.model.evolution import (
-    dropped,
-    evolved,
-    may_be_missing,
-    why_not_readable_as,
-    widens,
-)
+from tidelake.model.evolution import dropped, evolved, may_be_missing, why_not_readable_as, widens
 from tidelake.model.schema import Column, DataType, Field, Schema
 
 NESTED = DataType("struct", (), (Field("x", DataType("int32")),))
@@ -241,9 +235,7 @@ TYPES = st.sampled_from(["int8", "int32", "int64", "uint8", "uint32", "float32",
 @pytest.mark.promise(
     "A column id is never used again, even when a name is",
     rule="`evolved`",
-    also=[
-        "lake/api/test_evolve.py::test_a_name_that_comes_back_does_not_bring_old_values_back",
-    ],
+    also=["lake/api/test_evolve.py::test_a_name_that_comes_back_does_not_bring_old_values_back"],
 )
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), TYPES, max_size=4), max_size=6))
 def test_in_any_chain_an_id_has_one_name_and_types_only_widen(steps):

@@ -31,6 +31,10 @@ def every_time(domain, last=7):
     return boxes if domain.arity == 2 else boxes[::7]
 
 
+def test_a_frontier_is_shown_by_its_times():
+    assert repr(Frontier.of((4, 0), (0, 5))) == "Frontier([(0, 5), (4, 0)])"
+
+
 @given(st.data(), domains)
 def test_times_form_a_lattice(data, domain):
     a, b, c = drawn(data, domain, "t", "t", "t")

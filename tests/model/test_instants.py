@@ -140,9 +140,7 @@ def test_all_ways_to_write_an_instant_mean_one_time(value, other, unit, up):
     "Where an instant is finer than the unit, a read as of it has all updates up to it, and an "
     "interval has those inside: times are rounded down, ends of intervals up",
     rule="`clock_time` (`up`)",
-    also=[
-        "lake/arguments/test_times.py::test_what_is_finer_than_the_unit_never_hides_or_adds_an_update",
-    ],
+    also=["lake/arguments/test_times.py::test_what_is_finer_than_the_unit_never_hides_or_adds_an_update"],
 )
 @settings(max_examples=examples(300))
 @given(st.integers(0, 10**15), recent, moments)

@@ -78,8 +78,7 @@ def test_an_append_writes_what_it_changes_however_long_the_history(ten_thousand)
 
 
 @pytest.mark.promise(
-    "A delta is small compared with the rows that it carries, also with 10,000 batches",
-    rule="`Edits`",
+    "A delta is small compared with the rows that it carries, also with 10,000 batches", rule="`Edits`"
 )
 @pytest.mark.full
 def test_the_delta_of_an_append_to_10000_batches_is_small_beside_its_inline_rows():
@@ -148,9 +147,7 @@ def read_bytes_of(counts):
 @pytest.mark.promise(
     "A small append costs one log write and no call of the blob store; following costs one store call a step",
     rule="`data/part/inline.py`",
-    also=[
-        "::test_following_costs_one_store_call_a_step_and_no_other_call_of_the_log",
-    ],
+    also=["::test_following_costs_one_store_call_a_step_and_no_other_call_of_the_log"],
 )
 @pytest.mark.parametrize("inline", [True, False])
 def test_a_small_append_is_one_log_write_and_one_upload_where_parts_are_not_inline(inline):
@@ -284,10 +281,7 @@ READS = {
     "changes": (lambda c, at: c.changes(at, at + 5).read_all(), KEYS + 2 * SLICE),
     "updates": (lambda c, at: c.updates(at, at + 5).read_all(), KEYS + 2 * SLICE),
     "look-up": (lambda c, _: c.lookup(pa.table({"id": [3, 7]})), KEYS),
-    "look-up in the past": (
-        lambda c, at: c.lookup(pa.table({"id": [3, 7]}), as_of=at),
-        2 * KEYS + SLICE,
-    ),
+    "look-up in the past": (lambda c, at: c.lookup(pa.table({"id": [3, 7]}), as_of=at), 2 * KEYS + SLICE),
     "first step of a listener": (
         lambda c, _: next(c.listen(c.last_time() - 6, timeout_s=0)).updates.read_all(),
         SLICE,
@@ -299,9 +293,7 @@ READS = {
     "Rows decoded and store calls of each kind of read stay as history grows; all merges and bases "
     "write about as many rows as came",
     rule="`sources_of` in `shard/runs/read.py`",
-    also=[
-        "::test_bases_and_merges_of_a_long_history_write_about_as_many_rows_as_came",
-    ],
+    also=["::test_bases_and_merges_of_a_long_history_write_about_as_many_rows_as_came"],
 )
 @pytest.mark.parametrize("kind", READS)
 def test_a_read_costs_what_it_answers_however_long_the_history(kind, short, long, monkeypatch):

@@ -100,7 +100,7 @@ def counted():
                 found[name] = replace(cost, trips=min(cost.trips, found.get(name, cost).trips))
             if all(cost.trips <= most.get(name, 0) for name, cost in found.items()):
                 break
-        found["listen for an hour to nothing"] = idle_hour(patched)
+        found["listen for an hour, no news"] = idle_hour(patched)
     return found
 
 
@@ -186,6 +186,6 @@ def test_the_limits_of_the_design_are_kept(counted):
             assert cost.trips <= (4 if name.endswith("cold") else 1)
     assert counted["tiny append"] == replace(counted["tiny append"], trips=1, puts=1, gets=0)
     assert counted["refresh: nothing is new"] == replace(counted["refresh: nothing is new"], puts=0, gets=1)
-    hour = counted["listen for an hour to nothing"]
+    hour = counted["listen for an hour, no news"]
     # One get a poll, and a hold at the beginning and the end.
     assert hour.gets <= 3600 / POLL_S + 20 and hour.puts <= 2

@@ -63,9 +63,7 @@ CONFIGS = (
     "After any history of schema changes, appends by handles of any age, old batches and merges, "
     "reads match a model that keeps rows by column ids",
     rule="`data/kernel/project.py`, `shard/runs/read.py`",
-    also=[
-        "shard/test_evolution_against_oracle.py",
-    ],
+    also=["shard/test_evolution_against_oracle.py"],
 )
 @pytest.mark.promise(
     "A renamed column keeps its values, at all times and in all ways of reading; a name that it "

@@ -32,6 +32,7 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
+from tidelake.shard.reading import lookup
 from tidelake.shard.reading.planholds import extend_plan_hold
 from tidelake.shard.runs.plan import run_task
 from tidelake.state.life.dropping import drop_shard
@@ -68,8 +69,7 @@ def commits(lake):
 
 
 @pytest.mark.promise(
-    "A short read writes nothing, and leaves nothing to keep",
-    rule="`shard/engine/lease.py`",
+    "A short read writes nothing, and leaves nothing to keep", rule="`shard/engine/lease.py`"
 )
 def test_a_short_read_writes_nothing_and_leaves_nothing_to_keep():
     place = Kept()
@@ -98,9 +98,7 @@ def test_a_read_of_what_the_state_itself_holds_needs_no_keeper():
 @pytest.mark.promise(
     "A long read pins its version, and keeps no history",
     rule="`shard/engine/lease.py`",
-    also=[
-        "::test_a_read_that_was_forgotten_gives_its_hold_up",
-    ],
+    also=["::test_a_read_that_was_forgotten_gives_its_hold_up"],
 )
 def test_a_read_that_takes_long_pins_its_state_and_keeps_no_history_back():
     place = Kept()
@@ -152,6 +150,28 @@ def test_the_streams_of_a_split_are_held_as_one_until_the_last_one_ends():
     assert not holds_of(c) and not lake._renewer._kept
 
 
+def test_a_look_up_by_the_first_columns_is_held_as_one_until_the_last_of_them(monkeypatch):
+    place = Kept()
+    writer = place.process().create("c", {"k": "int64", "id": "int64"}, key=["k", "id"])
+    for n in range(4):
+        writer.append({"k": [n % 2] * 60, "id": list(range(n * 60, n * 60 + 60))})
+    lake = place.process()
+    c, begin, made = lake.collection("c"), lookup.beginning, []
+
+    def late(*given):
+        if made:
+            assert writer.merge().applied
+            place.pass_s(3 * AGE_S, lake)
+            made.append(len(holds_of(writer)))
+            assert not place.collect(writer)
+        made.append(0)
+        return begin(*given)
+
+    monkeypatch.setattr(lookup, "beginning", late)
+    assert c.lookup({"k": [0, 1]})["id"].to_pylist() == sorted(range(240), key=lambda n: (n // 60 % 2, n))
+    assert made == [0, 1, 0] and not holds_of(c) and not lake._renewer._kept
+
+
 def test_a_read_that_was_forgotten_gives_its_hold_up():
     place = Kept()
     place.made()
@@ -169,9 +189,7 @@ def test_a_read_that_was_forgotten_gives_its_hold_up():
 @pytest.mark.promise(
     "A read that meets a collected part gives no wrong rows: it ends with an error that says why",
     rule="`explained` in `shard/engine/lease.py`",
-    also=[
-        "::test_a_reader_gets_exact_rows_or_an_error_while_others_merge_collect_and_sleep",
-    ],
+    also=["::test_a_reader_gets_exact_rows_or_an_error_while_others_merge_collect_and_sleep"],
 )
 def test_a_read_that_is_not_kept_ends_with_an_error_and_no_wrong_row():
     place = Kept()
@@ -253,9 +271,7 @@ def test_a_read_of_a_collection_that_is_dropped_meanwhile_says_so(collected):
 @pytest.mark.promise(
     "A reader keeps the parts of the version that it reads and of running reads, and no others",
     rule="`pins-keep-parts`, `Lease`",
-    also=[
-        "::test_a_reader_reads_one_state_until_it_is_asked_for_more_and_then_writes_once",
-    ],
+    also=["::test_a_reader_reads_one_state_until_it_is_asked_for_more_and_then_writes_once"],
 )
 def test_a_slow_reader_keeps_the_parts_of_its_state_and_no_others():
     place = Kept()
@@ -390,9 +406,7 @@ def test_a_reader_whose_hold_ends_while_it_looks_is_told_so():
 @pytest.mark.promise(
     "A forgotten reader warns and expires; a reader cannot be used in a forked process",
     rule="`shard/reading/reader.py`",
-    also=[
-        "::test_a_reader_is_of_no_use_in_a_fork_and_its_hold_stays_with_the_parent",
-    ],
+    also=["::test_a_reader_is_of_no_use_in_a_fork_and_its_hold_stays_with_the_parent"],
 )
 def test_a_reader_that_was_forgotten_warns_and_its_hold_expires():
     place = Kept()
@@ -783,9 +797,7 @@ def test_a_move_of_a_critical_hold_is_done_once_however_often_it_is_repeated():
 @pytest.mark.promise(
     "Lost replies and an unreachable store leave at most one hold during a read, and none after it",
     rule="`shard/engine/renewer.py`, `shard/engine/lease.py`",
-    also=[
-        "::test_a_keeper_that_cannot_reach_the_store_tries_again",
-    ],
+    also=["::test_a_keeper_that_cannot_reach_the_store_tries_again"],
 )
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 def test_lost_replies_leave_one_hold_for_a_long_read_and_none_after_it(fault):

@@ -19,6 +19,7 @@ import inside
 import tidelake
 from tables import SCHEMA, ids, rows
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
+from threads import at_once
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import (
@@ -39,10 +40,9 @@ from tidelake.shard.engine.history import History
 from tidelake.shard.runs.plan import between, decode_run, run_merge_task
 from tidelake.shard.runs.read import Source
 from tidelake.shard.upkeep.compactor import Workers
-from tidelake.shard.upkeep.maintain import idle_policy
 from tidelake.state.core.codec import encode_record
 from tidelake.state.core.commands import NoOp
-from tidelake.state.spine.merging import Fit, MergeResult, digest, everything
+from tidelake.state.spine.merging import Fit, MergeResult, Policy, digest, everything
 from tidelake.state.upkeep import maintenance
 
 
@@ -55,9 +55,7 @@ def place_with_collection():
 @pytest.mark.promise(
     "A lost reply of a commit is decided by reading the log back",
     rule="`History.commit`",
-    also=[
-        "::test_a_lost_reply_while_another_writer_is_first_is_decided",
-    ],
+    also=["::test_a_lost_reply_while_another_writer_is_first_is_decided"],
 )
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 def test_a_lost_reply_of_a_commit_is_decided(fault):
@@ -219,9 +217,7 @@ def test_a_fenced_writer_that_wakes_up_late_is_refused():
 @pytest.mark.promise(
     "A refusal or a no-op is believed only on a fresh state",
     rule="`Machine.run`",
-    also=[
-        "::test_a_merge_result_is_not_refused_on_a_stale_state",
-    ],
+    also=["::test_a_merge_result_is_not_refused_on_a_stale_state"],
 )
 def test_a_refusal_on_a_stale_state_is_not_believed():
     place = place_with_collection()
@@ -236,9 +232,7 @@ def test_a_refusal_on_a_stale_state_is_not_believed():
 @pytest.mark.promise(
     "Threads and processes that append at once all get in, once",
     rule="`compare_and_set`",
-    also=[
-        "::test_two_processes_that_append_at_once_are_both_in_exactly_once",
-    ],
+    also=["::test_two_processes_that_append_at_once_are_both_in_exactly_once"],
 )
 def test_threads_that_append_at_once_all_get_in_and_in_the_order_of_upper():
     place = place_with_collection()
@@ -249,11 +243,7 @@ def test_threads_that_append_at_once_all_get_in_and_in_the_order_of_upper():
         for n in range(25):
             answers.append((c.append(rows(n, v=name)), n, name))
 
-    threads = [threading.Thread(target=work, args=(f"t{i}",)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    at_once(work, [f"t{i}" for i in range(4)])
     check_answers(place.lake().collection("c"), answers)
 
 
@@ -365,8 +355,7 @@ def test_a_writer_killed_at_random_loses_nothing_acknowledged(tmp_path, rng):
 
 
 @pytest.mark.promise(
-    "Merges and appends at once keep everything",
-    rule="`placed` in `state/spine/merging.py`",
+    "Merges and appends at once keep everything", rule="`placed` in `state/spine/merging.py`"
 )
 def test_a_merge_and_appends_at_once_keep_everything():
     place = place_with_collection()
@@ -484,7 +473,7 @@ def test_a_merge_result_is_not_refused_on_a_stale_state():
         fresh.append(rows(n))
     inside.run(fresh, maintenance.collapse_levels)
     state = fresh.state()
-    found = everything(state.spine, idle_policy(inside.shard(fresh)))
+    found = everything(state.spine, Policy.idle(inside.shard(fresh).spec.config))
     runs = [run for member in state.spine for run in member.batch.runs]
     needed = [Source.of(run, member.batch) for member in state.spine for run in member.batch.runs]
     (task,) = between(inside.shard(fresh).version().spec, needed, Fold(state.since), ())
@@ -499,7 +488,7 @@ def test_what_workers_upload_is_made_canonical():
     lake = tidelake.open(f"memory://{id(place)}")
     c = lake.create("x", pa.schema([("k", pa.float64())]), key=["k"])
     batch = pa.record_batch(
-        {"k": [0.0, -0.0], "_time": pa.array([0, 0], pa.int64()), "_diff": pa.array([1, -1], pa.int64())},
+        {"k": [0.0, -0.0], "_time": pa.array([0, 0], pa.int64()), "_diff": pa.array([1, -1], pa.int64())}
     ).cast(c.update_schema)
     assert c.distributed.uploader().upload([batch]) == b""
 
@@ -542,9 +531,7 @@ def test_any_error_after_the_commit_keeps_the_parts(monkeypatch):
 @pytest.mark.promise(
     "A number of unknown outcome is not given to other rows",
     rule="`lake/arguments/numbers.py`",
-    also=[
-        "::test_a_writer_that_was_interrupted_does_not_know_its_last_outcome_either",
-    ],
+    also=["::test_a_writer_that_was_interrupted_does_not_know_its_last_outcome_either"],
 )
 def test_a_writer_that_does_not_know_its_last_outcome_gives_the_number_to_no_other_rows():
     place = place_with_collection()
@@ -640,8 +627,7 @@ def test_a_tidying_that_fails_does_not_take_the_place_of_the_answer():
 
 
 @pytest.mark.promise(
-    "Empty batches at the end neither make a merge fail nor make one due",
-    rule="`state/spine/merging.py`",
+    "Empty batches at the end neither make a merge fail nor make one due", rule="`state/spine/merging.py`"
 )
 def test_heartbeats_do_not_make_a_merge_fail_nor_worth_while():
     place = place_with_collection()
@@ -675,8 +661,7 @@ def test_uploads_given_twice_are_refused():
 
 
 @pytest.mark.promise(
-    "A collection is closed for good only by an explicit empty frontier",
-    rule="`shard/writing/append.py`",
+    "A collection is closed for good only by an explicit empty frontier", rule="`shard/writing/append.py`"
 )
 def test_the_last_time_closes_the_collection_only_if_it_is_said():
     c = place_with_collection().lake().collection("c")

@@ -21,9 +21,7 @@ def threads():
     "Reading ahead and background work change no answer, and their threads end, also if their "
     "caller is interrupted while they start",
     rule="`shard/engine/overlap.py`",
-    also=[
-        "shard/test_overlap.py",
-    ],
+    also=["shard/test_overlap.py"],
 )
 def test_items_come_in_order_and_the_thread_ends():
     assert list(prefetch(range(100), 3)) == list(range(100))

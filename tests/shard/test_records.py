@@ -14,8 +14,8 @@ ways = {"delta": lambda data: decode_delta(data, "delta")}
 """
 SENT = """
 from tidelake.shard.runs.plan import Task
-from tidelake.shard.engine.taskrecords import decoded
-from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.engine.spec import decoded
+from tidelake.shard.writing.builder import Uploader
 ways = {
     "uploader": lambda data: decoded("uploader", data, Uploader, "uploader"),
     "task": lambda data: decoded("task", data, Task, "task"),

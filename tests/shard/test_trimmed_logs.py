@@ -34,9 +34,7 @@ def append_many(c, numbers):
     "Without maintenance a log does not grow with the commits: the process that adds a rollup "
     "removes entries from before the previous rollup. No append fails because of that",
     rule="`History.trim`",
-    also=[
-        "shard/test_trimmed_logs.py",
-    ],
+    also=["shard/test_trimmed_logs.py"],
 )
 def test_a_log_without_maintenance_does_not_grow_with_the_commits(tmp_path):
     with tidelake.open(tmp_path / "lake", config=OFTEN) as lake, tidelake.open(tmp_path / "lake") as late:

@@ -1,6 +1,7 @@
 """Processes of one machine that commit to one collection take turns, and work in vain only at first."""
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -73,10 +74,7 @@ def place(tmp_path):
     "seldom in vain; a turn that is kept for too long stops no other process, and the "
     "compare-and-set decides as without turns",
     rule="`shard/engine/machine.py`, `store/advisory.py`",
-    also=[
-        "shard/test_turns.py",
-        "store/test_advisory.py::test_a_turn_is_waited_for_and_not_without_end",
-    ],
+    also=["shard/test_turns.py", "store/test_advisory.py::test_a_turn_is_waited_for_and_not_without_end"],
 )
 def test_who_has_met_another_process_is_not_overtaken_by_it_again(place):
     place.theirs.append(rows(1))
@@ -99,6 +97,23 @@ def test_a_process_that_has_met_no_other_takes_no_turn_and_loses_once(place):
     place.settle()
     assert place.conflicts == 1
     assert sorted(ids(place.ours)) == [1, 2, 21]
+
+
+def test_who_loses_in_its_turn_to_a_process_that_takes_none_keeps_it_and_waits_for_nobody(place, monkeypatch):
+    monkeypatch.setattr(history, "_TURN_S_MAX", 60.0)
+    place.theirs.append(rows(1))
+    place.ours.append(rows(2))
+    place.theirs.append(rows(3))
+    place.ours.append(rows(4))
+    with tidelake.open(place.rival.url) as opened:
+        newcomer = opened.collection("c")
+        place.theirs, before, began_s = newcomer, place.conflicts, time.monotonic()
+        place.intrude(21)
+        place.ours.append(rows(5))
+        place.settle()
+    assert time.monotonic() - began_s < 30
+    assert place.conflicts == before + 1
+    assert sorted(ids(place.ours)) == [1, 2, 3, 4, 5, 21]
 
 
 def test_a_process_that_keeps_its_turn_for_too_long_stops_no_other(place, monkeypatch):

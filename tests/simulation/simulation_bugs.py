@@ -11,9 +11,8 @@ from tidelake.lake.groups.groups import Groups
 from tidelake.shard.engine.history import History, advanced
 from tidelake.shard.engine.machine import Machine
 from tidelake.shard.upkeep.parting import forget
-from tidelake.shard.writing import stage as staging
-from tidelake.shard.writing import uploads
-from tidelake.state.core import edits, invariants, partnames
+from tidelake.shard.writing import committing, uploads
+from tidelake.state.core import batchrules, edits, invariants, partnames
 from tidelake.state.core.commands import NoOp, Refused
 from tidelake.state.core.state import UNSTAGED
 from tidelake.state.group import deciding, memberwriters
@@ -44,8 +43,8 @@ def believed_stale_refusal():
     run, preview = Machine.run, Machine.preview
 
     def believe(machine, command):
-        if machine._known is not None:
-            outcome = command(machine._known.state, machine._env.clock.now_ms())
+        if machine.seen is not None:
+            outcome = command(machine.seen.state, machine._env.clock.now_ms())
             if isinstance(outcome, Refused):
                 raise outcome.error
 
@@ -234,7 +233,7 @@ def base_that_is_one_update_too_old():
         newest = max((n for n, batch in enumerate(found) if batch.runs), default=0)
         return [batch for n, batch in enumerate(found) if n != newest or n == 0]
 
-    with replaced(basing, inputs=too_old), replaced(invariants, _check_kept=lambda *_: None):
+    with replaced(basing, inputs=too_old), replaced(batchrules, _check_kept=lambda *_: None):
         yield
 
 
@@ -250,7 +249,7 @@ def base_whose_boundary_fell():
     with (
         replaced(Options, drawn=sliced),
         replaced(edits, fallen=lambda held, edit: []),
-        replaced(invariants, _check_bases=lambda state, held: None),
+        replaced(invariants, check_bases=lambda state, held: None),
     ):
         yield
 
@@ -277,7 +276,7 @@ def numbers_that_are_forgotten_by_stages():
 
     with (
         replaced(append_command, plan=forgetful),
-        replaced(staging, already_in=lambda state, now_ms, idempotency: NoOp(None)),
+        replaced(committing, already_in=lambda state, now_ms, idempotency: NoOp(None)),
     ):
         yield
 

@@ -106,8 +106,7 @@ def test_a_bug_is_found_within_200_seeds(bug, symptom):
 
 
 @pytest.mark.promise(
-    "In simulations a log that has lost its newest entries is never believed",
-    rule="`simulation/tails.py`",
+    "In simulations a log that has lost its newest entries is never believed", rule="`simulation/tails.py`"
 )
 @pytest.mark.grows
 def test_a_log_that_loses_its_newest_entries_is_never_believed(rng, record_property):

@@ -13,8 +13,8 @@ import pyarrow as pa
 from matrix_driver import session
 
 import tidelake
+from tidelake.feeds.reports import WrittenBatch
 from tidelake.spark import ingest_change_files
-from tidelake.spark.reports import WrittenBatch
 
 
 def main(master: str, lake: str, data: str, name: str, conf: dict[str, str], cores: str = "4") -> None:

@@ -13,9 +13,9 @@ import sys
 import quick
 
 import tidelake
+from tidelake.feeds.reports import WrittenBatch
 from tidelake.lake.api.writer import Writer
 from tidelake.spark import ingest_change_files
-from tidelake.spark.reports import WrittenBatch
 
 
 def main(lake: str, directory: str, checkpoint: str, moment: str = "", batch: str = "-1") -> None:

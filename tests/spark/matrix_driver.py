@@ -256,12 +256,25 @@ def helper_export(stage: Stage) -> list[IdempotencyKey]:
     return [stage.one(stage.as_updates(stage.spark.read.parquet(place), last), None, last)]
 
 
+def started(stream: Any) -> Any:
+    """The query: Spark waits ten seconds for the process of `foreachBatch`, a busy machine may need more."""
+    from pyspark.errors import PySparkException
+
+    for tries_left in (2, 1, 0):
+        try:
+            return stream.start()
+        except PySparkException as error:
+            if not tries_left or "failed to connect back" not in str(error):
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
 def stream_upsert(stage: Stage, name: str = "upserted-stream") -> list[IdempotencyKey]:
     c = stage.create(name)
     query = name if remote(stage.spark) else None
     take = ts.sink(c, "upsert", delete_column="deleted", query=query)
     stream = stage.arriving("events").writeStream.foreachBatch(take).trigger(availableNow=True)
-    stream.option("checkpointLocation", stage.checkpoint(name)).start().awaitTermination()
+    started(stream.option("checkpointLocation", stage.checkpoint(name))).awaitTermination()
     return stage.contents(c)
 
 
@@ -306,7 +319,7 @@ def stream_sink(stage: Stage, name: str = "sunk") -> list[IdempotencyKey]:
     query = name if remote(stage.spark) else None
     stream = stage.arriving("updates").writeStream.foreachBatch(ts.sink(c, "updates", query=query))
     stream = stream.option("checkpointLocation", stage.checkpoint(name)).trigger(availableNow=True)
-    stream.start().awaitTermination()
+    started(stream).awaitTermination()
     return stage.contents(c)
 
 

@@ -15,8 +15,9 @@ from pyspark.sql import types as t
 
 import tidelake
 from tidelake import spark as ts
+from tidelake.data.ingest.convert import convert
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema
+from tidelake.spark.columns import check_frame, frame_arrow, frame_schema
 from tidelake.spark.tasks import run_tasks
 
 UTC = dt.UTC
@@ -88,9 +89,7 @@ class _Back:
 @pytest.mark.promise(
     "Every value survives a round trip through Spark, or its type is refused by name",
     rule="`spark/columns.py`",
-    also=[
-        "::test_types_that_spark_lacks_are_refused_by_name",
-    ],
+    also=["::test_types_that_spark_lacks_are_refused_by_name"],
 )
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_every_value_survives_both_ways(spark: Any, zone: str, by_value: None) -> None:

@@ -215,8 +215,7 @@ def test_killed_at_random_moments(
 
 
 @pytest.mark.promise(
-    "Retried tasks, which failed before or after their upload, count once",
-    rule="one answer of each task",
+    "Retried tasks, which failed before or after their upload, count once", rule="one answer of each task"
 )
 @pytest.mark.parametrize(
     ("way", "source"),

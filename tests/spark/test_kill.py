@@ -140,9 +140,7 @@ def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str, killed_j
     "Events are held back by the compare-and-set that adds the other ones: an event is in the "
     "collection or held back, never both or neither, also after a kill",
     rule="`with_held` in `cdc/times/heldevents.py`",
-    also=[
-        "spark/envelopes/test_commit_times.py::test_a_record_of_a_writer_keeps_what_it_was_given",
-    ],
+    also=["spark/envelopes/test_commit_times.py::test_a_record_of_a_writer_keeps_what_it_was_given"],
 )
 @pytest.mark.full
 @pytest.mark.parametrize("moment", ["before", "after"])

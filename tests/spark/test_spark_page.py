@@ -105,13 +105,15 @@ def test_the_connect_server_of_the_page_runs_its_example(tmp_path: Path) -> None
 
 
 def test_the_pipeline_of_the_page_reads_and_writes_collections(tmp_path: Path) -> None:
-    """A materialized view is what a collection holds; the sink gets its snapshot, then each update once."""
+    """A materialized view is what a view of the lake is; the sink gets a snapshot, then each update once."""
     pytest.importorskip("grpc")
     pytest.importorskip("yaml")
     lake = tidelake.open(tmp_path / "lake")
     prices, expensive = (lake.create(name, SCHEMA, key=["sku"]) for name in ("prices", "expensive"))
     (tmp_path / "transformations").mkdir()
-    code = special("pipelines", "python", **{"/mnt/shared": str(tmp_path)})
+    lake.view("cheap", "SELECT sku, price FROM prices WHERE price < 30")
+    places = {"/mnt/shared": str(tmp_path), 'load(f"{LAKE}/prices")\n\n\n': 'load(f"{LAKE}/cheap")\n\n\n'}
+    code = special("pipelines", "python", **places)
     (tmp_path / "transformations" / "shop.py").write_text(code)
     spec = special("pipelines", "yaml", **{"/mnt/shared": str(tmp_path)})
     (tmp_path / "spark-pipeline.yml").write_text(spec)
@@ -124,12 +126,14 @@ def test_the_pipeline_of_the_page_reads_and_writes_collections(tmp_path: Path) -
         command = [str(spark_home() / "bin" / "spark-pipelines"), "--remote", url, "run"]
         command += ["--spec", str(tmp_path / "spark-pipeline.yml")]
         prices.append(pa.table({"sku": ["tea", "pot"], "price": [4.5, 30.0], "_time": [1, 2]}), upper=5)
+        lake.refresh()
         assert "Run is COMPLETED" in run(command, tmp_path)
         assert expensive.snapshot(as_of=4).read_all().to_pydict()["sku"] == ["pot"]
         again = pa.table(
             {"sku": ["pot", "pan"], "price": [30.0, 25.0], "_time": [6, 7], "_diff": [-1, 1]},
         )
         prices.append(again, upper=9)
+        lake.refresh()
         assert "Run is COMPLETED" in run(command, tmp_path)
     assert contents(tmp_path / "server" / "warehouse" / "contents") == [("pan", 25.0), ("tea", 4.5)]
     got = expensive.updates(0, expensive.upper).read_all().sort_by("_time").to_pydict()

@@ -15,13 +15,7 @@ from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.commands import Commit
 from tidelake.state.life.holds import advance_since
-from tidelake.state.spine.merging import (
-    MergeResult,
-    Policy,
-    chosen,
-    everything,
-    requests,
-)
+from tidelake.state.spine.merging import MergeResult, Policy, chosen, everything, requests
 from tidelake.state.spine.space import must_merge_all
 from tidelake.state.upkeep.maintenance import apply_merge, collapse_levels
 from tidelake.state.write.write import When

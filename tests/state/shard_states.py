@@ -8,7 +8,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state.core import commands
-from tidelake.state.core.agreed import Agreed
 from tidelake.state.core.commands import Commit, Refused
 from tidelake.state.core.edits import Delta, apply
 from tidelake.state.core.invariants import check_state, check_step
@@ -30,11 +29,11 @@ STATS = {0: ColumnStats(b"\x00\xff", None, 3), 2: ColumnStats(None, None, 7)}
 EAGER = Policy(fan_in=8, fold_rows=0)
 
 
-def aged(command):
-    """A command of collectors, in a lake whose ages are given."""
+def aged(command, age_ms=0):
+    """A command of collectors, in a lake where all ages are so."""
 
-    def run(state, now_ms, *, age_ms, **kwargs):
-        agreed = Agreed(garbage_age_ms=age_ms, upload_age_ms=age_ms)
+    def run(state, now_ms, *, age_ms=age_ms, **kwargs):
+        agreed = replace(state.agreed, garbage_age_ms=age_ms, upload_age_ms=age_ms)
         return command(replace(state, agreed=agreed), now_ms, **kwargs)
 
     return run

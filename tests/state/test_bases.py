@@ -1,9 +1,11 @@
 """Bases: when one is due and kept, which batches a read needs because of it, and how it takes their place."""
 
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 
 import pytest
+from pyrsistent import PMap
 from shard_states import F, Shard, hollow, run
 from sliced_shards import SlicedShard, counted, names
 from writes import append, seal, stage
@@ -26,8 +28,10 @@ from tidelake.state.upkeep.basing import (
     begin_with_base,
     due,
     due_at_head,
+    due_by_reads,
     forget_bases,
     last_passed,
+    serves,
 )
 from tidelake.state.upkeep.claims import record_chunk, release_claim
 from tidelake.state.upkeep.maintenance import apply_merge, begun_merge, claim_merge, collapse_levels
@@ -95,7 +99,10 @@ def needs(shard, query):
     [(0, "p0"), (1, "b2"), (2, "b2 p2"), (3, "b4"), (4, "b4 p4"), (5, "b4 p4 p5"), (99, "b4 p4 p5")],
 )
 def test_a_snapshot_needs_the_last_base_and_the_batches_since(time, parts):
-    assert needs(six(), AsOf(time)) == (parts, "")
+    state, spine = six().state, six().state.spine
+    # Batches after the time are not looked up.
+    gone = replace(spine, members=reduce(PMap.remove, range(max(time, 2) + 2, 6), spine.members))
+    assert " ".join(names(needed(replace(state, spine=gone), AsOf(time)).batches)) == parts
 
 
 @pytest.mark.parametrize(
@@ -255,9 +262,7 @@ def upserts(count, rows=4):
     "A base is due where a snapshot would read twice what it answers; one that does not pay is not "
     "kept, and tried again only once much more is read",
     rule="`due`, `Made.pays` in `state/upkeep/basing.py`",
-    also=[
-        "::test_a_base_that_does_not_pay_is_noted_and_tried_again_only_once_much_more_is_read",
-    ],
+    also=["::test_a_base_that_does_not_pay_is_noted_and_tried_again_only_once_much_more_is_read"],
 )
 def test_a_base_is_due_where_a_snapshot_reads_twice_what_it_answers():
     shard = upserts(6)
@@ -407,6 +412,19 @@ def test_at_rest_a_base_is_due_at_the_head_if_a_read_there_reads_other_rows_too(
     assert due_at_head(shard_of(4, 4, 4).state) is None
 
 
+def test_a_base_is_due_once_reads_have_merged_as_many_rows_as_making_it_reads():
+    shard = shard_of(4, 4)
+    assert due(shard.state) is None and due_by_reads(shard.state, 7) is None
+    found = due_by_reads(shard.state, 8)
+    assert (found.id, found.rows, found.saves) == (SpineId(0, 2), 8, 0)
+    assert [serves(shard.state, time) for time in (0, 1, 2)] == [False, True, True]
+    assert shard.do(add_base, shard.made(2, 8, asked=found)).result is Fit.EXACT
+    assert due_by_reads(shard.state, 99) is None
+    # One run is read as fast without a base.
+    assert due_by_reads(shard_of(4).state, 99) is None
+    assert not serves(SlicedShard().state, 0)
+
+
 def test_a_base_at_the_head_that_did_not_pay_is_not_tried_again_there():
     shard = upserts(3)
     found = due_at_head(shard.state)
@@ -473,9 +491,7 @@ def test_a_base_whose_boundary_went_meanwhile_is_not_kept():
     "A base fits while its boundary stands, whatever was merged beneath it; of two at one boundary "
     "the first stays",
     rule="`add_base`",
-    also=[
-        "::test_the_first_of_two_bases_at_a_boundary_stays",
-    ],
+    also=["::test_the_first_of_two_bases_at_a_boundary_stays"],
 )
 def test_a_base_fits_whatever_was_merged_beneath_it():
     shard = shard_of(2, 2, 2, 2, 2)
@@ -516,11 +532,17 @@ def test_a_base_that_did_not_pay_for_itself_goes_when_the_next_one_comes():
 
 def test_a_base_is_claimed_and_its_chunks_are_recorded():
     shard = six()
-    asked = basing.request(shard.state, 6)
+    asked = basing.request(shard.state, 6, saves=9)
     held = shard.do(
         claim_merge, asked, runner="x", lease_ms=30, cuts=(b"c",), since=F(asked.base)
     ).result.claim
-    assert held.base == 5 and begun_merge(shard.state, held) == replace(asked, saves=2)
+    assert held.base == 5 and begun_merge(shard.state, held) == asked
+    # Who goes on with it takes it for what it saves by now.
+    paid = basing.request(shard.state, 6)
+    held = shard.do(
+        claim_merge, paid, runner="x", lease_ms=30, cuts=(b"c",), since=F(asked.base)
+    ).result.claim
+    assert begun_merge(shard.state, held) == paid != asked
     made = shard.made(6)
     assert shard.do(add_base, made, claim=held).result is Fit.NO_MATCH
     assert shard.do(record_chunk, held, 0, (), lease_ms=30).result
@@ -554,9 +576,7 @@ def test_a_merge_over_a_boundary_lets_the_base_fall():
 @pytest.mark.promise(
     "Once `since` has passed a base, the base takes the place of all that is older",
     rule="`begin_with_base`",
-    also=[
-        "lake/test_sliced_lakes.py::test_once_since_has_passed_bases_what_is_older_goes",
-    ],
+    also=["lake/test_sliced_lakes.py::test_once_since_has_passed_bases_what_is_older_goes"],
 )
 def test_the_last_base_that_since_has_passed_takes_the_place_of_all_that_is_older():
     shard = six()

@@ -109,9 +109,7 @@ STEPS = st.lists(
     "A snapshot touches at most twice what it answers and one slice, and bases have no more rows "
     "than there are updates, whatever comes and goes",
     rule="`due`, `add_base`",
-    also=[
-        "::test_upserts_of_few_rows_are_read_in_a_few_rows_however_long_their_history",
-    ],
+    also=["::test_upserts_of_few_rows_are_read_in_a_few_rows_however_long_their_history"],
 )
 @settings(max_examples=examples(150))
 @given(STEPS)

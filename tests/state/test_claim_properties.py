@@ -127,7 +127,7 @@ class World:
 
     def place(self, result):
         before = self.state
-        fitting = before.spine.tiled(result.id) and (
+        fitting = before.spine.tiling(result.id) is not None and (
             digest(chosen(list(before.spine.range(result.id)), result.positions)) == result.inputs
         )
         applied = self.shard.do(apply_merge, result).result

@@ -120,9 +120,7 @@ def test_a_delta_reads_back_equal():
 @pytest.mark.promise(
     "A flipped byte of a record is noticed; an unknown field is refused",
     rule="`decode_record`",
-    also=[
-        "::test_a_field_that_this_version_does_not_know_is_refused",
-    ],
+    also=["::test_a_field_that_this_version_does_not_know_is_refused"],
 )
 @given(st.data())
 def test_a_flipped_or_missing_byte_is_corruption(data):

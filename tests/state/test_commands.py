@@ -55,9 +55,7 @@ def test_an_exact_append_moves_upper_and_adds_one_batch(shard):
     "`compare_and_append` writes all or nothing, iff `upper` equals `lower`; a mismatch tells the "
     "current upper",
     rule="`append` with `Exactly`",
-    also=[
-        "shard/test_outcomes.py::test_compare_and_append_conflicts_carry_the_current_upper",
-    ],
+    also=["shard/test_outcomes.py::test_compare_and_append_conflicts_carry_the_current_upper"],
 )
 def test_an_exact_append_elsewhere_is_a_mismatch_with_the_current_upper(shard):
     shard.do(append, (), Exactly(F(0), F(4)))
@@ -80,9 +78,7 @@ def test_a_lower_after_the_upper_is_a_usage_error(shard):
 @pytest.mark.promise(
     "An append without rows moves `upper` only, and stores no object",
     rule="`append`",
-    also=[
-        "shard/test_costs.py::test_an_empty_append_uploads_nothing",
-    ],
+    also=["shard/test_costs.py::test_an_empty_append_uploads_nothing"],
 )
 def test_empty_appends_fuse_into_one_batch(shard):
     for t in range(5):
@@ -103,9 +99,7 @@ def test_an_empty_interval_writes_nothing(shard):
     "Writers of the same data: an append is narrowed to the open times; it succeeds if all times "
     "are closed; a gap is refused",
     rule="`append` with `UpTo`",
-    also=[
-        "::test_append_up_to_a_closed_upper_is_success_and_a_gap_is_refused",
-    ],
+    also=["::test_append_up_to_a_closed_upper_is_success_and_a_gap_is_refused"],
 )
 def test_append_up_to_narrows_to_what_is_open(shard):
     shard.do(append, (), Exactly(F(0), F(4)))
@@ -241,9 +235,7 @@ def test_a_writer_that_was_never_opened_is_refused(shard):
     "Another owner must take a writer's name over explicitly; a number that is repeated with other "
     "content is refused",
     rule="`open_writer`, `WriterRecord.content`",
-    also=[
-        "::test_a_number_that_comes_again_with_other_content_is_refused",
-    ],
+    also=["::test_a_number_that_comes_again_with_other_content_is_refused"],
 )
 def test_another_owner_must_take_over_and_starts_counting_anew(shard):
     shard.do(commands.open_writer, "w", owner="query-1")
@@ -281,9 +273,7 @@ def test_since_is_the_meet_of_what_the_owner_allows_and_readers_hold(shard):
 @pytest.mark.promise(
     "Readers alone let no history go, wherever they move",
     rule="`state/core/commands.py`",
-    also=[
-        "shard/test_outcomes.py::test_following_a_collection_costs_no_earlier_read",
-    ],
+    also=["shard/test_outcomes.py::test_following_a_collection_costs_no_earlier_read"],
 )
 def test_readers_alone_let_no_history_go(shard):
     shard.do(append, (), Exactly(F(0), F(9)))

@@ -207,7 +207,7 @@ class World:
         return self.rng.choice(found) if found else MergeRequest(SpineId(0, 1), (), "", 0, 0, 0)
 
     def merged(self, asked, output):
-        inside = list(self.state.spine.range(asked.id)) if self.state.spine.tiled(asked.id) else []
+        inside = self.state.spine.tiling(asked.id) or []
         kept = [one for member in inside for one in member.batch.parts()]
         diff = sum(one.diff_sum for one in kept)
         return replace(output, diff_sum=diff, rows=1), kept
@@ -326,6 +326,14 @@ class World:
     def renew_hold(self):
         since = F(self.rng.randint(0, self.at)) if self.rng.random() < 0.5 else None
         return partial(holds.renew_hold, hold_id=self.rng.choice("hi"), since=since)
+
+    def pin_versions(self):
+        pins = (self.rng.randint(0, self.state.seqno),)
+        return partial(holds.pin_versions, hold_id=self.rng.choice("hi"), purpose="test", pins=pins)
+
+    def unpin_versions(self):
+        pins = (self.rng.randint(0, self.state.seqno),)
+        return partial(holds.unpin_versions, hold_id=self.rng.choice("hi"), pins=pins)
 
     def extend_hold(self):
         return partial(holds.extend_hold, hold_id=self.rng.choice("hi"), slack_ms=5)
@@ -662,9 +670,7 @@ def bent(rng, value, parts):
     "The rules at opening accept every state that the rules of a step accept, also after stale or "
     "repeated commands, and after steps that no command makes",
     rule="`check_step`, `check_state`",
-    also=[
-        "::test_every_command_is_among_the_random_ones",
-    ],
+    also=["::test_every_command_is_among_the_random_ones"],
 )
 @pytest.mark.grows
 def test_whatever_the_rules_of_a_step_accept_the_rules_at_opening_accept(rng):

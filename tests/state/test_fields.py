@@ -76,9 +76,7 @@ def said(folder):
     "A field of the state that is declared is merged, stored, read back and checked like any other, "
     "and a version without it reads all records that do not have it",
     rule="`tidelake.state.core.fields`, `_stored` in `state/core/codec.py`",
-    also=[
-        "::test_what_is_declared_has_one_type_in_a_state_and_another_in_edits",
-    ],
+    also=["::test_what_is_declared_has_one_type_in_a_state_and_another_in_edits"],
 )
 @pytest.mark.parametrize("format_", [1, 2])
 def test_a_field_that_is_declared_is_merged_stored_and_read_back(tmp_path, format_):

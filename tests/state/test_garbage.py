@@ -126,9 +126,7 @@ STEPS = st.tuples(
 @pytest.mark.promise(
     "A step that removes an object from the state makes it garbage in the same step",
     rule="`leaving`",
-    also=[
-        "state/test_garbage.py",
-    ],
+    also=["state/test_garbage.py"],
 )
 @settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=50))

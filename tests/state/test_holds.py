@@ -75,7 +75,6 @@ def test_a_sign_of_life_in_time_keeps_the_hold(shard):
     rule="`settle`",
     also=[
         "::test_what_several_calls_allow_of_tuples_does_not_leave_them_without_a_time_to_read",
-        "lake/admin/test_sinces.py::test_a_frontier_may_be_past_the_upper_and_the_last_closed_time_can_still_be_read",
     ],
 )
 def test_since_stays_where_a_closed_time_can_be_read_and_follows_upper_to_what_is_allowed(shard):
@@ -156,9 +155,7 @@ def test_a_critical_hold_is_moved_by_its_token_and_the_same_call_again_succeeds(
 @pytest.mark.promise(
     "A tombstone has closed `since` and `upper`, and names and holds nothing",
     rule="`drop_shard`, `tombstone-holds-nothing`",
-    also=[
-        "::test_a_shard_can_be_dropped_whatever_it_holds",
-    ],
+    also=["::test_a_shard_can_be_dropped_whatever_it_holds"],
 )
 def test_a_dropped_shard_holds_nothing_and_takes_nothing(shard):
     two_and_a_merge(shard)

@@ -1,4 +1,4 @@
-"""A name that was read from stored bytes leads to no other folder, whoever has written the bytes."""
+"""A name that was read from stored bytes leads to no other folder, whatever has written the bytes."""
 
 import itertools
 import json
@@ -16,9 +16,9 @@ from tidelake.model.names import PlainName, is_object, is_plain
 from tidelake.shard.engine.history import History
 from tidelake.shard.runs.plan import SelectedTask, Task, decode_run
 from tidelake.shard.writing.batch import SentBatch
+from tidelake.shard.writing.builder import Uploader
 from tidelake.shard.writing.replacement import Replacement
 from tidelake.shard.writing.shufflespill import ShuffleSpill
-from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.core import codec
 from tidelake.state.core.namechecks import check_names, name_check
@@ -26,12 +26,7 @@ from tidelake.store.marker import Marker, decode_marker
 from tiers import examples
 
 RECORDS = sorted((Path(__file__).parent.parent / "formats").glob("v*/records/*"))
-TYPES = {
-    "batch": SentBatch,
-    "task": Task,
-    "uploader": Uploader,
-    "arrangement": Checkpoint,
-}
+TYPES = {"batch": SentBatch, "task": Task, "uploader": Uploader, "arrangement": Checkpoint}
 HOSTILE = (
     "../../planted/cron",
     "..",

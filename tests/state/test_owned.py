@@ -26,9 +26,7 @@ def owned_shard(since=0):
     "A collection that has an owner, as a view has its refresh, takes rows, seals, new columns and "
     "erasures from no other program, and joins no group of others",
     rule="`not_for` in `state/core/owned.py`",
-    also=[
-        "state/test_owned.py",
-    ],
+    also=["state/test_owned.py"],
 )
 def test_only_the_owner_writes_seals_stages_and_joins():
     shard = owned_shard()
@@ -56,7 +54,7 @@ def test_its_columns_and_rows_stay_as_its_owner_made_them():
 
 def test_times_before_its_birth_are_never_read():
     shard = owned_shard(since=4)
-    assert shard.state.since == F(0)
+    assert shard.state.since == F(4)
     shard.do(append, (run("p", 4, 6),), Exactly(F(0), F(7)), owner="view s")
     assert shard.state.since == F(4)
 

@@ -144,9 +144,7 @@ def test_times_that_are_not_in_one_order_are_not_cut():
     "A slice is cut from the oldest members of the levels, or from a long slice by time; no row is "
     "lost or doubled, and nothing is merged across its ends",
     rule="`state/upkeep/slices.py`",
-    also=[
-        "::test_a_cut_makes_a_slice_of_each_piece_and_shares_out_the_ids",
-    ],
+    also=["::test_a_cut_makes_a_slice_of_each_piece_and_shares_out_the_ids"],
 )
 def test_what_is_in_a_slice_is_merged_within_it_at_once_and_never_with_its_neighbours():
     shard = shard_of(*[1] * 8)

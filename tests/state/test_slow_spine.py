@@ -7,10 +7,10 @@ from shard_states import F, hollow, run
 from slow_spine import SlowSpine
 
 from tidelake.model.frontier import Frontier
+from tidelake.state.core.batchrules import validate
 from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import MergeResult, placed, request
 from tidelake.state.spine.spine import Spine, SpineId
-from tidelake.state.spine.validate import validate
 from tiers import examples
 
 SIZES = st.one_of(
@@ -112,11 +112,7 @@ class Both:
 @pytest.mark.promise(
     "The levels do what the fueled spine does: same batches, same merges, same remaining work",
     rule="`state/spine/fuel.py`",
-    also=[
-        "state/test_slow_spine.py",
-        "state/test_spine_transcripts.py",
-        "state/spine/*.txt",
-    ],
+    also=["state/test_slow_spine.py", "state/test_spine_transcripts.py", "state/spine/*.txt"],
 )
 @settings(max_examples=examples(250))
 @given(st.lists(STEPS, max_size=60))

@@ -13,6 +13,7 @@ from shard_states import STATS, F, hollow, run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state.core import codec
+from tidelake.state.core.batchrules import validate
 from tidelake.state.core.edits import Delta, Edits
 from tidelake.state.core.fields import Move
 from tidelake.state.core.state import FIRST
@@ -20,7 +21,6 @@ from tidelake.state.spine import fuel
 from tidelake.state.spine.merging import Policy, requests
 from tidelake.state.spine.space import must_merge_all
 from tidelake.state.spine.spine import Spine
-from tidelake.state.spine.validate import validate
 from tidelake.state.upkeep.maintenance import exert_fuel
 from tidelake.state.write.write import AtCommit, Exactly
 from tiers import examples
@@ -64,8 +64,7 @@ def test_there_are_few_spine_batches_and_a_step_changes_few_entries(history):
 
 
 @pytest.mark.promise(
-    "An insertion into a spine of 10,000 members changes O(log n) entries",
-    rule="`SpineEdit`",
+    "An insertion into a spine of 10,000 members changes O(log n) entries", rule="`SpineEdit`"
 )
 @pytest.mark.full
 def test_an_insert_into_ten_thousand_batches_is_a_small_step():
@@ -101,9 +100,7 @@ def test_collapse_costs_a_few_entries_whatever_the_levels_are():
 INTS, TUPLES = TimeDomain(), TimeDomain("tuple", 2)
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["append", "append", "append", "since", "merge", "heartbeat", "exert", "maintain"],
-        ),
+        st.sampled_from(["append", "append", "append", "since", "merge", "heartbeat", "exert", "maintain"]),
         st.integers(0, 2**32),
     ),
     min_size=1,

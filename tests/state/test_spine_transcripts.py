@@ -25,15 +25,7 @@ from tidelake.state.core.edits import Edits
 from tidelake.state.core.fields import Move
 from tidelake.state.life.holds import advance_since
 from tidelake.state.spine import fuel
-from tidelake.state.spine.merging import (
-    MergeResult,
-    Policy,
-    chosen,
-    digest,
-    everything,
-    request,
-    requests,
-)
+from tidelake.state.spine.merging import MergeResult, Policy, chosen, digest, everything, request, requests
 from tidelake.state.spine.space import must_merge_all
 from tidelake.state.spine.spine import SpineId
 from tidelake.state.upkeep.claims import record_chunk
@@ -257,8 +249,7 @@ def replayed(text: str) -> Iterator[tuple[list[str], str, str]]:
 
 
 @pytest.mark.promise(
-    "A spine reads back as it was, with its levels and merges under way",
-    rule="`state/core/codec.py`",
+    "A spine reads back as it was, with its levels and merges under way", rule="`state/core/codec.py`"
 )
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_spine_does_as_its_transcript_says(path, request):

@@ -234,7 +234,7 @@ def steps_of(times):
     ),
     also=[
         "::test_every_update_is_in_one_place_with_times_that_are_tuples",
-        "state/test_invariants.py::test_each_rule_refuses_the_step_of_staged_batches_that_breaks_it",
+        "state/test_invariants.py::test_each_rule_refuses_the_step_that_breaks_it",
     ],
 )
 @settings(max_examples=examples(300))

@@ -6,7 +6,7 @@ import pytest
 from shard_states import hollow, part, run
 
 from tidelake.model.batch import Run
-from tidelake.state.spine.partsums import diff_sum, may_have_the_same_rows
+from tidelake.state.core.batchrules import diff_sum, may_have_the_same_rows
 
 LAST = 2**64 - 1
 

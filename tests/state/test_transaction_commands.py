@@ -142,7 +142,7 @@ class Transactions(RuleBasedStateMachine):
         last = max((at for _, at in one.rows.values()), default=0)
         time = max(0, last + later) if timed and not one.own_times else None
         upper = F(last + 1) if one.own_times else None
-        wanted = Intent(one.id, one.begun, shares, time, own_times=one.own_times, upper=upper)
+        wanted = Intent(one.id, one.begun, shares, time=time, own_times=one.own_times, upper=upper)
         before = self.group.state.upper
         outcome = self.group.do(deciding.decide, wanted)
         if isinstance(outcome, Refused):
@@ -265,7 +265,7 @@ def test_applying_twice_is_harmless(leaves):
     log.do(
         awaiting.park, view, Awaited("t", 1, 0), waiting(log.state, run("p", 0, 0), floats=0), checked=F(0)
     )
-    group.do(deciding.decide, Intent("t", 1, {"a": Share(admitted, F(0), (0, 0))}, 3))
+    group.do(deciding.decide, Intent("t", 1, {"a": Share(admitted, F(0), (0, 0))}, time=3))
     if leaves:
         group.do(joining.retire, "a", admitted)
     view = deciding.view(group.state, "a")
@@ -298,7 +298,7 @@ def returned(group, log, admitted):
 
 
 def wanted(admitted, floor=0, time=3, times=(0, 0)):
-    return Intent("t", 1, {"a": Share(admitted, F(floor), times)}, time)
+    return Intent("t", 1, {"a": Share(admitted, F(floor), times)}, time=time)
 
 
 def error_of(outcome):
@@ -309,7 +309,7 @@ def error_of(outcome):
 def test_what_a_collection_had_closed_alone_is_told_to_the_group():
     group, _, admitted = joined_pair()
     error = error_of(group.do(deciding.decide, wanted(admitted, floor=100, time=50)))
-    assert isinstance(error, UpperMismatch) and error.current == F(100)
+    assert isinstance(error, UpdateBeforeLower) and error.lower == F(100)
 
 
 def test_a_time_before_the_rows_is_refused():

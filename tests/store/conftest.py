@@ -35,11 +35,6 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[VersionLog]:
     store.close()
 
 
-@pytest.fixture(params=BLOB_STORES)
-def make_blobs(request: pytest.FixtureRequest) -> Callable[[str], BlobStore]:
-    return BLOB_STORES[request.param]
-
-
 @pytest.fixture(params=VERSION_LOGS)
 def make_log(request: pytest.FixtureRequest) -> Callable[[str], VersionLog]:
     return VERSION_LOGS[request.param]

@@ -56,7 +56,7 @@ class Fault(enum.StrEnum):
 
 
 HTTP_ONLY = {
-    *(Fault.CUT_BODY, Fault.DRIP, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.CONFLICT, Fault.HELD_PUT),
+    *(Fault.CUT_BODY, Fault.DRIP, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.CONFLICT, Fault.HELD_PUT)
 }
 # All that end soon: silence costs the client its time limit.
 QUICK = tuple(fault for fault in Fault if fault is not Fault.SILENCE)

@@ -57,7 +57,7 @@ threading.Event().wait()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on. Another process may take it before it is used."""
+    """A port of 127.0.0.1 that no process listens on. Another process may take it before it is used."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
@@ -385,12 +385,24 @@ class PostgresServer(Server):
     def kill(self) -> None:
         """End all processes of the server at once, as a crash of the machine does."""
         if self._process is not None and self._process.poll() is None:
+            # A stopped one starts no further children, which would keep its memory from the next server.
+            os.kill(self.pid, signal.SIGSTOP)
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
             pids = [int(text) for text in children.read_text().split()] if children.exists() else []
             super().kill()
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+                while _runs(pid):
+                    time.sleep(0.001)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

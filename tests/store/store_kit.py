@@ -10,6 +10,7 @@ from tests.doubles.buckets import MemoryBucket
 from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
 from tests.doubles.files import SimulatedDisk
 from tests.store.servers import AzureServer, S3Server
+from threads import at_once
 from tidelake.env import Counters, SystemClock
 from tidelake.store.framed.log import FramedVersionLog
 from tidelake.store.layers import BlobLayer, LogLayer
@@ -19,7 +20,7 @@ from tidelake.store.metered import metered
 from tidelake.store.objects.address import parse_address
 from tidelake.store.objects.cloud import CloudBucket
 from tidelake.store.objects.log import ObjectVersionLog
-from tidelake.store.protocols import BlobStore, VersionLog
+from tidelake.store.protocols import BlobStore, Entry, VersionLog
 from tidelake.store.retrying import Retry
 
 # The servers of the full tier are those that setup/servers.sh installs. No server here can check GCS.
@@ -86,3 +87,28 @@ VERSION_LOGS: dict[str, Callable[[str], VersionLog]] = {
         LogLayer(FramedVersionLog(root), metered(Counters()))
     ),
 }
+
+
+def fill(log: VersionLog, key: str, count: int) -> list[Entry]:
+    entries = [Entry(seqno, b"%d" % seqno) for seqno in range(count)]
+    for entry in entries:
+        assert log.compare_and_set(key, entry.seqno - 1 if entry.seqno else None, entry.data)
+    return entries
+
+
+def check_one_gets_each_seqno(open_log: Callable[[], VersionLog], writers: int, each: int) -> None:
+    def write(number: int) -> list[tuple[int, bytes]]:
+        log, acknowledged = open_log(), []
+        for step in range(each):
+            data = b"%d-%d" % (number, step)
+            while True:
+                head = log.head("race")
+                expected = head.seqno if head else None
+                if log.compare_and_set("race", expected, data):
+                    acknowledged.append((0 if expected is None else expected + 1, data))
+                    break
+        return acknowledged
+
+    acknowledged = sorted(pair for pairs in at_once(write, range(writers)) for pair in pairs)
+    assert acknowledged == [(entry.seqno, entry.data) for entry in open_log().scan("race", 0)]
+    assert [seqno for seqno, _ in acknowledged] == list(range(writers * each))

@@ -11,7 +11,8 @@ import pytest
 from clocks import SetClock
 from tests.doubles.faults import SimulatedCrash
 from tests.doubles.files import SimulatedDisk
-from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks, taken_within
+from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, ThreadAdvisoryLocks
+from tidelake.store.files import Wait
 
 HOLDER = """
 import sys, time
@@ -141,8 +142,8 @@ def test_a_turn_is_waited_for_and_not_without_end(either: AdvisoryLocks) -> None
     clock = SetClock()
     with either.take("c", "commit"):
         began_s = clock.monotonic_s()
-        with taken_within(either, "c", "commit", clock, 2.0) as is_ours:
+        with either.take("c", "commit", Wait(clock, 2.0)) as is_ours:
             assert not is_ours
         assert 2.0 <= clock.monotonic_s() - began_s < 2.01
-    with taken_within(either, "c", "commit", clock, 2.0) as is_ours, either.take("c", "commit") as second:
+    with either.take("c", "commit", Wait(clock, 2.0)) as is_ours, either.take("c", "commit") as second:
         assert (is_ours, second) == (True, False)

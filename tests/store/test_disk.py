@@ -49,10 +49,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.promise(
     "A full disk loses nothing acknowledged",
     rule="`KeyFile.write`",
-    also=[
-        "::test_a_log_on_a_full_disk_keeps_what_it_acknowledged",
-        "::test_a_log_is_read_on_a_full_disk",
-    ],
+    also=["::test_a_log_on_a_full_disk_keeps_what_it_acknowledged", "::test_a_log_is_read_on_a_full_disk"],
 )
 def test_a_put_on_a_full_disk_leaves_nothing(small_disk: Path, clock: RecordingClock) -> None:
     local = LocalBlobStore(str(small_disk / "blobs"))
@@ -111,9 +108,7 @@ def test_a_log_is_read_on_a_full_disk(small_disk: Path) -> None:
 @pytest.mark.promise(
     "An object is flushed before its folders, and folders before the answer",
     rule="`store/local.py`",
-    also=[
-        "::test_an_existing_object_is_durable_before_it_is_reported",
-    ],
+    also=["::test_an_existing_object_is_durable_before_it_is_reported"],
 )
 def test_the_file_is_flushed_before_its_folders(tmp_path: Path) -> None:
     flushes = Flushes()
@@ -296,8 +291,7 @@ def test_the_first_append_flushes_the_folder_of_a_key_that_others_made(tmp_path:
 
 
 @pytest.mark.promise(
-    "A log that another process deleted and created again is noticed",
-    rule="`store/framed/log.py`",
+    "A log that another process deleted and created again is noticed", rule="`store/framed/log.py`"
 )
 def test_a_key_that_another_process_made_anew_is_seen(tmp_path: Path) -> None:
     first, second = FramedVersionLog(str(tmp_path)), FramedVersionLog(str(tmp_path))

@@ -62,9 +62,7 @@ def log(root: Path) -> FramedVersionLog:
     "Nothing outside a lake is made, changed or removed through a symbolic link inside it; the "
     "error names the link. The root of the lake, and the folders above it, may be links",
     rule="`refuse_links` in `store/files.py`",
-    also=[
-        "store/test_links.py",
-    ],
+    also=["store/test_links.py"],
 )
 @pytest.mark.parametrize("place", ["blobs", "blobs/a", "blobs/a/parts"])
 def test_no_object_is_written_removed_or_listed_behind_a_link(

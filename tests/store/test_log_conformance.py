@@ -1,20 +1,13 @@
 """What every `VersionLog` must do."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from store_kit import check_one_gets_each_seqno, fill
 
 from tidelake.errors import UsageError
 from tidelake.store.protocols import Entry, VersionLog
-
-
-def fill(log: VersionLog, key: str, count: int) -> list[Entry]:
-    entries = [Entry(seqno, b"%d" % seqno) for seqno in range(count)]
-    for entry in entries:
-        assert log.compare_and_set(key, entry.seqno - 1 if entry.seqno else None, entry.data)
-    return entries
 
 
 class TestLog:
@@ -145,22 +138,7 @@ class TestLog:
         assert log.scan("a", 0) == [Entry(0, b""), Entry(1, big)]
 
     def test_of_eight_threads_one_gets_each_seqno(self, log: VersionLog) -> None:
-        def write(number: int) -> list[tuple[int, bytes]]:
-            acknowledged = []
-            for step in range(15):
-                data = b"%d-%d" % (number, step)
-                while True:
-                    head = log.head("race")
-                    expected = head.seqno if head else None
-                    if log.compare_and_set("race", expected, data):
-                        acknowledged.append((0 if expected is None else expected + 1, data))
-                        break
-            return acknowledged
-
-        with ThreadPoolExecutor(8) as threads:
-            acknowledged = [pair for pairs in threads.map(write, range(8)) for pair in pairs]
-        assert sorted(acknowledged) == [(entry.seqno, entry.data) for entry in log.scan("race", 0)]
-        assert [seqno for seqno, _ in sorted(acknowledged)] == list(range(120))
+        check_one_gets_each_seqno(lambda: log, 8, 15)
 
 
 def test_what_was_written_is_there_after_closing(

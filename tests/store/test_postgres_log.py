@@ -254,9 +254,7 @@ class TestFaults:
     @pytest.mark.promise(
         "A call to PostgreSQL comes back when the server says nothing, and soon after Ctrl-C",
         rule="`store/postgres/connections.py`",
-        also=[
-            "::test_ctrl_c_ends_a_call",
-        ],
+        also=["::test_ctrl_c_ends_a_call"],
     )
     def test_calls_come_back_when_the_server_says_nothing(
         self, made: Made, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
@@ -532,8 +530,7 @@ def test_a_key_is_gone_before_its_entries_and_a_killed_deletion_is_finished(
 
 
 @pytest.mark.promise(
-    "No connection to PostgreSQL is used by a fork and its parent",
-    rule="`store/postgres/connections.py`",
+    "No connection to PostgreSQL is used by a fork and its parent", rule="`store/postgres/connections.py`"
 )
 def test_a_fork_opens_connections_of_its_own(made: Made) -> None:
     log = made.log()

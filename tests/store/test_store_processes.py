@@ -193,9 +193,7 @@ def test_a_child_goes_on_after_its_parent_closed_the_log(tmp_path: Path) -> None
 @pytest.mark.promise(
     "A fork closes the files of its parent and opens its own; parent and children write together",
     rule="`store/framed/pool.py`",
-    also=[
-        "::test_forked_children_and_their_parent_write_together",
-    ],
+    also=["::test_forked_children_and_their_parent_write_together"],
 )
 def test_a_fork_has_no_files_of_its_parent_open_and_opens_its_own(tmp_path: Path) -> None:
     log = FramedVersionLog(str(tmp_path))
@@ -255,9 +253,7 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
     "A write waits for the lock of a log as long as `retry_deadline_s`, and then says which process "
     "has it, such as one that is stopped",
     rule="`FramedVersionLog._take`",
-    also=[
-        "::test_a_wait_for_another_thread_that_writes_ends",
-    ],
+    also=["::test_a_wait_for_another_thread_that_writes_ends"],
 )
 def test_a_wait_for_the_lock_of_a_log_ends_and_says_which_process_has_it(tmp_path: Path) -> None:
     log = FramedVersionLog(str(tmp_path), wait_s=0.05)

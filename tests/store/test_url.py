@@ -124,9 +124,7 @@ def test_eight_at_once_create_one_lake(tmp_path: Path) -> None:
 @pytest.mark.promise(
     "A lake is created once, and never in a directory with other files",
     rule="`store/url.py`",
-    also=[
-        "::test_a_lake_is_not_invented",
-    ],
+    also=["::test_a_lake_is_not_invented"],
 )
 def test_four_processes_at_once_create_one_lake(tmp_path: Path) -> None:
     code = (
@@ -233,10 +231,7 @@ def test_without_permission_a_lake_is_only_read_and_else_the_path_is_named() -> 
 
 def _check_refusals(parent: Path) -> None:
     assert opened(parent / "lake", create=False).read_only
-    for path, create in (
-        (parent / "closed", True),
-        (parent / "closed" / "new", True),
-    ):
+    for path, create in ((parent / "closed", True), (parent / "closed" / "new", True)):
         try:
             opened(path, create=create)
         except StoreUnavailable as error:

@@ -361,7 +361,7 @@ def test_times_of_a_clock_are_those_of_the_commits_and_never_go_back(tmp_path: P
     with tidelake.open(tmp_path / "lake") as lake:
         report = place.take(lake, "c", key=["id"], time_unit="us")
         of = lake.collection("c")
-        at = [of.history(n)["_time"].to_pylist() for n in range(3)]
+        at = [of.history(n, times="int64")["_time"].to_pylist() for n in range(3)]
         assert (report.versions, [len(times) for times in at]) == (3, [1, 1, 1])
         assert at[0] < at[1] < at[2]
         first, last = at[0][0], report.through

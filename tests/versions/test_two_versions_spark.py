@@ -28,11 +28,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(1800)]
     "keep their columns; what a version does not know is refused",
     rule=(
         "`as_stored` in `state/core/formats.py`, `_UpsertEvents` in `spark/envelopes/upsert.py`, "
-        "`encoded_answer` in `spark/uploads.py`"
+        "`encoded_answer` in `feeds/answers.py`"
     ),
-    also=[
-        "versions/test_two_versions.py::test_an_executor_refuses_the_task_of_a_later_version",
-    ],
+    also=["versions/test_two_versions.py::test_an_executor_refuses_the_task_of_a_later_version"],
 )
 @pytest.mark.parametrize("newer", ["driver", "executors"])
 def test_driver_and_executors_are_of_two_versions(pair, newer, tmp_path):

@@ -151,13 +151,17 @@ def check(
     texts = [Queries(seed * 1_000 + number).query(rng.choice(deep)).sql for number in range(queries)]
     engines, views = Engines(duckdb, tables), dict[str, str]()
     dies = rng.randrange(12 * queries) if rng.random() < 0.3 else None
-    # Half of the lakes look rows up however few there are, and trim state often.
+    # Half of the lakes look rows up, and keep groups in order, however few there are, and trim state often.
     looks_up = Random(seed + 1).random() < 0.5
+    together = "t" if Random(seed + 2).random() < 0.3 else ""
+    indexes = Random(seed + 3)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(engines))
         stack.enter_context(patch.object(state, "_ROWS_PER_KEY", 0 if looks_up else 8))
         stack.enter_context(patch.object(state, "_TRIMMED_EVERY", 2 if looks_up else 16))
-        lake = tidelake.open(place)
+        stack.enter_context(patch.object(state, "_MANY_ROWS", 2 if looks_up else 16_384))
+        # Only what is killed needs files.
+        lake = tidelake.open(place if dies is not None else f"memory://{place.parent.name}-{place.name}")
         for name, columns in BASE.items():
             lake.create(name, {c: ARROW[kind] for c, kind in columns.items()}, key=[next(iter(columns))])
         for time in range(TIMES):
@@ -165,13 +169,16 @@ def check(
                 lake[name].append(table(name, [row for row in rows if row[-2] == time]), upper=time + 1)
             if time == first:
                 lake["a"].advance_since(birth)
-                views = {f"v{n}": sql for n, sql in enumerate(texts) if _made(lake, f"v{n}", sql)}
+                _index(lake, indexes)
+                views = {f"v{n}": sql for n, sql in enumerate(texts) if _made(lake, f"v{n}", sql, together)}
+                _index(lake, indexes)
             elif time > first and time in cuts:
                 if dies is not None:
                     lake.close()
                     killed_before(place, _refresh, dies)
                     lake, dies = tidelake.open(place), None
                 lake.refresh()
+        assert not together or len({str(lake[name].upper) for name in views}) <= 1
         for name, sql in views.items():
             (start,) = lake[name].since
             _same(name, sql, lake, engines, start, seed)
@@ -179,15 +186,21 @@ def check(
     return len(views)
 
 
+def _index(lake: Lake, rng: Random) -> None:
+    """Make some indexes, in half of the lakes."""
+    for name, (_, *columns) in BASE.items() if rng.random() < 0.3 else ():
+        lake.index(name, by=rng.sample(columns, rng.randint(1, len(columns))))
+
+
 def _refresh(place: Path) -> None:
     with tidelake.open(place) as lake:
         lake.refresh()
 
 
-def _made(lake: Lake, name: str, sql: str) -> bool:
+def _made(lake: Lake, name: str, sql: str, together: str) -> bool:
     """Whether a query is a view; one of constants only is none."""
     try:
-        lake.view(name, sql)
+        lake.view(name, sql, together=together)
     except UsageError as error:
         if "reads no collection" in str(error):
             return False
@@ -196,7 +209,7 @@ def _made(lake: Lake, name: str, sql: str) -> bool:
 
 
 def _same(name: str, sql: str, lake: Lake, engines: Engines, birth: int, seed: int) -> None:
-    stored = _stored(lake, name, birth)
+    stored = stored_updates(lake, name, birth)
     before = Counter[tuple[Any, ...]]()
     for time in range(birth, TIMES):
         now = engines.answer(sql, time)
@@ -206,7 +219,7 @@ def _same(name: str, sql: str, lake: Lake, engines: Engines, birth: int, seed: i
         before = now
 
 
-def _stored(lake: Lake, name: str, birth: int) -> Counter[tuple[Any, ...]]:
+def stored_updates(lake: Lake, name: str, birth: int) -> Counter[tuple[Any, ...]]:
     """The stored updates by row and time; each must be there once."""
     found = Counter[tuple[Any, ...]]()
     for rows in _batches(lake, name, birth):

@@ -6,10 +6,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.lake.api.embedded import Scan
+from tidelake.views.database import Database
 from tidelake.views.plan import FromCollection
 from tidelake.views.reach import Reach
 from tidelake.views.rules import Emission
-from tidelake.views.spans import Database, SpanRun
+from tidelake.views.spans import SpanRun
 
 TABLES = {
     "a": {"k": "INTEGER", "x": "INTEGER", "f": "DOUBLE"},
@@ -86,13 +87,14 @@ class State:
         self.plan, self.tables, self.read = plan, {}, set()
 
     def add(self, kept):
-        for one, table in kept.items():
-            self.tables[one] = pa.concat_tables([*([self.tables[one]] if one in self.tables else []), table])
+        for one, added in kept.items():
+            tables = [*([self.tables[one]] if one in self.tables else []), added.table]
+            self.tables[one] = pa.concat_tables(tables)
 
     def at(self, lower):
         """Reads it as of just before a time: the rows with these keys and no others."""
 
-        def rows(kept, keys):
+        def rows(kept, keys, _first=None):
             self.read.add(kept)
             table = netted(self.tables[kept].filter(pc.less(self.tables[kept]["_time"], lower)))
             if keys is not None:
@@ -156,7 +158,7 @@ def span(plan, given, lower, upper, birth, *, pairs_max=None, state=None, keyed=
         state=None if state is None else state.at(lower),
         pairs_max=pairs_max,
     )
-    table = run.carried_out(DATABASE)
+    table = run.carried_out(DATABASE).table
     if state is not None:
         state.add(run.kept)
     return Counter({row[:-1]: row[-1] for row in rows_of(table)})

@@ -35,9 +35,7 @@ def _sum(connection, values, times=None):
 @pytest.mark.promise(
     "A sum of floats is the exact sum, rounded once; NaN and infinities can be taken back",
     rule="`views/floats.py`",
-    also=[
-        "views/test_floats.py",
-    ],
+    also=["views/test_floats.py"],
 )
 @pytest.mark.parametrize(
     "values",

@@ -3,15 +3,19 @@
 import pytest
 from random_lakes import check
 
+from tidelake.views import state
 from tiers import rounds
 
 duckdb = pytest.importorskip("duckdb")
 
-# 400 queries in the full tier.
-PARTS, LAKES, QUERIES = 8, 2, 25
+# 600 queries in the full tier.
+PARTS, LAKES, QUERIES = 8, 3, 25
 
 
-def test_views_store_how_the_answers_of_their_queries_differ(tmp_path):
+@pytest.mark.parametrize("rows_per_key", [0, 10**9])
+def test_views_store_how_the_answers_of_their_queries_differ(tmp_path, monkeypatch, rows_per_key):
+    # All is looked up by keys, or read whole.
+    monkeypatch.setattr(state, "_ROWS_PER_KEY", rows_per_key)
     assert check(duckdb, tmp_path / "lake", 7, 4)
 
 

@@ -1,5 +1,6 @@
 """Views in a lake: only a refresh writes to them, they keep the history they need, and inputs may change."""
 
+import json
 import time
 from dataclasses import replace
 
@@ -17,9 +18,12 @@ from tidelake.errors import (
     RefreshFailed,
     UsageError,
 )
+from tidelake.lake.catalog.catalog import Catalog
 from tidelake.state.core.owned import owner_of
+from tidelake.views import making
+from tidelake.views.database import Database
 from tidelake.views.definition import Definition
-from tidelake.views.refresh import plan_of
+from tidelake.views.inputs import plan_of
 
 SUMS = "SELECT k, count(*) AS n, sum(x) AS s FROM a GROUP BY k"
 
@@ -44,9 +48,8 @@ def contents(view, time=None):
     return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
 
-def named(lake):
-    """The names of all collections but what views keep."""
-    return [name for name in lake.list() if not name.startswith("view ")]
+def failing(error):
+    raise error
 
 
 def test_a_late_correction_needs_nothing(lake):
@@ -98,9 +101,7 @@ def test_only_its_refresh_writes_to_it(lake):
 @pytest.mark.promise(
     "A view begins where all inputs have history, and earlier times cannot be read",
     rule="`with_owner`",
-    also=[
-        "state/test_owned.py::test_times_before_its_birth_are_never_read",
-    ],
+    also=["state/test_owned.py::test_times_before_its_birth_are_never_read"],
 )
 def test_it_begins_where_all_inputs_have_history(lake):
     a, b = lake["a"], lake.create("b", {"k": "int32"}, key=["k"])
@@ -117,8 +118,7 @@ def test_it_begins_where_all_inputs_have_history(lake):
 
 
 @pytest.mark.promise(
-    "What depends on no input is there from the birth of the view on",
-    rule="`Emission.birth`",
+    "What depends on no input is there from the birth of the view on", rule="`Emission.birth`"
 )
 def test_a_view_of_nothing_has_its_row_from_its_birth_on(lake):
     view = lake.view("v", "SELECT count(*) AS n FROM a WHERE x > 100")
@@ -144,9 +144,7 @@ def test_views_stand_on_views_and_are_refreshed_in_order(lake):
     "A view holds the history of its inputs from its last time on, and no more; a lost hold stops "
     "it if the history is gone, and never gives an older answer",
     rule="`keep_holds`",
-    also=[
-        "::test_a_hold_that_was_lost_is_taken_again_or_the_view_must_be_rebuilt",
-    ],
+    also=["::test_a_hold_that_was_lost_is_taken_again_or_the_view_must_be_rebuilt"],
 )
 def test_it_holds_what_the_next_refresh_reads_and_no_more(lake):
     a = lake["a"]
@@ -197,9 +195,7 @@ def test_holds_of_views_that_are_gone_are_dropped_by_the_next_refresh_of_all(lak
     "Inputs and columns are found by their ids; a used column that is gone or retyped, an erasure "
     "and a drop stop the view",
     rule="`current_names`",
-    also=[
-        "::test_an_input_that_has_become_something_else_stops_the_view",
-    ],
+    also=["::test_an_input_that_has_become_something_else_stops_the_view"],
 )
 def test_inputs_and_columns_are_found_by_their_ids(lake):
     a = lake["a"]
@@ -252,9 +248,7 @@ def test_a_column_that_the_query_does_not_use_may_go(lake):
 @pytest.mark.promise(
     "A query without an answer stops the refresh, which names the view and the stage and leaves nothing",
     rule="`RefreshFailed`",
-    also=[
-        "::test_a_view_that_fails_keeps_no_other_one_back",
-    ],
+    also=["::test_a_view_that_fails_keeps_no_other_one_back"],
 )
 def test_a_query_without_an_answer_stops_the_refresh_and_leaves_nothing(lake):
     a = lake["a"]
@@ -282,10 +276,26 @@ def test_a_definition_of_another_engine_or_plan_is_not_gone_on_with(lake):
     lake["a"].seal(1)
     view = lake.view("v", SUMS)
     definition = Definition.of("v", view.state())
-    assert plan_of("v", definition)
+    engine = Database()
+    assert plan_of("v", definition, engine)
     for other, why in (({"engine": "duckdb 1.0"}, "duckdb 1.0"), ({"plan": "0"}, "other stages")):
         with pytest.raises(RebuildNeeded, match=why):
-            plan_of("v", replace(definition, **other))
+            plan_of("v", replace(definition, **other), engine)
+
+
+def test_a_definition_says_its_dialect_and_settings_and_one_without_them_is_read(lake):
+    lake["a"].seal(1)
+    view = lake.view("v", SUMS)
+    state = view.state()
+    definition = Definition.of("v", state)
+    assert (definition.dialect, definition.settings) == ("duckdb", ())
+    told = json.loads(state.owned.definition)
+    del told["settings"]
+    older = replace(state, owned=replace(state.owned, definition=json.dumps(told)))
+    assert Definition.of("v", older) == definition
+    spark = replace(definition, dialect="spark", settings=(("zone", "UTC"),))
+    kept = replace(state, owned=spark.owned(view.id))
+    assert Definition.of("v", kept) == spark
 
 
 def test_what_cannot_be_a_view_is_refused_and_nothing_is_made(lake):
@@ -334,6 +344,20 @@ def test_explain_tells_what_a_view_waits_for_and_what_it_keeps(lake):
     ]
     assert found.kept and all("stage" in what for what, _, _ in found.kept) and not found.whole
     assert "not seen yet" in str(found) and "sums of stage" in str(found)
+
+
+def test_explain_tells_what_the_last_refresh_did(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1), (2, 8, 5, 0, 1)), upper=1)
+    lake.view("v", SUMS)
+    lake["a"].append(rows((3, 7, 1, 1, 1)), upper=2)
+    lake.refresh("v")
+    (idle,) = lake.refresh("v")
+    found = lake.explain("v").last
+    # One update; all sums, as they are few; a row, and that which it replaces.
+    assert found.rows == 2 and found.took_s > 0
+    assert found.stages == ((0, 1, 1, ""), (1, 2, 2, "all: a key, of 1, has fewer than 8 rows"))
+    assert idle.already and not idle.stages
+    assert "last refresh: wrote 2 updates" in str(lake.explain("v"))
 
 
 def test_a_view_that_was_tampered_with_does_not_verify(lake):
@@ -453,9 +477,10 @@ def test_a_view_that_is_too_far_behind_holds_its_inputs_no_longer(lake):
     a.append(rows((1, 7, 10, 8, 1)), upper=15)
     lake.refresh()
     assert name in a.state().critical, "it waits for b, and is not too far behind"
-    a.seal(20)
+    a.seal(16)
     lake.refresh()
     assert name not in a.state().critical and name in b.state().critical
+    a.seal(20)
     b.append(pa.table({"k": pa.array([7], pa.int32())}), time=19)
     assert not lake.refresh()[0].already, "the history is still there"
     assert name in a.state().critical and contents(view) == [(7, 10)]
@@ -483,7 +508,7 @@ def test_a_changed_query_takes_the_place_of_a_view_when_it_is_as_far(lake):
     new = lake.view("v", "SELECT k, max(x) AS hi FROM a GROUP BY k", replace=True)
     assert new.id != old.id and str(new.upper) == "[3]" and contents(new) == [(7, 10), (8, 1)]
     assert lake.view("v", "SELECT k, max(x) AS hi FROM a GROUP BY k", replace=True).id == new.id
-    assert named(lake) == ["a", "over", "v"] and owner_of(old.id) not in a.state().critical
+    assert lake.list() == ["a", "over", "v"] and owner_of(old.id) not in a.state().critical
     with pytest.raises(RebuildNeeded, match="its input 'v' was dropped"):
         lake.refresh("over")
     assert contents(lake.rebuild("over")) == [(2,)]
@@ -494,7 +519,7 @@ def test_a_changed_query_takes_the_place_of_a_view_when_it_is_as_far(lake):
         lake.view("v", "SELECT CAST('x' || k AS INTEGER) AS i FROM a", replace=True)
     with pytest.raises(CollectionExists, match="no view"):
         lake.view("a", SUMS, replace=True)
-    assert lake["v"].id == new.id and named(lake) == ["a", "b", "over", "v"]
+    assert lake["v"].id == new.id and lake.list() == ["a", "b", "over", "v"]
 
 
 def test_an_input_that_is_swapped_or_forked_is_the_same_input(lake):
@@ -518,9 +543,7 @@ NAMES = ("n", "a0", "r0", "w0", "w", "c0", "_t", "_m", "l", "d")
     "Columns may be called as stages call their sums and results; frames, aliases in ORDER BY and "
     "`count_if` mean what they mean to DuckDB",
     rule="`FromCollection.names`, `WindowCalls` in `views/query/windows.py`",
-    also=[
-        "::test_what_would_mean_something_else_is_refused",
-    ],
+    also=["::test_what_would_mean_something_else_is_refused"],
 )
 @pytest.mark.parametrize(
     "query",
@@ -566,8 +589,7 @@ def test_what_would_mean_something_else_is_refused(lake, query):
 
 
 @pytest.mark.promise(
-    "A view whose first refresh has no answer is not left behind",
-    rule="`make` in `views/life.py`",
+    "A view whose first refresh has no answer is not left behind", rule="`make` in `views/making.py`"
 )
 def test_a_view_that_cannot_be_computed_at_first_is_not_there(lake):
     lake["a"].append(rows((1, 7, 0, 0, 1)), upper=1)
@@ -575,15 +597,75 @@ def test_a_view_that_cannot_be_computed_at_first_is_not_there(lake):
         lake.view("v", "SELECT id, CAST('x' || x AS INTEGER) AS i FROM a")
     assert "v" not in lake and not lake["a"].state().critical
     assert lake.refresh() == []
-    lake.view("v", "SELECT id, TRY_CAST('x' || x AS INTEGER) AS i FROM a", allow_recreate=True)
+    lake.view("v", "SELECT id, TRY_CAST('x' || x AS INTEGER) AS i FROM a")
+
+
+@pytest.mark.promise(
+    "A making that fails leaves its name free, whatever the error", rule="`make` in `views/making.py`"
+)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, KeyError])
+@pytest.mark.parametrize("place", ["refreshed", "_create_owned"])
+def test_a_making_that_is_interrupted_leaves_the_name_free(lake, monkeypatch, error, place):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    of = making if place == "refreshed" else type(lake)
+    was = getattr(of, place)
+
+    def fails(*args, **named):
+        was(*args, **named)
+        failing(error)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(of, place, fails)
+        with pytest.raises(error):
+            lake.view("v", SUMS)
+    assert lake.list(parts=True) == ["a"] and not lake["a"].state().critical
+    lake.view("v", SUMS)
+    # A name that was taken once stays so.
+    lake.drop("v")
+    with monkeypatch.context() as patch:
+        patch.setattr(of, place, fails)
+        with pytest.raises(error):
+            lake.view("v", SUMS, allow_recreate=True)
+    with pytest.raises(CollectionExists, match="allow_recreate=True"):
+        lake.view("v", SUMS)
+    view = lake.view("v", SUMS, allow_recreate=True)
+    # So does the view while another one is made to take its place.
+    with monkeypatch.context() as patch:
+        patch.setattr(of, place, fails)
+        with pytest.raises(error):
+            lake.rebuild("v")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(lake), "_swapped", lambda *_: failing(error))
+        with pytest.raises(error):
+            lake.view("v", "SELECT * FROM a", replace=True)
+    assert lake.list() == ["a", "v"] and lake["v"].id == view.id
+    assert [*lake["a"].state().critical] == [owner_of(view.id)]
+
+
+def test_the_next_call_goes_on_with_a_view_whose_making_was_killed(lake, monkeypatch):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "refreshed", lambda *_, **__: None)
+        lake.view("v", SUMS)
+    assert contents(lake.view("v", SUMS), 0) == [(7, 1, 10)]
+
+
+def test_a_name_whose_drop_was_not_finished_is_one_that_was_dropped(lake, monkeypatch):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("v", SUMS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "unname", lambda *_, **__: failing(KeyError))
+        with pytest.raises(KeyError):
+            lake.drop("v")
+    with pytest.raises(CollectionExists, match="allow_recreate=True"):
+        lake.view("v", SUMS)
+    assert contents(lake.view("v", SUMS, allow_recreate=True)) == [(7, 1, 10)]
 
 
 @pytest.mark.promise(
     "Upkeep and `maintain` bring views up to their inputs; a view that fails is named and stops no other",
     rule="`Upkeep._refresh`, `fresh` in `views/life.py`",
-    also=[
-        "cli/test_view_commands.py::test_maintain_refreshes_views_and_one_that_fails_stops_no_other",
-    ],
+    also=["cli/test_view_commands.py::test_maintain_refreshes_views_and_one_that_fails_stops_no_other"],
 )
 @pytest.mark.promise(
     "Upkeep and `maintain` bring views up to their inputs; one that fails is named and stops no other",
@@ -644,6 +726,32 @@ def test_a_rebuild_spares_a_collection_of_its_name(lake):
     with pytest.raises(CollectionExists, match="rename that"):
         lake.rebuild("v")
     assert lake["v (rebuilding)"].id == theirs.id and lake.verify("v").equal
+    lake.drop("v (rebuilding)")
+    theirs = lake.view("v (rebuilding)", SUMS, allow_recreate=True)
+    with pytest.raises(CollectionExists, match="rename that"):
+        lake.rebuild("v")
+    assert lake["v (rebuilding)"].id == theirs.id
+
+
+def test_what_a_collection_cannot_keep_is_told_of_the_stage(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    late = "SELECT k, CASE WHEN x > 10 THEN CAST('24:00:00' AS TIME) END AS u FROM a"
+    views = {"kept": f"SELECT k, max(u) AS m FROM ({late}) GROUP BY k", "shown": f"SELECT k, u FROM ({late})"}
+    for name, sql in views.items():
+        lake.view(name, sql)
+    lake["a"].append(rows((2, 7, 11, 1, 1)), upper=2)
+    for name, said in {
+        "kept": "rows of stage . by .*column 'c1'",
+        "shown": "answer fails: column 'u'",
+    }.items():
+        with pytest.raises(RefreshFailed, match=said):
+            lake.refresh(name)
+
+
+def test_a_column_that_the_engine_lacks_is_named_with_its_collection(lake):
+    lake.create("wide", pa.schema([("k", pa.int64()), ("w", pa.decimal256(50, 2))]), key=["k"])
+    with pytest.raises(UsageError, match=r"'wide': column 'w' is a decimal256\(50, 2\), .* no view"):
+        lake.view("v", "SELECT k FROM wide")
 
 
 def test_verify_refuses_a_row_that_is_there_too_often_to_be_repeated(lake):

@@ -1,11 +1,13 @@
 """What a view keeps beside itself: read instead of the inputs, made again if it is missing, gone with it."""
 
+import random
+
 import pyarrow as pa
 import pytest
 
 import inside
 import tidelake
-from tidelake.errors import CollectionIsView, UsageError
+from tidelake.errors import CollectionIsView, RefreshFailed, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.state.core.owned import owner_of
 from tidelake.views import state as view_state
@@ -136,6 +138,9 @@ def test_a_refresh_that_ends_before_it_writes_the_view_is_finished(tmp_path, mon
         monkeypatch.undo()
         ahead = [one.upper for name in SQL for one in states_of(lake, lake[name].id)]
         assert all(lake[name].upper < upper for upper in ahead for name in SQL)
+        # Another process went on, and has given history up.
+        (sums,) = states_of(lake, lake["sums"].id)
+        sums.advance_since(sums.last_time())
         change(lake, 2)
         lake.refresh()
         assert {name: updates(lake[name]) for name in SQL} == wanted
@@ -176,7 +181,7 @@ def test_a_value_that_fits_no_key_is_looked_for(tmp_path, wide, narrow, found, o
 @pytest.mark.parametrize("odd", ["NULL", "'24:00:00'::TIME", "k::BIGNUM"])
 def test_what_cannot_be_kept_leaves_no_view(tmp_path, odd):
     with filled(tmp_path, []) as lake:
-        with pytest.raises(UsageError):
+        with pytest.raises((UsageError, RefreshFailed)):
             lake.view("v", f"SELECT max(n) AS n FROM (SELECT {odd} AS o, count(*) AS n FROM a GROUP BY o)")
         assert lake.list() == ["a", "b"] and not lake["a"].state().critical
 
@@ -225,6 +230,7 @@ def test_what_a_view_that_died_as_it_was_dropped_has_left_goes_at_the_next_refre
     with filled(tmp_path, ["sums"]) as lake:
         view = lake["sums"]
         (one,) = states_of(lake, view.id)
+        assert one.name in lake.list(parts=True) and one.name not in lake.list()
         # The process dies right after the view itself is gone.
         lake._leftovers.ending(view.id).drop(force=True)
         inside.catalog(lake).unname(view.id, "sums")
@@ -251,3 +257,96 @@ def test_history_that_no_refresh_reads_is_given_up(tmp_path):
             lake.refresh()
         (one,) = states_of(lake, lake["sums"].id)
         assert 0 < one.since.elements[0] < one.upper.elements[0]
+
+
+HOT = {
+    "max": "SELECT k, max(x) AS m FROM a GROUP BY k",
+    "min": "SELECT k, min(x) AS m FROM a GROUP BY k",
+    "rows": "SELECT k, id, x FROM a QUALIFY row_number() OVER (PARTITION BY k ORDER BY x DESC, id) <= 3",
+    "ranks": "SELECT k, id, x FROM a QUALIFY rank() OVER (PARTITION BY k ORDER BY x NULLS FIRST) <= 3",
+}
+
+
+@pytest.mark.promise(
+    "Of a group of many rows, a refresh reads the first ones only where these say all",
+    rule="`views/leading.py`, `_first_of` in `views/state.py`",
+)
+@pytest.mark.parametrize(("name", "kind"), [*zip(HOT, ["int64", "int16", "float64", "string"], strict=True)])
+def test_of_a_group_of_many_rows_the_first_ones_are_read(tmp_path, monkeypatch, name, kind):
+    monkeypatch.setattr(view_state, "_MANY_ROWS", 32)
+    monkeypatch.setattr(view_state, "_CHUNK_ROWS", (16, 16))
+    rng = random.Random(7)
+    with tidelake.open(tmp_path / "lake", config=tidelake.Config(row_group_rows=16)) as lake:
+        a = lake.create("a", {"id": "int64", "k": "int64", "x": kind}, key=["id"])
+        typed = {
+            "string": lambda x: pa.array([None if one is None else f"{one:02}" for one in x], pa.string())
+        }.get(kind, lambda x: pa.array(x, a.schema.field("x").type))
+        # Two groups of many rows and some of few, with ties and nulls.
+        rows = {n: (n % 2 if n < 600 else n % 40, rng.choice([None, *range(40)])) for n in range(640)}
+
+        def table(ids, diff):
+            k, x = zip(*(rows[one] for one in ids), strict=True)
+            return pa.table({"id": ids, "k": k, "x": typed(x), "_diff": [diff] * len(ids)})
+
+        a.append(table([*rows], 1), time=0)
+        lake.view("v", HOT[name])
+        (kept,) = states_of(lake, lake["v"].id)
+        assert "o" in kept.schema.names
+        read = []
+        for time in range(1, 9):
+            order = sorted(rows, key=lambda one: (rows[one][1] is None, rows[one][1], one))
+            gone = [*rng.sample(order, 2), *(order[:3] if time % 2 else order[-9:-6])]
+            lost = table([*dict.fromkeys(gone)], -1)
+            for one in {*gone}:
+                del rows[one]
+            fresh = [1000 * time + n for n in range(3)]
+            rows |= {one: (rng.randrange(4), rng.choice([None, 0, 20, 39])) for one in fresh}
+            a.append(pa.concat_tables([lost, table(fresh, 1)]), time=time)
+            read.append(lake.refresh("v")[0].read["a"])
+            assert lake.verify("v", at=time).equal, time
+        assert min(read) < 300
+
+
+def test_rows_that_equal_the_last_one_are_read_in_all_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(view_state, "_MANY_ROWS", 32)
+    monkeypatch.setattr(view_state, "_CHUNK_ROWS", (16, 16))
+    with tidelake.open(tmp_path) as lake:
+        a = lake.create("a", {"id": "int64", "k": "int64", "x": "int64", "y": "int64"}, key=["id"])
+        ids = range(200)
+        a.append(pa.table({"id": ids, "k": [1] * 200, "x": [1] * 200, "y": [*reversed(ids)]}), time=0)
+        last = "QUALIFY row_number() OVER (PARTITION BY k ORDER BY x, y) <= 1"
+        lake.view("v", f"SELECT k, id, y FROM a {last}")
+        for time in range(1, 4):
+            a.append([{"id": 200 - time, "k": 1, "x": 1, "y": time - 1, "_diff": -1}], time=time)
+            lake.refresh("v")
+            assert lake["v"].snapshot(time).read_all()["id"].to_pylist() == [199 - time]
+
+
+def test_rows_that_are_owed_are_no_first_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(view_state, "_MANY_ROWS", 32)
+    monkeypatch.setattr(view_state, "_CHUNK_ROWS", (16, 16))
+    with tidelake.open(tmp_path, config=tidelake.Config(row_group_rows=16)) as lake:
+        a = lake.create("a", {"id": "int64", "k": "int64", "x": "int64"}, key=["id"])
+        ids = range(140)
+        a.append(pa.table({"id": ids, "k": [1] * 140, "x": ids, "_diff": [1] * 100 + [-1] * 40}), time=0)
+        lake.view("v", HOT["max"])
+        a.append([{"id": 99, "k": 1, "x": 99, "_diff": -1}], time=1)
+        lake.refresh("v")
+        assert [lake["v"].snapshot(time).read_all()["m"].to_pylist() for time in (0, 1)] == [[99], [98]]
+
+
+def test_no_row_is_read_twice_when_many_groups_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(view_state, "_MANY_ROWS", 32)
+    with tidelake.open(tmp_path) as lake:
+        a = lake.create("a", {"id": "int64", "k": "int64", "x": "int64"}, key=["id"])
+        ids, groups = range(100), [{"id": 1000 + k, "k": k, "x": 7} for k in range(60)]
+        a.append(pa.table({"id": ids, "k": [99] * 100, "x": ids}), time=0)
+        a.append(pa.Table.from_pylist(groups), time=1)
+        ranked = "rank() OVER (PARTITION BY k ORDER BY x DESC) AS r"
+        lake.view("v", f"SELECT k, x, {ranked} FROM a QUALIFY r <= 2")
+        for time in (2, 3):
+            lost = [{**one, "x": 9 - time, "_diff": -1} for one in groups]
+            more = [{**one, "x": 8 - time, "_diff": 1} for one in groups]
+            a.append(pa.Table.from_pylist([*lost, *more]), time=time)
+            lake.refresh("v")
+            assert lake.verify("v", at=time).equal

@@ -1,9 +1,11 @@
 """The answers of the page's server: what they hold, what they cost, and who gets them."""
 
+import io
 import json
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import inside
@@ -120,7 +122,8 @@ def test_the_newest_time_is_the_default_and_a_condition_selects(client):
 
 def test_changes_and_history(client):
     found = ask(client, "changes", name="c", after="0", through="1")
-    assert found["rows"] == [["3", "new", "1", "1"], ["3", "v3", "1", "-1"]]
+    # What went comes first, though the rows are sorted by value.
+    assert found["rows"] == [["3", "v3", "1", "-1"], ["3", "new", "1", "1"]]
     told = ask(client, "history", name="c", key='["3"]')
     assert told["rows"] == [["3", "v3", "0", "1"], ["3", "v3", "1", "-1"], ["3", "new", "1", "1"]]
     assert not told["more"]
@@ -151,6 +154,74 @@ def test_holds_writers_and_merges_that_are_due(own):
             ("report", "leased"),
         ]
         assert len(found["due"]) == found["gauges"]["merges.due"] > 0
+
+
+def test_files_have_all_rows_and_dates_as_dates(own):
+    with tidelake.open(own) as writer, TestClient(application(writer, "1"), base_url=LOCAL) as client:
+        c = writer.collection("c")
+        answer = client.get("/api/download", params={"name": "c", "format": "parquet", "as_of": "0"})
+        assert pq.read_table(io.BytesIO(answer.content)).equals(c.snapshot(0).read_all())
+        assert 'filename="c.parquet"' in answer.headers["content-disposition"]
+        text = client.get("/api/download", params={"name": "c", "after": "0", "through": "1"}).text
+        assert text.splitlines() == ['"k","v","_time","_diff"', '3,"new",1,1', '3,"v3",1,-1']
+        dated = client.get("/api/download", params={"name": HOSTILE, "where": "k = 1"})
+        assert ",1970-01-01 00:00:00.009Z,1" in dated.text
+        assert 'filename="_script_alert' in dated.headers["content-disposition"]
+        for given in ({"format": "xls"}, {"after": "0"}, {"where": "no such ("}):
+            refused = client.get("/api/download", params={"name": "c", **given})
+            assert (refused.status_code, "error" in refused.json()) == (400, True)
+
+
+def test_a_column_that_csv_cannot_hold_is_refused_before_a_byte_is_sent(tmp_path):
+    with (
+        tidelake.open(tmp_path / "lake") as lake,
+        TestClient(application(lake, "1"), base_url=LOCAL) as client,
+    ):
+        lists = pa.schema([("k", pa.int64()), ("v", pa.list_(pa.int64()))])
+        lake.create("c", lists, key=["k"]).append(pa.table([[1], [[1, 2]]], schema=lists))
+        refused = client.get("/api/download", params={"name": "c"})
+        assert refused.status_code == 400 and "choose the other format" in refused.json()["error"]
+        assert client.get("/api/download", params={"name": "c", "format": "parquet"}).status_code == 200
+
+
+def test_views_tell_what_they_are_made_of_and_how_far_behind_they_are(tmp_path):
+    with (
+        tidelake.open(tmp_path / "lake") as lake,
+        TestClient(application(lake, "1"), base_url=LOCAL) as client,
+    ):
+        a = lake.create("a", ROW, key=["k"])
+        a.append(pa.table({"k": [1], "v": ["x"]}))
+        lake.create("b", ROW, key=["k"]).seal(9)
+        lake.view("v", "SELECT a.k, b.v FROM a JOIN b USING (k)")
+        lake.rename("a", "renamed")
+        lake.collection("renamed").seal(5)
+        nodes = {one["name"]: one for one in ask(client, "views")["nodes"]}
+        assert sorted(nodes) == ["b", "renamed", "v"]
+        # It may be as far as the least of its inputs, so not 8 times behind.
+        assert (nodes["v"]["behind"], nodes["v"]["upper"]) == ("4 times", "[1]")
+        found = ask(client, "collection", name="v")
+        assert [one["name"] for one in found["view"]["inputs"]] == ["renamed", "b"]
+        assert ask(client, "collection", name="renamed")["holds"][0]["view"] == "v"
+        lake.index("b", by=["v"])
+        lake.view("w", "SELECT a.k FROM renamed a JOIN b USING (v)")
+        lake.refresh()
+        assert ask(client, "collection", name="v")["view"]["behind"] == ""
+        nodes = {one["name"]: one for one in ask(client, "views")["nodes"]}
+        assert [[of["name"] for of in nodes[one].get("inputs", ())] for one in ("v", "w", "b by v")] == [
+            ["renamed", "b"],
+            ["renamed", "b", "b by v"],
+            ["b"],
+        ]
+
+
+def test_what_a_view_keeps_is_called_by_its_name():
+    with tidelake.open("memory://kept") as lake, TestClient(application(lake, "1"), base_url=LOCAL) as client:
+        lake.create("a", ROW, key=["k"]).append(pa.table({"k": [1], "v": ["x"]}))
+        lake.view("counts", "SELECT v, count(*) AS n FROM a GROUP BY v")
+        lake.refresh()
+        [kept] = [one for one in ask(client, "names")["names"] if one["name"].startswith("view ")]
+        assert kept["shown"].startswith("counts: ")
+        assert ask(client, "collection", name=kept["name"])["shown"] == kept["shown"]
 
 
 def test_many_batches_are_drawn_together(monkeypatch):

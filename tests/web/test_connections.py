@@ -1,4 +1,4 @@
-"""Connections that send half a request, or none, keep nobody else from an answer."""
+"""Connections that send half a request, or none, keep no other from an answer."""
 
 import http.client
 import socket

@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,6 +34,14 @@ ORDER = pa.schema(
         ("total", pa.float64()),
     ]
 )
+PERSON = pa.schema([("customer", pa.string()), ("city", pa.string())])
+VIEWS = {
+    "sales_by_customer": """
+        SELECT customer, count(*) AS orders, sum(total) AS total FROM orders GROUP BY customer""",
+    "sales_by_city": """
+        SELECT city, sum(total) AS total FROM orders JOIN customers USING (customer) GROUP BY city""",
+    "best_customers": "SELECT customer, total FROM sales_by_customer WHERE total > 1000",
+}
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 BIDI = "safe\u202egnp.exe"
 # Where the documentation has its pictures; made anew by TIDELAKE_SCREENSHOTS=docs/pictures.
@@ -57,21 +66,65 @@ def place(tmp_path_factory):
             orders.upsert(pa.table(columns, schema=ORDER), time=START_MS + step * STEP_MS)
             if step == 19:
                 orders.maintain()
-        odd = lake.create(
-            HOSTILE, pa.schema([pa.field("k", pa.string(), nullable=False), ("v", pa.string())]), key=["k"]
-        )
-        odd.append(pa.table({"k": [HOSTILE, "long", BIDI], "v": [HOSTILE, "x" * 1_000_000, BIDI]}))
-        for name in ("customers", "prices", "stock", BIDI):
+        for name in ("prices", "stock"):
             lake.create(name, ORDER, key=["order_id"])
+        customers = lake.create("customers", PERSON, key=["customer"], time="ms")
+        cities = ["London", "New York", "Rotterdam", "Boston", "Manchester"]
+        customers.upsert(pa.table({"customer": people, "city": cities}), time=START_MS)
+        customers.seal(START_MS + 200 * STEP_MS)
+        for name, query in VIEWS.items():
+            lake.view(name, query)
+        orders.upsert(pa.table([[1], ["Ada"], ["paid"], [99.5]], schema=ORDER), time=START_MS + 26 * STEP_MS)
+        lake.fork("orders", "orders of yesterday")
+        orders.erase([200], reason="ticket 4711")
+        fresh = {"order_id": [7], "customer": ["Ada"], "status": ["new"], "total": [5.0]}
+        orders.stage(pa.table({**fresh, "_time": [START_MS + 30 * STEP_MS]}))
     return place
 
 
 @pytest.fixture(scope="module")
-def server(place):
-    command = [sys.executable, "-c", COMMAND, "serve", place, "--port", "0"]
+def odd_place(tmp_path_factory):
+    """What no shop has: hostile names and values, sixty columns, a row that is owed."""
+    place = tmp_path_factory.mktemp("page") / "odd"
+    with tidelake.open(place) as lake:
+        lake.create(BIDI, ORDER, key=["order_id"])
+        odd = lake.create(
+            HOSTILE, pa.schema([pa.field("k", pa.string(), nullable=False), ("v", pa.string())]), key=["k"]
+        )
+        odd.append(pa.table({"k": [HOSTILE, "long", BIDI], "v": [HOSTILE, "x" * 1_000_000, BIDI]}))
+        wide = lake.create(
+            "wide",
+            pa.schema([("day", pa.date32()), *((f"measure_{n}", pa.float64()) for n in range(60))]),
+            key=["day"],
+            time="date",
+        )
+        days = pa.array([20_400, 20_401], pa.date32())
+        wide.append(
+            pa.table({"day": days, **{f"measure_{n}": [n + 0.25, n / 7] for n in range(60)}}), time=20_401
+        )
+        owed = lake.create("owed", PERSON, key=["customer"])
+        owed.append(pa.table({"customer": ["Ada", "Alan"], "city": ["x", "y"], "_diff": [1, -1]}))
+    return place
+
+
+@contextmanager
+def serving(place, *options):
+    command = [sys.executable, "-c", COMMAND, "serve", place, "--port", "0", *options]
     with subprocess.Popen(tied(*command), stdout=subprocess.PIPE, text=True) as running:
         yield running.stdout.readline().split()[-1]
         running.terminate()
+
+
+@pytest.fixture(scope="module")
+def server(place):
+    with serving(place) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def odd_server(odd_place):
+    with serving(odd_place) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +181,8 @@ def test_the_overview_shows_what_the_api_says(page, server):
     # Others of these tests add a collection, and tests run in any order.
     names = api(server, "names")["names"]
     page.open(server)
-    page.until(f"document.querySelectorAll('.chip').length === {len(names)}")
+    lines = "document.querySelectorAll('#collections tr:has(.chip.good, .chip.warn)')"
+    page.until(f"{lines}.length === {len(names)}")
     shown = page.run(
         "return [...document.querySelectorAll('#collections tbody tr')]"
         ".map(row => [...row.children].map(cell => cell.textContent))"
@@ -139,11 +193,16 @@ def test_the_overview_shows_what_the_api_says(page, server):
         found = summaries[one["name"]]
         assert row[1] == found["unit"]
         assert row[2] == f"{found['gauges']['updates']:,.0f}"
-        assert row[5] == f"{found['since']['text']} → {found['upper']['text']}"
+        assert row[5] == ("no time closed yet" if found["empty"] else f"start → {found['upper']['text']}")
     shoot(page, "overview")
     page.keys("/")
     page.write("#find", "ord")
-    page.until("document.querySelectorAll('#collections tbody tr').length === 1")
+    page.until("document.querySelectorAll('#collections tbody tr').length === 2")
+    # A name is a link: a new tab, and Enter.
+    assert page.run("return document.querySelector('#collections a').getAttribute('href')") == "#/c/orders"
+    page.run("document.querySelector('#collections a').focus()")
+    page.keys("\ue007")
+    page.until("location.hash === '#/c/orders'")
 
 
 def test_rows_and_changes_follow_the_slider(page, server):
@@ -226,9 +285,12 @@ def test_the_history_of_a_key_storage_and_log(page, server):
     page.until("document.querySelector('#collections')")
 
 
-def test_what_is_hostile_is_shown_and_not_run(page, server):
+def test_what_is_hostile_is_shown_and_not_run(page, odd_server):
     page.messages()
-    opened(page, server, HOSTILE)
+    page.open(odd_server)
+    listed = "[...document.querySelectorAll('#collections a')].map(a => a.textContent)"
+    assert HOSTILE in page.until(f"{listed}.length && {listed}")
+    opened(page, odd_server, HOSTILE)
     assert page.run("return document.querySelector('h1 .user').textContent") == HOSTILE
     shown = {row[0]: row[1] for row in cells(page)}
     assert shown[HOSTILE] == HOSTILE
@@ -290,3 +352,87 @@ def test_changes_of_times_without_an_order_are_asked_for(page, server, place):
     page.until("document.querySelector('td.sign')")
     found = api(server, "changes", name="pairs", after="0,0", through="1,2")
     assert [row[:2] for row in cells(page)] == [["2", "b"]] == [row[:2] for row in found["rows"]]
+
+
+def test_views_are_a_graph_that_leads_to_each_collection(page, server):
+    page.open("about:blank")
+    page.open(f"{server}#/views")
+    page.until("document.querySelector('#graph svg')")
+    links = page.run("return [...document.querySelectorAll('#graph a')].map(a => a.getAttribute('href'))")
+    assert sorted(links) == [f"#/c/{name}" for name in sorted([*VIEWS, "orders", "customers"])]
+    late = page.run(
+        "return [...document.querySelectorAll('#graph .edge.late title')].map(t => t.textContent)"
+    )
+    assert sorted(late) == [
+        "sales_by_city is made of customers, and 3 h behind",
+        "sales_by_city is made of orders, and 3 h behind",
+        "sales_by_customer is made of orders, and 3 h behind",
+    ]
+    shoot(page, "views")
+    page.click('#graph a[href="#/c/best_customers"]')
+    page.until("document.querySelector('#made-of')")
+    assert page.run("return document.querySelector('#made-of a').textContent") == "sales_by_customer"
+
+
+def test_a_wide_table_keeps_its_lines_and_a_phone_its_dates(page, server, odd_server):
+    page.size(1280, 800)
+    try:
+        opened(page, odd_server, "wide")
+        heights = page.run(
+            "return [...document.querySelectorAll('table.data tbody tr')].map(r => r.offsetHeight)"
+        )
+        assert max(heights) < 50
+        assert page.run("return document.documentElement.scrollWidth") <= 1280
+        shoot(page, "wide")
+        page.size(400, 800)
+        opened(page, server, "orders")
+        texts = page.run("return [...document.querySelectorAll('#timeline text')].map(t => t.textContent)")
+        assert "2026-10-26" in texts and not any("…" in text for text in texts)
+        # The tab that is shown is in sight, and each figure fits its card.
+        page.keys("6")
+        page.until("document.querySelector('#panel[data-shown=log]')")
+        assert page.run("return document.querySelector('#tab-log').getBoundingClientRect().right") <= 400
+        cut = "[...document.querySelectorAll('.tile b')].filter(one => one.scrollWidth > one.clientWidth)"
+        page.run("document.querySelector('[data-gauge=updates]').textContent = '180,002'")
+        page.run("document.querySelector('[data-gauge=stored]').textContent = '1023 KiB'")
+        assert page.run(f"return {cut}.length") == 0
+        page.size(1280, 800)
+        assert page.run(f"return {cut}.length") == 0
+    finally:
+        page.size(1200, 800)
+
+
+def test_large_figures_fit_their_cards(page, server):
+    page.open(server)
+    found = page.run("return import('/draw.js').then(m => [999999, 12345678, 9e15].map(m.figure))")
+    assert found == ["999,999", "12.3M", "9000T"]
+
+
+def test_staged_rows_erasures_forks_and_negative_rows_are_shown(page, server, odd_server):
+    opened(page, server, "orders")
+    assert page.run("return document.querySelector('[data-gauge=staged]').textContent") == "1"
+    assert page.run("return document.querySelector('#forks a').textContent") == "orders of yesterday"
+    page.keys("5")
+    page.until("document.querySelector('#panel[data-shown=holds]')")
+    shown = page.run("return document.querySelector('#panel').innerText")
+    assert "ticket 4711" in shown and "view sales_by_city" in shown
+    shoot(page, "holds")
+    opened(page, server, "orders of yesterday")
+    assert page.run("return document.querySelector('#origin a').textContent") == "orders"
+    opened(page, odd_server, "owed")
+    assert page.run("return document.querySelector('tr.minus td').textContent") == "Alan"
+    assert page.run("return document.querySelector('#negative').textContent").startswith(
+        "1 row with a negative count"
+    )
+
+
+def test_the_report_of_the_button_stays(page, place):
+    with serving(place, "--allow-write") as server:
+        opened(page, server, "orders")
+        page.keys("4")
+        page.until("document.querySelector('#maintain')")
+        before = page.run("return document.querySelector('#spine').innerHTML")
+        page.click("#maintain")
+        page.until("document.querySelector('#report')?.textContent.includes('updates became')")
+        page.until("document.querySelector('#spine').innerHTML !== arguments[0]", before)
+        assert "updates became" in page.run("return document.querySelector('#report').textContent")

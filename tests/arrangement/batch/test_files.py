@@ -109,9 +109,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.promise(
     "A file is visible under its name only when it is whole, and is deleted with its last user",
     rule="`arrangement/batch/filebuilder.py`, `arrangement/batch/files.py`",
-    also=[
-        "::test_a_file_goes_with_its_last_user_and_stays_if_it_is_to_be_kept",
-    ],
+    also=["::test_a_file_goes_with_its_last_user_and_stays_if_it_is_to_be_kept"],
 )
 def test_a_file_is_seen_under_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     builder = FileBuilder(OF, str(tmp_path), "one", FilterPlan(60), BlockCache(1 << 20))

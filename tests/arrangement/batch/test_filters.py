@@ -9,6 +9,7 @@ import pytest
 from arrangement_rows import KEYS, keys, layout, plain, ranked
 from hypothesis import given, settings
 
+from threads import at_once
 from tidelake.arrangement.batch.batch import FilterPlan
 from tidelake.arrangement.batch.cache import BlockCache
 from tidelake.arrangement.batch.filters import Filter, filter_builder, filter_of
@@ -25,12 +26,7 @@ GOLDEN_ENCODED = [
     "0x2547783136b5e943",
     "0xdf927d5ee84b0395",
 ]
-GOLDEN_NUMBERS = [
-    "0xf768bd32e7db96eb",
-    "0x25c26ea579cea98a",
-    "0x9216e87cef427fdb",
-    "0xd1b54a32d192ed03",
-]
+GOLDEN_NUMBERS = ["0xf768bd32e7db96eb", "0x25c26ea579cea98a", "0x9216e87cef427fdb", "0xd1b54a32d192ed03"]
 
 
 def built(of: Layout, held: Keys, plan: FilterPlan) -> Filter:
@@ -131,16 +127,10 @@ def test_the_cache_holds_the_blocks_used_last_within_its_bound() -> None:
 
 def test_threads_that_read_one_block_all_get_it() -> None:
     cache, owner, gate = BlockCache(10_000), object(), threading.Barrier(4)
-    found: list[pa.RecordBatch] = []
 
     def load(block: int) -> pa.RecordBatch:
         gate.wait(10)
         return rows_of(800)
 
-    threads = [threading.Thread(target=lambda: found.append(cache.get(owner, 0, load))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4
+    assert len(at_once(lambda _: cache.get(owner, 0, load), range(4))) == 4
     assert cache.bytes == 800

@@ -96,7 +96,7 @@ def test_what_a_killed_query_has_spilled_goes_with_the_first_query_of_a_later_pr
 import os, sys, tempfile
 import pyarrow as pa
 import tidelake
-from tidelake.views.spans import Database
+from tidelake.views.database import Database
 lake = tidelake.open(sys.argv[1])
 if "a" not in lake:
     lake.create("a", {"id": "int64"}, key=["id"]).append(pa.table({"id": [1]}))

@@ -92,9 +92,7 @@ def test_what_is_restored_is_what_was_saved(made, tmp_path):
 @pytest.mark.promise(
     "Unchanged contents are not saved again; changed contents always are",
     rule="`Arrangement.save`",
-    also=[
-        "::test_a_fork_amid_appends_is_not_taken_for_what_it_was_forked_from",
-    ],
+    also=["::test_a_fork_amid_appends_is_not_taken_for_what_it_was_forked_from"],
 )
 def test_unchanged_contents_are_not_saved_again(made, tmp_path):
     recorder = Counters()
@@ -111,16 +109,6 @@ def test_unchanged_contents_are_not_saved_again(made, tmp_path):
     again.advance_since(3)
     assert again.save(tmp_path / "saved").is_new
     assert recorder.counts["arrangement.saved"] == recorder.counts["arrangement.unchanged"] == 1
-
-
-def test_only_batches_that_are_not_there_yet_are_added(made, tmp_path):
-    first = made()
-    first.pause()
-    for i in range(5):
-        first.append(rows(i))
-    assert first.save(tmp_path / "saved").files_added == 5
-    first.append(rows(9))
-    assert first.save(tmp_path / "saved").files_added == 1
 
 
 @pytest.mark.promise(
@@ -195,9 +183,7 @@ def test_forks_save_the_same_batches_at_once(made, tmp_path):
     "No other arrangement removes the checkpoints of an arrangement: its `save` there is refused "
     "and touches nothing",
     rule="`Checkpoint.same_arrangement`",
-    also=[
-        "lake/api/test_arranging.py::test_what_follows_something_else_saves_elsewhere",
-    ],
+    also=["lake/api/test_arranging.py::test_what_follows_something_else_saves_elsewhere"],
 )
 def test_another_arrangement_leaves_the_checkpoints_of_the_first_as_they_are(made, tmp_path):
     first, other = made(), made()

@@ -132,9 +132,7 @@ class Levels:
 @pytest.mark.promise(
     "Merges keep pace with appends at every level; at rest there are no more batches than the settings allow",
     rule="`arrangement/merge/levels.py`",
-    also=[
-        "::test_at_rest_no_more_batches_are_left_than_the_fans_say",
-    ],
+    also=["::test_at_rest_no_more_batches_are_left_than_the_fans_say"],
 )
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 50), (100, 100), (300, 900), (1, 30_000), (5_000, 5_000)])
 def test_merges_keep_pace_with_arrivals_at_any_level(sizes):

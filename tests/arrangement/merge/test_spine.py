@@ -487,9 +487,7 @@ def meanwhile(tmp_path, prepare) -> bool:
 @pytest.mark.promise(
     "Concurrent merges fit into the free disk space together, and leave the reserve",
     rule="`arrangement/merge/memorybudget.py`",
-    also=[
-        "::test_merges_leave_the_reserve_of_the_disk_free",
-    ],
+    also=["::test_merges_leave_the_reserve_of_the_disk_free"],
 )
 @pytest.mark.parametrize("missing", [0, 1])
 def test_merges_that_run_side_by_side_fit_the_disk_together(tmp_path, missing):
@@ -783,9 +781,7 @@ def test_nothing_is_merged_above_a_full_merge_only_to_be_merged_again(rig):
     "A full merge makes one batch of all that was there when it was called, however many batches "
     "arrive later",
     rule="`arrangement/merge/schedule.py`",
-    also=[
-        "::test_a_merge_that_shrinks_is_part_of_a_full_merge_that_passed_its_level",
-    ],
+    also=["::test_a_merge_that_shrinks_is_part_of_a_full_merge_that_passed_its_level"],
 )
 @pytest.mark.promise(
     "A snapshot keeps its contents, also after its arrangement is closed",

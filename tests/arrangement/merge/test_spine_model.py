@@ -180,9 +180,7 @@ def listed(rows: pa.RecordBatch) -> list[tuple[object, ...]]:
 @pytest.mark.promise(
     "Merges do not change the contents, under any pressure, full disks, pauses and full merges",
     rule="`arrangement/merge/schedule.py`, `arrangement/merge/merger.py`",
-    also=[
-        "arrangement/merge/test_spine.py::test_threads_merge_while_others_append_and_read",
-    ],
+    also=["arrangement/merge/test_spine.py::test_threads_merge_while_others_append_and_read"],
 )
 @pytest.mark.grows
 @pytest.mark.parametrize("ranked", [False, True])

@@ -181,9 +181,7 @@ def test_an_n_filter_keeps_what_counting_says(updates, rule, since):
 @pytest.mark.promise(
     "An N-filter ranks the values of all batches, also when only some are merged",
     rule="`arrangement/read/retention.py`",
-    also=[
-        "arrangement/merge/test_spine.py::test_a_merge_of_some_batches_ranks_the_values_of_all",
-    ],
+    also=["arrangement/merge/test_spine.py::test_a_merge_of_some_batches_ranks_the_values_of_all"],
 )
 @given(st.lists(UPDATES, min_size=1, max_size=3), UPDATES, RULES, st.integers(0, 7))
 def test_what_a_merge_drops_no_read_would_have_seen(others, merged, rule, since):

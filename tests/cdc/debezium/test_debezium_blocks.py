@@ -203,9 +203,7 @@ PARSERS = [
     "Change events that are parsed in blocks give the same result as parsed one by one; doubtful "
     "lines are parsed one by one",
     rule="`cdc/debezium/blocks.py`, `data/json/block.py`, `data/json/raw.py`",
-    also=[
-        "data/json/test_json_values.py",
-    ],
+    also=["data/json/test_json_values.py"],
 )
 @pytest.mark.parametrize("parser", PARSERS, ids=["plain", "stored", "encoded"])
 @settings(max_examples=examples(400))
@@ -371,6 +369,17 @@ def test_odd_bytes_times_ops_and_wrappings_of_an_ordinary_line() -> None:
             '"schema":1,',
         ):
             agree(parser, b"{" + schema.encode() + b'"payload":' + line + end.encode() + b"}")
+
+
+@pytest.mark.parametrize("empty", [None, b"", b"null", b"{"])
+def test_a_line_without_fields_has_none_of_their_columns_either(empty: bytes | None) -> None:
+    event = b'{"op":"c","source":{"connector":"mysql","file":"b.7","pos":5,"gtid":"u:1"},"after":{}}'
+    found = PARSERS[0].decoded(pa.array([event, empty], pa.binary()))
+    for one in found.fields.flatten() + [found.fields.field(i) for i in range(found.fields.type.num_fields)]:
+        assert one[1].as_py() is None
+    told = positions(found)
+    assert told.groups is not None and told.groups.to_pylist() == ["u:1", None]
+    assert (told.starts[1], told.ends[1]) == (-1, -1)
 
 
 def test_lines_that_run_into_each_other_are_not_read_at_once() -> None:

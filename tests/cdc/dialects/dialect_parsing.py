@@ -2,21 +2,23 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from tests.cdc.dialects.told_history import SCHEMA
 from tidelake.cdc.core.lineerrors import place
 from tidelake.cdc.core.outcome import Parsed
-from tidelake.cdc.dialects.dialect import Dialect
+from tidelake.cdc.dialects.dialect import Dialect, MessageReader
 from tidelake.cdc.dialects.messageparser import DialectParser
 from tidelake.cdc.parse.parser import ChangeParser
+from tidelake.errors import InvalidUpdates
 
 
 def parse(
-    kind: type[Dialect],
+    kind: Dialect,
     *messages: Any,
     schema: pa.Schema = SCHEMA,
     key: Sequence[str] = ("id",),
@@ -28,19 +30,18 @@ def parse(
 ) -> Parsed:
     """What messages mean: objects, or their bytes."""
     path = time or kind.defaults[unit]
-    dialect = kind(
-        time=path,
-        order=None,
-        unit=unit,
-        schema=schema,
-        table=table,
-        key=tuple(key),
-        stored=old_rows == "stored",
-    )
+    reader = MessageReader(kind, path, None, unit, schema, table, tuple(key), old_rows == "stored")
     parser = ChangeParser(schema, tuple(key), old_rows=old_rows, rejects=rejects)
     lines = [m if isinstance(m, bytes | None) else json.dumps(m).encode() for m in messages]
     lines_of = pa.array(lines, pa.binary())
-    return DialectParser.of(parser, dialect).parse(lines_of, lambda line: place("in", line + 1))
+    return DialectParser.of(parser, reader).parse(lines_of, lambda line: place("in", line + 1))
+
+
+def refuses(reason: str, read: Callable[..., Parsed], *given: Any, **settings: Any) -> None:
+    """The second message cannot be read."""
+    with pytest.raises(InvalidUpdates) as caught:
+        read(*given, **settings)
+    assert reason in str(caught.value) and "number=2" in str(caught.value)
 
 
 def updates(parsed: Parsed) -> Counter[Any]:

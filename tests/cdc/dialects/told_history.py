@@ -41,6 +41,22 @@ class Step:
     after: Row | None
     last: bool
 
+    @property
+    def kind(self) -> str:
+        return "insert" if self.before is None else "delete" if self.after is None else "update"
+
+    @property
+    def row(self) -> Row:
+        """The new row, or that which is removed."""
+        found = self.after if self.after is not None else self.before
+        assert found is not None
+        return found
+
+
+def texts(row: Row) -> Row:
+    """All values as texts, booleans as 0 and 1."""
+    return {n: v if v is None else str(int(v)) if isinstance(v, bool) else str(v) for n, v in row.items()}
+
 
 def some_row(rng: random.Random, key: int) -> Row:
     def or_none(value: Any) -> Any:

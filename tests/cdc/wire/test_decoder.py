@@ -262,8 +262,8 @@ def test_a_schema_that_is_not_there_or_is_none_is_an_error(tmp_path: Path) -> No
     several = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}
     itself = {"type": "record", "name": "R", "fields": [{"name": "next", "type": optional("R")}]}
     for text, reason in (
-        ("{", "is no schema of Avro"),
-        ('"nothing"', "a schema is none of Avro"),
+        ("{", "is not an Avro schema"),
+        ('"nothing"', "a schema is not one of Avro"),
         (json.dumps(several), "the type of 'a' is one of 2"),
         (json.dumps(itself), "the type of 'next' holds itself"),
     ):
@@ -282,7 +282,7 @@ def test_a_schema_that_is_not_there_or_is_none_is_an_error(tmp_path: Path) -> No
         (b'{"op": "c"}', "not in the wire format of a schema registry"),
         (b"\0\0\0", "not in the wire format"),
         (b"\x03\x00" + b"x" * 30, "AWS Glue"),
-        (b"\0\0\0\0\x07\x02", "its bytes are not of its schema"),
+        (b"\0\0\0\0\x07\x02", "its bytes do not match its Avro schema"),
         (b"", "not in the wire format"),
     ],
 )

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from functools import partial
-from random import Random
 
 import pyarrow as pa
 import pytest
-from damage import DAY_MS, SMALL, World, part_of, table
+from damage import DAY_MS, SMALL, part_of, table
 from pyrsistent import pmap
+from shard_states import aged
 
 import inside
 import tidelake
@@ -32,16 +32,6 @@ from tidelake.state.life.collecting import bury, doom, raise_floor
 from tidelake.state.life.dropping import drop_shard
 from tidelake.store.metered import metered
 from tidelake.store.url import Stores
-
-
-@pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
-def other():
-    return World()
 
 
 @pytest.fixture
@@ -126,9 +116,7 @@ def test_a_copy_of_an_empty_collection_is_empty(world, other):
 @pytest.mark.promise(
     "Writers go on exactly once in a copy, also with tokens of transactions",
     rule="writer records are copied; `with_group`",
-    also=[
-        "lake/admin/test_copies_again.py::test_tokens_of_transactions_are_known_in_the_copy",
-    ],
+    also=["lake/admin/test_copies_again.py::test_tokens_of_transactions_are_known_in_the_copy"],
 )
 def test_writers_go_on_in_the_copy_where_they_were(world, other, c):
     writer = c.writer("w", owner="me")
@@ -170,16 +158,6 @@ def test_a_copy_takes_over_no_merge_that_is_under_way(world, other, c):
     assert other.fsck().findings == ()
 
 
-def test_the_copy_is_a_collection_of_its_own(world, other, c):
-    world.lake().copy(other.lake(), ["c"])
-    copy = other.lake().collection("c")
-    upper = c.upper
-    copy.append(table(7))
-    copy.merge()
-    assert c.upper == upper != copy.upper
-    assert other.fsck().findings == ()
-
-
 def test_a_copy_in_the_same_lake_has_another_name(world, c):
     lake = world.lake()
     with pytest.raises(CollectionExists, match="'c' exists there"):
@@ -188,11 +166,6 @@ def test_a_copy_in_the_same_lake_has_another_name(world, c):
     assert lake.list() == ["c", "d"]
     assert_equal(lake.collection("d"), c)
     assert world.fsck().findings == ()
-
-
-def test_restore_is_a_backup_seen_from_the_other_side(world, other, c):
-    world.lake().copy(other.lake(), ["c"], as_name="back")
-    assert_equal(other.lake().collection("back"), c)
 
 
 def test_lakes_may_be_given_by_their_place(tmp_path):
@@ -366,6 +339,18 @@ class Crash(BaseException):
     """The end of a process: nothing of it goes on."""
 
 
+def crashed(*_):
+    raise Crash
+
+
+def crashes_before_the_name(world, other):
+    target = other.lake()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inside.catalog(target), "set", crashed)
+        with pytest.raises(Crash):
+            world.lake().copy(target, ["c"])
+
+
 @pytest.mark.promise(
     "A copy exists whole or not at all, and is readable as of its last finished run; damaged parts "
     "are not copied",
@@ -376,9 +361,6 @@ class Crash(BaseException):
     ],
 )
 def test_a_crash_leaves_no_half_of_a_copy_and_the_next_run_goes_on(world, other, c):
-    def crashed(*_):
-        raise Crash
-
     with sequential(), pytest.raises(Crash):
         world.lake().copy(other.lake(), ["c"], progress=crashed)
     assert other.lake().list() == [] and len(other.blobs._blobs) > 1
@@ -390,9 +372,6 @@ def test_a_crash_leaves_no_half_of_a_copy_and_the_next_run_goes_on(world, other,
 
 
 def test_what_a_crash_left_is_found_and_removed_when_it_is_old(world, other, c):
-    def crashed(*_):
-        raise Crash
-
     with sequential(), pytest.raises(Crash):
         world.lake().copy(other.lake(), ["c"], progress=crashed)
     other.lake().create("another", table(1).schema, key=["id"])
@@ -407,16 +386,8 @@ def test_what_a_crash_left_is_found_and_removed_when_it_is_old(world, other, c):
     assert not list(other.blobs.list("copies/"))
 
 
-def test_a_crash_before_the_name_is_given_is_gone_on_from(world, other, c, monkeypatch):
-    target = other.lake()
-
-    def crashed(*_):
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        patch.setattr(inside.catalog(target), "set", crashed)
-        with pytest.raises(Crash):
-            world.lake().copy(target, ["c"])
+def test_a_crash_before_the_name_is_given_is_gone_on_from(world, other, c):
+    crashes_before_the_name(world, other)
     assert other.lake().list() == []
     c.append(table(17))
     (one,) = world.lake().copy(other.lake(), ["c"]).collections
@@ -425,34 +396,16 @@ def test_a_crash_before_the_name_is_given_is_gone_on_from(world, other, c, monke
     assert other.fsck().findings == ()
 
 
-def test_a_crash_before_the_name_is_given_leaves_a_shard_that_fsck_tells(world, other, c, monkeypatch):
-    target = other.lake()
-
-    def crashed(*_):
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        patch.setattr(inside.catalog(target), "set", crashed)
-        with pytest.raises(Crash):
-            world.lake().copy(target, ["c"])
+def test_a_crash_before_the_name_is_given_leaves_a_shard_that_fsck_tells(world, other, c):
+    crashes_before_the_name(world, other)
     other.clock.ms += DAY_MS + 1
     assert [f.kind for f in other.fsck().left] == ["unfinished-shard"]
     assert other.fsck(repair=True).clean and not list(other.blobs.list(""))[1:]
 
 
-def test_a_copy_without_a_name_is_collected_also_with_the_critical_holds_of_its_source(
-    world, other, c, monkeypatch
-):
+def test_a_copy_without_a_name_is_collected_also_with_the_critical_holds_of_its_source(world, other, c):
     inside.run(c, partial(holds.open_critical, name="mine", token="t"))
-    target = other.lake()
-
-    def crashed(*_):
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        patch.setattr(inside.catalog(target), "set", crashed)
-        with pytest.raises(Crash):
-            world.lake().copy(target, ["c"])
+    crashes_before_the_name(world, other)
     other.clock.ms += DAY_MS + 1
     assert other.lake().collect().shards == 1
     assert not other.blobs._blobs
@@ -502,30 +455,3 @@ def test_a_copy_costs_a_read_and_a_put_for_each_part(world, other, c):
     assert spent["blob.put"] == report.parts + 2
     assert spent["blob.get"] == report.parts
     assert spent["log.compare_and_set"] == 3 and spent["blob.list"] == 3
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_copy_of_any_history_answers_as_its_source_does(world, other, seed):
-    rng = Random(seed)
-    c = world.lake().create("c", table(1).schema, key=["id"])
-    for _ in range(rng.randrange(1, 12)):
-        ids = sorted(rng.sample(range(200), rng.randrange(1, 150)))
-        c.append(table(*ids, _diff=[rng.choice((-1, 1, 2)) for _ in ids]))
-        if rng.random() < 0.3:
-            c.advance_since(rng.randrange(c.since.elements[0], c.upper.elements[0]))
-        if rng.random() < 0.4:
-            c.maintain(thorough=rng.random() < 0.5)
-    world.lake().copy(other.lake(), ["c"])
-    assert_equal(other.lake().collection("c"), c)
-    # Rows are taken away at random, also those that are not there.
-    assert {found.kind for found in other.fsck().findings} <= {"negative-rows"}
-
-
-def aged(command, age_ms=0):
-    """A command of collectors, in a lake where all ages are so."""
-
-    def run(state, now_ms, **kwargs):
-        agreed = replace(state.agreed, garbage_age_ms=age_ms, upload_age_ms=age_ms)
-        return command(replace(state, agreed=agreed), now_ms, **kwargs)
-
-    return run

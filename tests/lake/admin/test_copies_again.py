@@ -12,14 +12,9 @@ from damage import DAY_MS, SMALL, World, table
 import tidelake
 from tables import SCHEMA, contents
 from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
+from threads import at_once
 from tidelake.env import Counters, Env
-from tidelake.errors import (
-    CollectionExists,
-    CorruptionError,
-    LeaseExpired,
-    ReadOnlyLake,
-    UsageError,
-)
+from tidelake.errors import CollectionExists, CorruptionError, LeaseExpired, ReadOnlyLake, UsageError
 from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.shard.care.copy import BytesInFlight
@@ -28,16 +23,6 @@ from tidelake.store.metered import metered
 from tidelake.store.url import Stores
 from tidelake.testing.oracle import Oracle
 from tiers import some
-
-
-@pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
-def other():
-    return World()
 
 
 @pytest.fixture
@@ -134,9 +119,7 @@ class History:
     "After any history each run brings the copy to where the source is, also if it is killed at any "
     "call and run again",
     rule="`state/life/copying.py`; part ids; marks",
-    also=[
-        "::test_a_run_that_dies_at_any_call_is_gone_on_from",
-    ],
+    also=["::test_a_run_that_dies_at_any_call_is_gone_on_from"],
 )
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 @pytest.mark.parametrize("seed", some(range(12), 12, full=3))
@@ -211,9 +194,7 @@ def counted(world, work):
 @pytest.mark.promise(
     "A run without news reads and writes no part, and costs a few calls for each collection",
     rule="`contents_of`",
-    also=[
-        "::test_a_run_with_news_copies_the_new_parts_only",
-    ],
+    also=["::test_a_run_with_news_copies_the_new_parts_only"],
 )
 def test_a_run_without_news_costs_few_calls_and_writes_nothing(world, other):
     lake = world.lake()
@@ -265,9 +246,7 @@ def test_what_a_run_replaces_is_deleted_by_a_later_one(world, other, c):
     "A copy that was written to, or is of another collection, is not replaced; readers of a copy "
     "keep what they read",
     rule="`own_marks`; garbage and pins in `succeeding`",
-    also=[
-        "::test_a_reader_of_a_copy_reads_on_while_it_is_brought_up_to_date",
-    ],
+    also=["::test_a_reader_of_a_copy_reads_on_while_it_is_brought_up_to_date"],
 )
 @pytest.mark.parametrize(
     "write",
@@ -569,20 +548,11 @@ def test_two_runs_at_once_end_as_one(world, other, number):
         lake.copy(other.lake())
         for name in "abcd":
             lake.collection(name).append(table(*range(number, 200)))
-    failed = []
 
-    def run():
-        try:
-            world.lake().copy(other.lake())
-        except BaseException as error:
-            failed.append(error)
+    def run(_):
+        world.lake().copy(other.lake())
 
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    at_once(run, range(3))
     for name in "abcd":
         assert_same(other.lake().collection(name), lake.collection(name))
     assert set(whats(lake.copy(other.lake())).values()) == {"same"}
@@ -602,10 +572,6 @@ def test_memory_is_bounded_by_bytes_in_flight():
                 now[0] -= size
 
     sizes = [30, 60, 10, 90, 250, 40] * 6
-    threads = [threading.Thread(target=one, args=(size,)) for size in sizes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(one, sizes)
     # One that is larger than the bound goes alone.
     assert most[0] == 250

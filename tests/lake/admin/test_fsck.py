@@ -33,11 +33,6 @@ from tiers import examples
 
 
 @pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
 def c(world):
     return world.filled()
 
@@ -141,9 +136,7 @@ CONFIGS = (
         "`shard/care/replay.py`, `shard/care/partchecks.py`, `data/part/check.py`, "
         "`shard/care/leftovers.py`, `lake/admin/fsck.py`"
     ),
-    also=[
-        "lake/admin/test_fsck.py",
-    ],
+    also=["lake/admin/test_fsck.py"],
 )
 @settings(max_examples=examples(25))
 @given(st.data())
@@ -198,9 +191,7 @@ def test_parts_of_older_schemas_are_checked_under_their_own(world, c):
 @pytest.mark.promise(
     "A check writes nothing unless it is told to repair",
     rule="`ShardCheck`, `LakeCheck`",
-    also=[
-        "::test_without_the_flag_nothing_is_repaired",
-    ],
+    also=["::test_without_the_flag_nothing_is_repaired"],
 )
 def test_a_check_writes_nothing(world, c):
     before = dict(world.blobs._blobs), {key: list(found) for key, found in world.log._entries.items()}
@@ -717,8 +708,7 @@ def leak(world, c, seqno=0):
 
 
 @pytest.mark.promise(
-    "An upload is removed only when it can no longer be appended",
-    rule="`state.collection.raise_floor`",
+    "An upload is removed only when it can no longer be appended", rule="`state.collection.raise_floor`"
 )
 def test_a_leaked_upload_is_told_once_it_is_old_and_removed_once_it_is_given_up(world, c):
     name = leak(world, c)
@@ -815,9 +805,7 @@ def test_a_name_without_a_shard_is_found(world, c):
 @pytest.mark.promise(
     "A lost catalog is not replaced by an empty one, and a lost log is reported as damage",
     rule="`Catalog`, `Lake`",
-    also=[
-        "::test_a_name_without_a_shard_is_found",
-    ],
+    also=["::test_a_name_without_a_shard_is_found"],
 )
 @pytest.mark.promise(
     "A repair neither removes nor invents data, also where the catalog or a log was lost",
@@ -937,6 +925,21 @@ def test_a_collection_that_is_dropped_before_its_turn_is_not_missing(world, c):
     report = world.lake().fsck(progress=meanwhile)
     assert (report.findings, report.collections) == ((), 1)
     assert world.lake().list() == ["c"]
+
+
+def test_a_shard_that_gets_its_name_during_the_check_is_not_unnamed(world, c):
+    named = world.filled("d").id
+    catalog = inside.catalog(world.lake())
+    assert catalog.set(catalog.read(), "d", None)
+    world.clock.ms += DAY_MS + 1
+    assert world.kinds() == {"unnamed-shard"}
+
+    def meanwhile(name, done, total):
+        if name == "c" and "d" not in world.lake().list():
+            assert catalog.set(catalog.read(), "d", named)
+
+    assert world.lake().fsck(progress=meanwhile).findings == ()
+    assert world.lake().list() == ["c", "d"]
 
 
 def test_without_the_flag_nothing_is_repaired(world, rolled):

@@ -79,9 +79,7 @@ def test_a_base_with_swapped_rows_is_refused_at_its_commit(world, c, number):
 @pytest.mark.promise(
     "The rows of a base are those of the base before and of the updates between: a deep check compares them",
     rule="`shard/care/basechecks.py`",
-    also=[
-        "::test_only_the_bases_that_differ_are_told_not_those_made_of_sound_ones",
-    ],
+    also=["::test_only_the_bases_that_differ_are_told_not_those_made_of_sound_ones"],
 )
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_base_that_differs_is_found_and_forgotten(world, c, number):
@@ -126,9 +124,7 @@ def test_only_the_bases_that_differ_are_told_not_those_made_of_sound_ones(world,
     "A base can be forgotten without loss: a repair does that where it differs or lost a part, and "
     "maintenance makes another",
     rule="`basing.forget_bases`",
-    also=[
-        "::test_where_a_part_of_history_is_gone_too_the_rest_can_be_read",
-    ],
+    also=["::test_where_a_part_of_history_is_gone_too_the_rest_can_be_read"],
 )
 @pytest.mark.parametrize(("damage", "quick"), [("gone", True), ("damaged", False)])
 def test_a_base_that_lost_a_part_is_forgotten_and_all_can_be_read(world, c, damage, quick):

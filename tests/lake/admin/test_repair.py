@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from damage import DAY_MS, World, part_of, table
+from damage import DAY_MS, part_of, table
 from pyrsistent import pmap
 
 from tidelake.errors import CorruptionError, TidelakeWarning, UsageError
@@ -24,11 +24,6 @@ from tidelake.state.spine.spine import SpineEdit, SpineId
 from tidelake.store.protocols import Entry
 from tidelake.testing.oracle import Oracle
 from tiers import some
-
-
-@pytest.fixture
-def world():
-    return World()
 
 
 @pytest.fixture
@@ -228,9 +223,7 @@ def noted(report):
     "A repair is one entry of the log: a process that follows the log starts again from the mended "
     "state; if another process wrote meanwhile, the repair changes nothing",
     rule="`Edits.mended`, `History.refresh`",
-    also=[
-        "::test_a_repair_meets_another_writer_and_changes_nothing",
-    ],
+    also=["::test_a_repair_meets_another_writer_and_changes_nothing"],
 )
 @pytest.mark.parametrize("rolled", some([False, True], 2))
 @pytest.mark.parametrize(("broken", "more", "aside"), BREAKS, ids=[b.__name__ for b, *_ in BREAKS])
@@ -504,9 +497,7 @@ def with_erasure(world, lake):
     "A repair that leaves an erasure out carries it out again if its keys can be read, and "
     "otherwise reports it by name, with exit code 1",
     rule="`shard/care/mend.py` (`_erasures_in`), `ShardCheck._erase_again`",
-    also=[
-        "::test_the_keys_of_a_sound_entry_that_is_left_out_are_erased_again",
-    ],
+    also=["::test_the_keys_of_a_sound_entry_that_is_left_out_are_erased_again"],
 )
 @pytest.mark.parametrize("which", ["asked", "done", "before", "both"])
 def test_a_repair_that_leaves_an_erasure_out_erases_again_or_says_so_by_name(world, which):

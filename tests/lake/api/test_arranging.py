@@ -31,11 +31,7 @@ from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
 
 WIDE = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("a", pa.string()),
-        pa.field("b", pa.int64()),
-    ]
+    [pa.field("id", pa.int64(), nullable=False), pa.field("a", pa.string()), pa.field("b", pa.int64())]
 )
 
 
@@ -386,9 +382,7 @@ def test_a_restored_arrangement_goes_on_where_it_was_saved(lake, collection, arr
     "A restored checkpoint continues from its position as long as its hold lasts; after that the "
     "contents are loaded anew",
     rule="`arrangement/follow/follow.py`",
-    also=[
-        "::test_a_checkpoint_whose_history_is_gone_is_loaded_anew",
-    ],
+    also=["::test_a_checkpoint_whose_history_is_gone_is_loaded_anew"],
 )
 def test_history_is_kept_for_the_checkpoints_that_are_there(collection, arrange, tmp_path):
     """Both of the last two can be gone on from, whatever the live one has taken in since."""
@@ -433,9 +427,7 @@ def test_a_checkpoint_whose_history_is_gone_is_loaded_anew(tmp_path, arrange):
     "An arrangement takes no update that is read after an erasure which its contents do not know, "
     "and says so at each use from then on; a checkpoint from before is not restored, and is removed",
     rule="`Tail.check_erased`, `Followed.erased`, `CheckpointDirectory.discard`",
-    also=[
-        "::test_a_checkpoint_from_before_an_erasure_is_not_used_and_is_removed",
-    ],
+    also=["::test_a_checkpoint_from_before_an_erasure_is_not_used_and_is_removed"],
 )
 def test_an_arrangement_ends_with_an_erasure(collection, arrange, tmp_path):
     collection.append(at(1, 1, 2), upper=5)
@@ -595,9 +587,7 @@ def test_a_fork_stays_as_it_was(collection, arrange):
 @pytest.mark.promise(
     "Upserts that look up in an arrangement have the same result as others",
     rule="`arrangement/follow/oldrows.py`",
-    also=[
-        "::test_an_upsert_meets_what_others_write_meanwhile",
-    ],
+    also=["::test_an_upsert_meets_what_others_write_meanwhile"],
 )
 def test_upserts_look_up_old_rows_in_an_arrangement(tmp_path, arrange):
     """The same writes, with and without it, leave the same collection; and parts are not read for it."""

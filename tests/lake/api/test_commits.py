@@ -48,6 +48,7 @@ def test_commits_tell_what_was_done_newest_first(c) -> None:
     assert found[1].upper == c.upper
     assert all(one.size_bytes > 0 for one in found if one.rows)
     assert [one.seqno for one in found] == sorted((one.seqno for one in found), reverse=True)
+    assert repr(found[0]).startswith(f"CommitEntry(seqno={found[0].seqno}, committed_ms=20")
     assert [one.committed_ms for one in found] == sorted((one.committed_ms for one in found), reverse=True)
 
 

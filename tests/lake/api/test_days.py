@@ -63,7 +63,7 @@ def test_every_call_takes_days(lake, rates, form):
     assert ids(rates.changes(t(day(2)), t(day(4)))) == [3, 4]
     assert ids(rates.updates(t(day(2)), t(day(4)))) == [2, 3]
     assert rates.upsert(pa.table({"id": [0], "v": ["y"]}), time=t(day(9))).upper == Frontier.of(NUMBER + 10)
-    assert [row["_time"] for row in rates.history([0], times="timestamp").to_pylist()] == [
+    assert [row["_time"] for row in rates.history(0, times="timestamp").to_pylist()] == [
         day(0),
         day(9),
         day(9),
@@ -77,8 +77,7 @@ def test_every_call_takes_days(lake, rates, form):
 
 
 @pytest.mark.promise(
-    "Transactions and group writers take all forms of times that other calls take",
-    rule="`check_any`",
+    "Transactions and group writers take all forms of times that other calls take", rule="`check_any`"
 )
 @pytest.mark.parametrize("form", FORMS)
 def test_every_call_of_several_collections_takes_days(lake, rates, form):

@@ -48,7 +48,7 @@ def counts(done):
 @pytest.mark.promise(
     "Deletes remove the rows of their keys, or those that the condition is true for under the "
     "newest columns, in one commit, exactly once under a number; all rows only if words say so",
-    rule="`deletion` in `lake/arguments/deletions.py`, `deleting` in `shard/writing/derived.py`",
+    rule="`deletion` in `lake/arguments/keys.py`, `Deletion` in `shard/writing/derived.py`",
     also=[
         "::test_rows_that_a_condition_is_true_for_are_deleted",
         "::test_a_condition_is_of_the_newest_columns_and_meets_staged_rows",
@@ -99,7 +99,7 @@ def test_a_condition_is_of_the_newest_columns_and_meets_staged_rows(c, lake, tmp
 @pytest.mark.parametrize("given", [{}, {"keys": None}, {"keys": keys(1), "where": "TRUE"}])
 def test_a_delete_of_everything_is_asked_for_in_words(c, lake, given):
     for delete in (c.delete, c.writer("w").delete, lambda **more: lake.transaction().delete("c", **more)):
-        with pytest.raises(UsageError, match=r"a table of keys, or where=.*'TRUE' deletes all"):
+        with pytest.raises(UsageError, match=r"delete takes keys or where=.*'TRUE' deletes all"):
             delete(**given)
     assert c.delete(keys()).already and c.upper == F(1)
 
@@ -185,7 +185,7 @@ NOTHING = {
     "Spark; rows with their own times close none if there are none",
     rule=(
         "`_append` in `shard/writing/derived.py`, `_closed_without_rows` in "
-        "`lake/groups/transactions.py`, `idle_end` in `spark/writing/commit.py`"
+        "`lake/groups/transactions.py`, `_idle_end` in `feeds/commit.py`"
     ),
     also=[
         "::test_rows_with_their_own_times_close_none_if_there_are_none",

@@ -195,9 +195,7 @@ def test_the_rows_leave_the_forks_of_a_fork_that_was_dropped(drop_at):
     "An erasure reaches all forks that the lake has known, and theirs, whether they share parts and "
     "whether forks between them are dropped",
     rule="`free_fork`, `Ending.is_needed`",
-    also=[
-        "::test_a_dropped_fork_is_removed_once_no_erasure_can_go_through_it",
-    ],
+    also=["::test_a_dropped_fork_is_removed_once_no_erasure_can_go_through_it"],
 )
 @pytest.mark.parametrize("dropped", [False, True])
 def test_the_rows_leave_forks_that_share_nothing_any_more(dropped):
@@ -405,10 +403,7 @@ def files_with(folder, text):
     "No byte of erased rows is in the directory of a lake, or of its copy that was made again, once "
     "`gone_ms` is set, though processes have it open",
     rule="`Collector._erased`, `FramedVersionLog.truncate`",
-    also=[
-        "::test_the_bytes_leave_a_copy_as_well",
-        "::test_abandoned_uploads_from_before_are_waited_for",
-    ],
+    also=["::test_the_bytes_leave_a_copy_as_well", "::test_abandoned_uploads_from_before_are_waited_for"],
 )
 def test_no_byte_of_the_rows_is_left_once_garbage_is_old_enough(tmp_path):
     person, clock = "PERSON-SENTINEL-KEY", MovedClock()
@@ -821,8 +816,8 @@ def test_times_of_several_parts():
 @pytest.mark.parametrize(
     ("keys", "error", "message"),
     [
-        ("abc", InvalidUpdates, "cannot read keys from a str"),
-        (7, InvalidUpdates, "cannot read keys from a int"),
+        ("abc", InvalidUpdates, "id"),
+        ((1, 2), InvalidUpdates, "does not fit the key columns"),
         ({"other": 3}, InvalidUpdates, "id"),
         (["abc"], InvalidUpdates, "id"),
         ([1.5], InvalidUpdates, "id"),

@@ -18,7 +18,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.shard.runs import plan
 from tidelake.shard.upkeep.compactor import Compactor, Workers
-from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.builder import Uploader
 from tidelake.state.core.codec import decode_record
 from tidelake.state.life.dropping import drop_shard
 from tidelake.state.spine.merging import Policy, everything
@@ -72,8 +72,7 @@ def test_a_new_column_is_null_in_old_rows_wherever_it_stands(collection):
 
 
 @pytest.mark.promise(
-    "Rows that only a dropped column told apart are summed, and may cancel",
-    rule="`shard/runs/read.py`",
+    "Rows that only a dropped column told apart are summed, and may cancel", rule="`shard/runs/read.py`"
 )
 def test_the_rows_that_a_dropped_column_told_apart_are_added_up_or_cancel(collection):
     for time, v, diff in ((0, "a", 1), (1, "b", 2), (2, "c", -2)):
@@ -103,9 +102,7 @@ def test_a_name_that_comes_back_does_not_bring_old_values_back(collection):
 @pytest.mark.promise(
     "A merge writes the newest schema, also if it began under an older one",
     rule="`Shard.version_of`, `shard/upkeep/compactor.py`",
-    also=[
-        "::test_a_merge_that_was_begun_under_an_older_schema_goes_on_under_the_newest",
-    ],
+    also=["::test_a_merge_that_was_begun_under_an_older_schema_goes_on_under_the_newest"],
 )
 def test_a_merge_writes_the_newest_schema_also_of_a_single_run(collection):
     collection.append(at(0, *range(40)))
@@ -140,11 +137,7 @@ def test_not_null_is_given_up_for_keys_and_values(lake):
 
 
 REFUSED = [
-    (
-        of(pa.field("v", pa.int64())),
-        {},
-        "column 'v' .* from string to int64: .*add another column",
-    ),
+    (of(pa.field("v", pa.int64())), {}, "column 'v' .* from string to int64: .*add another column"),
     (of(V, pa.field("n", pa.int64(), nullable=False)), {}, "new column 'n': int64 must be nullable"),
     (of(pa.field("v", pa.string(), nullable=False)), {}, "string to string not null.*leave it nullable"),
     (pa.schema([pa.field("id", pa.int32(), nullable=False), V]), {}, "key column 'id' .* int64 to int32"),
@@ -268,9 +261,7 @@ def test_what_was_never_there_is_still_missing_or_unknown(collection):
 @pytest.mark.promise(
     "Batches and uploads that were made under an older schema can be appended later",
     rule="`append`",
-    also=[
-        "::test_a_batch_of_a_schema_that_a_handle_has_not_seen_is_appended",
-    ],
+    also=["::test_a_batch_of_a_schema_that_a_handle_has_not_seen_is_appended"],
 )
 def test_batches_and_uploads_from_before_are_appended_later(lake, collection):
     builder = collection.builder(0)
@@ -494,10 +485,7 @@ for line in sys.stdin:
 def old_writer(lake, collection):
     """Another process with a handle from before; asks it to append a table of columns."""
     child = subprocess.Popen(
-        [sys.executable, "-c", WRITER, lake.url],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", WRITER, lake.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
     def append(**table):

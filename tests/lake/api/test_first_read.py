@@ -30,7 +30,7 @@ ROWS = pa.table(
     }
 )
 # What pyarrow, or a lake elsewhere, would load: some of it takes longer than all that is needed.
-HEAVY = ("asyncio", "obstore", "pandas", "polars", "psycopg", "pyspark", "rich", "sqlglot")
+HEAVY = ("asyncio", "difflib", "obstore", "pandas", "polars", "psycopg", "pyspark", "rich", "sqlglot")
 
 READS = """
     c.changes(after=1, through=2).read_all()
@@ -75,3 +75,19 @@ with tidelake.open({str(lake)!r}) as opened:
 def test_first_answers_load_nothing_heavy(lake: Path) -> None:
     assert loaded(lake, READS) == set()
     assert loaded(lake, "pyarrow.array([1])") == {"pandas"}, "the test would not find it"
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_looked_for_while_the_package_is_loaded(collects: bool) -> None:
+    script = f"""
+import gc, pyarrow, tidelake
+if not {collects}: gc.disable()
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append(phase))
+tidelake.open
+print(gc.isenabled(), len(looks) < 10)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == [str(collects), "True"]

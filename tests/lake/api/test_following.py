@@ -169,10 +169,7 @@ class _Followed:
     "A subscriber gets the contents and then every update once, no later than the upper that closes "
     "it, whatever is appended, merged and folded meanwhile",
     rule="`lake/api/following.py`, `Reader.follow`",
-    also=[
-        "::test_a_subscription_is_held_from_its_contents_on",
-        "cli/test_tail_command.py",
-    ],
+    also=["::test_a_subscription_is_held_from_its_contents_on", "cli/test_tail_command.py"],
 )
 @pytest.mark.full
 def test_subscribers_beside_appends_merges_and_since_miss_nothing_and_get_nothing_twice():

@@ -162,13 +162,7 @@ FILTERS = [
     ),
     *(col("s") == "a", col("s") < "b", col("s").is_in(["a", "x"]), col("s").str.starts_with("a")),
     *(col("s").str.starts_with("%"), col("s").is_null(), ~col("s").is_null(), col("s").is_not_null()),
-    *(
-        col("f") > 0.5,
-        col("f") <= 0.1,
-        col("f") != 0.5,
-        col("f").is_nan(),
-        col("f") < 7,
-    ),
+    *(col("f") > 0.5, col("f") <= 0.1, col("f") != 0.5, col("f").is_nan(), col("f") < 7),
     *(col("b"), ~col("b"), col("b") == True, col("b").is_null()),  # noqa: E712
     *(
         col("day") > datetime.date(2026, 1, 1),
@@ -216,10 +210,7 @@ def filled(lake, rng):
     "A lazy frame of polars gives the answer that it gives on the whole contents, of the time of "
     "the call, each time it is collected",
     rule="`data/sql/polarsfilter.py`, `lake/api/lazyframe.py`",
-    also=[
-        "::test_a_lazy_frame_stays_at_its_time",
-        "::test_a_lazy_frame_reads_what_a_query_needs",
-    ],
+    also=["::test_a_lazy_frame_stays_at_its_time", "::test_a_lazy_frame_reads_what_a_query_needs"],
 )
 @pytest.mark.grows
 @settings(max_examples=examples(100))
@@ -260,10 +251,7 @@ CONDITIONS = [
 @settings(max_examples=examples(50))
 @given(st.integers(0, 2**32).map(random.Random))
 def test_a_filter_that_is_pushed_down_keeps_what_duckdb_keeps(rng):
-    with (
-        tidelake.open(f"memory://{uuid.uuid4().hex}", config=SMALL_PARTS) as lake,
-        duckdb.connect() as own,
-    ):
+    with tidelake.open(f"memory://{uuid.uuid4().hex}", config=SMALL_PARTS) as lake, duckdb.connect() as own:
         made = filled(lake, rng)
         relation, whole = made.to_duckdb(own), own.from_arrow(made.to_arrow())
         for _ in range(6):
@@ -358,8 +346,7 @@ def test_filters_that_are_known_and_some_that_are_not():
 
 
 @pytest.mark.promise(
-    "`columns=[]` means no columns in every call",
-    rule="`model/selection.py`, `lake/api/tablecontents.py`",
+    "`columns=[]` means no columns in every call", rule="`model/selection.py`, `lake/api/tablecontents.py`"
 )
 def test_no_columns_are_no_columns_in_every_call(collection):
     none = {"columns": []}

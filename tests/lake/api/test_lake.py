@@ -18,6 +18,7 @@ import inside
 import tidelake
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
+from threads import at_once
 from tidelake import errors
 from tidelake.env import Counters, Env
 from tidelake.errors import (
@@ -457,27 +458,15 @@ def test_two_handles_see_each_others_collections_and_rows(lake):
 @pytest.mark.promise(
     "Names are never lost or doubled, however many processes create at once",
     rule="`lake/catalog/catalog.py`",
-    also=[
-        "::test_two_processes_that_create_the_same_names_at_once_get_the_same_collections",
-    ],
+    also=["::test_two_processes_that_create_the_same_names_at_once_get_the_same_collections"],
 )
 def test_threads_that_create_at_once_lose_no_name(lake):
-    failures = []
-
     def work(n):
-        try:
-            for i in range(6):
-                lake.create("shared", SCHEMA, key=["id"])
-                lake.create(f"own-{n}-{i}", SCHEMA, key=["id"])
-        except BaseException as error:
-            failures.append(error)
+        for i in range(6):
+            lake.create("shared", SCHEMA, key=["id"])
+            lake.create(f"own-{n}-{i}", SCHEMA, key=["id"])
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, range(4))
     assert lake.list() == sorted(["shared", *(f"own-{n}-{i}" for n in range(4) for i in range(6))])
 
 
@@ -590,6 +579,7 @@ EXAMPLES = {
     "RowsErased": ("c",),
     "RefreshFailed": ("v", "2 (join)", "out of range"),
     "RebuildNeeded": ("v", "its input was dropped"),
+    "ViewsFailed": ({"v": "its input was dropped"},),
     "UploadExpired": ("s/parts/1-a.parquet", 1, 2),
     "WriterFenced": ("w", 1, 2),
     "LeaseExpired": ("r",),
@@ -616,7 +606,7 @@ def test_every_error_survives_pickling(kind):
 
 @pytest.mark.promise(
     "Each action that a caller can take next has a class of errors; every error survives pickling",
-    rule="`errors.py`",
+    rule="`errors/__init__.py`",
     also=[
         "::test_every_error_survives_pickling",
         "cli/test_cli.py::test_every_kind_of_error_has_the_code_of_what_the_caller_does_next",

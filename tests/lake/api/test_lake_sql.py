@@ -192,7 +192,15 @@ def test_parameters(shop):
     [
         ("SELECT * FROM order", CollectionNotFound, "orders"),
         ("SELECT * FROM table_changes('order', 1)", CollectionNotFound, "orders"),
-        ("SELECT nope FROM orders", UsageError, "DuckDB.*nope"),
+        (
+            "SELECT prise FROM orders",
+            UsageError,
+            "no table .* here has a column 'prise': 'orders' has 'price'",
+        ),
+        ("SELECT o.prise FROM orders o", UsageError, "'o' has no column 'prise': 'orders' has 'price', "),
+        ("SELECT price FROM (SELECT id FROM orders)", UsageError, '^DuckDB: .*column "price" not found'),
+        ("SELECT o.PRICE FROM (SELECT id FROM orders) o", UsageError, '^DuckDB: .*column named "PRICE"'),
+        ('SELECT "a""b" FROM orders', UsageError, "has a column 'a\"b'"),
         ("DELETE FROM order", CollectionNotFound, "orders"),
         ("INSERT INTO orders SELECT * FROM order", CollectionNotFound, "orders"),
         ("CREATE TABLE x AS SELECT 1", UsageError, "no statement for a lake: take SELECT.*lake.create"),
@@ -260,8 +268,7 @@ HOSTILE = [
 
 
 @pytest.mark.promise(
-    "A text of `Lake.sql` reaches collections and nothing else",
-    rule="`lake/api/embedded.py`",
+    "A text of `Lake.sql` reaches collections and nothing else", rule="`lake/api/embedded.py`"
 )
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_reaches_nothing_but_collections(shop, tmp_path, text):
@@ -316,9 +323,7 @@ def test_names_that_differ_only_in_case_are_refused_with_both(lake):
     "An answer of `Lake.sql` has nothing of the machine's settings, and what it spills only its "
     "user can read",
     rule="`lake/api/embedded.py`",
-    also=[
-        "::test_what_is_spilled_is_in_a_private_directory_that_goes",
-    ],
+    also=["::test_what_is_spilled_is_in_a_private_directory_that_goes"],
 )
 def test_no_setting_of_the_machine_is_in_an_answer(tmp_path):
     seen = pa.array([datetime.datetime(2024, 1, 1, 23, 30, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC"))
@@ -329,14 +334,13 @@ def test_no_setting_of_the_machine_is_in_an_answer(tmp_path):
         import sys, tidelake
         with tidelake.open(sys.argv[1]) as lake:
             print(lake.sql(
-                "SELECT seen, seen::DATE::VARCHAR, hour(seen), "
-                "current_setting('Calendar'), current_setting('TimeZone') FROM visits"
+                "SELECT seen, seen::DATE::VARCHAR, hour(seen), year(seen) FROM visits"
             ).to_arrow())"""
     env = {**os.environ, "TZ": "Asia/Kolkata", "LC_ALL": "th_TH.UTF-8", "LANG": "th_TH.UTF-8"}
     there = subprocess.check_output(
         [sys.executable, "-c", code, str(tmp_path / "lake")], env=env, text=True, timeout=600
     )
-    for said in ("timestamp[us, tz=UTC]", '"2024-01-01"', "23", "gregorian", "UTC"):
+    for said in ("timestamp[us, tz=UTC]", '"2024-01-01"', "23", "2024", "UTC"):
         assert said in there
 
 
@@ -347,8 +351,6 @@ def test_what_is_spilled_is_in_a_private_directory_that_goes(shop, tmp_path, mon
         answer = shop.sql("SELECT id FROM orders")
         (private,) = Path(tmp_path).iterdir()
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
-        where = rows(shop.sql("SELECT current_setting('temp_directory')"))[0][0]
-        assert Path(where).parent.parent == tmp_path
         rows(answer)
         assert list(tmp_path.iterdir()) == []
         shop.sql("SELECT id FROM orders").close()

@@ -1,6 +1,7 @@
 """Look-ups: the rows of some keys, exactly, and little else is read."""
 
 import random
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from tidelake.env import Counters, Env
 from tidelake.errors import HistoryCompacted, InvalidUpdates, NotYetClosed, UsageError
 from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import Schema
 from tiers import some
 from where_reference import FIELDS, random_rows
 
@@ -41,8 +43,8 @@ def check(c, keys, as_of=None, **asked):
     """A look-up is the snapshot, filtered by key."""
     schema = schema_from_arrow(c.schema, list(c.key), None)
     whole = c.snapshot(as_of).read_all()
-    wanted = encode_key(keys.select(list(c.key)), schema)
-    expected = whole.filter(pc.is_in(encode_key(whole, schema), value_set=wanted))
+    asked = Schema(schema.key[: keys.num_columns])
+    expected = whole.filter(pc.is_in(encode_key(whole, asked), value_set=encode_key(keys, asked)))
     assert str(c.lookup(keys, as_of).to_pylist()) == str(expected.to_pylist())
 
 
@@ -50,9 +52,7 @@ def check(c, keys, as_of=None, **asked):
     "A look-up is the snapshot of its keys, for all types of keys, older schemas, rewritten times "
     "and narrowed batches",
     rule="`data/keys/keyset.py`, `shard/runs/scope.py`",
-    also=[
-        "::test_rows_of_older_schemas_rewritten_times_and_narrowed_batches_are_seen",
-    ],
+    also=["::test_rows_of_older_schemas_rewritten_times_and_narrowed_batches_are_seen"],
 )
 @pytest.mark.parametrize("config", list(CONFIGS))
 @pytest.mark.parametrize("key", some(KEYS, 5), ids="-".join)
@@ -69,6 +69,47 @@ def test_a_lookup_is_the_snapshot_of_its_keys(key, config, tmp_path):
         c.merge()
         for n in (1, 30):
             check(c, random_rows(rng, FIELDS, n).select(key))
+
+
+@pytest.mark.promise(
+    "A look-up by the first columns of a key is the snapshot of the keys that begin so",
+    rule="`beginning` in `shard/reading/lookup.py`",
+    also=["::test_a_lookup_by_the_first_columns_sees_rows_of_older_schemas"],
+)
+@pytest.mark.parametrize("config", list(CONFIGS))
+@pytest.mark.parametrize("key", [["k", "s", "f"], ["s", "b"], ["f", "k"]], ids="-".join)
+def test_a_lookup_by_the_first_columns_is_the_snapshot_of_what_begins_so(key, config, tmp_path):
+    rng = random.Random(f"{key}{config}")
+    with tidelake.open(tmp_path / "lake", config=CONFIGS[config]) as lake:
+        c = lake.create("c", SCHEMA, key=key)
+        fill(c, rng)
+        for width in range(1, len(key)):
+            for n in (0, 1, 30):
+                keys = random_rows(rng, FIELDS, n).select(key[:width])
+                check(c, keys)
+                check(c, keys, 1)
+        with pytest.raises(InvalidUpdates, match=f"missing column '{key[0]}'"):
+            c.lookup(random_rows(rng, FIELDS, 2).select(key[1:]))
+
+
+def test_a_lookup_by_the_first_columns_sees_rows_of_older_schemas(tmp_path):
+    with tidelake.open(tmp_path / "lake", config=CONFIGS["stored"]) as lake:
+        c = lake.create("c", {"a": "int32", "b": "string", "v": "string"}, key=["a", "b"])
+        c.append([{"a": n % 3, "b": str(n), "v": "x"} for n in range(30)])
+        c.evolve(pa.schema([("a", pa.int64()), ("b", pa.string()), ("w", pa.int8()), ("v", pa.string())]))
+        c.append([{"a": n, "b": "z", "w": 1, "v": "y"} for n in (1, 2**40)])
+        check(c, pa.table({"a": [1, 2**40, 5]}))
+        assert c.lookup(pa.table({"a": [1]}), columns=["w"], where="v = 'y'").to_pylist() == [
+            {"w": 1, "_time": 1, "_diff": 1}
+        ]
+
+
+def test_a_lookup_by_key_columns_that_are_not_the_first_ones_names_the_missing_one(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create("c", dict.fromkeys("abd", "int64"), key=["a", "b", "d"])
+        c.append([{"a": 1, "b": 1, "d": 1}])
+        with pytest.raises(InvalidUpdates, match="missing column 'b': the table has 'a', 'd'"):
+            c.lookup({"a": [1], "d": [1]})
 
 
 @pytest.mark.full
@@ -211,3 +252,44 @@ def test_a_lookup_opens_no_part_between_its_keys(large):
     found, read = cost(counts, lambda: c.lookup(pa.table({"id": [0, 599_998]})))
     assert found.num_rows == 2
     assert read["blob.open"] == 2 < len(parts_of(c))
+
+
+@pytest.mark.promise(
+    "One key is spelled in one way wherever keys are asked for: a value, a tuple, or a dict by name",
+    rule="`data/ingest/keyvalues.py`",
+)
+@pytest.mark.parametrize(
+    ("columns", "spellings"),
+    [
+        (["item"], ["tea", ("tea",), {"item": "tea"}, ["tea"], {"tea"}, [("tea",)], [{"item": "tea"}]]),
+        (["item", "n"], [("tea", 1), {"n": 1, "item": "tea"}, [("tea", 1)], {("tea", 1)}]),
+    ],
+)
+def test_a_key_is_spelled_in_one_way_everywhere(columns, spellings, tmp_path):
+    rows = pa.table({"item": ["mug", "tea"], "n": [1, 1], "price": [8.0, 4.5]})
+    with tidelake.open(tmp_path / "lake") as lake:
+        for i, key in enumerate([*spellings, pa.table({"item": ["tea"], "n": [1]}).select(columns)]):
+            c = lake.create(f"c{i}", rows.schema, key=columns)
+            c.append(rows)
+            assert c.lookup(key)["price"].to_pylist() == [4.5]
+            with c.arrange(follow=False) as index:
+                assert index.lookup(key)["price"].to_pylist() == [4.5]
+                if not isinstance(key, list | set | pa.Table):
+                    with index.cursor() as cursor:
+                        assert cursor.seek_key_exact(key) and cursor.value[-1] == 4.5
+                    assert c.history(key)["price"].to_pylist() == [4.5]
+            for gone in (c.delete, c.writer("w").delete, partial(in_transaction, lake, c.name)):
+                assert gone(key).removed == 1 and c.snapshot().read_all()["item"].to_pylist() == ["mug"]
+                c.append(rows.slice(1))
+            assert c.erase(key, reason="test").keys == 1 and not c.lookup(key).num_rows
+        assert c.delete([]).removed == 0 == c.lookup([]).num_rows
+        for wrong in (("tea", 1, 2), {"sku": "tea"}, object(), ["tea", ()]):
+            for ask in (c.lookup, c.delete, c.history):
+                with pytest.raises(InvalidUpdates):
+                    ask(wrong)
+
+
+def in_transaction(lake, name, key):
+    transaction = lake.transaction()
+    transaction.delete(name, key)
+    return transaction.commit()

@@ -7,7 +7,6 @@ import random
 import resource
 import shutil
 import tempfile
-import threading
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +15,7 @@ from shards import Place
 
 import inside
 import tidelake
+from threads import at_once
 from tidelake.config import MIB, Config
 from tidelake.data.kernel.types import schema_from_arrow, update_schema
 from tidelake.data.keys.keyset import KeySet
@@ -492,14 +492,10 @@ def test_threads_that_look_up_at_once_get_the_same(tmp_path):
     expected = c.lookup(ANYWHERE)
     wrong = []
 
-    def look():
+    def look(_):
         wrong.extend(1 for _ in range(8) if c.lookup(ANYWHERE) != expected)
 
-    threads = [threading.Thread(target=look) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(look, range(6))
     assert not wrong
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
 

@@ -68,6 +68,7 @@ def test_a_notebook_shows_pictures_as_pictures_and_commits_as_a_table(tmp_path):
         c.append({"id": 1}, time="2026-11-01", author="<ann>")
         for figure in (c.plot_history(), c.plot_spine()):
             assert figure._repr_png_().startswith(b"\x89PNG")
+        assert str(c.commits()).splitlines()[1].endswith("2026-11-02           <ann>")
         shown = c.commits()._repr_html_()
         assert "<td>2026-11-02</td>" in shown and "&lt;ann&gt;" in shown
         assert c.commits()[0].upper == Frontier.of(20759)

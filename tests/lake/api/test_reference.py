@@ -9,6 +9,7 @@ import pytest
 
 import tidelake
 from tables import SCHEMA, at
+from threads import at_once
 from tidelake.errors import CollectionDropped, UsageError
 
 
@@ -61,15 +62,11 @@ def test_all_who_ask_get_the_same_arrangement_with_what_is_new(stored, reference
 def test_threads_that_ask_at_once_share_one(reference):
     found, together = [], threading.Barrier(4)
 
-    def ask():
+    def ask(_):
         together.wait()
         found.append(reference.here())
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(ask, range(4))
     assert len(found) == 4 and len(set(map(id, found))) == 1
 
 

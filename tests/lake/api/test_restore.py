@@ -45,7 +45,7 @@ def held(collection, as_of=None, **how):
 @pytest.mark.promise(
     "A restoration makes the contents those of an earlier time, with their multiplicities, in one commit at "
     "an open time; only the net difference is written, once under a token",
-    rule="`restoring` in `shard/writing/derived.py`",
+    rule="`Restoration` in `shard/writing/derived.py`",
     also=[
         "::test_only_the_difference_is_written",
         "::test_a_restoration_is_made_once_under_a_token",

@@ -76,9 +76,7 @@ def check(c, rng, fields):
     "A read with `where` and `columns` is the whole read, narrowed, through every interface, also "
     "under older schemas",
     rule="`shard/runs/scope.py`, `shard/runs/read.py`",
-    also=[
-        "::test_rows_of_older_schemas_are_asked_as_they_are_read",
-    ],
+    also=["::test_rows_of_older_schemas_are_asked_as_they_are_read"],
 )
 @pytest.mark.parametrize("seed", some(range(4), 4, full=2))
 def test_a_read_gives_the_rows_and_columns_that_are_asked_for(collection, seed, monkeypatch):
@@ -137,9 +135,7 @@ def test_rows_of_several_times_are_summed_before_columns_are_chosen(collection):
     "A run is given as it is decoded only if no two of its rows have to be summed, also after its "
     "times were rewritten",
     rule="`_consolidated` in `shard/runs/read.py`",
-    also=[
-        "::test_rows_of_several_times_are_summed_before_columns_are_chosen",
-    ],
+    also=["::test_rows_of_several_times_are_summed_before_columns_are_chosen"],
 )
 @pytest.mark.parametrize("columns", [None, ["k"]])
 def test_updates_that_a_rewrite_made_equal_are_summed(columns, collection):

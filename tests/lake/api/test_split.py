@@ -1,13 +1,13 @@
 """A read in several streams: together it, each a range of keys, about equally large."""
 
 import random
-import threading
 
 import pyarrow as pa
 import pytest
 from lakes import SMALL_PARTS
 
 import tidelake
+from threads import at_once
 from tidelake.config import Config
 from tidelake.errors import CollectionDropped, HistoryCompacted, NotYetClosed, UsageError
 from tiers import some
@@ -134,11 +134,7 @@ def test_streams_are_of_one_version_and_may_be_read_by_threads_and_in_any_order(
     def read(i):
         found[i] = streams[i].read_all()
 
-    threads = [threading.Thread(target=read, args=(i,)) for i in reversed(range(4))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(read, reversed(range(4)))
     assert pa.concat_tables(found).equals(whole)
 
 

@@ -1,5 +1,6 @@
 """How times come out: as numbers, as timestamps on request, and as texts in errors."""
 
+import datetime
 import pickle
 import uuid
 
@@ -51,23 +52,41 @@ def made(lake, unit="ms"):
 
 
 @pytest.mark.promise(
-    "Times are int64 unless asked; as timestamps they are the same numbers, in every read",
+    "Times of streams are int64, those of look-ups, histories and frames of pandas timestamps, unless asked",
     rule="`data/kernel/timestamps.py`",
     also=[
-        "data/test_timestamps.py::test_every_time_has_a_timestamp_of_the_same_number_and_nothing_is_copied",
+        "data/test_timestamps.py::test_every_time_has_a_timestamp_of_the_same_number_and_nothing_is_copied"
     ],
 )
 @pytest.mark.parametrize("read", READS)
 def test_every_read_gives_times_as_numbers_or_on_request_as_timestamps(lake, read):
     collection = made(lake)
-    plain, asked = READS[read](collection), READS[read](collection, times="timestamp")
+    plain, asked = READS[read](collection, times="int64"), READS[read](collection, times="timestamp")
     assert plain.schema.field("_time") == pa.field("_time", pa.int64(), nullable=False)
     assert asked.schema.field("_time") == pa.field("_time", pa.timestamp("ms", "UTC"), nullable=False)
-    assert READS[read](collection, times="int64").equals(plain)
+    assert READS[read](collection).equals(asked if read in ("lookup", "history") else plain)
     again = asked.set_column(
         asked.schema.get_field_index("_time"), plain.schema.field("_time"), asked["_time"].cast(pa.int64())
     )
     assert again.equals(plain) and plain["_time"].to_pylist() == [NOON]
+
+
+@pytest.mark.parametrize(("unit", "kind"), [("ms", "datetime64[ms, UTC]"), ("us", "datetime64[us, UTC]")])
+def test_frames_of_pandas_have_timestamps_and_can_be_written_back(lake, unit, kind):
+    collection = made(lake, unit)
+    frame = collection.snapshot().to_pandas()
+    assert str(frame.dtypes["_time"]) == kind
+    frame["_diff"] = -1
+    other = lake.create("other", SCHEMA, key=["id"], time=unit)
+    other.append(frame)
+    assert other.updates(0, other.upper).read_all()["_time"].to_pylist() == [NOON]
+
+
+def test_frames_of_pandas_have_days_as_dates(lake):
+    days = lake.create("days", SCHEMA, key=["id"], time="date")
+    days.append(at(20_028, 1))
+    assert days.snapshot().to_pandas()["_time"].tolist() == [datetime.date(2024, 11, 1)]
+    assert days.history(1)["_time"].to_pylist() == [datetime.date(2024, 11, 1)]
 
 
 @pytest.mark.parametrize("read", READS)

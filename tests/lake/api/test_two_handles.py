@@ -21,7 +21,7 @@ from tidelake.config import Config
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.shard.runs.plan import run_task
-from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.builder import Uploader
 from tidelake.shard.writing.upserter import Upserter
 
 pytest.importorskip("polars")
@@ -462,9 +462,7 @@ def pair():
         "a `Shard` has no schema to give: they are of a `Version`, and a command that writes rows or "
         "notes keys is refused where they changed (`as_now`, `schema_id`); `ReadOptions.complete`"
     ),
-    also=[
-        "lake/api/test_two_handles.py",
-    ],
+    also=["lake/api/test_two_handles.py"],
 )
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("how", ADD + UPSERT + REPLACE)

@@ -1,7 +1,6 @@
 """Upserts and replacements of collections: against a dictionary, in ranges, beside other writers."""
 
 import random
-import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ import pytest
 import inside
 import tidelake
 from tables import SCHEMA, contents, rows
+from threads import at_once
 from tidelake.config import Config
 from tidelake.data.keys import keyranges
 from tidelake.env import Counters, Env
@@ -200,9 +200,7 @@ def cut_between_keys(table, near):
     "Events are processed in ranges of keys; more events than fit into memory are refused unless "
     "they are sorted",
     rule="`data/keys/keyranges.py`",
-    also=[
-        "data/test_keyranges.py",
-    ],
+    also=["data/test_keyranges.py"],
 )
 def test_an_upserter_refuses_more_than_fits_into_memory_unless_it_is_sorted(tmp_path):
     with tidelake.open(tmp_path / "lake", config=CONFIGS["stored"]) as lake:
@@ -251,9 +249,7 @@ def test_a_key_with_more_events_than_a_range_has_rows_is_one_chain(tmp_path):
 @pytest.mark.promise(
     "An upsert that changes nothing writes nothing once a time is closed, but a given time is closed",
     rule="`shard/writing/derived.py`",
-    also=[
-        "::test_a_time_that_is_given_is_closed_even_if_nothing_changes",
-    ],
+    also=["::test_a_time_that_is_given_is_closed_even_if_nothing_changes"],
 )
 def test_an_upsert_that_changes_nothing_writes_nothing(collection):
     collection.upsert(rows(1, 2))
@@ -373,23 +369,14 @@ def test_upserts_of_several_writers_follow_each_other(tmp_path):
     place, writers, each = str(tmp_path / "lake"), 4, 8
     with tidelake.open(place) as lake:
         lake.create("c", SCHEMA, key=["id"])
-    failures = []
 
     def work(number):
-        try:
-            with tidelake.open(place) as lake:
-                c = lake.collection("c")
-                for step in range(each):
-                    c.upsert(rows(0, number + 1, v=f"{number}.{step}"))
-        except BaseException as error:
-            failures.append(error)
+        with tidelake.open(place) as lake:
+            c = lake.collection("c")
+            for step in range(each):
+                c.upsert(rows(0, number + 1, v=f"{number}.{step}"))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, range(writers))
     with tidelake.open(place) as lake:
         c = lake.collection("c")
         found = contents(c)
@@ -419,9 +406,7 @@ class Intruder(Counters):
     "Differences are appended at the very upper that they were computed for; after a conflict the "
     "upsert looks again, and no row is lost or doubled",
     rule="`remade` in `shard/writing/uploads.py`",
-    also=[
-        "::test_upserts_of_several_writers_follow_each_other",
-    ],
+    also=["::test_upserts_of_several_writers_follow_each_other"],
 )
 @pytest.mark.parametrize("numbered", [False, True])
 def test_an_upsert_that_meets_another_writer_looks_again(numbered, tmp_path):

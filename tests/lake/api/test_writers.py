@@ -1,6 +1,5 @@
 """What numbers the calls of named writers: threads, forks, other processes; and other rows under a number."""
 
-import threading
 import uuid
 
 import pyarrow as pa
@@ -8,7 +7,9 @@ import pytest
 
 import tidelake
 from tables import SCHEMA, at, contents, rows
-from tidelake.errors import UpdateBeforeLower, UsageError, WriterFenced
+from threads import at_once
+from tidelake.errors import CorruptionError, UpdateBeforeLower, UsageError, WriterFenced
+from tidelake.state.write.heldback import StreamContent
 
 
 @pytest.fixture
@@ -19,20 +20,14 @@ def lake():
 
 def in_threads(calls):
     """Run all calls at once; what each of them returned or raised."""
-    found = [None] * len(calls)
 
-    def run(i):
+    def run(call):
         try:
-            found[i] = calls[i]()
+            return call()
         except Exception as error:
-            found[i] = error
+            return error
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    return at_once(run, calls)
 
 
 @pytest.mark.promise(
@@ -205,3 +200,56 @@ def test_a_number_of_another_type_is_refused_and_the_collection_can_be_read(lake
             call(rows(1), sequence=number)
     with tidelake.open(lake.url) as again:
         assert again["c"].writers()["w"].sequence is None
+
+
+@pytest.mark.parametrize("moved", ["before the first number", "between two numbers"])
+def test_a_group_writer_goes_on_where_its_register_joins_another_group(lake, moved):
+    a, b, _ = (lake.create(name, SCHEMA, key=["id"]) for name in "abc")
+    if moved == "before the first number":
+        lake.join(["b", "c"])
+
+    def write(sequence, time):
+        writer = lake.group_writer("a", "gw")
+        writer.join(["b"])
+        upload = b.distributed.uploader(0, tidelake.Frontier.of(1 << 40)).upload
+        return writer.write({"b": [upload(at(time, sequence).to_batches())]}, sequence=sequence).already
+
+    assert not write(0, 1_000)
+    if moved == "between two numbers":
+        lake.leave("a")
+        lake.leave("b")
+        lake.join(["b", "c"])
+    assert write(0, 2_000)
+    assert not write(1, 3_000)
+    assert contents(b) == {(0, "x"): 1, (1, "x"): 1}
+    assert a.writers()["gw"].sequence == 1
+
+
+@pytest.mark.parametrize("kept", ['{"stored":[]}', '{"stored":["a/held/b/1"]}', '{"tidelake":1}'])
+def test_a_content_of_a_user_never_looks_like_the_record_of_a_stream(lake, kept):
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(1), time=0)
+    writer, group = c.writer("w"), lake.group_writer("c", "g")
+    content = f"x transactions {kept} !!"
+    calls = [
+        lambda: writer.append_uploaded([], lower=1, upper=2, content=content),
+        lambda: writer.append_batches([], lower=1, upper=2, content=content),
+        lambda: writer.stage_uploaded([], seal=2, content=content),
+        lambda: group.write({}, sequence=0, content=content),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match="looks like the record of a stream"):
+            call()
+    assert writer.last_sequence is None
+    assert c.erase([1], reason="r").updates == 1
+
+
+@pytest.mark.parametrize("rows_held", ["!!! ", "a&LEY"])
+def test_a_record_that_cannot_be_read_is_one_clear_error(lake, rows_held):
+    """Earlier versions took such a content of a user."""
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(1), time=0)
+    content = StreamContent("x", '{"tidelake":1,"stored":[]}', rows_held)
+    c.writer("w").append_uploaded([], lower=1, upper=2, content=content)
+    with pytest.raises(CorruptionError, match=r"the record of the stream's writer.*cannot be read"):
+        c.erase([1], reason="r")

@@ -97,10 +97,8 @@ BAD = {
 
 @pytest.mark.promise(
     "Bad names, frontiers, times and tables are refused with their names, and change nothing",
-    rule="`lake/arguments/names.py`, `lake/arguments/frontiers.py`, `data/ingest/updates.py`",
-    also=[
-        "lake/arguments/test_bad_input.py",
-    ],
+    rule="`lake/arguments/names.py`, `lake/arguments/times.py`, `data/ingest/updates.py`",
+    also=["lake/arguments/test_bad_input.py"],
 )
 @pytest.mark.parametrize("case", BAD)
 def test_a_table_that_does_not_fit_is_refused_and_leaves_nothing(lake, collection, case):
@@ -165,10 +163,7 @@ def test_times_below_upper_are_refused_naming_both(lake, collection):
     collection.append(at(4, 1))
     for time in (0, 4):
         with refused(
-            lake,
-            collection,
-            UpdateBeforeLower,
-            rf"time {time} is not at or after the lower frontier \[5\]",
+            lake, collection, UpdateBeforeLower, rf"time {time} is not at or after the lower frontier \[5\]"
         ):
             collection.append(at(time, 2))
     with refused(lake, collection, UpdateBeforeLower):
@@ -276,10 +271,7 @@ def test_what_holds_and_upkeep_are_told_is_checked(lake, collection):
         (lambda: collection.writer("w", owner="\ud800"), "owner of writer 'w'"),
         (lambda: lake.upkeep(interval_s="soon"), "interval_s='soon' must be"),
         (lambda: lake.upkeep(interval_s=math.inf), "interval_s=inf must be"),
-        (
-            lambda: lake.upkeep("c"),
-            r"names='c' is not a list of names: write names=\['name', ...\]",
-        ),
+        (lambda: lake.upkeep("c"), r"names='c' is not a list of names: write names=\['name', ...\]"),
         (lambda: lake.upkeep(3), "names=3 is not a list"),
         (lambda: lake.fsck(collection.name), "is not a list of names"),
         (lambda: lake.fsck([None]), "collection name None must be a text"),
@@ -320,8 +312,8 @@ def test_an_as_of_below_since_names_both(lake, collection):
 
 
 @pytest.mark.promise(
-    "A `since` that would leave no closed time to read is refused for one collection",
-    rule="`Collection.advance_since`",
+    "A `since` that would leave no closed time to read is refused, for one collection or several",
+    rule="`checked_since`",
     also=[
         "::test_two_sinces_of_tuples_that_leave_nothing_to_read_together_are_refused",
         "shard/test_outcomes.py::test_since_leaves_a_time_to_read",
@@ -335,6 +327,11 @@ def test_a_since_past_the_upper_is_refused_for_nothing_could_be_read(lake, colle
             collection.advance_since(since)
     assert str(collection.advance_since(2)) == "[2]"
     assert contents(collection) == {(n, "x"): 1 for n in range(3)}
+
+
+def test_a_since_that_moves_nothing_is_taken_though_no_time_is_closed(lake, collection):
+    assert str(collection.advance_since(0)) == "[0]"
+    assert str(lake.advance_since({collection.name: 0})[collection.name]) == "[0]"
 
 
 def test_two_sinces_of_tuples_that_leave_nothing_to_read_together_are_refused():

@@ -109,7 +109,7 @@ def test_writes_take_instants(lake, visits, t):
     assert lake.seal({"visits": t(LAST + 20)}).upper == Frontier.of(LAST + 20)
     transaction = lake.transaction(time=t(LAST + 19), upper=t(LAST + 30))
     transaction.write("visits", row(8))
-    with pytest.raises(tidelake.errors.UpperMismatch):
+    with pytest.raises(tidelake.errors.UpdateBeforeLower):
         transaction.commit()
     assert transaction.commit(time=t(LAST + 25)).upper == Frontier.of(LAST + 30)
 
@@ -151,9 +151,7 @@ def test_what_is_finer_than_the_unit_never_hides_or_adds_an_update(visits):
     "A read as of `now` is a read as of the last closed time; a later time is refused at once, or "
     "waited for on request",
     rule="`is_now`, `lake/arguments/times.py`",
-    also=[
-        "::test_a_time_in_the_future_is_refused_at_once_and_waited_for_on_request",
-    ],
+    also=["::test_a_time_in_the_future_is_refused_at_once_and_waited_for_on_request"],
 )
 def test_as_of_now_is_the_last_closed_time(visits):
     assert contents(visits) == {(n, "x"): 1 for n in range(10)}

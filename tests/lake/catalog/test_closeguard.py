@@ -69,6 +69,7 @@ GIVEN = {
 }
 # Calls of methods that take something else.
 CALLS = {
+    "Lake.ingest": lambda lake: lake.ingest([], "c"),
     "Collection.advance_since": lambda c: c.advance_since(0),
     "Collection.delete": lambda c: c.delete(GIVEN["keys"]),
     "Writer.delete": lambda w: w.delete(GIVEN["keys"]),
@@ -91,6 +92,7 @@ CALLS = {
     "Lake.write": lambda lake: lake.write({"c": rows(3)}),
     "Lake.sql": lambda lake: lake.sql("SELECT * FROM c").read_all(),
     "Lake.view": lambda lake: lake.view("v", "SELECT id FROM c"),
+    "Lake.index": lambda lake: lake.index("c", ["n"]),
     "Lake.group_writer": lambda lake: lake.group_writer("c", "w"),
     "Lake.same_collection": lambda lake: lake.same_collection(MADE["id"], "c"),
     "Tail.begin": lambda t: t.begin(),
@@ -152,15 +154,7 @@ def test_every_public_method_answers_closed_and_writes_nothing(lake):
     c = lake.create("c", SCHEMA, key=["id"])
     c.append(rows(1))
     c.append(rows(2))
-    things = [
-        lake,
-        c,
-        c.writer("w"),
-        c.reader("r"),
-        c.critical_hold("h"),
-        c.tail(poll_s=0),
-        c.distributed,
-    ]
+    things = [lake, c, c.writer("w"), c.reader("r"), c.critical_hold("h"), c.tail(poll_s=0), c.distributed]
     assert [type(t) for t in things] == [
         Lake,
         Collection,

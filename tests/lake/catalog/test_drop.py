@@ -13,6 +13,7 @@ import tidelake
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
 from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
+from threads import at_once
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (
@@ -126,9 +127,7 @@ def test_a_drop_leaves_no_folder_behind(tmp_path):
 @pytest.mark.promise(
     "A held collection is dropped only by force; the refusal names the holders",
     rule="`drop_shard`",
-    also=[
-        "::test_force_drops_what_is_held_and_its_readers_learn_it",
-    ],
+    also=["::test_force_drops_what_is_held_and_its_readers_learn_it"],
 )
 def test_a_collection_that_is_held_is_not_dropped_and_the_holders_are_named(site):
     reader = site.c.reader("nightly report")
@@ -315,19 +314,13 @@ def store_calls_of_a_drop():
 
 
 CALLS = store_calls_of_a_drop()
-RESUMERS = {
-    "drop": lambda site: site.lake().drop("c"),
-    "collect": lambda site: site.lake().collect(),
-}
+RESUMERS = {"drop": lambda site: site.lake().drop("c"), "collect": lambda site: site.lake().collect()}
 
 
 @pytest.mark.promise(
     "A drop ends with all objects and the log gone, after a crash anywhere, whichever process finishes it",
     rule="`shard/upkeep/ending.py`, `lake/catalog/leftovers.py`",
-    also=[
-        "::test_two_droppers_at_once_both_come_to_an_end",
-        "::test_upkeep_finishes_a_drop",
-    ],
+    also=["::test_two_droppers_at_once_both_come_to_an_end", "::test_upkeep_finishes_a_drop"],
 )
 @pytest.mark.parametrize("resumer", RESUMERS)
 @pytest.mark.parametrize("n", some(range(len(CALLS)), 9, full=3), ids=lambda n: f"{n}-{CALLS[n]}")
@@ -364,17 +357,10 @@ def test_upkeep_finishes_a_drop(site):
 def test_two_droppers_at_once_both_come_to_an_end(site):
     answers, failures = [], []
 
-    def work():
-        try:
-            answers.append(site.lake().drop("c"))
-        except BaseException as error:
-            failures.append(error)
+    def work(_):
+        answers.append(site.lake().drop("c"))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(4))
     assert not failures and answers.count(True) == 1
     site.check_gone()
 
@@ -448,9 +434,7 @@ def test_a_creator_that_wakes_up_late_loses_no_row(site):
     "A new collection is acknowledged when its shard says that it has its name; from then on no "
     "process takes it for a leftover",
     rule="`publishing.confirm`",
-    also=[
-        "lake/catalog/test_fork.py::test_a_forker_that_wakes_up_late_harms_nothing_and_is_told",
-    ],
+    also=["lake/catalog/test_fork.py::test_a_forker_that_wakes_up_late_harms_nothing_and_is_told"],
 )
 def test_a_name_that_is_given_after_a_tidier_has_looked_is_not_acknowledged(site):
     """The tidier takes the shard of a creator that slept for a lost one, by names that are old by then."""

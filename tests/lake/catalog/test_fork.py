@@ -1,6 +1,5 @@
 """Forks share what they were forked from, and whatever ends first leaves the other whole."""
 
-import threading
 import uuid
 from collections import Counter
 from dataclasses import replace
@@ -13,6 +12,7 @@ import inside
 from clocks import SetClock
 from tables import SCHEMA, at, contents, rows
 from tests.doubles.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
+from threads import at_once
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (
@@ -120,9 +120,7 @@ def borrowed(c):
 @pytest.mark.promise(
     "A fork copies nothing, and costs a few calls",
     rule="`fork_shard`",
-    also=[
-        "::test_a_fork_costs_as_many_calls_however_large_the_collection",
-    ],
+    also=["::test_a_fork_costs_as_many_calls_however_large_the_collection"],
 )
 def test_a_fork_copies_nothing_and_goes_its_own_way(delta):
     lake, before = delta.lake(), delta.stored()
@@ -406,9 +404,7 @@ def test_a_fork_that_is_merged_lets_go_but_not_while_a_reader_needs_what_it_borr
 @pytest.mark.promise(
     "Parts that are kept for a fork are deleted once the fork needs none of them",
     rule="`ForkPins.let_go`, after each collection of the fork",
-    also=[
-        "state/test_forking.py::test_a_fork_lets_go_when_neither_it_nor_its_readers_need_a_borrowed_part",
-    ],
+    also=["state/test_forking.py::test_a_fork_lets_go_when_neither_it_nor_its_readers_need_a_borrowed_part"],
 )
 def test_a_large_run_is_shared_until_it_is_merged(delta):
     delta.c.merge()
@@ -530,9 +526,7 @@ class Sleepy:
         "`ForkPins.forget_uncreated`: an empty shard takes its place before the pin goes; `fork_shard` "
         "looks for the pin after the log"
     ),
-    also=[
-        "::test_a_fork_that_was_never_made_is_found_and_settled_by_a_repair",
-    ],
+    also=["::test_a_fork_that_was_never_made_is_found_and_settled_by_a_repair"],
 )
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("number", some(range(1, 5), 3))
@@ -579,23 +573,13 @@ def test_a_name_that_is_taken_meanwhile_leaves_nothing_of_the_fork(delta):
 
 
 def test_forks_by_several_at_once_are_all_whole(delta):
-    failures = []
-
     def work(n):
-        try:
-            lake = delta.lake()
-            fork = lake.fork("c", f"f{n}")
-            fork.append(at(5, 50 + n))
-            lake.collection("c").maintain()
-        except BaseException as error:
-            failures.append(error)
+        lake = delta.lake()
+        fork = lake.fork("c", f"f{n}")
+        fork.append(at(5, 50 + n))
+        lake.collection("c").maintain()
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, range(6))
     delta.lake().drop("c")
     delta.check_rest(**{f"f{n}": 6 for n in range(6)})
 

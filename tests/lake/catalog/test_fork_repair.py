@@ -76,9 +76,7 @@ def loaded(lake, history):
 
 @pytest.mark.promise(
     "A bad load of real data is repaired by a fork and a swap of names",
-    also=[
-        "lake/catalog/test_fork_repair.py",
-    ],
+    also=["lake/catalog/test_fork_repair.py"],
 )
 @pytest.mark.full
 def test_a_bad_load_is_repaired_by_a_fork_a_correction_and_a_swap(tmp_path, history):

@@ -269,9 +269,9 @@ def test_a_drop_takes_no_name_from_the_collection_that_was_made_again_beside_it(
     lake = harbour.made(a=1)
     whole = inside.catalog(lake).unname
 
-    def late(*args):
+    def late(*args, **given):
         harbour.lake().create("a", SCHEMA, key=["id"], allow_recreate=True).append(rows(7))
-        return whole(*args)
+        return whole(*args, **given)
 
     inside.catalog(lake).unname = late
     assert lake.drop("a") is False
@@ -301,9 +301,7 @@ def test_a_drop_of_what_is_renamed_beside_it_drops_that_collection_and_no_other(
 @pytest.mark.promise(
     "Collection and fsck do not take a renamed shard for one without a name",
     rule="`Leftovers`, `LakeCheck`",
-    also=[
-        "::test_fsck_tells_nothing_of_a_collection_that_is_renamed_and_dropped_before_its_turn",
-    ],
+    also=["::test_fsck_tells_nothing_of_a_collection_that_is_renamed_and_dropped_before_its_turn"],
 )
 def test_collection_and_fsck_leave_alone_what_is_renamed_beside_them(harbour):
     lake = harbour.made(a=1, b=2)
@@ -357,7 +355,7 @@ def test_a_copy_of_what_is_renamed_meanwhile_is_whole(harbour):
     lake._shards.id_of = late
     report = lake.copy(target.lake(), ["a"], as_name="copy")
     assert report.collections[0].rows == 1 and target.names() == {"copy": 1}
-    # Whoever renamed a copy wanted to keep it, and the name is free.
+    # A copy that was renamed is to be kept, and the name is free.
     target.lake().rename("copy", "kept")
     lake.copy(target.lake(), ["b"], as_name="copy")
     assert target.names() == {"copy": 1, "kept": 1}
@@ -391,9 +389,7 @@ def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour
         "`Catalog.rule_out`: the list of names moves on between the tombstone and the end of the log; "
         "who names looks at the list, then at the shard"
     ),
-    also=[
-        "lake/catalog/test_drop.py::test_a_creator_that_wakes_up_late_loses_no_row",
-    ],
+    also=["lake/catalog/test_drop.py::test_a_creator_that_wakes_up_late_loses_no_row"],
 )
 def test_a_name_that_is_given_while_its_shard_is_being_removed_leads_to_nothing_at_no_time(harbour):
     """Removing a shard without a name finds a name that it got since, and refuses one that comes."""
@@ -437,9 +433,7 @@ def fill(lake, count):
 @pytest.mark.promise(
     "Opening, creating, dropping and renaming cost as much among 10,000 names as among few",
     rule="`Catalog.look`, `Catalog._merge`",
-    also=[
-        "::test_creating_and_dropping_costs_as_much_among_10000_names_as_among_few",
-    ],
+    also=["::test_creating_and_dropping_costs_as_much_among_10000_names_as_among_few"],
 )
 @pytest.mark.parametrize("count", [0, 100, 10_000])
 def test_opening_by_name_costs_as_much_among_10000_names_as_among_few(harbour, count):

@@ -143,8 +143,7 @@ def test_readers_of_any_process_are_held_for_as_long_as_the_lake_says(site, c):
 
 
 @pytest.mark.promise(
-    "A process whose `Config` contradicts the settings of the lake is refused",
-    rule="`check_agreed`",
+    "A process whose `Config` contradicts the settings of the lake is refused", rule="`check_agreed`"
 )
 def test_settings_of_one_process_that_are_the_lakes_are_refused_with_the_remedy(site, c):
     for name in ("lease_s", "garbage_age_s", "upload_age_s"):

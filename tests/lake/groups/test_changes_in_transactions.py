@@ -1,14 +1,11 @@
 """Upserts and replacements in transactions: made from what is there at the very instant that they come in."""
 
-import threading
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
-from together import AGE_S, QUIET, Places, at, rows, totals
+from together import AGE_S, STORED, Places, at, awaiting, rows, totals
 
-import inside
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
+from threads import at_once
 from tidelake.errors import (
     InvalidUpdates,
     OutcomeUnknown,
@@ -23,12 +20,6 @@ from tidelake.model.frontier import Frontier
 from tiers import some
 
 F = Frontier.of
-STORED = replace(QUIET, inline_part_bytes=0)
-
-
-@pytest.fixture(params=some(["inline", "stored"], 2, full=2))
-def places(request):
-    return Places(config=QUIET if request.param == "inline" else STORED)
 
 
 @pytest.fixture
@@ -36,14 +27,6 @@ def lake(places):
     made = places.banks("a", "b", "c")
     made.write({"a": rows(1, 2, v=5), "b": rows(1, v=7)})
     return made
-
-
-def awaiting(lake, *names):
-    return [
-        one
-        for name in names
-        for one, _ in inside.shard(lake.collection(name)).version().state.staged.awaiting()
-    ]
 
 
 def held(lake, name, time=None):
@@ -284,24 +267,15 @@ def test_refusals_end_and_leave_nothing(places, lake):
 
 def test_several_that_count_together_lose_nothing(places, lake):
     """Threads move one from a to b, by what they have read: the total stays, and each move counts."""
-    failed = []
 
     def moves(first):
-        try:
-            process = places.process()
-            for n in range(2):
-                changed(
-                    process, ("upsert", "a", rows(1, v=first + n)), ("upsert", "b", rows(1, v=-first - n))
-                ).commit()
-        except Exception as error:
-            failed.append(error)
+        process = places.process()
+        for n in range(2):
+            changed(
+                process, ("upsert", "a", rows(1, v=first + n)), ("upsert", "b", rows(1, v=-first - n))
+            ).commit()
 
-    threads = [threading.Thread(target=moves, args=(100 * n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    at_once(moves, (0, 100, 200))
     for time in range(1, lake.collection("a").upper.elements[0]):
         assert held(lake, "a", time)[1] == -held(lake, "b", time)[1]
 

@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from together import QUIET, Places, at, rows, totals
+from together import QUIET, Places, at, awaiting, rows, totals
 
-import inside
 from tests.doubles.faults import Fault, FaultPlan
 from tidelake.errors import (
     OutcomeUnknown,
@@ -37,11 +36,6 @@ def uppers(lake):
     return [lake.collection(name).upper for name in NAMES]
 
 
-def awaiting(lake):
-    shards = [inside.shard(lake.collection(name)) for name in NAMES]
-    return [one for shard in shards for one, _ in shard.version().state.staged.awaiting()]
-
-
 def built(lake, name, table, upper):
     builder = lake.collection(name).builder()
     builder.add(table)
@@ -53,9 +47,7 @@ def built(lake, name, table, upper):
     "one asked for; otherwise nothing is in, and nothing stays staged; other collections are not "
     "closed",
     rule="`Share.lower`, `Share.seal`; `_is_refused`",
-    also=[
-        "lake/groups/test_given_intervals.py",
-    ],
+    also=["lake/groups/test_given_intervals.py"],
 )
 def test_each_collection_is_written_in_its_own_interval_and_the_others_are_not_closed(lake):
     lake.join(NAMES)
@@ -105,7 +97,7 @@ def test_another_upper_than_the_one_asked_for_commits_nothing_and_leaves_nothing
         txn.commit()
     assert (caught.value.name, caught.value.current) == ("b", F(2))
     assert (totals(lake, 1, "b"), uppers(lake)) == ([1], [F(0), F(2), F(0)])
-    assert not awaiting(lake)
+    assert not awaiting(lake, *NAMES)
 
 
 def test_rows_outside_of_the_interval_are_refused_in_every_form(lake):
@@ -124,7 +116,7 @@ def test_rows_outside_of_the_interval_are_refused_in_every_form(lake):
         txn.commit()
     txn.abort()
     assert uppers(lake) == [F(5), F(0), F(0)]
-    assert not awaiting(lake)
+    assert not awaiting(lake, *NAMES)
 
 
 def test_stored_rows_come_in_within_their_interval_and_do_not_close_the_group(lake):
@@ -157,7 +149,7 @@ def test_one_that_is_behind_its_lower_says_so_whenever_it_finds_out(lake):
     transaction.write("a", rows(1), time=0, lower=0, upper=1)
     with pytest.raises(UpperMismatch, match="'a'"):
         transaction.commit()
-    assert not awaiting(lake) and uppers(lake)[0] == F(3)
+    assert not awaiting(lake, *NAMES) and uppers(lake)[0] == F(3)
 
 
 def test_empty_tables_and_none_close_the_interval(lake):
@@ -277,4 +269,4 @@ def test_refreshes_in_any_intervals_are_what_the_oracle_says(steps):
             found = lake.collection(name).updates(lower=0, upper=oracle.upper).read_all().to_pylist()
             told = {((row["k"], row["v"]), row["_time"]): row["_diff"] for row in found}
             assert told == dict(oracle.between(F(0), oracle.upper))
-    assert not awaiting(lake) and lake.fsck().clean
+    assert not awaiting(lake, *NAMES) and lake.fsck().clean

@@ -1,11 +1,10 @@
 """Batches and uploads in transactions of several collections: each comes in once, with all the rest."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from together import AGE_S, QUIET, Places, at, balance, rows, totals
+from together import AGE_S, QUIET, STORED, Places, at, awaiting, balance, rows, totals
 
 import inside
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
@@ -24,26 +23,12 @@ from tidelake.store import url
 from tiers import some
 
 F = Frontier.of
-STORED = replace(QUIET, inline_part_bytes=0)
 KINDS = ["table", "batch", "upload", "list"]
-
-
-@pytest.fixture(params=some(["inline", "stored"], 2, full=2))
-def places(request):
-    return Places(config=QUIET if request.param == "inline" else STORED)
 
 
 @pytest.fixture
 def lake(places):
     return places.banks("a", "b", "c")
-
-
-def awaiting(lake, *names):
-    return [
-        one
-        for name in names
-        for one, _ in inside.shard(lake.collection(name)).version().state.staged.awaiting()
-    ]
 
 
 def batch(lake, name, table, upper=70):

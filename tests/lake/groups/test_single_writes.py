@@ -1,15 +1,15 @@
 """Writes of one collection in a group: all calls work there as they do alone, with the same guarantees."""
 
-import threading
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pytest
-from together import ACCOUNTS, AGE_S, QUIET, Places, at, rows, totals
+from together import ACCOUNTS, AGE_S, QUIET, STORED, Places, at, awaiting, rows, totals
 
 import inside
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
+from threads import at_once
 from tidelake.errors import (
     AlreadyTaken,
     OutcomeUnknown,
@@ -20,21 +20,12 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.writing import committing
+from tidelake.shard.writing.proposal import Proposal
 from tidelake.state.core.codec import encode_state
 from tidelake.store import url
 from tiers import calls, some
 
 F = Frontier.of
-
-
-STORED = replace(QUIET, inline_part_bytes=0)
-
-
-@pytest.fixture(params=some(["inline", "stored"], 2, full=2))
-def places(request):
-    """Rows are in the log, or in parts of their own."""
-    return Places(config=QUIET if request.param == "inline" else STORED)
 
 
 @pytest.fixture
@@ -49,14 +40,6 @@ def grouped(places, **env):
     url._memory_lakes[lake.url] = places.stores
     lake.seal({"a": 0, "b": 0})
     return lake
-
-
-def awaiting(lake, *names):
-    return [
-        one
-        for name in names
-        for one, _ in inside.shard(lake.collection(name)).version().state.staged.awaiting()
-    ]
 
 
 def contents(collection):
@@ -238,17 +221,16 @@ def test_single_writes_and_transactions_take_turns(lake):
 
 def racing(monkeypatch, do):
     """Let `do` happen once, between what a write has staged and what the group decides of it."""
-    real = committing._wanted
+    real = Proposal.decide
     done = []
 
-    def wanted(*args):
-        found = real(*args)
+    def decide(*args):
         if not done:
             done.append(True)
             do()
-        return found
+        return real(*args)
 
-    monkeypatch.setattr(committing, "_wanted", wanted)
+    monkeypatch.setattr(Proposal, "decide", decide)
 
 
 RACES = {
@@ -309,6 +291,27 @@ def test_what_is_written_comes_in_once_if_others_come_between(places, lake, monk
     assert lake.fsck().clean
 
 
+READING = {
+    "upsert": lambda lake: lake.collection("a").upsert(rows(5, v=7), time=9),
+    "replace": lambda lake: lake.collection("a").replace(rows(8, v=7), time=9),
+    "transaction": lambda lake: transacted(lake, time=9),
+}
+
+
+def transacted(lake, time):
+    with lake.transaction(time=time) as transaction:
+        transaction.upsert("a", rows(5, v=7))
+        transaction.write("b", rows(1))
+
+
+@pytest.mark.parametrize("name", READING)
+def test_what_is_staged_before_the_time_of_a_write_that_reads_it_is_read(places, lake, monkeypatch, name):
+    racing(monkeypatch, lambda: places.process().collection("a").stage(at([5], [1])))
+    READING[name](lake)
+    lake.collection("a").seal(50)
+    assert totals(lake, 49, "a") == [7]
+
+
 def test_a_conflict_names_the_upper_of_the_collection(lake, monkeypatch):
     a = lake.collection("a")
     racing(monkeypatch, lambda: lake.write({"b": rows(1)}, time=5))
@@ -324,6 +327,7 @@ def test_a_conflict_names_the_upper_of_the_collection(lake, monkeypatch):
     "A write that depends on contents is refused if rows were let in since, also rows that were "
     "staged before",
     rule="`ShardState.let_in`, `ShardState.latest`",
+    also=["::test_what_is_staged_before_the_time_of_a_write_that_reads_it_is_read"],
 )
 def test_what_was_let_in_since_an_upsert_was_worked_out_is_a_conflict(lake):
     """It was staged before, and decided after: only the group knows when."""
@@ -352,9 +356,7 @@ def test_what_was_let_in_since_an_upsert_was_worked_out_is_a_conflict(lake):
 @pytest.mark.promise(
     "Uploads and batches that met a conflict may be offered again, and come in once",
     rule="`park`, `apply_decided` (`taken`)",
-    also=[
-        "::test_a_batch_that_met_a_conflict_is_given_up_with_its_parts",
-    ],
+    also=["::test_a_batch_that_met_a_conflict_is_given_up_with_its_parts"],
 )
 def test_uploads_and_batches_that_met_a_conflict_are_offered_again_and_taken_once(places, lake):
     a = lake.collection("a")
@@ -449,30 +451,21 @@ def test_a_number_with_other_rows_is_refused_after_a_leave_as_well(lake):
 
 def test_threads_on_members_lose_nothing(places):
     lake = grouped(places)
-    failed = []
 
     def work(number):
-        try:
-            a = lake.collection("a")
-            for turn in range(8):
-                match (number + turn) % 4:
-                    case 0:
-                        a.append(rows(turn))
-                    case 1:
-                        a.stage(at([1000 + turn], [1]))
-                    case 2:
-                        lake.write({"a": rows(turn), "b": rows(turn)})
-                    case _:
-                        a.upsert(rows(100 + number * 10 + turn))
-        except Exception as error:
-            failed.append(error)
+        a = lake.collection("a")
+        for turn in range(8):
+            match (number + turn) % 4:
+                case 0:
+                    a.append(rows(turn))
+                case 1:
+                    a.stage(at([1000 + turn], [1]))
+                case 2:
+                    lake.write({"a": rows(turn), "b": rows(turn)})
+                case _:
+                    a.upsert(rows(100 + number * 10 + turn))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    at_once(work, range(4))
     lake.collection("a").seal(2000)
     assert totals(lake, 1999, "a") == [32]
     assert lake.fsck().clean
@@ -587,7 +580,7 @@ def test_refused_transactions_leave_nothing_in_the_group(lake):
     lake.seal({"a": 5, "b": 5})
     size = len(encode_state(lake.collection("a").group()))
     for number in range(30):
-        with pytest.raises(UpperMismatch):
+        with pytest.raises(UpdateBeforeLower):
             lake.write({"a": rows(number), "b": rows(number)}, time=3)
     group = lake.collection("a").group()
     assert not group.decisions
@@ -621,9 +614,7 @@ def test_a_handle_from_before_its_collection_joined_lets_history_go(lake):
     "A seal of several collections returns the upper of each; collections that cannot be in one "
     "group are refused before any joins",
     rule="`Committed.uppers`, `Groups.of`",
-    also=[
-        "::test_collections_that_cannot_be_in_one_group_are_told_before_anything_joins",
-    ],
+    also=["::test_collections_that_cannot_be_in_one_group_are_told_before_anything_joins"],
 )
 def test_a_seal_of_several_answers_with_what_is_sealed(lake):
     done = lake.seal({"a": 5, "b": 7})

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
-from together import AGE_S, QUIET, Places, at, balance, rows, totals
+from together import AGE_S, QUIET, Places, at, awaiting, balance, rows, totals
 
 import inside
 from clocks import SetClock
@@ -45,15 +45,6 @@ def places():
 @pytest.fixture
 def lake(places):
     return places.banks("a", "b", "c")
-
-
-def awaiting(lake, *names):
-    """What is staged and undecided."""
-    return [
-        one
-        for name in names
-        for one, _ in inside.shard(lake.collection(name)).version().state.staged.awaiting()
-    ]
 
 
 def uppers(lake, names="abc"):
@@ -164,9 +155,9 @@ def test_staged_rows_of_several_collections_are_seen_together_when_their_times_a
     lake.seal({"a": 21, "b": 30})
     assert uppers(lake, "ab") == [F(21), F(30)]
     assert (totals(lake, 20, "a"), totals(lake, 29, "b")) == ([9], [-9])
-    with pytest.raises(UpperMismatch) as caught:
+    with pytest.raises(UpdateBeforeLower) as caught:
         lake.write({"a": rows(1), "b": rows(1)}, time=25)
-    assert caught.value.current == F(30)
+    assert caught.value.lower == F(30)
 
 
 def test_copies_made_one_by_one_agree_at_every_time_that_is_closed_in_all_of_them(lake):
@@ -250,10 +241,10 @@ def test_a_conflict_is_tried_again_without_another_upload(places):
     attempt_of(txn).prepare(txn._draft.rows, 5)
     lake.write({"a": rows(2, v=0), "b": rows(2, v=0)}, time=7)
     places.counts.clear()
-    with pytest.raises(UpperMismatch) as caught:
+    with pytest.raises(UpdateBeforeLower) as caught:
         txn.commit()
-    assert caught.value.current == F(8)
-    txn.commit(time=caught.value.current.elements[0])
+    assert caught.value.lower == F(8)
+    txn.commit(time=caught.value.lower.elements[0])
     assert places.counts["log.compare_and_set"] == 1
     assert totals(lake, 8, "ab") == [3, -3]
     assert totals(lake, 7, "ab") == [0, 0]
@@ -270,9 +261,9 @@ def test_a_conflict_in_the_second_collection_stores_the_first_ones_rows_once(lak
     lake.collection("b").append(at([9], [0]))
     txn = lake.transaction(time=5)
     txn.write("a", rows(1, v=3)), txn.write("b", rows(1, v=-3))
-    with pytest.raises(UpperMismatch) as caught:
+    with pytest.raises(UpdateBeforeLower) as caught:
         txn.commit()
-    txn.commit(time=caught.value.current.elements[0])
+    txn.commit(time=caught.value.lower.elements[0])
     assert totals(lake, 10, "ab") == [3, -3]
 
 
@@ -280,18 +271,16 @@ def test_a_conflict_in_the_second_collection_stores_the_first_ones_rows_once(lak
     "The contents at a closed time never change, also at times that the collection closed alone "
     "before it joined",
     rule="`Share.floor`: the group is told a collection's own upper as of after it joined",
-    also=[
-        "::test_what_was_closed_before_a_collection_joined_stays_closed",
-    ],
+    also=["::test_what_was_closed_before_a_collection_joined_stays_closed"],
 )
 def test_rows_never_move_back_below_what_their_collection_closed_alone(lake):
     lake.collection("b").append(at([99], [1]))
     txn = lake.transaction(time=200)
     txn.write("a", rows(1)), txn.write("b", rows(2))
     attempt_of(txn).prepare(txn._draft.rows, 200)
-    with pytest.raises(UpperMismatch) as caught:
+    with pytest.raises(UpdateBeforeLower) as caught:
         txn.commit(time=50)
-    assert caught.value.current == F(100)
+    assert caught.value.lower == F(100)
     with pytest.raises(UsageError, match="written at 200: commit at 200 or later"):
         txn.commit(time=150)
     assert txn.commit(time=200).upper == F(201)
@@ -446,9 +435,7 @@ def leave_all(lake):
 @pytest.mark.promise(
     "A late join does not restore a membership that is over, whether the group still exists or not",
     rule="`join` (`seen`), `Groups._join`",
-    also=[
-        "state/test_transaction_commands.py::test_a_late_join_does_not_bring_an_earlier_stay_back",
-    ],
+    also=["state/test_transaction_commands.py::test_a_late_join_does_not_bring_an_earlier_stay_back"],
 )
 @pytest.mark.parametrize("number", some(range(1, 26, 2), 7, full=3))
 def test_who_joins_late_does_not_bring_a_stay_back_that_is_over(number):
@@ -501,9 +488,7 @@ def test_a_block_that_raises_stores_nothing(places, lake):
 @pytest.mark.promise(
     "Staged rows of crashed transactions are given up first in the group, then in their collections",
     rule="`expire`, `withdraw`; `expired-never-goes-back`",
-    also=[
-        "::test_one_that_is_young_is_begun_anew_when_an_old_one_is_given_up",
-    ],
+    also=["::test_one_that_is_young_is_begun_anew_when_an_old_one_is_given_up"],
 )
 def test_a_transaction_that_takes_too_long_is_given_up(places):
     lake = places.banks("a", "b")
@@ -617,9 +602,7 @@ def test_a_token_comes_in_once(lake):
 @pytest.mark.promise(
     "A token comes in once, also if two processes have begun with it, and after its collection left",
     rule="`answer_of_record`; `apply_decided(leave=...)`",
-    also=[
-        "::test_a_token_is_known_after_its_collection_left_and_joined_others",
-    ],
+    also=["::test_a_token_is_known_after_its_collection_left_and_joined_others"],
 )
 def test_a_token_that_two_have_begun_comes_in_once_and_nothing_is_left(places):
     lake = places.banks("a", "b")
@@ -697,9 +680,7 @@ def test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back(lake)
     "Other processes finish a leave that ended half-way; a collection that joined a group that is "
     "gone is not lost",
     rule="`Groups._left`, `Groups._freed`",
-    also=[
-        "::test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written",
-    ],
+    also=["::test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written"],
 )
 def test_a_leave_that_ended_half_way_is_finished_by_the_next_writer(lake):
     lake.write({"a": rows(1, v=1), "b": rows(1, v=-1)})
@@ -725,8 +706,7 @@ def test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written(place
 
 
 @pytest.mark.promise(
-    "A lost log of a group is reported where something awaits its decision",
-    rule="`Shard.version`",
+    "A lost log of a group is reported where something awaits its decision", rule="`Shard.version`"
 )
 def test_a_group_whose_log_is_lost_is_told_of_when_something_awaits_it(lake):
     lake.write({"a": rows(1), "b": rows(1)})
@@ -921,10 +901,7 @@ ACTS = {
     "A read at a time sees all of a transaction or nothing; a decided transaction is never lost, an "
     "undecided one is never seen",
     rule="`seen_through`; `decided-once`, `members-decide`",
-    also=[
-        "state/test_transaction_commands.py::Transactions",
-        "kills/test_bank_kills.py",
-    ],
+    also=["state/test_transaction_commands.py::Transactions", "kills/test_bank_kills.py"],
 )
 @pytest.mark.grows
 @pytest.mark.parametrize("act", some(ACTS, 6))

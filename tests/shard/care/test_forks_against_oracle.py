@@ -111,7 +111,4 @@ class TupleForks(Forks, TupleMachine):
 
 TestIntForks = IntForks.TestCase
 TestTupleForks = TupleForks.TestCase
-TestIntForks.settings = TestTupleForks.settings = settings(
-    max_examples=examples(40),
-    stateful_step_count=30,
-)
+TestIntForks.settings = TestTupleForks.settings = settings(max_examples=examples(40), stateful_step_count=30)

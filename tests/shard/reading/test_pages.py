@@ -113,9 +113,7 @@ def test_the_rows_of_one_key_may_fill_several_pages():
     "A page of rows is bounded by rows, by bytes and by the characters of its answer, and the pages "
     "together leave out no row",
     rule="`shard/reading/pages.py`, `table` in `web/describe.py`",
-    also=[
-        "web/test_api.py::test_pages_are_bounded_by_bytes_and_no_row_is_left_out",
-    ],
+    also=["web/test_api.py::test_pages_are_bounded_by_bytes_and_no_row_is_left_out"],
 )
 def test_a_page_ends_where_its_rows_have_too_many_bytes(tmp_path):
     with tidelake.open(tmp_path / "lake") as lake:

@@ -94,9 +94,7 @@ def ends(tail, start, limits):
 @pytest.mark.promise(
     "A step has no more updates and times than its limits allow, or one time",
     rule="`state/core/backlog.py`; times are counted where parts do not tell",
-    also=[
-        "::test_counted_times_fill_steps_as_far_as_they_may",
-    ],
+    also=["::test_counted_times_fill_steps_as_far_as_they_may"],
 )
 @given(st.integers(0, 10**6), st.none() | st.integers(1, 30), st.none() | st.integers(1, 9))
 def test_no_step_takes_more_than_its_limits_or_one_time(seed, rows_max, times_max):
@@ -370,9 +368,7 @@ def test_a_step_that_takes_long_pins_what_it_reads(running):
 @pytest.mark.promise(
     "A waiting tail reads the log once a poll interval; a step costs at most one scan, and no write",
     rule="`Tail.step`, `Tail.plan`",
-    also=[
-        "::test_a_step_of_a_backlog_costs_one_scan_at_most_and_no_write",
-    ],
+    also=["::test_a_step_of_a_backlog_costs_one_scan_at_most_and_no_write"],
 )
 def test_an_idle_tail_looks_at_the_log_once_a_poll_interval_and_writes_nothing():
     place = Kept()
@@ -472,9 +468,7 @@ def test_times_are_counted_under_the_schema_that_is_read_under():
     "A tail under a given schema ends when one of its columns is dropped, so that a retraction "
     "always equals the row that it retracts",
     rule="`shard/reading/tail.py`, `outgrown`",
-    also=[
-        "spark/source/test_offsets.py::test_columns_that_do_not_fit_a_running_query_are_refused",
-    ],
+    also=["spark/source/test_offsets.py::test_columns_that_do_not_fit_a_running_query_are_refused"],
 )
 @pytest.mark.parametrize("shown", [{}, {"columns": ["id", "n"]}, {"columns": ["id"], "where": "n > 0"}])
 def test_a_column_that_is_dropped_ends_a_tail_that_shows_it(shown):

@@ -65,9 +65,7 @@ class Watch:
     "A run that is read alone is decoded in as many threads as Arrow may use, at most eight, in "
     "order, no further ahead of its reader; damage ends the read",
     rule="`_direct` in `shard/runs/read.py`, `read_part` in `data/part/scan.py`",
-    also=[
-        "shard/runs/test_decoders.py",
-    ],
+    also=["shard/runs/test_decoders.py"],
 )
 @pytest.mark.usefixtures("cpus")
 @pytest.mark.parametrize(("cpus_", "at_once"), [(1, 1), (2, 2), (4, 4), (8, 8), (50, 8)])

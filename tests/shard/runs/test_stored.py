@@ -167,10 +167,7 @@ def test_a_damaged_footer_is_found_when_it_is_planned(tmp_path: Path) -> None:
     steps=st.lists(
         st.one_of(
             st.tuples(
-                st.integers(0, 60),
-                st.integers(1, 40),
-                st.sampled_from([1, 1, 1, -1, 2]),
-                st.integers(0, 2),
+                st.integers(0, 60), st.integers(1, 40), st.sampled_from([1, 1, 1, -1, 2]), st.integers(0, 2)
             ),
             st.just("merge"),
             st.just("advance"),

@@ -1,7 +1,6 @@
 """Collection: what goes, what stays, and that neither crashes nor stalled processes change either."""
 
 import contextlib
-import threading
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 import inside
 from tables import ids, rows
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
+from threads import at_once
 from tidelake.errors import (
     CorruptionError,
     LeaseExpired,
@@ -130,8 +130,7 @@ def test_the_log_is_truncated_to_the_oldest_rollup_that_is_left():
 
 
 @pytest.mark.promise(
-    "A reader keeps parts, but neither the log nor rollups",
-    rule="`_left` in `state/core/edits.py`",
+    "A reader keeps parts, but neither the log nor rollups", rule="`_left` in `state/core/edits.py`"
 )
 def test_a_reader_keeps_parts_and_not_the_log():
     world = World(5)
@@ -176,9 +175,7 @@ def test_many_blobs_take_several_commits(monkeypatch):
 @pytest.mark.promise(
     "A slow reader keeps its parts, and no others",
     rule="`free`",
-    also=[
-        "::test_a_state_that_has_lost_a_part_is_never_pinned",
-    ],
+    also=["::test_a_state_that_has_lost_a_part_is_never_pinned"],
 )
 def test_a_slow_reader_keeps_what_it_reads_and_other_garbage_goes():
     world = World(5)
@@ -286,9 +283,7 @@ def test_a_stalled_writer_resurrects_nothing_and_uploads_again():
 @pytest.mark.promise(
     "An upload that was given up is certainly not in",
     rule="`NOT_IN`",
-    also=[
-        "::test_what_workers_uploaded_long_ago_is_refused_clearly",
-    ],
+    also=["::test_what_workers_uploaded_long_ago_is_refused_clearly"],
 )
 def test_an_upload_that_is_given_up_leaves_the_number_of_a_writer_usable():
     world = World(3)
@@ -336,9 +331,7 @@ def test_a_stalled_merger_resurrects_nothing():
 @pytest.mark.promise(
     "Collection 1: the recorded parts of a merge under way, and a rollup that is about to be added, stay",
     rule="`_unnamed`, `_may_still_be_added` in `shard/upkeep/collector.py`",
-    also=[
-        "::test_a_rollup_that_is_about_to_be_added_stays",
-    ],
+    also=["::test_a_rollup_that_is_about_to_be_added_stays"],
 )
 def test_what_a_merge_that_is_under_way_has_recorded_stays():
     config = replace(
@@ -503,9 +496,7 @@ def test_a_blob_that_cannot_be_deleted_does_not_keep_the_others():
 @pytest.mark.promise(
     "Collection 1: a collector that stalls; several at once",
     rule="doomed never goes back (`doomed-once`)",
-    also=[
-        "::test_several_collectors_at_once_do_no_harm",
-    ],
+    also=["::test_several_collectors_at_once_do_no_harm"],
 )
 def test_a_stalled_collector_destroys_nothing():
     """It has read what is doomed and stalls; others collect, append and merge, for days."""
@@ -545,20 +536,7 @@ def test_a_stalled_collector_destroys_nothing():
 
 def test_several_collectors_at_once_do_no_harm():
     world = messy()
-    reports, failures = [], []
-
-    def work(c):
-        try:
-            reports.append(c.collect(thorough=True))
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(world.process(),)) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    reports = at_once(lambda c: c.collect(thorough=True), [world.process() for _ in range(6)])
     alone = messy().process().collect(thorough=True)
     # Each object is deleted by one of them.
     assert sum(report.blobs for report in reports) == alone.blobs
@@ -606,9 +584,7 @@ def test_appends_collect_a_little_if_no_other_process_does():
 @pytest.mark.promise(
     "The cost of an append does not grow with the amount of garbage",
     rule="`beside_append`",
-    also=[
-        "::test_appends_collect_a_little_if_no_other_process_does",
-    ],
+    also=["::test_appends_collect_a_little_if_no_other_process_does"],
 )
 def test_an_append_looks_for_garbage_now_and_then_only():
     world = World(100)
@@ -653,9 +629,7 @@ def replaced(world, times=1):
 @pytest.mark.promise(
     "Opening and refreshing start over when a collection deletes what they read",
     rule="`History.open`",
-    also=[
-        "::test_a_handle_that_slept_across_a_truncation_opens_anew",
-    ],
+    also=["::test_a_handle_that_slept_across_a_truncation_opens_anew"],
 )
 @pytest.mark.parametrize(("operation", "number"), [("get", 1), ("newer", 1)])
 @pytest.mark.parametrize("rollups", [0, 1])
@@ -697,9 +671,7 @@ def test_a_rollup_that_is_really_lost_is_reported():
 @pytest.mark.promise(
     "A hole in the log and a lost rollup are reported",
     rule="`History.open`",
-    also=[
-        "::test_a_rollup_that_is_really_lost_is_reported",
-    ],
+    also=["::test_a_rollup_that_is_really_lost_is_reported"],
 )
 def test_a_log_with_a_hole_is_reported():
     world = World(3, replace(CONFIG, rollup_bytes_min=10**6))

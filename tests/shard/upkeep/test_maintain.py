@@ -12,6 +12,7 @@ import tidelake
 from clocks import MovedClock, TickingClock
 from tables import SCHEMA, ids, rows
 from tests.doubles.faults import Fault, FaultPlan, SimulatedCrash
+from threads import at_once
 from tidelake.config import Config
 from tidelake.errors import (
     BlobNotFound,
@@ -25,10 +26,10 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import write_table
 from tidelake.shard.upkeep.compactor import Compactor, Workers
-from tidelake.shard.upkeep.maintain import Maintainer, idle_policy, unmerged
+from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.shard.writing import committing
 from tidelake.state.spine.fuel import level_of
-from tidelake.state.spine.merging import everything, request
+from tidelake.state.spine.merging import Policy, everything, request, unmerged
 from tidelake.state.upkeep import claims, maintenance
 from tidelake.state.write.write import Exactly, Write
 from tidelake.store.advisory import FileAdvisoryLocks
@@ -377,11 +378,7 @@ def test_two_threads_of_one_handle_merge_at_once_and_lose_nothing():
     place = Place()
     c, held = collection_of(place)
     before = stored(place, c)
-    threads = [threading.Thread(target=c.merge) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda _: c.merge(), range(3))
     assert named(c) <= stored(place, c)
     assert c.maintain().complete and ids(c) == held
     assert stored(place, c) - before == named(c)
@@ -400,7 +397,11 @@ def test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind(confi
             other.append(rows(1000))
             found.run(maintenance.collapse_levels)
             # Claims only save work: a merge without one wins.
-            assert Compactor(found).merge(everything(other.state().spine, idle_policy(found))).applied
+            assert (
+                Compactor(found)
+                .merge(everything(other.state().spine, Policy.idle(found.spec.config)))
+                .applied
+            )
 
     assert not another(place, config).merge(counting(c, tasks, faster)).applied or len(tasks) > 1
     other_parts = stored(place, c) - before
@@ -416,9 +417,7 @@ def test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind(confi
 @pytest.mark.promise(
     "Parts of a refused result are deleted only when no state can name them",
     rule="`shard/upkeep/compactor.py`",
-    also=[
-        "::test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind",
-    ],
+    also=["::test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind"],
 )
 @pytest.mark.parametrize("config", [SIMPLE, CHUNKED], ids=["one chunk", "chunks"])
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
@@ -611,9 +610,9 @@ def test_merges_that_a_crash_lost_are_found_again_in_the_state():
             plan.restart()
             plan.rates_by_operation = {}
             writer = another(place, eager, faults=plan)
-    assert lost >= 3 and unmerged(c.state()) >= 3
+    assert lost >= 3 and unmerged(c.state().spine) >= 3
     assert another(place).maintain().complete
-    assert c.state().spine.totals.runs <= 1 + level_of(12) and unmerged(c.state()) == 0
+    assert c.state().spine.totals.runs <= 1 + level_of(12) and unmerged(c.state().spine) == 0
     assert ids(c) == dict.fromkeys(range(12), 1)
 
 
@@ -649,7 +648,7 @@ def test_a_partial_sum_that_overflows_is_no_failure_if_the_whole_fits():
     c.advance_since(3)
     for member in list(c.state().spine):
         assert Compactor(inside.shard(c)).merge(request([member]), rewrite=True).applied
-    assert unmerged(c.state()) == 1
+    assert unmerged(c.state().spine) == 1
     report = c.maintain()
     assert (report.merges, report.refused) == (1, 1)
     assert (c.state().spine.totals.rows, ids(c)) == (0, {})
@@ -686,13 +685,7 @@ def test_an_overflow_keeps_neither_appends_nor_other_merges_from_going_on():
 # Backpressure
 
 
-@pytest.mark.promise(
-    "6",
-    rule="`admit`",
-    also=[
-        "::test_runs_stay_bounded_beside_claims_of_the_dead",
-    ],
-)
+@pytest.mark.promise("6", rule="`admit`", also=["::test_runs_stay_bounded_beside_claims_of_the_dead"])
 def test_a_writer_that_outruns_merging_merges_first_and_says_so():
     place = Place()
     config = Config(inline_part_bytes=0, merge_budget_s=0, runs_max=4)
@@ -717,11 +710,11 @@ def test_merges_that_writers_wait_for_are_one_commit():
         c.append(rows(n))
     waiting = another(place, inline)
     counts = inside.shard(waiting).env.recorder.counts
-    assert unmerged(waiting.state()) > 36
+    assert unmerged(waiting.state().spine) > 36
     before = counts["log.compare_and_set"]
     report = Maintainer(inside.shard(waiting)).relieve(8)
     # Batches of 32, 8 and 4 runs: what makes the most room comes first, and the last one can stay.
-    assert report.merges == 2 and unmerged(waiting.state()) <= 4
+    assert report.merges == 2 and unmerged(waiting.state().spine) <= 4
     assert counts["log.compare_and_set"] == before + 1
     assert ids(waiting) == dict.fromkeys(range(45), 1)
     assert place.lake().fsck().clean
@@ -756,7 +749,7 @@ def test_runs_stay_bounded_beside_claims_of_the_dead():
     assert len(writer.state().claims) == 1
     assert most <= 4 + 4 + 1 + 2 * (1 + level_of(120))
     assert another(place, config, int(config.merge_claim_s * 1000)).maintain().complete
-    assert unmerged(writer.state()) == 0 and not writer.state().claims
+    assert unmerged(writer.state().spine) == 0 and not writer.state().claims
     assert ids(writer) == dict.fromkeys(range(120), 1)
 
 
@@ -768,7 +761,7 @@ def test_an_append_that_cannot_wait_for_its_merge_is_not_in_and_leaves_no_part(f
     place.lake(config=config).create("c", SCHEMA, key=["id"])
     c = another(place, config, faults=plan)
     n = 0
-    while unmerged(c.state()) <= 4:
+    while unmerged(c.state().spine) <= 4:
         c.append(rows(n))
         n += 1
     before = stored(place, c)
@@ -785,9 +778,7 @@ def test_an_append_that_cannot_wait_for_its_merge_is_not_in_and_leaves_no_part(f
 @pytest.mark.promise(
     "A merge that fails beside an append does not fail the append",
     rule="`tend`",
-    also=[
-        "::test_a_store_that_fails_a_merge_after_an_append_does_not_even_warn",
-    ],
+    also=["::test_a_store_that_fails_a_merge_after_an_append_does_not_even_warn"],
 )
 def test_a_merge_that_fails_after_an_append_only_warns():
     place = Place()
@@ -872,7 +863,7 @@ def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
     c.append(rows(*range(640)))
     for n in range(1000, 1003):
         c.append(rows(n))
-    assert unmerged(c.state()) == 1
+    assert unmerged(c.state().spine) == 1
     lake, rounds = upkept(place, Config(merge_whole_rows=0, **QUIET))
     upkeep = lake.upkeep()
     rounds.go(1)
@@ -887,9 +878,9 @@ def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
 
     place.stores.blobs.put = put_and_append
     rounds.go(1)
-    assert upkeep.merges >= 1 and unmerged(c.state()) > 0
+    assert upkeep.merges >= 1 and unmerged(c.state().spine) > 0
     rounds.go(4)
-    assert unmerged(c.state()) == 0 and not lake.collection("c").maintain().merges
+    assert unmerged(c.state().spine) == 0 and not lake.collection("c").maintain().merges
     assert ids(c) == dict.fromkeys([*range(640), *range(1000, 1003), *range(2000, 2008)], 1)
 
 
@@ -920,9 +911,7 @@ def test_upkeep_collects_an_idle_collection_when_its_garbage_has_grown_old():
     "Maintenance 4: upkeep looks at a collection at rest once a minute at least, and in the next "
     "round if its own process wrote",
     rule="`_Left.looked`",
-    also=[
-        "::test_upkeep_forgets_what_it_knew_of_a_collection_whose_name_is_another_ones_now",
-    ],
+    also=["::test_upkeep_forgets_what_it_knew_of_a_collection_whose_name_is_another_ones_now"],
 )
 def test_upkeep_looks_seldom_at_idle_collections_and_sees_what_its_own_process_writes():
     place = Place()
@@ -981,9 +970,9 @@ def test_upkeep_forgets_what_it_knew_of_a_collection_whose_name_is_another_ones_
     new = other.create("c", SCHEMA, key=["id"], allow_recreate=True)
     while new.state().seqno < at_rest:
         new.append(rows(new.state().seqno))
-    assert new.state().seqno == at_rest and unmerged(new.state())
+    assert new.state().seqno == at_rest and unmerged(new.state().spine)
     rounds.go(4)
-    assert (unmerged(new.state()), upkeep.failures) == (0, 0)
+    assert (unmerged(new.state().spine), upkeep.failures) == (0, 0)
 
 
 @pytest.mark.promise(
@@ -1002,9 +991,9 @@ def test_upkeep_follows_the_names_when_collections_are_renamed():
     rounds.go(1)
     for n in range(4):
         new.append(rows(n))
-    assert unmerged(new.state())
+    assert unmerged(new.state().spine)
     rounds.go(4)
-    assert (unmerged(new.state()), unmerged(c.state()), upkeep.failures) == (0, 0, 0)
+    assert (unmerged(new.state().spine), unmerged(c.state().spine), upkeep.failures) == (0, 0, 0)
 
 
 def test_upkeep_takes_over_from_a_runner_that_died_once_its_claim_has_expired():
@@ -1043,7 +1032,7 @@ def test_upkeep_counts_its_failures_and_goes_on():
     failed = upkeep.failures
     assert failed == lake.counts["upkeep.failed"] >= 2
     assert isinstance(upkeep.last_error, CorruptionError)
-    assert unmerged(other.state()) == 0
+    assert unmerged(other.state().spine) == 0
     place.stores.blobs.delete(name)
     place.stores.blobs.put(name, whole)
     plan.rates_by_operation = {"log.newer": {Fault.UNAVAILABLE: 1.0}}
@@ -1052,7 +1041,7 @@ def test_upkeep_counts_its_failures_and_goes_on():
     assert upkeep.failures == failed + 3 and isinstance(upkeep.last_error, StoreUnavailable)
     plan.rates_by_operation = {}
     rounds.go(4)
-    assert (upkeep.failures, unmerged(c.state())) == (failed + 3, 0)
+    assert (upkeep.failures, unmerged(c.state().spine)) == (failed + 3, 0)
     assert ids(c) == held
 
 
@@ -1073,7 +1062,7 @@ def test_upkeep_leaves_dropped_collections_and_finds_new_ones():
     rounds.go(4)
     assert set(seen) == {"new"} and upkeep.failures == 0
     assert c.state().seqno == left
-    assert unmerged(new.state()) == 0
+    assert unmerged(new.state().spine) == 0
 
 
 def test_upkeep_of_a_named_collection_that_is_dropped_does_not_fail():
@@ -1145,9 +1134,7 @@ def test_upkeep_ends_when_what_it_tells_closes_the_lake():
 @pytest.mark.promise(
     "Appends do a large merge one key range at a time, and continue what a dead process left",
     rule="`within_budget`",
-    also=[
-        "::test_appends_go_on_with_a_large_merge_that_another_process_left_behind",
-    ],
+    also=["::test_appends_go_on_with_a_large_merge_that_another_process_left_behind"],
 )
 def test_appends_merge_something_large_one_chunk_at_a_time():
     place = Place()

@@ -63,7 +63,7 @@ def lives(tmp_path, rng):
         count += 1
         # An append that was under way may be in without having been told.
         assert c.state().writers["w"].sequence in (acknowledged, acknowledged + 1)
-        assert unmerged(c.state()) <= CONFIG.runs_max + 2 * 20
+        assert unmerged(c.state().spine) <= CONFIG.runs_max + 2 * 20
     return c, c.state().writers["w"].sequence, seen, count
 
 

@@ -63,10 +63,7 @@ def runs_of(members):
 @pytest.mark.promise(
     "1 to 5, on random histories of int and tuple times, with crashes, expiring claims and two runners",
     rule="`shard/upkeep/maintain.py`, `state/spine/merging.py`, `state/spine/space.py`",
-    also=[
-        "shard/upkeep/test_maintain_properties.py",
-        "state/test_spine_properties.py",
-    ],
+    also=["shard/upkeep/test_maintain_properties.py", "state/test_spine_properties.py"],
 )
 class Maintained:
     """Rules of maintenance, for a machine of `test_against_oracle`."""

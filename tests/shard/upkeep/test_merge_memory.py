@@ -97,9 +97,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/sel
 @pytest.mark.promise(
     "7",
     rule="`data/kernel/merge.py`, `merge_memory_bytes`",
-    also=[
-        "::test_a_merge_of_ten_times_the_bound_stays_near_it",
-    ],
+    also=["::test_a_merge_of_ten_times_the_bound_stays_near_it"],
 )
 @pytest.mark.full
 @needs_proc

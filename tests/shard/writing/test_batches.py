@@ -1,8 +1,6 @@
 """Batches as handles: used once, rewritten, narrowed, sent away; and what an append of them refuses."""
 
 import gc
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 
@@ -139,32 +137,6 @@ def test_batches_of_several_writers_are_one_append():
     assert c.merge().applied and len(ids(c)) == 1500
 
 
-CHILD = """
-import sys, pyarrow as pa, tidelake
-from tidelake.shard.writing.uploader import Uploader
-with tidelake.open(sys.argv[1]) as lake:
-    c = lake.collection("c")
-    with c.builder(0) as builder:
-        builder.add(pa.table({"id": range(5000), "v": ["x"] * 5000, "_time": [n % 10 for n in range(5000)]}))
-        batch = builder.finish(tidelake.Frontier.of(10))
-    sys.stdout.buffer.write(batch.to_bytes())
-"""
-
-
-def test_a_batch_of_another_process_is_appended_here(tmp_path):
-    with tidelake.open(tmp_path / "lake") as lake:
-        c = lake.create("c", SCHEMA, key=["id"])
-        data = subprocess.run(
-            [sys.executable, "-c", CHILD, str(tmp_path / "lake")], capture_output=True, check=True, timeout=60
-        ).stdout
-        batch = c.distributed.batch_from_bytes(data)
-        assert batch.rows == 5000
-        batch.rewrite_times(Frontier.of(20), Frontier.of(30))
-        again = c.distributed.batch_from_bytes(batch.to_bytes())
-        c.distributed.append_batches([again], lower=0, upper=30)
-        assert {t for _, t in times(c, 30)} == {20} and len(ids(c)) == 5000
-
-
 def test_bytes_are_a_checked_record_of_one_shard():
     place, c = made()
     other = place.lake(config=SMALL).create("d", SCHEMA, key=["id"])
@@ -238,16 +210,6 @@ def test_a_plain_time_is_no_frontier():
             batch.rewrite_times(frontier, upper)
     batch.delete()
     assert stored(place, c) == set()
-
-
-def test_batches_of_different_rewrites_go_into_one_append():
-    _, c = made()
-    batches = [built(c, spread()) for _ in range(3)]
-    for batch, frontier in zip(batches, (3, 7, None), strict=True):
-        if frontier is not None:
-            batch.rewrite_times(Frontier.of(frontier), Frontier.of(10))
-    c.distributed.append_batches(batches, lower=0, upper=10)
-    assert times(c, 10) == sorted((n, t) for n in range(10) for t in {max(n, 3), max(n, 7), n})
 
 
 @pytest.mark.promise(
@@ -499,9 +461,7 @@ def test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_a_stalled_proces
 @pytest.mark.promise(
     "A copy that is refused, deleted or narrowed takes no part from another copy",
     rule="`shard/writing/batch.py`, `shard/writing/batches.py`",
-    also=[
-        "::test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_a_stalled_process",
-    ],
+    also=["::test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_a_stalled_process"],
 )
 def test_a_copy_that_was_refused_deletes_nothing_that_the_other_one_appended():
     world = World()
@@ -677,9 +637,7 @@ def test_inline_parts_are_read_by_key_range_rewritten_truncated_and_merged():
 @pytest.mark.promise(
     "Inline parts stay below their total; an append that would reach it makes room first, or is stored",
     rule="`make_room`, `InlineFull`",
-    also=[
-        "::test_what_is_inline_and_larger_than_the_total_is_stored",
-    ],
+    also=["::test_what_is_inline_and_larger_than_the_total_is_stored"],
 )
 def test_inline_parts_that_reach_the_total_are_merged_into_stored_ones_first():
     place, c = made(Config(inline_total_bytes=8_000, merge_budget_s=0))

@@ -136,9 +136,7 @@ def check_reads(collection, domain, oracle):
 @pytest.mark.promise(
     "A batch holds exactly the added rows, however it is built, rewritten, narrowed, sent and appended",
     rule="`shard/writing/builder.py`, `state/write/narrowing.py`",
-    also=[
-        "shard/writing/test_batches_against_oracle.py",
-    ],
+    also=["shard/writing/test_batches_against_oracle.py"],
 )
 @pytest.mark.parametrize("domain", some([INT, PAIR], 2), ids=str)
 @settings(max_examples=examples(20))
@@ -166,9 +164,7 @@ def test_batches_in_any_form_hold_what_was_added(domain, data, config):
 @pytest.mark.promise(
     "Sorted input becomes one run; unsorted input is never read in wrong order",
     rule="`data/kernel/rowbuffer.py`, `shard/writing/builder.py`",
-    also=[
-        "shard/writing/test_builder.py::test_sorted_input_is_one_run_and_disorder_makes_another",
-    ],
+    also=["shard/writing/test_builder.py::test_sorted_input_is_one_run_and_disorder_makes_another"],
 )
 @settings(max_examples=examples(30))
 @given(

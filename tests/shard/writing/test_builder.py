@@ -34,7 +34,6 @@ from tidelake.shard.writing.mergetree import (
     similar_neighbours,
     smallest_neighbours,
 )
-from tidelake.testing import tables
 from tiers import some
 
 SMALL = Config(part_target_bytes=2048, row_group_rows=32, inline_part_bytes=0, retry_deadline_s=0)
@@ -133,15 +132,6 @@ def test_what_cancels_is_not_stored():
         assert stored(place, c) == set()
 
 
-def test_what_cancels_between_parts_is_gone_after_a_merge():
-    place, c = made(Config(part_target_bytes=2048, inline_part_bytes=0, builder_runs_max=1))
-    with c.builder(0) as builder:
-        builder.add(many(0))
-        builder.add(pa.concat_tables([at(3, n, diff=-1) for n in range(500)]))
-        batch = builder.finish(Frontier.of(9))
-    assert (batch.rows, batch.runs) == (0, 0) and stored(place, c) == set()
-
-
 @pytest.mark.parametrize("runs_max", [1, 2, 5])
 def test_runs_of_unsorted_input_are_bounded_and_their_inputs_deleted(runs_max):
     config = Config(part_target_bytes=1024, inline_part_bytes=0, builder_runs_max=runs_max, merge_fan_in=3)
@@ -189,26 +179,6 @@ def test_a_byte_is_rewritten_once_a_level_however_many_parts_come(fan_in, runs_m
     merge_all(last=True)
     assert len(sizes) <= runs_max and sum(sizes) == sum(added)
     assert written / sum(added) < {2: 18, 4: 12, 16: 5}[fan_in]
-
-
-def test_nan_nulls_and_unicode_come_back_as_the_oracle_holds_them():
-    place = Place()
-    c = place.lake(config=SMALL).create("c", tables.SCHEMA, key=tables.KEY)
-    odd = [
-        ("日本", None, float("nan"), None, [None]),
-        (None, 1, -0.0, None, None),
-        ("\x00", 2, None, None, []),
-    ]
-    updates = [(row, n % 3, 1) for n in range(200) for row in odd]
-    with c.builder() as builder:
-        builder.add(tables.table([], c.domain))
-        for start in range(0, 600, 50):
-            builder.add(tables.table(updates[start : start + 50], c.domain))
-        batch = builder.finish(Frontier.of(3))
-    c.distributed.append_batches([batch], lower=0, upper=3)
-    found = c.snapshot().read_all()
-    assert found["k"].to_pylist() == ["\x00", "日本", None] and found["_diff"].to_pylist() == [200] * 3
-    assert repr(found["x"].to_pylist()) == "[None, nan, 0.0]"
 
 
 def test_a_batch_of_nothing_moves_the_upper():
@@ -368,7 +338,7 @@ def build_or_fail(c):
 
 @pytest.mark.promise(
     "A builder that is refused, closed or failed leaves nothing in the store",
-    rule="`shard/writing/ledger.py`",
+    rule="`shard/writing/builder.py`",
 )
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 @pytest.mark.parametrize("operation", ["blob.put", "blob.open", "blob.read"])
@@ -430,8 +400,10 @@ def test_a_crash_passes_through():
 # Threads, forks, memory
 
 
-def test_adding_waits_while_as_many_parts_are_under_way_as_may_be():
+@pytest.mark.parametrize(("is_far", "at_once"), [(False, 1), (True, SMALL.upload_parts_max)])
+def test_adding_waits_while_as_many_parts_are_under_way_as_may_be(is_far, at_once):
     place, c = made()
+    inside.shard(c).stores.blobs.is_far = is_far
     go_on, under_way, most = threading.Event(), [], []
     put = place.stores.blobs.put
 
@@ -445,17 +417,16 @@ def test_adding_waits_while_as_many_parts_are_under_way_as_may_be():
     place.stores.blobs.put = slow
     recorder = inside.shard(c).env.recorder
     with c.builder(0) as builder:
-        while not builder.add(many(0, 60)).cut:
-            pass
-        while not builder.add(many(100, 60)).cut:
-            pass
+        for _ in range(at_once):
+            while not builder.add(many(0, 60)).cut:
+                pass
         assert recorder.counts["builder.stalled"] == 0
         threading.Timer(0.05, go_on.set).start()
         while recorder.counts["builder.stalled"] == 0:
             builder.add(many(200, 60))
         assert go_on.is_set()  # the add that had to wait came back only then
         builder.finish(Frontier.of(9)).delete()
-    assert max(most) == SMALL.upload_parts_max and not background()
+    assert max(most) == at_once and not background()
 
 
 def test_a_builder_is_of_no_use_in_a_fork():
@@ -588,8 +559,7 @@ def grown(tmp_path, target, size, order):
 
 
 @pytest.mark.promise(
-    "The memory of a builder does not grow with its input",
-    rule="`shard/writing/builder.py`",
+    "The memory of a builder does not grow with its input", rule="`shard/writing/builder.py`"
 )
 @pytest.mark.full
 @pytest.mark.parametrize("order", ["sorted", "unsorted"])

@@ -132,9 +132,7 @@ def test_however_each_writer_cuts_the_data_it_is_in_once(rng):
 @pytest.mark.promise(
     "After a closed lake refused a batch, its owner still has it",
     rule="`shard/writing/batches.py`",
-    also=[
-        "::test_a_closed_lake_says_so_at_the_commit_and_the_batch_is_its_owners",
-    ],
+    also=["::test_a_closed_lake_says_so_at_the_commit_and_the_batch_is_its_owners"],
 )
 @pytest.mark.parametrize("append", ["append", "append_batches"])
 def test_a_batch_that_a_closed_lake_refuses_is_its_owners_as_before(append):

@@ -141,7 +141,7 @@ def test_a_staged_row_is_taken_back_by_its_opposite():
     "nothing is stored",
     rule="`staging.place`, `check_times`",
     also=[
-        "::test_a_time_that_is_closed_between_the_look_and_the_commit_refuses_the_call_and_deletes_its_parts",
+        "::test_a_time_that_is_closed_between_the_look_and_the_commit_refuses_the_call_and_deletes_its_parts"
     ],
 )
 def test_a_closed_time_refuses_the_whole_call_and_names_the_first():
@@ -199,9 +199,7 @@ def test_nothing_is_kept_of_no_rows():
 @pytest.mark.promise(
     "A seal never goes back; times without updates cost no part; batches wholly below it are not read",
     rule="`staging.closing`",
-    also=[
-        "state/test_staging_properties.py::test_batches_wholly_below_a_seal_come_into_the_spine_with_it",
-    ],
+    also=["state/test_staging_properties.py::test_batches_wholly_below_a_seal_come_into_the_spine_with_it"],
 )
 def test_a_seal_never_goes_back_and_empty_times_cost_no_part():
     place = Place()
@@ -221,10 +219,7 @@ def test_a_seal_never_goes_back_and_empty_times_cost_no_part():
 @pytest.mark.promise(
     "Reads are exact between a seal and its drain, while others drain, merge and collect",
     rule="`ShardState.batches`",
-    also=[
-        "::test_a_read_goes_on_while_others_drain_merge_and_collect",
-        "shard/test_against_oracle.py",
-    ],
+    also=["::test_a_read_goes_on_while_others_drain_merge_and_collect", "shard/test_against_oracle.py"],
 )
 @pytest.mark.parametrize("as_of", [0, 1, 2, 3, 4])
 def test_reads_between_a_seal_and_its_drain_are_exact(as_of):
@@ -278,7 +273,7 @@ def test_a_read_goes_on_while_others_drain_merge_and_collect():
     "Parts stay while they are staged, and afterwards while a pin needs them",
     rule="`Staged.added`",
     also=[
-        "state/test_staging_properties.py::test_a_part_that_moves_into_the_spine_keeps_the_seqno_since_which_it_is_read",
+        "state/test_staging_properties.py::test_a_part_that_moves_into_the_spine_keeps_the_seqno_since_which_it_is_read"
     ],
 )
 def test_parts_are_kept_while_they_are_staged_and_while_a_pin_reads_them_after_a_drain():
@@ -304,9 +299,7 @@ def test_parts_are_kept_while_they_are_staged_and_while_a_pin_reads_them_after_a
 @pytest.mark.promise(
     "One of two drainers wins, and the other leaves nothing behind",
     rule="`staging.drain`",
-    also=[
-        "state/test_staging_properties.py::test_a_drain_of_batches_that_are_gone_changes_nothing",
-    ],
+    also=["state/test_staging_properties.py::test_a_drain_of_batches_that_are_gone_changes_nothing"],
 )
 def test_two_drainers_at_once_leave_one_result():
     place = Place()
@@ -441,8 +434,7 @@ def test_a_batch_that_is_damaged_keeps_no_merge_of_others_waiting():
 
 
 @pytest.mark.promise(
-    "The next maintenance finishes what a crash at any call left",
-    rule="`shard/upkeep/drainer.py`",
+    "The next maintenance finishes what a crash at any call left", rule="`shard/upkeep/drainer.py`"
 )
 @pytest.mark.parametrize("act", some(["seal", "stage", "drain"], 3))
 def test_a_crash_at_any_call_loses_and_doubles_nothing_and_the_next_maintenance_finishes(act):
@@ -640,9 +632,7 @@ def test_a_tiny_stage_puts_nothing_and_a_token_costs_one_scan_and_one_log_write_
 @pytest.mark.promise(
     "A token or a number stages once, across crashes, seals and drains",
     rule="`answer_of_record`",
-    also=[
-        "::test_a_stage_whose_reply_was_lost_is_in_once",
-    ],
+    also=["::test_a_stage_whose_reply_was_lost_is_in_once"],
 )
 def test_a_token_lasts_over_processes_seals_and_drains():
     place = Place()

@@ -17,8 +17,9 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.engine.requests import Done
+from tidelake.shard.engine.requestqueue import Done
 from tidelake.shard.runs.upload import normalized, write_table
+from tidelake.shard.writing.committing import committed
 from tidelake.shard.writing.uploads import NOT_IN, UPLOADS_MAX, Uploads, remade
 
 REFUSED = UpperMismatch(Frontier.of(0), Frontier.of(1))
@@ -53,8 +54,10 @@ def raising(*errors):
     return attempt
 
 
-def never(_answer):
-    return False
+def offered(uploads, attempt, *, needed=True):
+    done = committed(lambda: attempt(uploads.offer()), uploads)
+    uploads.answered(needed=needed)
+    return done
 
 
 @pytest.mark.promise(
@@ -81,7 +84,7 @@ def test_what_was_not_offered_goes():
 def test_after_an_offer_only_a_refusal_by_the_state_deletes(error):
     bench = Bench()
     with pytest.raises(type(error)), Uploads(bench.shard, bench.runs) as uploads:
-        uploads.offer(raising(error), never)
+        offered(uploads, raising(error))
     assert bench.stored == (0 if isinstance(error, NOT_IN) else 1)
 
 
@@ -89,14 +92,14 @@ def test_after_an_offer_only_a_refusal_by_the_state_deletes(error):
 def test_what_is_not_needed_goes_if_this_write_has_uploaded_it(owned):
     bench = Bench()
     with Uploads(bench.shard, bench.runs, owned=owned) as uploads:
-        uploads.offer(raising(), lambda answer: answer == "in")
+        offered(uploads, raising(), needed=False)
     assert bench.stored == (0 if owned else 1)
 
 
 def test_what_others_may_offer_stays_after_a_refusal():
     bench = Bench()
     with pytest.raises(UpperMismatch), Uploads(bench.shard, bench.runs, owned=False) as uploads:
-        uploads.offer(raising(REFUSED), never)
+        offered(uploads, raising(REFUSED))
     assert bench.stored == 1
 
 
@@ -104,7 +107,7 @@ def test_once_it_is_in_no_later_error_deletes():
     bench = Bench()
     uploads = Uploads(bench.shard, bench.runs)
     with suppress(UpperMismatch), uploads:
-        uploads.offer(raising(), never)
+        offered(uploads, raising())
         raise REFUSED
     assert bench.stored == 1
 
@@ -115,7 +118,7 @@ def test_inline_parts_that_were_stored_for_lack_of_room_go_if_they_are_refused(o
     bench, full = Bench(inline=True), InlineFull(2, 1)
     assert bench.stored == 0
     with pytest.raises(type(last)), Uploads(bench.shard, bench.runs, owned=owned) as uploads:
-        uploads.offer(raising(full, full, last), never)
+        offered(uploads, raising(full, full, last))
     assert bench.stored == left
 
 
@@ -124,9 +127,10 @@ def test_an_upload_that_has_expired_is_made_again_and_leaves_nothing():
     expired = UploadExpired("part", 0, 1)
 
     def making(attempt):
-        def made(spec):
+        def made():
+            spec = bench.shard.version().spec
             with Uploads.of(bench.shard, spec, bench.table) as uploads:
-                return uploads.offer(attempt, never)
+                return offered(uploads, attempt)
 
         return made
 

@@ -19,6 +19,7 @@ from tidelake.cdc.core.outcome import Parsed
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark import ingest, write
 from tidelake.spark.envelopes.hudi import _COLUMNS, Hudi, _texts
+from tidelake.spark.envelopes.named import named
 from tidelake.testing import tables
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -54,9 +55,7 @@ TOLD = {((1, "a"), 3): 1, ((2, "Zürich"), 3): 1, ((1, "a"), 4): -1, ((1, None),
     "Changelogs of Delta, Paimon and Hudi, and rows of files of DMS, become the updates that they "
     "tell; an unknown word is refused",
     rule="`spark/envelopes/opcolumn.py`, `spark/envelopes/hudi.py`",
-    also=[
-        "spark/envelopes/test_changelogs.py",
-    ],
+    also=["spark/envelopes/test_changelogs.py"],
 )
 def test_a_feed_of_delta_is_told_by_its_versions(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
@@ -358,3 +357,14 @@ def test_messages_of_maxwell_go_through_the_format(spark: Any, tmp_path: Path) -
     options = {"envelope": "maxwell", "table": "c"}
     frame.write.format("tidelake").mode("append").options(**options).save(f"{tmp_path}/lake/c")
     assert history(c) == {((1, "c"), (1 << 32) + 7): 1}
+
+
+def test_messages_of_tools_are_texts(tmp_path: Path) -> None:
+    from pyspark.sql.types import StructType
+
+    c = tidelake.open(tmp_path / "lake").create("c", pa.schema([("id", pa.int64())]), key=["id"], time="ms")
+    with pytest.raises(InvalidUpdates, match="messages of Canal are a column 'value' of JSON texts"):
+        named("canal").check(StructType([]), c)
+    for option in ("time", "idle"):
+        with pytest.raises(UsageError, match=f"'hudi' takes no {option}: it takes late, old_rows, order_by"):
+            named("hudi", {option: "1m"})

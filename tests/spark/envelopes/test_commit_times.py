@@ -26,14 +26,24 @@ from tidelake.cdc.core.lineerrors import as_bytes
 from tidelake.cdc.debezium.decoded import Decoded
 from tidelake.cdc.parse.parser import ChangeParser, OldRows
 from tidelake.cdc.times import heldevents as held_back
-from tidelake.cdc.times.heldevents import Held, grouped, merged, packed, split, unpacked, with_held
+from tidelake.cdc.times.heldevents import (
+    Held,
+    HeldSpan,
+    grouped,
+    merged,
+    packed,
+    span_of,
+    split,
+    unpacked,
+    with_held,
+)
 from tidelake.cdc.times.positions import COPY, COPY_END, MARK, NONE, NOTHING, ROWS, positions
 from tidelake.cdc.times.surveys import SURVEY, fingerprints, merged_surveys, survey, twice
 from tidelake.cdc.times.timeline import Progress, copies_again, timeline
 from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates, UsageError
+from tidelake.feeds.answers import Answer
+from tidelake.feeds.reading import AS_TEXT, EventReader
 from tidelake.spark import ingest, write
-from tidelake.spark.envelopes.read import AS_TEXT, EventReader
-from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.running import BYTES_MAX as driver_bytes
 
 SCHEMA = pa.schema(
@@ -234,9 +244,7 @@ def test_events_one_by_one(events: Lines, sizes: list[int], start: int) -> None:
     "An event that a connector delivers again is ignored, and another log of the source is not "
     "taken for it: it is refused",
     rule="`Timeline.again`, `Timeline.split`",
-    also=[
-        "::test_another_log_of_the_source_is_refused_and_not_taken_for_a_repetition",
-    ],
+    also=["::test_another_log_of_the_source_is_refused_and_not_taken_for_a_repetition"],
 )
 @pytest.mark.parametrize("clock", [None, "ts_ms", "ts_us"])
 def test_what_a_connector_delivers_again_is_ignored(events: Lines, clock: str | None) -> None:
@@ -602,11 +610,14 @@ def test_a_commit_position_that_is_too_large_is_refused() -> None:
 def test_what_is_held_back_is_packed_in_small_pieces(monkeypatch: pytest.MonkeyPatch, events: Lines) -> None:
     rows = _batch(events[:30], "f")
     assert packed([rows.slice(0, 0)]) == b"" and list(grouped([])) == [b""]
-    each = [packed([rows.slice(at, 1)]) for at in range(30)]
+    each = [packed([rows.slice(at, 1)], HeldSpan(at, at, 2 * at, 1)) for at in range(30)]
     monkeypatch.setattr(held_back, "OBJECT_BYTES", 4 * max(map(len, each)))
     pieces = list(grouped(each))
     assert 1 < len(pieces) < 10
     assert pa.Table.from_batches(map(unpacked, pieces)) == pa.Table.from_batches([rows])
+    spans = [span_of(piece) for piece in pieces]
+    assert (spans[0].first, spans[-1].last, spans[-1].end) == (0, 29, 58)
+    assert sum(span.events for span in spans) == 30
 
 
 def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
@@ -616,7 +627,7 @@ def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
     assert text == "x" and kept is not None and kept.any
     assert split(with_held("a b", kept)) == ("a b", kept)
     assert split(None) == ("", None) and split("a b") == ("a b", None)
-    stored = Held(kept.progress, stored=("b/1-2", "b/2-3"))
+    stored = Held(kept.progress, b"", ("b/1-2", "b/2-3"), (HeldSpan(1, 2, 3, 4),), b"survey")
     assert stored.any and split(with_held("a b", stored)) == ("a b", stored)
     rows = unpacked(kept.rows)
     assert rows.schema.names == list(AS_TEXT)
@@ -626,9 +637,15 @@ def test_a_record_of_a_writer_keeps_what_it_was_given(events: Lines) -> None:
 def test_a_record_of_a_newer_version_is_refused_and_so_is_one_with_other_fields() -> None:
     told = with_held("x", Held(Progress("postgresql")))
     assert split(told) == ("x", Held(Progress("postgresql")))
-    with pytest.raises(FormatTooNew, match="format 2"):
-        split(told.replace('{"tidelake":1,', '{"tidelake":2,"shards":1,'))
-    for other in (('{"tidelake":1,', "{"), ('"copying":', '"shards":1,"copying":'), ('"copied_at":-1,', "")):
+    with pytest.raises(FormatTooNew, match="format 3"):
+        split(told.replace('{"tidelake":2,', '{"tidelake":3,"shards":1,'))
+    wrong = ('"stored":[]', '"stored":[1]')
+    for other in (
+        ('{"tidelake":2,', "{"),
+        ('"copying":', '"shards":1,"copying":'),
+        ('"copied_at":-1,', ""),
+        wrong,
+    ):
         assert other[0] in told
         with pytest.raises(CorruptionError, match="does not say how far the stream is"):
             split(told.replace(*other))

@@ -19,12 +19,12 @@ import tidelake
 from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.cdc.parse.rows import TIME
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.feeds.answers import total
+from tidelake.feeds.debezium import Debezium
+from tidelake.feeds.reading import BEST, GONE, NOTE
+from tidelake.feeds.storing import event_schema
 from tidelake.model.frontier import Frontier
 from tidelake.spark import ingest_change_files, write
-from tidelake.spark.envelopes.debezium import Debezium
-from tidelake.spark.envelopes.read import BEST, GONE, NOTE
-from tidelake.spark.envelopes.storing import event_schema
-from tidelake.spark.uploads import total
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -79,11 +79,8 @@ def lines(name: str) -> list[bytes]:
 @pytest.mark.promise(
     "Change events of every form (schema on and off, texts and columns, whole old rows and keys "
     "only, changed keys, tombstones, nulls, nested, decimals) tell the same history",
-    rule="`cdc/parse/parser.py`, `spark/envelopes/storing.py`, `cdc/parse/structcolumns.py`",
-    also=[
-        "spark/envelopes/test_debezium_samples.py",
-        "spark/envelopes/test_debezium_real_data.py",
-    ],
+    rule="`cdc/parse/parser.py`, `feeds/storing.py`, `cdc/parse/structcolumns.py`",
+    also=["spark/envelopes/test_debezium_samples.py", "spark/envelopes/test_debezium_real_data.py"],
 )
 @pytest.mark.parametrize("name", ["schema_off", "schema_on"])
 @pytest.mark.parametrize("together", [True, False])

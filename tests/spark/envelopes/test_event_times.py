@@ -12,10 +12,9 @@ from pyspark.sql import types as t
 import tidelake
 from tables import SCHEMA
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.feeds.debezium import Debezium
+from tidelake.feeds.tools import Dms, Maxwell
 from tidelake.spark.envelopes.delta import DeltaFeed
-from tidelake.spark.envelopes.dialectmessages import Maxwell
-from tidelake.spark.envelopes.dms import Dms
 from tidelake.spark.envelopes.times import TakeTime, check_time
 from tidelake.spark.writing.tables import tables_sink
 

@@ -35,9 +35,7 @@ def history(spark: Any, rows: int = 3_000) -> Any:
 @pytest.mark.promise(
     "A backfill is one commit of key ranges that do not overlap",
     rule="`spark/jobs/backfill.py`",
-    also=[
-        "::test_a_backfill_that_is_run_again_with_its_token_does_nothing",
-    ],
+    also=["::test_a_backfill_that_is_run_again_with_its_token_does_nothing"],
 )
 @pytest.mark.parametrize("ranges", [5, None])
 def test_a_history_is_one_commit_of_key_ranges_that_do_not_overlap(

@@ -57,10 +57,7 @@ def beside(path: Path) -> set[str]:
     "A Parquet export has the rows of the read, and exists whole or not at all; the export holds "
     "the version that it reads",
     rule="`spark/jobs/export.py`",
-    also=[
-        "::test_an_export_that_fails_leaves_what_was_there",
-        "::test_nothing_stays_held_by_an_export",
-    ],
+    also=["::test_an_export_that_fails_leaves_what_was_there", "::test_nothing_stays_held_by_an_export"],
 )
 def test_contents_are_exported_as_often_as_they_are_there(
     spark: Any, tmp_path: Path, collection: tidelake.Collection

@@ -105,9 +105,7 @@ def test_a_second_run_takes_only_what_is_new(folder: Folder) -> None:
 @pytest.mark.promise(
     "A batch of change files is in exactly once, also if the driver dies between commit and checkpoint",
     rule="writer record (query id, epoch, batch id)",
-    also=[
-        "spark/test_kill.py::test_killed_at_the_append",
-    ],
+    also=["spark/test_kill.py::test_killed_at_the_append"],
 )
 def test_a_batch_that_was_committed_but_not_checkpointed_is_not_written_twice(folder: Folder) -> None:
     folder.put(create(1, "a", 3))
@@ -160,9 +158,7 @@ def test_a_fenced_ingest_stops(folder: Folder) -> None:
 @pytest.mark.promise(
     "A bad or late line stops the batch with file and line; nothing of the batch is in",
     rule="`cdc/parse/parser.py`",
-    also=[
-        "::test_late_events_are_refused_or_advanced",
-    ],
+    also=["::test_late_events_are_refused_or_advanced"],
 )
 def test_one_bad_line_stops_the_batch_and_can_be_mended(folder: Folder) -> None:
     folder.put(create(1, "a", 3))

@@ -17,14 +17,14 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.errors import InvalidUpdates, StoreUnavailable, UsageError
+from tidelake.feeds import reading
+from tidelake.feeds.answers import Answer, answered, answers_to_bytes
+from tidelake.feeds.commit import Numbered
+from tidelake.feeds.rejects import NumberedBatch, keep
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import IngestReport, ingest, ingest_change_files, write
-from tidelake.spark.envelopes import read
 from tidelake.spark.envelopes.updates import Updates
-from tidelake.spark.uploads import Answer, answered, answers_to_bytes
-from tidelake.spark.writing.commit import Numbered
-from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.uploaded import commit_uploads
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -86,7 +86,7 @@ BAD = [
 
 @pytest.mark.promise(
     "An unreadable line fails the batch, or is kept once with file, line and reason before the rest comes in",
-    rule="`spark/writing/rejects.py`",
+    rule="`feeds/rejects.py`",
     also=[
         "::test_a_batch_that_is_done_again_keeps_its_rejects_once",
         "::test_rejects_stay_when_a_query_takes_over_or_another_collection_has_the_name",
@@ -169,7 +169,7 @@ def test_nothing_is_appended_when_rejects_cannot_be_kept(landing: Landing) -> No
 
 def test_more_rejects_than_a_few_stop_the_ingest(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Answer()
-    reader = read.EventReader(read.ChangeParser(SCHEMA, rejects=True), ("value",), answer)
+    reader = reading.EventReader(reading.ChangeParser(SCHEMA, rejects=True), ("value",), answer)
     lines = pa.array([b"{"] * 10_001, pa.binary())
     with pytest.raises(InvalidUpdates, match="more than 10000 lines of one task"):
         reader.read(pa.record_batch([lines], names=["value"]))
@@ -207,7 +207,7 @@ def test_rejects_stay_when_a_query_takes_over_or_another_collection_has_the_name
 
 
 def test_lines_are_numbered_over_batches_and_files() -> None:
-    reader = read.EventReader(read.ChangeParser(SCHEMA, rejects=True), ("value", "file"), Answer())
+    reader = reading.EventReader(reading.ChangeParser(SCHEMA, rejects=True), ("value", "file"), Answer())
     for files in (["a", "a"], ["a", "b"], ["b", "b", "c"]):
         reader.read(
             pa.record_batch([pa.array([b"{"] * len(files)), pa.array(files)], names=["value", "file"])
@@ -220,11 +220,8 @@ def test_lines_are_numbered_over_batches_and_files() -> None:
 
 @pytest.mark.promise(
     "Among events of one key and time the last one by line, file or offset counts, or they are refused",
-    rule="`Places.orders` in `spark/envelopes/read.py`",
-    also=[
-        "::test_what_orders_events_is_read_from_them",
-        "::test_keys_and_offsets_of_messages_are_used",
-    ],
+    rule="`Places.orders` in `feeds/reading.py`",
+    also=["::test_what_orders_events_is_read_from_them", "::test_keys_and_offsets_of_messages_are_used"],
 )
 def test_old_rows_are_looked_up(landing: Landing) -> None:
     landing.c.append(pa.table({"id": [1, 1, 2, 3], "v": ["a", "a2", "b", "c"]}))

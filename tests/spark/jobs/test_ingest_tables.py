@@ -189,7 +189,7 @@ def test_a_truncation_needs_old_rows_from_the_collection(landing: Landing) -> No
 @pytest.mark.promise(
     "Columns of a feed's tables change as the source's do, or the ingest stops and says what to do; "
     "a column that was dropped and comes again is compared with the collection",
-    rule="`_followed` in `spark/writing/tabletargets.py`",
+    rule="`_followed` in `feeds/tabletargets.py`",
     also=[
         "::test_a_change_that_no_collection_can_follow_stops_the_ingest",
         "spark/writing/test_table_targets.py::test_a_column_that_is_dropped_and_comes_again_is_compared_with_the_collection",

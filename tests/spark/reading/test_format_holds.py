@@ -75,10 +75,7 @@ def replaced(c: tidelake.Collection) -> None:
     "The version that the format reads is held for `holdFor`, until the driver releases it or ends; "
     "once its parts are collected, reads raise `LeaseExpired`",
     rule="`spark/reading/holds.py`",
-    also=[
-        "::test_a_hold_that_expires_lets_the_frame_go",
-        "::test_holds_end_with_the_driver",
-    ],
+    also=["::test_a_hold_that_expires_lets_the_frame_go", "::test_holds_end_with_the_driver"],
 )
 def test_what_is_read_is_held_for_a_day_and_released_by_the_driver(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path)
@@ -250,8 +247,7 @@ def test_a_task_reads_on_while_the_lake_is_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise(
-    "Workers that read need neither pandas nor the parser of conditions",
-    rule="`spark/source/batch.py`",
+    "Workers that read need neither pandas nor the parser of conditions", rule="`spark/source/batch.py`"
 )
 def test_tasks_are_small_and_workers_need_no_pandas(tmp_path: Path) -> None:
     c = made(tmp_path)

@@ -119,9 +119,7 @@ def stored_files(c: tidelake.Collection) -> list[Path]:
 @pytest.mark.promise(
     "Spark's own scan is used only where it gives the same values as the workers",
     rule="`spark/reading/native.py`",
-    also=[
-        "::test_only_what_spark_reads_to_the_same_values_is_scanned",
-    ],
+    also=["::test_only_what_spark_reads_to_the_same_values_is_scanned"],
 )
 def test_all_plain_values_are_the_same_by_both_ways(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path, PLAIN)
@@ -367,8 +365,7 @@ def test_a_damaged_page_is_an_error_and_not_other_rows(spark: Any, tmp_path: Pat
 
 
 @pytest.mark.promise(
-    "A task reads about as many bytes as Spark's own would",
-    rule="`spark.sql.files.maxPartitionBytes`",
+    "A task reads about as many bytes as Spark's own would", rule="`spark.sql.files.maxPartitionBytes`"
 )
 def test_tasks_are_no_larger_than_spark_wants_them(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path, config=replace(CONFIG, row_group_rows=256, part_target_bytes=1 << 16))

@@ -22,11 +22,12 @@ from pyspark.errors import PySparkException
 
 import tidelake
 from tidelake.config import Config
+from tidelake.data.ingest.convert import convert
 from tidelake.errors import TidelakeError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.spark import register, release
-from tidelake.spark.columns import convert, frame_arrow
+from tidelake.spark.columns import frame_arrow
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, canonical
 from tiers import some
@@ -118,9 +119,7 @@ def rows_of(table: pa.Table) -> list[Any]:
     "A read by the format equals the oracle's answer: a table, rows with time and `_diff`, netted "
     "changes, every update, or a change feed",
     rule="`spark/source/batch.py`, `spark/source/planning.py`",
-    also=[
-        "::test_every_type_comes_as_spark_wants_it",
-    ],
+    also=["::test_every_type_comes_as_spark_wants_it"],
 )
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [0, 1])
@@ -306,9 +305,7 @@ def same_conditions(spark: Any, c: tidelake.Collection, seeds: Iterable[int]) ->
 @pytest.mark.promise(
     "`where` of the format finds the rows that Spark SQL's own filter finds",
     rule="`data/query/where.py`",
-    also=[
-        "::test_spark_sql_finds_the_same_rows_of_many_conditions",
-    ],
+    also=["::test_spark_sql_finds_the_same_rows_of_many_conditions"],
 )
 def test_spark_sql_finds_the_same_rows(spark: Any, mixed: tidelake.Collection) -> None:
     assert same_conditions(spark, mixed, [1170, *range(100, 111)]) > 4
@@ -393,9 +390,7 @@ def test_two_frames_of_different_times_can_be_joined(spark: Any, tmp_path: Path)
     "A DataFrame of the format keeps the version of its first use, and the columns of its `load`; "
     "one that was dropped before that is an error",
     rule="`spark/source/planning.py`",
-    also=[
-        "::test_columns_that_change_between_load_and_use_are_read_as_they_were",
-    ],
+    also=["::test_columns_that_change_between_load_and_use_are_read_as_they_were"],
 )
 def test_a_frame_keeps_the_version_of_its_first_use(spark: Any, tmp_path: Path) -> None:
     c = numbered(tmp_path)
@@ -441,9 +436,7 @@ def test_columns_that_change_between_load_and_use_are_read_as_they_were(spark: A
 @pytest.mark.promise(
     "Any name of a collection can be read by a path",
     rule="`spark/source/place.py`",
-    also=[
-        "::test_names_that_end_in_a_slash_and_escapes_of_urls",
-    ],
+    also=["::test_names_that_end_in_a_slash_and_escapes_of_urls"],
 )
 @pytest.mark.full
 def test_any_name_can_be_read(spark: Any, tmp_path: Path) -> None:

@@ -150,9 +150,7 @@ def test_nothing_new_is_the_offset_that_was_given(tmp_path: Path) -> None:
     "AvailableNow reads what was there when it started; `Trigger.Once` reads all of it at once, "
     "whatever the limits",
     rule="`prepareForTriggerAvailableNow`, `ReadAllAvailable`",
-    also=[
-        "spark/source/test_stream_read.py::test_trigger_once_takes_all_at_once_whatever_the_limits",
-    ],
+    also=["spark/source/test_stream_read.py::test_trigger_once_takes_all_at_once_whatever_the_limits"],
 )
 def test_available_now_reads_what_was_there(tmp_path: Path) -> None:
     c = made(tmp_path)

@@ -39,9 +39,7 @@ def test_arguments_are_called_as_options_but_not_in_quotes() -> None:
     "An error of the format, in a read, a write or a stream, is one sentence with the names of its "
     "options (from Spark 4.3 on)",
     rule="`spark/source/sentences.py`",
-    also=[
-        "::test_arguments_are_called_as_options_but_not_in_quotes",
-    ],
+    also=["::test_arguments_are_called_as_options_but_not_in_quotes"],
 )
 def test_errors_of_reads_writes_and_streams_are_one_sentence(spark: Any, tmp_path: Path) -> None:
     ts.register(spark)

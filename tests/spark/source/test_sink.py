@@ -189,9 +189,7 @@ def test_upserts_look_again_if_another_writer_was_faster(
 @pytest.mark.promise(
     "An overwrite, and output mode `complete`, write what differs",
     rule="envelope `snapshot`",
-    also=[
-        "spark/writing/test_exactly_once.py::test_a_query_with_all_its_rows_replaces_the_contents",
-    ],
+    also=["spark/writing/test_exactly_once.py::test_a_query_with_all_its_rows_replaces_the_contents"],
 )
 def test_an_overwrite_writes_what_differs(place: Place) -> None:
     place.write(place.frame((1, "a"), (2, "b"), (2, "b")))
@@ -269,9 +267,10 @@ def test_options_of_the_other_kind_of_write_are_refused(place: Place) -> None:
     "A write through the format keeps its collection when names change",
     rule="`spark/source/uploading.py`, `Lake.same_collection`",
     also=[
-        "spark/writing/test_exactly_once.py::test_a_sink_that_is_sent_to_another_process_goes_on_with_its_collection",
+        "spark/writing/test_exactly_once.py::test_a_sink_that_is_sent_to_another_process_goes_on_with_its_collection"
     ],
 )
+@pytest.mark.usefixtures("spark")  # an upload is named by the session's application
 @pytest.mark.parametrize("envelope", ["updates", "upsert", "snapshot"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_write_goes_on_with_its_collection_when_names_change(

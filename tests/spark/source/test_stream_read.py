@@ -314,9 +314,7 @@ def test_columns_that_come_and_go_do_not_stop_a_query(spark: Any, tmp_path: Path
 @pytest.mark.promise(
     "A stream of added rows refuses a retraction",
     rule="`spark/source/stream.py`",
-    also=[
-        "spark/source/test_offsets.py::test_rows_look_as_the_options_say",
-    ],
+    also=["spark/source/test_offsets.py::test_rows_look_as_the_options_say"],
 )
 @pytest.mark.full
 def test_a_feed_and_a_table_are_read_by_path_alone(spark: Any, tmp_path: Path) -> None:

@@ -393,12 +393,10 @@ def test_a_collection_without_a_closed_time_is_no_source_and_the_error_says_what
         ON t.id = s.id WHEN NOT MATCHED THEN INSERT *
     """
     remedy = "collection 'new' has no closed time yet.*append rows to it first, or an empty table"
-    for text in ("SELECT * FROM new", "INSERT INTO new SELECT * FROM new", merge):
-        with pytest.raises(NotYetClosed, match=remedy):
-            ts.sql(spark, text, lake=lake)
+    with pytest.raises(NotYetClosed, match=remedy):
+        ts.sql(spark, "SELECT * FROM new", lake=lake)
     with pytest.raises(Exception, match=remedy):
         spark.read.format("tidelake").option("path", lake.url).option("collection", "new").load().collect()
-    new.append(new.schema.empty_table())
     for _ in range(2):
         ts.sql(spark, merge, lake=lake)
         assert contents(new) == {(1, "Ann"): 1}
@@ -510,10 +508,7 @@ def contents_as_text(collection: Any) -> Counter[str]:
     "A `MERGE` of few rows, which looks keys up, does what it does with Spark's join: also for "
     "null, NaN and both zeros in keys, several rows of a key, and a source with equal keys",
     rule="`spark/statements/matching.py`",
-    also=[
-        "::test_changes_are_those_that_duckdb_makes",
-        "::test_a_merge_of_few_rows_looks_their_keys_up",
-    ],
+    also=["::test_changes_are_those_that_duckdb_makes", "::test_a_merge_of_few_rows_looks_their_keys_up"],
 )
 @pytest.mark.full
 @pytest.mark.parametrize("text", MATCHES)
@@ -587,18 +582,42 @@ CHANGES_OF_STAGED = [
         "MERGE INTO t USING (SELECT 1 AS id, 5 AS v) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.v = s.v",
         {(1, 5): 1},
     ),
+    ("DELETE FROM t WHERE v = (SELECT max(v) FROM t)", {}),
+    ("UPDATE t SET v = (SELECT sum(o.v) FROM t o) + 1", {(1, 12): 1}),
+    (
+        "MERGE INTO t USING (SELECT id, v + 1 AS w FROM t) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET v = s.w",
+        {(1, 12): 1},
+    ),
+    ("INSERT INTO t SELECT id + 1, v + 1 FROM t", {(1, 11): 1, (2, 12): 1}),
+    (
+        "DELETE FROM t WHERE (SELECT max(v) FROM t FOR VERSION AS OF 4) = 10 AND EXISTS "
+        "(SELECT 1 FROM t AS o WHERE o.id = t.id AND o.v >= 10)",
+        {},
+    ),
 ]
 
 
+@pytest.mark.promise(
+    "A statement reads the collection that it changes as it is just before the change, staged rows included, "
+    "wherever the text names it; `lake.sql` and `ts.sql` alike",
+    rule="`own` of `table_reads` in `lake/api/tablereads.py`",
+)
 @pytest.mark.full
 @pytest.mark.parametrize(("text", "left"), CHANGES_OF_STAGED)
 @pytest.mark.parametrize("late", [False, True])
 def test_changes_take_what_is_staged_up_to_their_time(
-    spark: Any, lake: Any, monkeypatch: Any, text: str, left: dict[Any, int], late: bool
+    spark: Any, lake: Any, tmp_path: Path, monkeypatch: Any, text: str, left: dict[Any, int], late: bool
 ) -> None:
-    t = lake.create("t", pa.schema([ID, ("v", pa.int64())]), key=["id"])
-    t.append(pa.table({"id": [1], "v": [10]}), time=4)
     staged = pa.table({"id": [1, 1], "v": [10, 11], "_diff": [-1, 1], "_time": [6, 6]})
+    with tidelake.open(tmp_path / "other") as other:
+        for one in (lake, other):
+            made = one.create("t", pa.schema([ID, ("v", pa.int64())]), key=["id"])
+            made.append(pa.table({"id": [1], "v": [10]}), time=4)
+        other["t"].stage(staged)
+        other.sql(text, time=10)
+        assert contents(other["t"]) == left
+    t = lake["t"]
     if late:
         carried_out = changing.write
 

@@ -19,11 +19,12 @@ import tidelake
 from tidelake.cdc.times.heldevents import Held
 from tidelake.cdc.times.timeline import Progress
 from tidelake.errors import InvalidUpdates, OutcomeUnknown, UsageError, WriterFenced
+from tidelake.feeds.batches import is_in
+from tidelake.feeds.note import BatchNote
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink
-from tidelake.spark.writing.microbatch import is_in, planned_in
-from tidelake.spark.writing.note import BatchNote
+from tidelake.spark.writing.microbatch import planned_in
 from tidelake.testing import tables
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -108,7 +109,7 @@ def test_a_second_run_takes_only_what_is_new(stream: Stream) -> None:
 @pytest.mark.promise(
     "A micro-batch is in exactly once, through `foreachBatch` and through the format, whatever the "
     "envelope, also if the driver dies before, in or after the commit",
-    rule="`spark/writing/exactly_once.py`: (query id, epoch, batch id) in the compare-and-set of its rows",
+    rule="`feeds/batches.py`: (query id, epoch, batch id) in the compare-and-set of its rows",
     also=[
         "::test_a_commit_whose_answer_got_lost_is_found_by_the_next_run",
         "::test_a_stream_of_upserts_takes_old_rows_away",
@@ -215,8 +216,7 @@ def test_an_older_checkpoint_is_refused_rather_than_losing_rows(
 
 
 @pytest.mark.promise(
-    "An empty micro-batch moves no time, and its number is recorded",
-    rule="`spark/writing/commit.py`",
+    "An empty micro-batch moves no time, and its number is recorded", rule="`feeds/commit.py`"
 )
 @pytest.mark.full
 def test_an_empty_micro_batch_moves_no_time_and_is_recorded(stream: Stream) -> None:
@@ -304,9 +304,7 @@ def test_a_query_with_all_its_rows_replaces_the_contents(stream: Stream) -> None
 @pytest.mark.promise(
     "A second write of one micro-batch under one name is refused, not taken for a repeated one",
     rule="the run in `BatchNote`",
-    also=[
-        "::test_sinks_with_names_of_their_own_share_a_micro_batch",
-    ],
+    also=["::test_sinks_with_names_of_their_own_share_a_micro_batch"],
 )
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_second_write_in_one_micro_batch_is_not_taken_for_a_repeated_one(
@@ -363,9 +361,9 @@ def test_a_fenced_stream_stops(helper: Stream) -> None:
     assert helper.rows() == {((1, "a"), 0): 1, ((2, "b"), 1): 1}
 
 
-def test_a_commit_whose_answer_got_lost_is_found_by_the_next_run(
-    helper: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def lost_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer of the first commit is lost."""
     original = Writer.append_uploaded
 
     def append_uploaded(self: Writer, *args: Any, **kwargs: Any) -> Any:
@@ -374,6 +372,10 @@ def test_a_commit_whose_answer_got_lost_is_found_by_the_next_run(
         raise OutcomeUnknown("no answer")
 
     monkeypatch.setattr(Writer, "append_uploaded", append_uploaded)
+
+
+@pytest.mark.usefixtures("lost_answer")
+def test_a_commit_whose_answer_got_lost_is_found_by_the_next_run(helper: Stream) -> None:
     helper.put((1, "a"))
     to = sink(helper.c)
     frame = stream_source.lines(helper.spark, helper.folder)
@@ -385,17 +387,8 @@ def test_a_commit_whose_answer_got_lost_is_found_by_the_next_run(
     assert helper.rows() == {((1, "a"), 0): 1}
 
 
-def test_a_function_may_try_again_after_an_answer_got_lost(
-    helper: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = Writer.append_uploaded
-
-    def append_uploaded(self: Writer, *args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(Writer, "append_uploaded", original)
-        original(self, *args, **kwargs)
-        raise OutcomeUnknown("no answer")
-
-    monkeypatch.setattr(Writer, "append_uploaded", append_uploaded)
+@pytest.mark.usefixtures("lost_answer")
+def test_a_function_may_try_again_after_an_answer_got_lost(helper: Stream) -> None:
     helper.put((1, "a"))
     to = sink(helper.c, progress=helper.batches.append)
 

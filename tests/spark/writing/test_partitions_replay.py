@@ -21,10 +21,9 @@ import tidelake
 from tidelake.cdc.core.topicpartition import TopicPartition
 from tidelake.cdc.times.partitions import PARTITIONS_MAX
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.feeds.reading import AS_TEXT, PLACES
+from tidelake.feeds.tablelines import FewLines
 from tidelake.spark import tables_sink
-from tidelake.spark.envelopes.read import AS_TEXT, PLACES
-from tidelake.spark.writing.heldrows import HeldRows
-from tidelake.spark.writing.tablelines import FewLines
 from tiers import rounds
 
 IDLE_MS = 1000
@@ -113,7 +112,7 @@ class Log:
             self.send(place, {"op": "m", "source": source})
 
 
-def few(taken: dict[TopicPartition, list[Message]], held: HeldRows | None) -> FewLines:
+def few(taken: dict[TopicPartition, list[Message]]) -> FewLines:
     """Messages as a micro-batch."""
     rows = [(place, one) for place, messages in taken.items() for one in messages]
     given: dict[str, list[Any]] = {
@@ -127,7 +126,7 @@ def few(taken: dict[TopicPartition, list[Message]], held: HeldRows | None) -> Fe
     names = [*AS_TEXT, *PLACES]
     columns = [pa.array(given.get(name, [None] * len(rows)), kinds.get(name, pa.string())) for name in names]
     batches = [pa.RecordBatch.from_arrays(columns, names=names)] if rows else []
-    return FewLines(batches if held is None else [*held.batches(), *batches])
+    return FewLines(batches)
 
 
 class Reader:
@@ -151,7 +150,7 @@ class Reader:
         """A micro-batch with the messages up to these offsets."""
         taken = {place: self.log.places[place][self.next.get(place, 0) : end] for place, end in ends.items()}
         planned = frozenset(self.log.places)
-        given = (lambda held: few(taken, held), f"query-{self.checkpoint}", self.batch, "", planned)
+        given = (lambda _: few(taken), f"query-{self.checkpoint}", self.batch, "", planned)
         done = self.sink.write(*given)
         if self.log.chance.random() < 0.2:
             # The driver died after the commit, and another one repeats the micro-batch.
@@ -203,9 +202,7 @@ class Reader:
     "Transactions whose events lie in several topics and partitions are whole at every closed time, "
     "however each is read, with restarts and earlier offsets",
     rule="`partitions` in `cdc/times/partitions.py`",
-    also=[
-        "spark/test_kafka.py::test_transactions_in_several_partitions_are_whole_and_once",
-    ],
+    also=["spark/test_kafka.py::test_transactions_in_several_partitions_are_whole_and_once"],
 )
 @pytest.mark.parametrize("ends", [False, True])
 def test_transactions_in_partitions_are_whole_however_they_are_read(tmp_path: Path, ends: bool) -> None:
@@ -235,7 +232,7 @@ def test_transactions_in_partitions_are_whole_however_they_are_read(tmp_path: Pa
 
 @pytest.mark.promise(
     "A first copy of many tables over several micro-batches and partitions appears as one whole",
-    rule="`_copying` in `spark/writing/tables.py`, `Partitions.copied`",
+    rule="`_copying` in `feeds/tables.py`, `Partitions.copied`",
 )
 @pytest.mark.parametrize("idle", [None, "1s"])
 def test_a_first_copy_in_partitions_appears_as_one_whole(tmp_path: Path, idle: str | None) -> None:
@@ -387,7 +384,7 @@ def test_idle_partitions_are_passed_after_the_bound(tmp_path: Path) -> None:
     ],
 )
 def test_an_event_that_comes_after_the_bound_is_refused(tmp_path: Path) -> None:
-    log = Log(7, 2)
+    log = Log(2, 2)
     log.transactions(20)
     log.mark()
     late, messages = next((place, all_) for place, all_ in log.places.items() if len(all_) > 2)

@@ -16,6 +16,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 import tidelake
 from tidelake.errors import UsageError
+from tidelake.feeds.tablelines import FewLines
 from tidelake.spark import append, sink, tables_sink, upsert
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.envelopes.upsert import Upsert
@@ -23,7 +24,7 @@ from tidelake.spark.tasks import estimated_bytes, one_thread
 from tidelake.spark.versions import from_arrow
 from tidelake.spark.writing import running
 from tidelake.spark.writing.running import BYTES_MAX, rows_of, taken
-from tidelake.spark.writing.tablelines import FewLines, SparkLines, lines_of
+from tidelake.spark.writing.tablelines import SparkLines, lines_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -125,8 +126,8 @@ def test_the_first_micro_batch_of_many_tables_tells_how_large_the_next_one_is(
         assert estimated_bytes(frame) is None
         taken: list[Any] = []
 
-        def made(held: Any, frame: Any = frame, taken: list[Any] = taken) -> Any:
-            taken.append(lines_of(frame, held, told._taken_bytes))
+        def made(by_tasks: bool, frame: Any = frame, taken: list[Any] = taken) -> Any:
+            taken.append(lines_of(frame, told._taken_bytes, by_tasks=by_tasks))
             return taken[-1]
 
         assert (told._taken_bytes is None) == (size is None) or size <= told._taken_bytes <= 2 * size
@@ -178,10 +179,7 @@ def sizes_of(spark: Any, lengths: list[int], partitions: int = 1) -> Any:
 @pytest.mark.promise(
     "The driver processes a small frame completely or not at all, with the same outcome as the tasks",
     rule="`taken` in `spark/writing/running.py`",
-    also=[
-        "::test_rows_that_only_seemed_few_are_written_by_the_tasks",
-        "spark/conftest.py",
-    ],
+    also=["::test_rows_that_only_seemed_few_are_written_by_the_tasks", "spark/conftest.py"],
 )
 @pytest.mark.parametrize(
     ("lengths", "bytes_max", "fit"),

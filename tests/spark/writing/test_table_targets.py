@@ -14,9 +14,9 @@ from feed import connect, contents
 import tidelake
 from tidelake.cdc.wire.decoder import Decoder
 from tidelake.errors import IncompatibleSchema, InvalidUpdates, TidelakeWarning, UsageError
+from tidelake.feeds.reading import AS_TEXT
+from tidelake.feeds.tablelines import FewLines
 from tidelake.spark import WrittenBatch, tables_sink
-from tidelake.spark.envelopes.read import AS_TEXT
-from tidelake.spark.writing.tablelines import FewLines
 
 COLUMNS = {"id": ("int64", False), "v": ("string", True)}
 DATE = {"type": "int32", "name": "io.debezium.time.Date"}
@@ -75,10 +75,10 @@ def statement(ddl: str | None, lsn: int, *changes: str, table: str = "t", **sour
     also=[
         "::test_a_key_that_the_caller_gave_is_compared_too",
         "::test_a_deletion_that_leaves_its_key_out_is_refused",
-        "spark/envelopes/test_message_keys.py::test_a_key_that_is_not_the_collections_is_refused",
-        "spark/envelopes/test_message_keys.py::test_what_has_no_key_of_a_row_is_not_compared",
-        "spark/envelopes/test_message_keys.py::test_the_names_of_keys_are_found_whatever_their_values_are",
-        "spark/envelopes/test_message_keys.py::test_a_key_that_a_tool_tells_is_compared",
+        "cdc/debezium/test_message_keys.py::test_a_key_that_is_not_the_collections_is_refused",
+        "cdc/debezium/test_message_keys.py::test_what_has_no_key_of_a_row_is_not_compared",
+        "cdc/debezium/test_message_keys.py::test_the_names_of_keys_are_found_whatever_their_values_are",
+        "cdc/debezium/test_message_keys.py::test_a_key_that_a_tool_tells_is_compared",
     ],
 )
 @pytest.mark.parametrize("bare", [False, True])
@@ -159,7 +159,7 @@ def test_a_deletion_that_leaves_its_key_out_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.promise(
     "A table without a key stops no other one, is told of, and is never begun amid its history",
-    rule="`_is_left_out` in `spark/writing/tabletargets.py`",
+    rule="`_is_left_out` in `feeds/tabletargets.py`",
 )
 def test_tables_without_a_key_do_not_stop_other_tables(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
@@ -245,8 +245,8 @@ def test_a_collection_is_made_when_its_first_rows_are_checked(tmp_path: Path) ->
     rule="`cdc/debezium/statements.py`",
     also=[
         "spark/envelopes/test_commit_times.py::test_statements_have_positions_but_for_those_of_a_first_copy",
-        "spark/envelopes/test_message_keys.py::test_only_tables_that_are_routed_are_emptied_by_statements",
-        "spark/envelopes/test_message_keys.py::test_what_empties_a_table_is_told_apart_from_its_rows",
+        "cdc/debezium/test_message_keys.py::test_only_tables_that_are_routed_are_emptied_by_statements",
+        "cdc/debezium/test_message_keys.py::test_what_empties_a_table_is_told_apart_from_its_rows",
     ],
 )
 def test_statements_change_no_rows_but_for_those_that_empty_a_table(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ import tidelake
 from tidelake.cdc.times import heldevents as held_back
 from tidelake.cdc.times.heldevents import packed, split
 from tidelake.errors import CorruptionError, StoreUnavailable, UsageError, WriterFenced
+from tidelake.feeds.reading import AS_TEXT
+from tidelake.feeds.tablelines import FewLines
 from tidelake.spark import tables_sink
-from tidelake.spark.envelopes.read import AS_TEXT
-from tidelake.spark.writing.heldrows import HeldRows
-from tidelake.spark.writing.tablelines import FewLines, lines_of
+from tidelake.spark.writing.tablelines import lines_of
 from tiers import rounds
 
 
-def few(lines: list[str], held: HeldRows | None = None, start: int = 0) -> FewLines:
+def few(lines: list[str], start: int = 0) -> FewLines:
     """Lines as a micro-batch."""
     kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64()}
     given: dict[str, Any] = {"value": lines, "offset": range(start + 1, start + len(lines) + 1)}
@@ -33,7 +33,7 @@ def few(lines: list[str], held: HeldRows | None = None, start: int = 0) -> FewLi
         pa.array(given.get(name, [None] * len(lines)), kinds.get(name, pa.string())) for name in AS_TEXT
     ]
     batch = pa.RecordBatch.from_arrays(columns, names=list(AS_TEXT))
-    return FewLines([batch] if held is None else [*held.batches(), batch])
+    return FewLines([batch])
 
 
 @pytest.mark.promise(
@@ -50,10 +50,7 @@ def few(lines: list[str], held: HeldRows | None = None, start: int = 0) -> FewLi
     "A micro-batch of many tables is in whole in all of them or not at all, once, and at every "
     "closed time they are what a replay leaves, also after kills",
     rule="`GroupWriter`",
-    also=[
-        "spark/writing/test_tables_replay.py",
-        "spark/test_tables_kill.py::test_killed_anywhere",
-    ],
+    also=["spark/writing/test_tables_replay.py", "spark/test_tables_kill.py::test_killed_anywhere"],
 )
 def test_tables_are_what_a_replay_leaves_at_every_time(tmp_path: Any) -> None:
     for seed in rounds(fast=1, full=20, soak=400):
@@ -69,12 +66,12 @@ def _replayed(place: Any, seed: int) -> None:
     while at < len(feed.lines):
         size = chance.randint(1, 8)
         lines = [line for _, one in feed.lines[at : at + size] for line in one]
-        done = sink.write(lambda held, lines=lines: few(lines, held), "query", batch)
+        done = sink.write(lambda _, lines=lines: few(lines), "query", batch)
         assert not done.already
         if chance.random() < 0.3:
             # The driver died after the commit, and another one repeats the micro-batch.
             sink = tables_sink(lake, "shop", keys=["id"])
-            assert sink.write(lambda held, lines=lines: few(lines, held), "query", batch).already
+            assert sink.write(lambda _, lines=lines: few(lines), "query", batch).already
         uppers = {lake[name].upper for name in lake.list()}
         assert len(uppers) == 1
         at, batch = at + size, batch + 1
@@ -99,7 +96,7 @@ def test_tables_are_whole_transactions_however_the_lines_are_cut(tmp_path: Any) 
         while at < len(lines):
             cut = lines[at : at + chance.randint(1, 15)]
             for number in (batch, batch) if chance.random() < 0.3 else (batch,):
-                sink.write(lambda held, cut=cut, at=at: few(cut, held, at), "query", number)
+                sink.write(lambda _, cut=cut, at=at: few(cut, at), "query", number)
                 sink = tables_sink(lake, "shop", keys=["id"]) if chance.random() < 0.3 else sink
             at, batch = at + len(cut), batch + 1
         end = lake["shop"].upper.elements[0]
@@ -146,7 +143,7 @@ def stored(place: Path) -> set[str]:
     "What is held back has no bound but that of the store: the record names the objects, a restart "
     "goes on with them, and those that no record names are deleted by the stream's next commit "
     "after a start",
-    rule="`HeldStore` in `spark/writing/heldrows.py`",
+    rule="`HeldStore` in `feeds/heldrows.py`",
     also=[
         "::test_tasks_hold_back_a_transaction_of_many_rows",
         "spark/envelopes/test_commit_times.py::test_an_ingest_goes_on_where_a_transaction_was_held_back",
@@ -157,12 +154,12 @@ def test_a_large_transaction_is_held_back_in_the_store(
 ) -> None:
     monkeypatch.setattr(held_back, "BYTES_MAX", 1_800)
     monkeypatch.setattr(held_back, "OBJECT_BYTES", 2_000)
-    monkeypatch.setattr("tidelake.spark.envelopes.read.ROWS_MAX", 3)
+    monkeypatch.setattr("tidelake.feeds.reading.ROWS_MAX", 3)
     lines = [event(f"t{n % 2}", n, 1_000 + n, 900) for n in range(40)]
     place = tmp_path / "lake"
     lake = tidelake.open(place)
     sink = tables_sink(lake, "shop", keys=["id"])
-    sink.write(lambda held: few([event("t0", 99, 800, 700), *lines[:10]], held), "query", 0)
+    sink.write(lambda _: few([event("t0", 99, 800, 700), *lines[:10]]), "query", 0)
     for number, at in enumerate((10, 20, 30), 1):
         before = stored(place)
         assert len(before) > 1
@@ -174,21 +171,21 @@ def test_a_large_transaction_is_held_back_in_the_store(
         # What was sent last comes again.
         cut = lines[at - 3 : at + 10]
         sink = tables_sink(lake, "shop", keys=["id"])
-        done = sink.write(lambda held, cut=cut: few(cut, held), "query", number)
+        done = sink.write(lambda _, cut=cut: few(cut), "query", number)
         assert (done.held, done.repeated, lake["shop.public.t1"].upper.elements) == (at + 10, 3, (900,))
         kept = split(lake["shop"].writer("spark-tables", owner="query").last_content)[1]
         assert kept is not None and not kept.rows
         assert stored(place) == {f"/held/{name}" for name in kept.stored}
-        assert sink.write(lambda held, cut=cut: few(cut, held), "query", number).already
+        assert sink.write(lambda _, cut=cut: few(cut), "query", number).already
     assert not lake.fsck().findings
     lake["shop"].collect()
     sink = tables_sink(lake, "shop", keys=["id"])
-    done = sink.write(lambda held: few([event("t0", 100, 3_000, 2_000)], held), "query", 4)
+    done = sink.write(lambda _: few([event("t0", 100, 3_000, 2_000)]), "query", 4)
     assert done.held == 1 and not stored(place)
     # A driver was killed between its commit and the deletion.
     (folder / f"bb-{0:032x}").write_bytes(packed([]))
     sink = tables_sink(lake, "shop", keys=["id"])
-    sink.write(lambda held: few([event("t0", 101, 5_000, 4_000)], held), "query", 5)
+    sink.write(lambda _: few([event("t0", 101, 5_000, 4_000)]), "query", 5)
     assert not stored(place)
     for table in range(2):
         found = contents(lake[f"shop.public.t{table}"], 1_999)
@@ -196,20 +193,22 @@ def test_a_large_transaction_is_held_back_in_the_store(
         assert len(lake[f"shop.public.t{table}"].updates(900, 2_000).read_all()) == 20
 
 
-def held_by(lake: tidelake.Lake, monkeypatch: pytest.MonkeyPatch, place: Path) -> list[Path]:
+def held_by(
+    lake: tidelake.Lake, monkeypatch: pytest.MonkeyPatch, place: Path, most: int = 1_800
+) -> list[Path]:
     """Let a stream into `shop` hold 40 events back in several objects; these."""
-    monkeypatch.setattr(held_back, "BYTES_MAX", 1_800)
+    monkeypatch.setattr(held_back, "BYTES_MAX", most)
     monkeypatch.setattr(held_back, "OBJECT_BYTES", 2_000)
-    monkeypatch.setattr("tidelake.spark.envelopes.read.ROWS_MAX", 3)
+    monkeypatch.setattr("tidelake.feeds.reading.ROWS_MAX", 3)
     lines = [event("t0", 99, 800, 700), *(event(f"t{n % 2}", n, 1_000 + n, 900) for n in range(40))]
-    tables_sink(lake, "shop", keys=["id"]).write(lambda held: few(lines, held), "query", 0)
+    tables_sink(lake, "shop", keys=["id"]).write(lambda _: few(lines), "query", 0)
     return sorted(path for path in place.rglob("held/*/*") if path.is_file())
 
 
 def goes_on(lake: tidelake.Lake, batch: int = 1) -> None:
     """Let the stream go on: what it held back is in then."""
     later = event("t0", 100, 3_000, 2_000)
-    done = tables_sink(lake, "shop", keys=["id"]).write(lambda held: few([later], held), "query", batch)
+    done = tables_sink(lake, "shop", keys=["id"]).write(lambda _: few([later]), "query", batch)
     assert done.events == 40
     for table in range(2):
         found = contents(lake[f"shop.public.t{table}"], 1_999)
@@ -219,7 +218,7 @@ def goes_on(lake: tidelake.Lake, batch: int = 1) -> None:
 @pytest.mark.promise(
     "A copy of a lake has what a stream holds back, so the stream goes on there; `fsck` names what "
     "is gone of it or damaged, and other bytes are never taken",
-    rule="`state/write/heldback.py`, `ShardCopy._hold_back`, `shard/care/heldbackchecks.py`",
+    rule="`state/write/heldback.py`, `ShardCopy._hold_back`, `shard/care/partchecks.py`",
     also=[
         "::test_a_copy_has_what_a_stream_held_back_or_is_not_made",
         "::test_fsck_names_what_is_gone_of_rows_held_back",
@@ -264,9 +263,7 @@ def test_a_copy_has_what_a_stream_held_back_or_is_not_made(
 @pytest.mark.promise(
     "Keys of which a stream may hold events back are not erased: their rows would come after the erasure",
     rule="`_check_held_back` in `lake/api/erasing.py`, `data/keys/mentions.py`",
-    also=[
-        "data/test_mentions.py",
-    ],
+    also=["data/test_mentions.py"],
 )
 @pytest.mark.parametrize("most", [1_800, held_back.BYTES_MAX])
 def test_keys_of_which_a_stream_holds_events_back_are_not_erased(
@@ -274,10 +271,9 @@ def test_keys_of_which_a_stream_holds_events_back_are_not_erased(
 ) -> None:
     """Their rows would be there after the erasure."""
     lake = tidelake.open(tmp_path / "lake")
-    held_by(lake, monkeypatch, tmp_path / "lake")
-    monkeypatch.setattr(held_back, "BYTES_MAX", most)
+    held_by(lake, monkeypatch, tmp_path / "lake", most)
     # Another micro-batch, without events.
-    tables_sink(lake, "shop", keys=["id"]).write(lambda held: few([], held), "query", 1)
+    tables_sink(lake, "shop", keys=["id"]).write(lambda _: few([]), "query", 1)
     assert bool(stored(tmp_path / "lake")) == (most == 1_800)
     before = lake["shop.public.t0"].state()
     with pytest.raises(
@@ -298,7 +294,7 @@ def test_fsck_names_what_is_gone_of_rows_held_back(
     objects = held_by(lake, monkeypatch, tmp_path / "lake")
     assert not lake.fsck(quick=quick).findings
     objects[0].write_bytes(objects[1].read_bytes())
-    with pytest.raises(CorruptionError, match="other ones now"):
+    with pytest.raises(CorruptionError, match="other bytes"):
         goes_on(lake)
     damaged = [] if quick else [("held-damaged", objects[0].name)]
     objects[1].unlink()
@@ -327,11 +323,11 @@ def test_tasks_hold_back_a_transaction_of_many_rows(
             F.concat(*parts).alias("value")
         )
         sink = tables_sink(lake, "shop", keys=["id"])
-        done = sink.write(lambda held, frame=frame: lines_of(frame, held, None), "query", number)
+        done = sink.write(lambda many, frame=frame: lines_of(frame, None, by_tasks=many), "query", number)
         assert done.held == (number + 1) * count and stored(place)
     frame = spark.createDataFrame([(event("t0", -1, 900_000, 800_000),)], "value string")
     sink = tables_sink(lake, "shop", keys=["id"])
-    done = sink.write(lambda held: lines_of(frame, held, None), "query", 2)
+    done = sink.write(lambda many: lines_of(frame, None, by_tasks=many), "query", 2)
     assert done.held == 1 and not stored(place)
     for name in ("t0", "t1"):
         found = lake[f"shop.public.{name}"].updates(0, 800_000).read_all()

@@ -3,7 +3,6 @@
 import datetime as dt
 import math
 import random
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
@@ -12,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
+from threads import at_once
 
 pytest.importorskip("pyspark")
 
@@ -60,9 +61,7 @@ def held(c: tidelake.Collection, as_of: int | None = None) -> Counter[Any]:
     "After upserts and full dumps of DataFrames the contents are those of a dictionary, with NaN, "
     "zeros of both signs and nulls in keys",
     rule="`spark/envelopes/upsert.py`, `spark/envelopes/snapshot.py`",
-    also=[
-        "::test_full_dumps_leave_exactly_their_rows",
-    ],
+    also=["::test_full_dumps_leave_exactly_their_rows"],
 )
 @pytest.mark.parametrize("config", [Config(), TINY], ids=["inline", "tiny"])
 def test_upserts_of_frames_leave_what_a_dictionary_holds(spark: Any, tmp_path: Path, config: Config) -> None:
@@ -244,9 +243,7 @@ def meddler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.promise(
     "Commits of other writers while the workers compare are taken into account",
     rule="`Envelope.rebases`",
-    also=[
-        "::test_two_drivers_at_once_lose_no_row",
-    ],
+    also=["::test_two_drivers_at_once_lose_no_row"],
 )
 def test_what_another_writer_commits_meanwhile_is_taken_into_account(
     spark: Any, tmp_path: Path, meddler: list[Any]
@@ -279,22 +276,13 @@ def test_a_dump_is_compared_with_what_another_writer_commits_while_it_is_stored(
 
 def test_two_drivers_at_once_lose_no_row(spark: Any, tmp_path: Path) -> None:
     make(tmp_path)
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            c = tidelake.open(tmp_path / "lake").collection("c")
-            for step in range(2):
-                upsert(c, rows(spark, (0, f"{number}.{step}"), (number, f"{number}.{step}")))
-        except BaseException as error:
-            failures.append(error)
+        c = tidelake.open(tmp_path / "lake").collection("c")
+        for step in range(2):
+            upsert(c, rows(spark, (0, f"{number}.{step}"), (number, f"{number}.{step}")))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, (1, 2))
     c = tidelake.open(tmp_path / "lake").collection("c")
     found = held(c)
     assert {row: n for row, n in found.items() if row[0]} == {(1, "1.1"): 1, (2, "2.1"): 1}
@@ -325,8 +313,8 @@ def test_a_dump_is_compared_in_this_process_if_there_is_no_session(spark: Any, t
     uploads = (
         c.distributed.uploader().upload([pa.record_batch({"id": [2, 3], "v": ["b", "c"], "_time": [0, 0]})]),
     )
-    from tidelake.spark.reports import Counts
-    from tidelake.spark.uploads import Answer
+    from tidelake.feeds.answers import Answer
+    from tidelake.feeds.reports import Counts
 
     answer = Snapshot().difference(c, Answer(uploads, Counts(updates=2)), c.upper, None)
     assert (answer.counts.updates, answer.time_lower, answer.time_upper) == (2, 1, 1)
@@ -364,10 +352,10 @@ def test_keys_and_rows_of_a_condition_are_deleted_and_absent_keys_counted(spark:
     assert delete(c, where="TRUE", token="two").already and held(c) == Counter({(2, "b"): 1})
     assert delete(c, where="v = 'x'").already
     for given, message in (
-        ({}, "a table of keys, or where"),
+        ({}, "delete takes keys or where"),
         ({"keys": rows(spark, (1,), schema="id bigint"), "where": "TRUE"}, "give one of the two"),
         ({"keys": rows(spark, (1, "a"))}, "column 'v' is none"),
-        ({"keys": [1]}, "a list is no DataFrame"),
+        ({"keys": (1, 2)}, "does not fit the key columns"),
     ):
         with pytest.raises(UsageError, match=message):
             delete(c, **given)

@@ -199,9 +199,7 @@ def test_a_record_that_is_damaged_older_or_of_another_log_says_nothing(written: 
 @pytest.mark.promise(
     "Any damage to a file of a log raises `CorruptionError`, which names the file",
     rule="`damaged` in `store/framed/keyfile.py`",
-    also=[
-        "::test_a_log_that_is_gone_but_for_its_record_is_damage_and_can_be_deleted",
-    ],
+    also=["::test_a_log_that_is_gone_but_for_its_record_is_damage_and_can_be_deleted"],
 )
 @pytest.mark.parametrize("name", ["log", "published", "lock"])
 @pytest.mark.parametrize("how", ["cut", "half", "zeroed block", "gone", "pipe", "link", "folder"])

@@ -182,9 +182,7 @@ class History:
     "No reader acts on an entry that a power cut can take back: a frame is flushed before it is "
     "published, and only what is published is believed",
     rule="`KeyFile.flush`, `FramedVersionLog._believed`",
-    also=[
-        "::test_a_defect_is_found_within_200_seeds",
-    ],
+    also=["::test_a_defect_is_found_within_200_seeds"],
 )
 @pytest.mark.grows
 def test_what_was_acknowledged_or_seen_survives_kills_and_power_cuts(rng: Random) -> None:

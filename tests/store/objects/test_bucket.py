@@ -33,24 +33,6 @@ def made_bucket(request: pytest.FixtureRequest) -> Bucket:
     return cloud_bucket(request.getfixturevalue(name), ODD_PREFIX if odd else "")
 
 
-def test_what_was_put_is_read_back(bucket: Bucket) -> None:
-    assert bucket.put_new("a/b", b"0123456789")
-    assert bucket.get("a/b") == b"0123456789"
-    assert bucket.get("a/b", 3, 4) == b"3456"
-    assert bucket.get("a/b", 3) == b"3456789"
-    assert bucket.get("a/b", 8, 10) == b"89"
-    assert bucket.get("a/b", 4, 0) == b""
-    assert bucket.get("a/b", 10) == bucket.get("a/b", 10, 3) == bucket.get("a/b", 99) == b""
-
-
-def test_an_object_without_bytes_is_one(bucket: Bucket) -> None:
-    assert bucket.put_new("e", b"")
-    assert not bucket.put_new("e", b"")
-    assert bucket.get("e") == b""
-    assert bucket.get_all(["e", "f"]) == [b"", None]
-    assert bucket.get_ranges("e", [(0, 3), (5, 2)]) == [b"", b""]
-
-
 def test_what_is_missing_is_told(bucket: Bucket) -> None:
     for call in (
         lambda: bucket.get("a"),
@@ -94,15 +76,6 @@ def test_many_objects_come_at_once(bucket: Bucket) -> None:
     for key in keys[::2]:
         bucket.put(key, key.encode())
     assert bucket.get_all(keys) == [key.encode() if at % 2 == 0 else None for at, key in enumerate(keys)]
-
-
-def test_ranges_come_at_once(bucket: Bucket) -> None:
-    data = bytes(range(256)) * 4_000
-    bucket.put("r", data)
-    ranges = [(5, 10), (0, 1), (700_000, 20), (3, 0), (len(data) - 4, 100), (900_000, 1)]
-    assert bucket.get_ranges("r", ranges) == [data[start : start + length] for start, length in ranges]
-    assert bucket.get_ranges("r", [(0, 2), (len(data) + 5, 3)]) == [data[:2], b""]
-    assert bucket.get_ranges("r", []) == []
 
 
 def test_deleting_passes_over_what_is_not_there(bucket: Bucket) -> None:

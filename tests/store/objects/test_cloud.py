@@ -84,10 +84,7 @@ def test_a_server_that_is_not_there_has_done_nothing() -> None:
     ],
 )
 def test_each_fault_means_what_it_must(
-    s3_server: S3Server,
-    fault: Fault,
-    write: type[TidelakeError] | None,
-    read: type[TidelakeError] | None,
+    s3_server: S3Server, fault: Fault, write: type[TidelakeError] | None, read: type[TidelakeError] | None
 ) -> None:
     address = parse_address(f"s3://{s3_server.new_bucket()}/x")
     CloudBucket(address, s3_server.options).put("there", b"x" * 100)

@@ -191,10 +191,7 @@ def test_the_command_line_finds_stores_by_the_environment(
     provided = {**plain, "TIDELAKE_STORE_OPTIONS": "providing:options"}
     provided["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{provided.get('PYTHONPATH', '')}"
     named = {name: value for name, value in provided.items() if name != "TIDELAKE_STORE_OPTIONS"}
-    for environment, url in (
-        (provided, place),
-        (named, f"{place}#store_options=providing:options"),
-    ):
+    for environment, url in ((provided, place), (named, f"{place}#store_options=providing:options")):
         done = subprocess.run(
             tied(sys.executable, "-m", "tidelake.cli.main", "snapshot", url, "stock"),
             capture_output=True, text=True, env=environment, check=False,

@@ -274,9 +274,7 @@ def test_a_process_whose_clock_stood_still_is_judged_by_the_other_one(place: Pla
     "There, ages are told by the clock of the store; a suspension is counted by one clock of a "
     "process at least",
     rule="`store/clock.py`, `ObjectVersionLog._since`",
-    also=[
-        "::test_a_process_whose_clock_stood_still_is_judged_by_the_other_one",
-    ],
+    also=["::test_a_process_whose_clock_stood_still_is_judged_by_the_other_one"],
 )
 def test_the_age_of_a_floor_is_told_by_the_store(place: Place) -> None:
     log = place.filled(10)

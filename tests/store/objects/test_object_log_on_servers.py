@@ -1,15 +1,13 @@
 """The log in an object store, on servers: what several clients see of each other's commits."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from store_kit import OBJECT_STORES, cloud_bucket
+from store_kit import OBJECT_STORES, check_one_gets_each_seqno, cloud_bucket, fill
 
 from clocks import RecordingClock
 from tidelake.store.objects.log import ObjectVersionLog
-from tidelake.store.protocols import Entry
 
 Logs = Callable[[], ObjectVersionLog]
 
@@ -22,35 +20,14 @@ def logs(request: pytest.FixtureRequest) -> Iterator[Logs]:
     bucket.close()
 
 
-def filled(log: ObjectVersionLog, key: str, count: int) -> list[Entry]:
-    for n in range(count):
-        assert log.compare_and_set(key, n - 1 if n else None, b"%d" % n)
-    return [Entry(n, b"%d" % n) for n in range(count)]
-
-
 def test_of_four_clients_one_gets_each_seqno(logs: Logs) -> None:
-    def write(number: int) -> list[tuple[int, bytes]]:
-        log, acknowledged = logs(), []
-        for step in range(3):
-            data = b"%d-%d" % (number, step)
-            while True:
-                head = log.head("race")
-                expected = head.seqno if head else None
-                if log.compare_and_set("race", expected, data):
-                    acknowledged.append((0 if expected is None else expected + 1, data))
-                    break
-        return acknowledged
-
-    with ThreadPoolExecutor(4) as threads:
-        acknowledged = [pair for pairs in threads.map(write, range(4)) for pair in pairs]
-    assert sorted(acknowledged) == [(entry.seqno, entry.data) for entry in logs().scan("race", 0)]
-    assert [seqno for seqno, _ in sorted(acknowledged)] == list(range(12))
+    check_one_gets_each_seqno(logs, 4, 3)
 
 
 def test_what_one_client_truncates_and_deletes_others_see(logs: Logs) -> None:
     log, other = logs(), logs()
-    entries = filled(log, "a/b", 12)
-    filled(log, "c", 1)
+    entries = fill(log, "a/b", 12)
+    fill(log, "c", 1)
     assert other.newer("a/b", 2) == entries[3:]
     assert other.newer("a/b", 2, 5) == entries[3:6]
     assert log.truncate("a/b", 10) == 10

@@ -6,7 +6,7 @@ from tidelake.errors import StoreUnavailable
 from tidelake.store.objects.address import parse_address
 from tidelake.store.objects.cloud import CloudBucket
 
-ENDPOINT = "http://127.0.0.1:9"  # nobody listens there
+ENDPOINT = "http://127.0.0.1:9"  # no server listens there
 KEYS = {"access_key_id": "who", "secret_access_key": "never told", "region": "us-east-1"}
 
 

@@ -9,6 +9,7 @@ from query_cases import ROWS, TABLES, Databases
 from tidelake.errors import UsageError
 from tidelake.views.plan import Count, FromCollection, Join, Redo, recomputes_whole
 from tidelake.views.query.compile import compiled
+from tidelake.views.query.grouping import grouping_sets
 
 duckdb = pytest.importorskip("duckdb")
 _TEXTS = (Path(__file__).parent / "queries.sql").read_text(encoding="utf-8").splitlines()
@@ -28,9 +29,7 @@ def databases():
     "The plan of a query over contents is the query over them, with nulls, duplicates, NaN and "
     "ties; also sub-queries that name columns of the query around, for which there is nothing",
     rule="`correlated` in `views/query/subqueries.py`, `with_domain` in `views/query/groups.py`",
-    also=[
-        "views/query/test_random_queries.py",
-    ],
+    also=["views/query/test_random_queries.py"],
 )
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_plan_answers_as_the_engine_does(query, databases):
@@ -190,3 +189,19 @@ def test_an_aggregate_that_shows_an_order_has_a_total_one(call, text):
     last = compiled(f"SELECT k, {call} AS c FROM a GROUP BY k", TABLES.get).stages[-1]
     assert isinstance(last, Redo)
     assert [one.function for one in last.calls] == [text]
+
+
+@pytest.mark.parametrize(
+    ("group", "sets"),
+    [
+        ("a, b WITH ROLLUP", [["a", "b"], ["a"], []]),
+        ("a, b WITH CUBE", [["a", "b"], ["a"], ["b"], []]),
+        ("a, b GROUPING SETS ((b), (a), ())", [["b"], ["a"], []]),
+        ("a, GROUPING SETS ((b), ())", [["a", "b"], ["a"]]),
+    ],
+)
+def test_grouping_sets_behind_the_keys_are_all_that_is_grouped_by(group, sets):
+    import sqlglot
+
+    node = sqlglot.parse_one(f"SELECT 1 FROM t GROUP BY {group}", dialect="spark").args["group"]
+    assert grouping_sets(node, lambda one: one.sql()) == sets

@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("pyspark")
-
 from tidelake.cdc.core.outcome import Parsed
 from tidelake.cdc.core.tablename import Table, name_parts, quoted_name
 from tidelake.cdc.debezium.messagekeys import key_names
-from tidelake.cdc.dialects.canal import CanalDialect
-from tidelake.cdc.dialects.dialect import Dialect
-from tidelake.cdc.dialects.maxwell import MaxwellDialect
+from tidelake.cdc.dialects.canal import CANAL
+from tidelake.cdc.dialects.dialect import Dialect, MessageReader
+from tidelake.cdc.dialects.dms import DMS
+from tidelake.cdc.dialects.maxwell import MAXWELL
 from tidelake.cdc.dialects.messageparser import DialectParser
 from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.cdc.parse.routes import seen_in, tables_of
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.envelopes.dialectmessages import Maxwell
-from tidelake.spark.envelopes.dms import DmsDialect
-from tidelake.spark.envelopes.read import EventReader
-from tidelake.spark.uploads import Answer
+from tidelake.feeds.answers import Answer
+from tidelake.feeds.reading import EventReader
+from tidelake.feeds.tools import Maxwell
 from tiers import examples
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -139,12 +137,10 @@ def test_what_empties_a_table_is_told_apart_from_its_rows() -> None:
     assert [one.empties for one in seen] == [False]
 
 
-def dialect(kind: type[Dialect], table: str | None = None, **given_: Any) -> Dialect:
-    time = {CanalDialect: "es", DmsDialect: "t", MaxwellDialect: "position"}[kind]
+def reader(kind: Dialect, table: str | None = None) -> MessageReader:
+    time = {CANAL.tool: "es", DMS.tool: "t", MAXWELL.tool: "position"}[kind.tool]
     parts = None if table is None else name_parts(table)
-    return kind(
-        time=time, order=None, unit="counter", schema=SCHEMA, table=parts, key=("id",), stored=True, **given_
-    )
+    return MessageReader(kind, time, None, "counter", SCHEMA, parts, ("id",), stored=True)
 
 
 def maxwell(database: str, table: str, **more: Any) -> dict[str, Any]:
@@ -152,7 +148,7 @@ def maxwell(database: str, table: str, **more: Any) -> dict[str, Any]:
     return {"type": "insert", "database": database, "table": table, "position": 5, "data": row, **more}
 
 
-def rows(found: Dialect, *messages: dict[str, Any]) -> Parsed:
+def rows(found: MessageReader, *messages: dict[str, Any]) -> Parsed:
     parser = DialectParser.of(STORED, found)
     return parser.parse(pa.array([json.dumps(one) for one in messages]), lambda at: f"line {at}")
 
@@ -160,11 +156,11 @@ def rows(found: Dialect, *messages: dict[str, Any]) -> Parsed:
 def test_tables_of_a_tool_whose_names_have_dots_are_not_one() -> None:
     messages = [maxwell("a.b", "c"), maxwell("a", "b.c"), maxwell("x", "c")]
     with pytest.raises(InvalidUpdates, match=r"""several tables.*table='"a.b".c'"""):
-        rows(dialect(MaxwellDialect), *messages)
+        rows(reader(MAXWELL), *messages)
     for table, expected in (('"a.b".c', "a.b|c"), ('a."b.c"', "a|b.c"), ("c", "a.b|c"), ('"b.c"', "a|b.c")):
-        found = rows(dialect(MaxwellDialect, table), *messages[:2])
+        found = rows(reader(MAXWELL, table), *messages[:2])
         assert found.rows.column("v").to_pylist() == [expected]
-    assert rows(dialect(MaxwellDialect, "b.c"), *messages).events == 0
+    assert rows(reader(MAXWELL, "b.c"), *messages).events == 0
 
 
 def test_a_key_that_a_tool_tells_is_compared() -> None:
@@ -179,16 +175,16 @@ def test_a_key_that_a_tool_tells_is_compared() -> None:
     }
     dms["control"] = {"table-def": {"columns": {}, "primary-key": ["id", "n"]}}
     for found, message in (
-        (dialect(MaxwellDialect), maxwell("d", "t", primary_key_columns=["id", "n"])),
-        (dialect(CanalDialect), canal | {"pkNames": ["id", "n"]}),
-        (dialect(DmsDialect, "d.t"), dms),
+        (reader(MAXWELL), maxwell("d", "t", primary_key_columns=["id", "n"])),
+        (reader(CANAL), canal | {"pkNames": ["id", "n"]}),
+        (reader(DMS, "d.t"), dms),
     ):
         with pytest.raises(
             InvalidUpdates, match=r"columns 'id', 'n', and the key of the collection is 'id'.*line 0"
         ):
             rows(found, message)
-    assert rows(dialect(CanalDialect), canal | {"pkNames": ["id"]}, canal | {"pkNames": None}).events == 2
-    assert rows(dialect(DmsDialect), dms).events == 0, "of which table it is nobody knows"
+    assert rows(reader(CANAL), canal | {"pkNames": ["id"]}, canal | {"pkNames": None}).events == 2
+    assert rows(reader(DMS), dms).events == 0, "its table is unknown"
 
 
 @pytest.mark.promise(

@@ -2,16 +2,13 @@
 
 from dataclasses import fields
 
+import pyarrow as pa
 import pytest
 
-pytest.importorskip("pyspark")
-
-import pyarrow as pa
-
 from tidelake.errors import CorruptionError, FormatTooNew, InvalidUpdates
-from tidelake.spark import uploads
-from tidelake.spark.reports import Counts
-from tidelake.spark.uploads import Answer, answered, decoded_answer, encoded_answer, total, weighing
+from tidelake.feeds import answers
+from tidelake.feeds.answers import Answer, answered, decoded_answer, encoded_answer, total, weighing
+from tidelake.feeds.reports import Counts
 
 
 def full() -> Answer:
@@ -19,7 +16,7 @@ def full() -> Answer:
     answer = Answer()
     for n, one in enumerate(fields(Answer), 3):
         if one.name == "counts":
-            counts = {name: n for n, name in enumerate(uploads._COUNTED, 100)}
+            counts = {name: n for n, name in enumerate(answers._COUNTED, 100)}
             answer.counts = Counts(**counts)
             continue
         usual = getattr(answer, one.name)
@@ -66,6 +63,6 @@ def test_an_answer_of_a_newer_worker_is_refused_and_so_is_what_is_none() -> None
     newer = told.replace(b" 1\n", b" 2\n", 1)
     with pytest.raises(FormatTooNew, match=r"the answer of a task.*format 2"):
         decoded_answer(newer)
-    for other in (b"", b"tidelake-answer 1\n" + told, told.replace(b" 1\n", b"\n", 1), uploads._MAGIC):
+    for other in (b"", b"tidelake-answer 1\n" + told, told.replace(b" 1\n", b"\n", 1), answers._MAGIC):
         with pytest.raises(CorruptionError, match="no format number"):
             decoded_answer(other)

@@ -1,13 +1,12 @@
 """CSV files lose nothing that their texts say."""
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from tidelake.cli import csvfile
 from tidelake.errors import InvalidUpdates
+from tidelake.feeds import csvfile
 
 
 def _read(texts, kind=None):
@@ -18,10 +17,8 @@ def _read(texts, kind=None):
 
 @pytest.mark.promise(
     "A CSV file loses nothing that its texts say: `0012345` stays a text, or is refused as a number",
-    rule="`cli/csvfile.py`",
-    also=[
-        "cli/test_csvfile.py",
-    ],
+    rule="`feeds/csvfile.py`",
+    also=["feeds/test_csvfile.py"],
 )
 @pytest.mark.parametrize(
     ("texts", "kind"),
@@ -80,7 +77,7 @@ def test_a_column_has_a_type_only_if_it_gives_each_text_back(texts, kind):
     ],
 )
 def test_a_text_that_a_declared_type_would_change_is_refused(kind, text, why):
-    with pytest.raises(InvalidUpdates, match=f"f.csv cannot be read as csv: column 'a'.*{why}"):
+    with pytest.raises(InvalidUpdates, match=f"f.csv line 3: column 'a' is '{text}', .*{why}"):
         _read(["1", text], kind)
 
 
@@ -91,11 +88,32 @@ def test_texts_that_a_declared_type_holds_are_taken():
     assert _read(["90"], pa.duration("s")).cast(pa.int64()).to_pylist() == [90]
 
 
-def test_an_ean_stays_as_it_is(run, tmp_path):
-    file, store = str(tmp_path / "f.csv"), str(tmp_path / "store")
-    Path(file).write_text("ean,price\n0012345,4.5\n")
-    assert run("create", store, "goods", "--key", "ean", "--like", file).code == 0
-    assert run("append", store, "goods", file).code == 0
-    assert '"ean": "0012345"' in run("snapshot", store, "goods", "--json").out
-    none = json.loads(run("snapshot", store, "goods", "--columns", "", "--json").out)
-    assert list(none) == ["_time", "_diff"]
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["a,b", f"1,{'x' * 200_000}", "no,y"], "line 3: column 'a' is 'no'"),
+        (["a,b", f"1,{'x' * 200_000}", "2,y,3"], "line 3 has 3 values"),
+        (["on,b", "2024-01-01,y", "on,b"], "line 3: column 'on' is 'on', expected date32"),
+        ([b"a,\xed\xa0\x80", "1,2"], "utf-8"),
+        ([], "is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_error_with_the_line(lines, why):
+    data = b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
+    schema = pa.schema([("a", pa.int64()), ("on", pa.date32())])
+    with pytest.raises(InvalidUpdates, match=why):
+        csvfile.read(Path("f.csv"), lambda: pa.BufferReader(data), schema)
+
+
+def test_a_file_is_read_part_by_part():
+    lines = "".join(f"{n},{'x' * 40}\n" for n in range(200_000))
+    kinds = pa.schema([("a", "int64"), ("b", "string")])
+
+    def found(data):
+        return csvfile.batches(Path("f.csv"), lambda: pa.BufferReader(data), kinds)
+
+    rows = [(batch.num_rows, batch.nbytes) for batch in found(f"a,b\n{lines}".encode())]
+    assert rows[0][0] == 0 and sum(count for count, _ in rows) == 200_000
+    assert max(size for _, size in rows) < 3 * 2**20 < len(lines)
+    with pytest.raises(InvalidUpdates, match="line 200002: column 'a' is 'y'"):
+        list(found(f"a,b\n{lines}y,z\n".encode()))

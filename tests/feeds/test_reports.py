@@ -2,8 +2,8 @@
 
 from dataclasses import fields, replace
 
+from tidelake.feeds.reports import Counts, IngestReport, WrittenBatch
 from tidelake.model.frontier import Frontier
-from tidelake.spark.reports import Counts, IngestReport, WrittenBatch
 
 
 def full(number: int) -> Counts:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tidelake.errors import UpdateBeforeLower, UploadExpired, UpperMismatch
+from tidelake.feeds.loop import CommitPoint, TriedWrite, committed
 from tidelake.model.frontier import Frontier
-from tidelake.spark.writing.commit import CommitPoint, TriedWrite, committed
 
-SOURCE = Path(__file__).parents[3] / "src" / "tidelake" / "spark"
+SOURCE = Path(__file__).parents[2] / "src" / "tidelake"
 
 
 class Told(TriedWrite[str]):
@@ -40,7 +40,7 @@ CONFLICTS = (UpperMismatch(1, 2), UpdateBeforeLower(1, 2))
 @pytest.mark.promise(
     "A write that another writer outruns is tried again on what is new, whichever way it comes; an "
     "error that no other writer has caused is the caller's",
-    rule="`committed` in `spark/writing/commit.py`",
+    rule="`committed` in `feeds/loop.py`",
     also=[
         "::test_an_error_that_no_other_writer_has_caused_is_the_callers",
         "::test_there_is_one_commit_loop",
@@ -88,8 +88,9 @@ def test_there_is_one_commit_loop() -> None:
     conflicts = ("UpperMismatch", "UpdateBeforeLower", "UploadExpired")
     found = {
         path.name
-        for path in SOURCE.rglob("*.py")
+        for room in ("feeds", "spark")
+        for path in (SOURCE / room).rglob("*.py")
         for line in path.read_text().splitlines()
         if line.strip().startswith("except") and any(name in line for name in conflicts)
     }
-    assert found == {"commit.py"}
+    assert found == {"loop.py"}

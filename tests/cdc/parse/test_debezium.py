@@ -9,15 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("pyspark")
-
 import tidelake
 from tidelake.cdc.core.lineerrors import place
 from tidelake.cdc.core.outcome import Parsed
 from tidelake.cdc.parse import structcolumns as as_columns
 from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.feeds.debezium import Debezium
 
 SCHEMA = pa.schema(
     [
@@ -140,9 +138,7 @@ def test_time_from_another_place() -> None:
 @pytest.mark.promise(
     "No JSON value becomes a null, a rounded number, or a number read from a string by chance",
     rule="`data/json/values.py`",
-    also=[
-        "data/json/test_json_values.py",
-    ],
+    also=["data/json/test_json_values.py"],
 )
 @pytest.mark.parametrize(
     ("line", "reason"),
@@ -214,6 +210,24 @@ def test_a_line_that_cannot_be_read(line: Any, reason: str) -> None:
     assert f"line={text.decode('utf-8', 'backslashreplace')[:190]}" in message
     assert len(message) < 700
     message.encode()
+
+
+def test_a_form_that_a_column_cannot_have_is_refused_where_a_row_has_a_value() -> None:
+    """An old row that is not there has none."""
+    parser = ChangeParser(pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("us"))]))
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "at", "type": "struct", "name": "io.debezium.data.VariableScaleDecimal"},
+    ]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+
+    def wrapped(at: Any) -> dict[str, Any]:
+        told = {"op": "c", "source": {"lsn": 5}, "before": None, "after": {"id": 1, "at": at}}
+        return {"schema": schema, "payload": told}
+
+    assert parse(wrapped(None), parser=parser).rows.column("at").null_count == 1
+    with pytest.raises(InvalidUpdates, match="column 'at' of 'after': the source writes decimals as bytes"):
+        parse(wrapped(None), wrapped({"scale": 0, "value": "AQ=="}), parser=parser)
 
 
 def test_the_first_line_that_cannot_be_read_is_named_whatever_follows() -> None:
@@ -295,9 +309,7 @@ def sourced(**source: int) -> dict[str, Any]:
     "A position in a log is never taken for the time of a clock, nor are seconds in a field that "
     "the caller did not name",
     rule="`Debezium.time_of`, `earliest` of `ChangeParser`",
-    also=[
-        "::test_seconds_in_a_field_that_was_not_named_are_refused_and_taken_where_it_is_named",
-    ],
+    also=["::test_seconds_in_a_field_that_was_not_named_are_refused_and_taken_where_it_is_named"],
 )
 @pytest.mark.parametrize(
     ("unit", "time"),

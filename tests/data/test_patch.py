@@ -1,0 +1,99 @@
+"""Few changes put into sorted rows: the same as sorting and summing all of them."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from data_reference import NESTED, PRIMITIVES, consolidated, rows_of, updates
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.patch import patched
+from tidelake.data.kernel.types import schema_from_arrow, update_schema
+from tidelake.errors import InvalidUpdates
+from tidelake.model.time import TimeDomain
+from tiers import examples
+
+INT = TimeDomain("counter")
+SCHEMA = schema_from_arrow(pa.schema([("k", pa.int64()), ("j", pa.int32()), ("v", pa.string())]), ["k", "j"])
+
+
+def patched_rows(base, changes, schema, domain, batch_rows):
+    """What comes of the rows of two tables, each consolidated, if the second patches the first."""
+    batches = consolidate(base, schema, domain).to_batches(max_chunksize=batch_rows)
+    few = pa.concat_batches(
+        [
+            pa.RecordBatch.from_pylist([], update_schema(schema, domain)),
+            *consolidate(changes, schema, domain).to_batches(),
+        ]
+    )
+    found = list(patched(batches, few))
+    assert all(batch.num_rows for batch in found)
+    return [row for batch in found for row in rows_of(batch)]
+
+
+@pytest.mark.promise(
+    "A base that is patched with few changes gives what merging all rows gives",
+    rule="`data/kernel/patch.py`, `_patchable` in `shard/runs/read.py`",
+    also=["data/test_patch.py", "lake/api/test_patched_reads.py"],
+)
+@settings(max_examples=examples(200))
+@given(st.data())
+def test_patching_agrees_with_the_reference(data):
+    kinds = PRIMITIVES if data.draw(st.booleans()) else NESTED
+    schema, domain, table = data.draw(updates(kinds=kinds, columns=2, max_rows=60))
+    few = table.slice(0, table.num_rows // 3)
+    base = table.slice(few.num_rows)
+    # Some of the changes take rows of the base back, in part or twice.
+    back = base.slice(0, base.num_rows // 4)
+    times = data.draw(st.sampled_from([-1, 1, -2]))
+    diff = pa.array([times * d for d in back.column(back.num_columns - 1).to_pylist()], pa.int64())
+    back = back.set_column(back.num_columns - 1, back.schema.field(back.num_columns - 1), diff)
+    changes = pa.concat_tables([few, back])
+    found = patched_rows(base, changes, schema, domain, data.draw(st.integers(1, 20)))
+    expected = consolidated([*rows_of(base), *rows_of(changes)])
+    assert [repr(row) for row in found] == [repr(row) for row in expected]
+
+
+def rows(keys, others, texts, diffs):
+    table = pa.table({"k": keys, "j": pa.array(others, pa.int32()), "v": texts, "_diff": diffs})
+    return normalize(table, SCHEMA, INT, time=0)
+
+
+@settings(max_examples=examples(200))
+@given(st.integers(0, 2**32), st.integers(1, 40), st.booleans())
+def test_upserts_and_several_rows_of_a_key_agree_with_the_reference(seed, batch_rows, nulls):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 120))
+    keys, others = rng.integers(0, 30, count).tolist(), rng.integers(0, 3, count).tolist()
+    keys = [None if nulls and key == 7 else key for key in keys]
+    texts = [f"t{n}" for n in rng.integers(0, 3, count)]
+    base = rows(keys, others, texts, rng.integers(1, 3, count).tolist())
+    some = sorted(rng.choice(count, max(1, count // 5), replace=False).tolist())
+    gone = [(keys[i], others[i], texts[i], -1) for i in some]
+    come = [(key, other, text + "!", 1) for key, other, text, _ in gone if rng.random() < 0.8]
+    new = [(int(key), 0, "new", 1) for key in rng.integers(-3, 40, int(rng.integers(0, 4)))]
+    changes = rows(*map(list, zip(*gone, *come, *new, strict=True)))
+    found = patched_rows(base, changes, SCHEMA, INT, batch_rows)
+    expected = consolidated([*rows_of(base), *rows_of(changes)])
+    assert [repr(row) for row in found] == [repr(row) for row in expected]
+
+
+def test_a_batch_without_changes_is_handed_on_as_it_is():
+    base = consolidate(rows(list(range(90)), [0] * 90, ["x"] * 90, [1] * 90), SCHEMA, INT)
+    batches = base.to_batches(max_chunksize=30)
+    # The new row of the last key of a batch comes after the last row of the batch.
+    few = consolidate(rows([40, 40, 59, 59], [0] * 4, ["x", "y"] * 2, [-1, 1] * 2), SCHEMA, INT).to_batches()[
+        0
+    ]
+    found = list(patched(batches, few))
+    assert [batch is one for batch, one in zip(found, batches, strict=True)] == [True, False, True]
+    assert found[1].column(0).buffers()[1].address == batches[1].column(0).buffers()[1].address
+
+
+def test_a_sum_that_does_not_fit_is_refused():
+    base = consolidate(rows([1, 2], [0, 0], ["x", "x"], [2**62, 1]), SCHEMA, INT)
+    few = consolidate(rows([1], [0], ["x"], [2**62]), SCHEMA, INT).to_batches()[0]
+    with pytest.raises(InvalidUpdates, match="does not fit"):
+        list(patched(base.to_batches(), few))
