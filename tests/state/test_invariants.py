@@ -273,6 +273,43 @@ def prolonged():
     return replace(last, bounds=replace(last.bounds, upper=F(4)))
 
 
+MANY = fuel._ROWS_PER_ID  # the rows of a batch that takes one number
+
+
+def cut_state():
+    """The state of one batch that is a slice."""
+    state = replace(commands.initial("s", TimeDomain(), SCHEMA, 5), seqno=3, committed_ms=10)
+    step = fuel.push(state.spine, hollow(0, 2, run("p", 0, 1, rows=2 * MANY, diff_sum=2 * MANY)), F(0), 4)
+    state = apply(state, Delta("s", 4, 10, "n", state.rollup, Edits(upper=Move(F(0), F(2)), spine=step.edit)))
+    (batch,) = state.spine.batches
+    slices = SpineEdit(
+        state.spine.next_id,
+        state.spine.spent,
+        batches_gone=(batch.id,),
+        batches=(replace(batch, level=0),),
+    )
+    edits = Edits(spine=slices, sliced=state.spine.next_id)
+    return apply(state, Delta("s", 5, 10, "n", state.rollup, edits))
+
+
+def cut_at_one(last):
+    """A step that cuts the slice at time 1; the first piece has rows up to a time."""
+    (member,) = cut_state().spine
+    hi = member.id.hi
+    half = {"rows": MANY, "diff_sum": MANY}
+    pieces = merged(run("m", 0, last, **half)), merged(run("n", 1, 1, **half), lower=1, upper=2, lo=1, hi=hi)
+    batches = tuple(SpineBatch(piece.id, 0, piece.batch.bounds, MANY) for piece in pieces)
+    spine = cut_state().spine
+    return Edits(spine=SpineEdit(spine.next_id, spine.spent, (member.id,), pieces, (member.id,), batches))
+
+
+def test_a_slice_is_cut_where_its_times_are():
+    before, edits = cut_state(), cut_at_one(0)
+    after = apply(before, Delta("s", 6, 11, "n", before.rollup, edits))
+    check_step(before, after, edits)
+    check_state(after)
+
+
 def borrower():
     state = a_state()
     edits = adding(run("q", 3, 3))
@@ -287,6 +324,7 @@ OTHERS = [
     ("levels-say-members", folded_state(), relevelled(unfolded(), spine=folded_state().spine)),
     ("batches-tile", waiting_for_later(), relevelled(prolonged())),
     ("borrowed-from-origin", borrower(), Edits(let_go=True)),
+    ("times-in-bounds", cut_state(), cut_at_one(1)),
 ]
 
 

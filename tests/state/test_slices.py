@@ -14,6 +14,7 @@ from tidelake.state.life.holds import advance_since
 from tidelake.state.spine.fuel import _ROWS_PER_ID
 from tidelake.state.spine.merging import Fit, MergeResult, inline_requests, requests
 from tidelake.state.spine.spine import SpineId
+from tidelake.state.upkeep.claims import record_chunk
 from tidelake.state.upkeep.maintenance import apply_merge, begun_merge, claim_merge, collapse_levels
 from tidelake.state.upkeep.slices import PIECES_MAX, cut_fits, cut_slices, long_slices, slice_rows
 from tidelake.state.write.write import Exactly
@@ -326,3 +327,21 @@ def test_a_claim_to_cut_ends_with_the_cut():
     assert held.by_time and begun_merge(shard.state, held) == asked
     assert cut(shard, asked.times, *[[(n, ROWS)] for n in range(8)]) is Fit.EXACT
     assert not shard.state.claims and len(shard.slices) == 8 and begun_merge(shard.state, held) is None
+
+
+def test_a_cut_that_was_left_is_not_gone_on_with_at_other_times():
+    """Where a slice is cut depends on the whole spine, which may have grown since."""
+    shard = long_shard([(t, ROWS) for t in range(8)])
+    (asked,) = long_slices(shard.state, ROWS)
+
+    def claimed(times, now_ms):
+        cuts = tuple(str(time).encode() for time in times)
+        other = replace(asked, times=times)
+        return shard.do(claim_merge, other, runner="x", lease_ms=30, cuts=cuts, now_ms=now_ms).result
+
+    old = claimed((2, 4), 10).claim
+    piece = counted("old", [(0, ROWS), (1, ROWS)]).parts
+    assert shard.do(record_chunk, old, 0, piece, lease_ms=30, now_ms=11).result is True
+    assert claimed((2, 4), 12).chunks == ((0, piece),)
+    again = claimed((4,), 13)
+    assert again.claim.cuts == (b"4",) and again.chunks == () and shard.garbage == {"old"}

@@ -61,12 +61,13 @@ def check_spine_edit(
     grows = drained[0].elements != drained[1].elements
     _check_tiling(before, after, edit, drained, moves=grows or after.dropped or erases(edits))
     same = same_batches(before.spine, after.spine)
+    cut = 0 < len(edit.members_gone) < len(edit.members)
     validate_levels(after.spine, after.minimum, drained[1], after.since, same)
     for member in edit.members:
         check_batch(member.batch, after)
         since = member.batch.bounds.since
         since <= after.since or broken("batch-folded-to-since", since, "is after", after.since)
-        if grows and after.domain.total_order:
+        if (grows or cut) and after.domain.total_order:
             _check_times(member.batch)
     _check_spine_batches(before.spine, after.spine, edit, after.since, same)
 
@@ -247,7 +248,7 @@ def _check_kept(diffs: str, rows: str, before: list[HollowBatch], after: list[Ho
 
 
 def _check_times(batch: HollowBatch) -> None:
-    """The times of an appended batch, as a reader will see them, lie in its bounds."""
+    """The times of a batch that is appended or cut, as a reader will see them, lie in its bounds."""
     for run in batch.runs:
         for part in run.parts:
             first, last = part.seen_times

@@ -70,7 +70,10 @@ def claim_merge(
 
 def _same_work(a: MergeClaim, b: MergeClaim) -> bool:
     kinds = (a.base, a.by_time), (b.base, b.by_time)
-    return kinds[0] == kinds[1] and (a.id, a.positions, a.inputs) == (b.id, b.positions, b.inputs)
+    # SUBTLE: pieces of a slice belong to the times that it was cut at. A merge may take over any chunks.
+    cut_alike = not a.by_time or a.cuts == b.cuts
+    inputs = (a.id, a.positions, a.inputs), (b.id, b.positions, b.inputs)
+    return kinds[0] == kinds[1] and cut_alike and inputs[0] == inputs[1]
 
 
 def apply_merge(

@@ -180,8 +180,8 @@ def cut_edit(spine: Spine, result: MergeResult, seqno: int) -> tuple[Fit, SpineE
     count, width = len(result.pieces), result.id.hi - result.id.lo
     ids = [result.id.lo + width * n // count for n in range(count + 1)]
     members = []
-    for n, run in enumerate(result.pieces):
-        batch = HollowBatch(Bounds(edges[n], edges[n + 1], bounds.since), () if run is None else (run,))
+    for n, (run, (lower, upper)) in enumerate(zip(result.pieces, pairwise(edges), strict=True)):
+        batch = HollowBatch(Bounds(lower, upper, bounds.since), () if run is None else (run,))
         members.append(Member(SpineId(ids[n], ids[n + 1]), batch, seqno))
     slices = [SpineBatch(m.id, 0, m.batch.bounds, m.batch.rows) for m in members]
     edit = SpineEdit(
