@@ -42,17 +42,22 @@ def shown(value: object, unit: str) -> str:
     return elements[0] if len(elements) == 1 and is_clock(unit) else f"[{', '.join(elements)}]"
 
 
+def many(count: int, noun: str) -> str:
+    """A number of things: `1 row`, `2,000 rows`."""
+    return f"{count:,} {noun}{'' if abs(count) == 1 else 's'}"
+
+
 def span(count: int, unit: str) -> str:
     """The text of a number of units: `4 minutes`, `1 day 2 hours`, `0.5 seconds`; `17` for counters."""
     if not is_clock(unit):
         return f"{count:,}"
     if unit == _DATE:
-        return f"{count:,} day{'' if abs(count) == 1 else 's'}"
+        return many(count, "day")
     left = abs(count) * US_PER_UNIT[unit]
     words: list[str] = []
     for name, size in _SPANS:
         number, left = divmod(left, size)
-        words += [f"{number:,} {name}{'' if number == 1 else 's'}"] if number else []
+        words += [many(number, name)] if number else []
     if left or not words:
         seconds, fraction = divmod(left, _US_PER_SECOND)
         words.append(f"{seconds}{_fraction(fraction)} second{'' if left == _US_PER_SECOND else 's'}")

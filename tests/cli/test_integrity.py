@@ -62,7 +62,7 @@ def test_findings_are_shown_and_make_the_exit_code_1(run, place):
     part = damage(place, "users")
     code, out, err = run("fsck", place)
     assert code == 1 and not err
-    assert "part-damaged" in out and "users" in out and out.endswith("2 updates read: 1 findings\n")
+    assert "part-damaged" in out and "users" in out and out.endswith("2 updates read: 1 finding\n")
     assert run("fsck", place, "--quick")[0] == 0
     assert run("fsck", place, "orders")[0] == 0
     assert run("fsck", place, "users", "--repair")[0] == 1
@@ -178,7 +178,7 @@ def test_a_damaged_collection_is_told_forked_and_repaired_and_stops_no_other(run
     assert [row["id"] for row in run("snapshot", place, "sound", "--json").lines] == [1, 2]
     assert run("ls", place).code == 6
     repaired = run("fsck", place, "--repair")
-    assert repaired.code == 0 and "1 things set aside" in repaired.out
+    assert repaired.code == 0 and "1 thing set aside" in repaired.out
     assert [row["id"] for row in run("snapshot", place, "orders", "--json").lines] == [1, 2]
     assert run("ls", place).code == run("fsck", place).code == 0
     assert run("drop", place, "orders", "--yes").code == 0

@@ -14,6 +14,7 @@ from tidelake.cli import jsonlines, output
 from tidelake.lake.admin.copyreport import CopyReport
 from tidelake.lake.admin.fsck import FsckReport
 from tidelake.lake.api.lake import Lake
+from tidelake.timetext import many
 
 
 @contextmanager
@@ -64,13 +65,15 @@ def _state(repaired: bool, note: bool) -> str:
 
 
 def _summary(report: FsckReport) -> str:
-    seen = f"{report.collections:,} collections, {report.parts:,} parts, {report.rows:,} updates read"
+    seen = ", ".join(
+        (many(report.collections, "collection"), many(report.parts, "part"), many(report.rows, "update"))
+    )
     repaired = sum(one.repaired for one in report.findings)
     mended = f", {repaired:,} repaired" if repaired else ""
-    mended += f", {len(report.set_aside):,} things set aside" if report.set_aside else ""
+    mended += f", {many(len(report.set_aside), 'thing')} set aside" if report.set_aside else ""
     notes = sorted({one.kind for one in report.findings if one.note})
     mended += f"; notes: {', '.join(notes)}" if notes else ""
-    return f"{seen}: {f'{len(report.left):,} findings' if report.left else 'clean'}{mended}"
+    return f"{seen} read: {many(len(report.left), 'finding') if report.left else 'clean'}{mended}"
 
 
 def summed(show: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:

@@ -15,7 +15,7 @@ from tidelake.model.time import TimeDomain
 from tidelake.state.core.owned import indexes_of, owner_of
 from tidelake.state.core.state import ShardState
 from tidelake.tabletext import printable
-from tidelake.timetext import US_PER_UNIT
+from tidelake.timetext import US_PER_UNIT, many
 from tidelake.views.definition import Definition
 from tidelake.web import describe
 from tidelake.web.describe import Json
@@ -91,7 +91,7 @@ def _span(times: int, domain: TimeDomain) -> str:
     """So many times, as people say it; empty: none."""
     per_us = US_PER_UNIT.get(domain.unit)
     if not times or per_us is None:
-        return f"{times:,} {'time' if times == 1 else 'times'}" if times else ""
+        return many(times, "time") if times else ""
     for unit, us in _SPANS:
         if times * per_us >= us:
             return f"{times * per_us // us:,} {unit}"

@@ -24,7 +24,7 @@ from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import UsageError, to_install
 from tidelake.handle import Handle
 from tidelake.model.time import TimeDomain
-from tidelake.timetext import is_clock
+from tidelake.timetext import is_clock, many
 
 SHOWN_ROWS = 10
 SHOWN_COLUMNS = 20
@@ -208,7 +208,7 @@ class Rows(Handle):
         if self._failure is not None:
             note = f"cannot be read further: {self._failure}"
         elif is_all and found <= SHOWN_ROWS:
-            note = "no rows" if not found else f"{found} row{'' if found == 1 else 's'}"
+            note = "no rows" if not found else many(found, "row")
         else:
             note = f"the first {SHOWN_ROWS} rows"
         if is_wide:

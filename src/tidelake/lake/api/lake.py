@@ -29,6 +29,7 @@ from tidelake.shard.upkeep.measure import tell, tell_caches
 from tidelake.store.access import StoreAccess
 from tidelake.store.url import Stores, normalize_url, open_stores, with_provider
 from tidelake.tabletext import as_html
+from tidelake.timetext import many
 
 if TYPE_CHECKING:
     from tidelake.lake.admin.copying import Side
@@ -156,7 +157,7 @@ class Lake(Querying, Viewing, Ingesting, Administering):
             names = self.list()
         except TidelakeError as error:
             return as_html([], [], repr(self), f"its collections cannot be listed: {error}")
-        note = "1 collection" if len(names) == 1 else f"{len(names):,} collections"
+        note = many(len(names), "collection")
         note += f", of which {_SHOWN} are shown" if len(names) > _SHOWN else ""
         return as_html(["collection"], [(name,) for name in names[:_SHOWN]], f"lake {self.url}", note)
 

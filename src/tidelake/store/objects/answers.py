@@ -74,7 +74,7 @@ def meaning(error: BaseException, what: str, secrets: Collection[str], *, has_ef
         # 409: another request for this key is under way. 429: too many requests.
         return StoreUnavailable(message, retryable=status in (409, 429))
     if status is None and _was_not_sent(error):
-        return StoreUnavailable(message)
+        return StoreUnavailable(f"{message}; check the network and the endpoint")
     if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError", "NotSupportedError"):
         return StoreUnavailable(message, retryable=False)
     return OutcomeUnknown(message) if has_effect else StoreUnavailable(message)
