@@ -279,3 +279,16 @@ def test_what_can_be_no_index_is_refused_by_name(lake):
     assert lake.index("big", by=["country"]).key == ("country",)
     with pytest.raises(CollectionExists, match="another query or key"):
         lake.view("big", BIG, key=["country"])
+
+
+def test_no_view_and_no_index_stands_on_an_index(lake):
+    lake.index("orders", by=["customer"])
+    before = lake.list()
+    for make in (
+        lambda: lake.view("v", f'SELECT * FROM "{INDEX}"'),
+        lambda: lake.view("v", f'SELECT * FROM customers c JOIN "{INDEX.upper()}" o ON o.customer = c.id'),
+        lambda: lake.index(INDEX, by=["paid"]),
+    ):
+        with pytest.raises(UsageError, match="'orders by customer' is an index: name its collection"):
+            make()
+        assert lake.list() == before

@@ -167,6 +167,12 @@ def _bring(lake: Naming, made: Collection, engine: Engine, until: Frontier | Non
 
 def _source(engine: Engine, name: str, one: Collection) -> ViewSource:
     state = shard_of(one).version().state
+    of = Definition.of(one.name, state)
+    if of is not None and of.index:
+        # It is made again, under another id, when columns of its collection change.
+        raise UsageError(
+            f"{one.name!r} is an index: name its collection in its place, and rows are looked up in the index"
+        )
     try:
         types = engine.types_of(row_schema(state.schema))
     except UsageError as error:
