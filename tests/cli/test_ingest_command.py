@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 import tidelake
-from tidelake.errors import UsageError
 
 pytestmark = pytest.mark.full
 
@@ -56,21 +55,31 @@ def test_change_events_are_taken_once_and_reported(run: Any, landing: Path) -> N
     assert done.code == 0
     assert done.out.split()[:2] == ["collection", "batches"]
     assert contents(landing) == [(1, "a"), (2, "b")]
-    (landing / "2.json").write_text(create(3, "c", 5))
-    done = run("ingest", lake, "c", landing, *EVENTS, "--spark")
-    assert done.code == 2 and "take_over" in done.err, "what took the files before is not Spark"
+
+
+def test_files_of_dms_need_no_jvm(run: Any, landing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelake.cli.spark.session", None)
+    options = ("--envelope", "dms", "--format", "csv")
+    (landing / "1.csv").write_text("Op,id,v\nI,1,a\nI,2,b\n")
+    done = run("ingest", landing.parent / "lake", "c", landing, *options, "--json")
+    assert (done.code, json.loads(done.out)[0]["events"]) == (0, 2)
+    assert contents(landing) == [(1, "a"), (2, "b")]
 
 
 @pytest.mark.spark
-def test_spark_goes_on_where_spark_was(spark: Any, run: Any, landing: Path) -> None:
-    lake = landing.parent / "lake"
+def test_the_checkpoint_of_a_query_of_spark_is_left_to_it(spark: Any, run: Any, landing: Path) -> None:
+    from tidelake.spark import ingest
+
+    lake, check = landing.parent / "lake", landing / ".checkpoint-c"
     (landing / "1.json").write_text(create(1, "a", 3))
-    assert run("ingest", lake, "c", landing, *EVENTS, "--spark").code == 0
-    assert spark.range(3).count() == 3, "a session that was there already was stopped"
+    with tidelake.open(lake, create=False) as opened:
+        ingest(spark, opened["c"], landing, check, envelope="debezium")
     (landing / "2.json").write_text(create(2, "b", 4))
-    with tidelake.open(lake, create=False) as opened, pytest.raises(UsageError, match="go on with Spark"):
-        opened.ingest(landing, "c", checkpoint=landing / ".checkpoint-c")
-    assert run("ingest", lake, "c", landing, *EVENTS).code == 0
+    done = run("ingest", lake, "c", landing, *EVENTS)
+    assert done.code == 2 and "go on with tidelake.spark.ingest; or move away the files" in done.err
+    (landing / "1.json").unlink()
+    options = ("--checkpoint", landing / ".other", "--take-over")
+    assert run("ingest", lake, "c", landing, *EVENTS, *options).code == 0
     assert contents(landing) == [(1, "a"), (2, "b")]
 
 

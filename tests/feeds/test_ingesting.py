@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -30,7 +31,7 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.feeds.directory import Directory, Journal, Taken
-from tidelake.feeds.lines import Piece
+from tidelake.feeds.lines import Piece, piece_of
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake
 from tidelake.state.write.heldback import StreamContent
@@ -89,7 +90,7 @@ def test_lines_are_those_of_the_file_however_it_is_cut(tmp_path: Path, end: str)
     (folder / "open").write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
     for name in ("plain", "packed.gz", "open"):
         for size in (1, 5, 1000):
-            directory = Directory(folder, bytes_max=size)
+            directory = Directory(folder, partial(piece_of, folder, "jsonl"), bytes_max=size)
             found, numbers, names = list[str](), list[int](), [name]
             while (taken := directory.next(names, cuts=True)) is not None:
                 directory.go_on(taken.pieces)
@@ -103,7 +104,7 @@ def test_lines_are_those_of_the_file_however_it_is_cut(tmp_path: Path, end: str)
 @pytest.mark.parametrize("name", ["a", "a.gz"])
 def test_a_file_that_became_shorter_while_it_was_taken_is_refused(tmp_path: Path, name: str) -> None:
     landed(tmp_path, name, ["abc"] * 9)
-    directory = Directory(tmp_path, bytes_max=9)
+    directory = Directory(tmp_path, partial(piece_of, tmp_path, "jsonl"), bytes_max=9)
     taken = directory.next([name], cuts=True)
     assert taken is not None
     directory.go_on(taken.pieces)
@@ -131,7 +132,7 @@ def test_a_file_that_vanishes_while_it_is_listed_is_left_out(
             yield map(Gone, found)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert Directory(tmp_path).new() == ["b"]
+    assert Directory(tmp_path, partial(piece_of, tmp_path, "jsonl")).new() == ["b"]
 
 
 def test_files_that_are_left_are_compared_once_a_micro_batch(
@@ -678,8 +679,10 @@ def test_what_is_no_line_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with pytest.raises(UsageError, match="is the directory that is read"):
         lake.ingest(tmp_path / "in", "c", rejects=str(tmp_path / "in"))
+    with pytest.raises(UsageError, match=r"format='json': .* jsonl or keyed; .* csv or parquet as well"):
+        lake.ingest(tmp_path / "in", "c", format="json")
     with pytest.raises(UsageError, match="format='csv'"):
-        lake.ingest(tmp_path / "in", "c", format="csv")
+        lake.ingest(tmp_path / "in", "shop", tables=True, format="csv")
     with pytest.raises(UsageError, match="takes the name of a register"):
         lake.ingest([], "c", "maxwell", tables=True)
     (tmp_path / "in" / "a.gz").write_bytes(b"no archive")

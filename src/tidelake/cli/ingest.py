@@ -10,7 +10,6 @@ import click
 
 from tidelake import errors
 from tidelake.cli.group import JSON, LAKE, NAME, FilePath, cli
-from tidelake.cli.spark import session
 
 if TYPE_CHECKING:
     from tidelake.feeds.reports import IngestReport, WrittenBatch
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from tidelake.model.time import TimeDomain
 
 _WRITER = "spark-ingest"
-_ROWS = ("updates", "upsert")
-_ENVELOPES = (*_ROWS, "debezium", "maxwell", "canal", "dms", "ticdc", "wal2json", "goldengate", "dynamodb")
-_LINES = ("jsonl", "keyed")
+_FEEDS = ("debezium", "maxwell", "canal", "dms", "ticdc", "wal2json", "goldengate", "dynamodb")
+_ENVELOPES = ("updates", "upsert", *_FEEDS)
 
 
 @cli.command()
@@ -42,7 +40,7 @@ _LINES = ("jsonl", "keyed")
     type=click.Choice(["jsonl", "keyed", "csv", "parquet"]),
     default="jsonl",
     show_default=True,
-    help="Format of the files. Change events are JSON lines, keyed (a key, a tab and JSON) or Parquet.",
+    help="Format of the files; keyed: lines of a key, a tab and JSON, of change events.",
 )
 @click.option(
     "--checkpoint",
@@ -121,12 +119,6 @@ _LINES = ("jsonl", "keyed")
     type=click.Choice(["counter", "ms", "us"]),
     help="With --tables: what times of new collections count (default: counter).",
 )
-@click.option(
-    "--spark",
-    "by_spark",
-    is_flag=True,
-    help="Let Spark on this machine do the work, as it does for events as Parquet or CSV.",
-)
 @JSON
 def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
     """Take files of a directory into a collection, each once.
@@ -144,15 +136,12 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
     _check_tables(given)
     # In the input directory: files whose names begin with a dot are ignored.
     given["checkpoint"] = given["checkpoint"] or directory / f".checkpoint-{collection}"
-    needs_spark = given["by_spark"] or (given["checkpoint"] / "offsets").exists()
-    needs_spark |= given["envelope"] not in _ROWS and given["format_"] not in _LINES
-    by_spark = session(f"tidelake ingest {collection}", "ingest") if needs_spark else None
-    with tidelake.open(lake, create=False) as opened, by_spark or contextlib.nullcontext() as spark:
+    with tidelake.open(lake, create=False) as opened:
         domain = TimeDomain.parse(given["time_unit"] or "counter")
         if not given["tables"]:
             domain = opened.collection(collection).domain
         with _progress(domain) as progress:
-            report = _run(spark, opened, collection, given, progress)
+            report = _run(opened, collection, given, progress)
     told = _told(report)
     if given["tables"]:
         output.table([output.timed({"register": collection, **told}, domain)], as_json)
@@ -162,8 +151,8 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
     output.table([output.timed({"collection": collection, **told}, domain)], as_json)
 
 
-def _run(spark: Any, lake: "Lake", into: str, given: dict[str, Any], progress: Any) -> "IngestReport":
-    """Take the files, by a session of Spark or, without one, in this process."""
+def _run(lake: "Lake", into: str, given: dict[str, Any], progress: Any) -> "IngestReport":
+    """Take the files."""
     directory, tables = given["directory"], given["tables"]
     options = {"late": given["late"], "order_by": given["order_by"], "time": given["time_"]}
     options |= {"encodings": given["encodings"], "rejects": given["rejects"] and str(given["rejects"])}
@@ -177,16 +166,8 @@ def _run(spark: Any, lake: "Lake", into: str, given: dict[str, Any], progress: A
     place = given["checkpoint"]
     how = {"format": given["format_"], "follow": given["follow"], "writer": writer}
     how |= {name: given[name] for name in ("take_over", "max_files_per_trigger")} | {"progress": progress}
-    if spark is None:
-        envelope = "debezium" if tables else given["envelope"]
-        return lake.ingest(directory, into, envelope, tables=tables, checkpoint=place, **how, **options)
-    if tables:
-        from tidelake.spark.jobs.tables import ingest_tables
-
-        return ingest_tables(spark, lake, directory, place, into=into, **how, **options)
-    from tidelake.spark.jobs.ingest import ingest as run
-
-    return run(spark, lake.collection(into), directory, place, envelope=given["envelope"], **how, **options)
+    envelope = "debezium" if tables else given["envelope"]
+    return lake.ingest(directory, into, envelope, tables=tables, checkpoint=place, **how, **options)
 
 
 # Options that `--tables` does not take, and what they are by default.

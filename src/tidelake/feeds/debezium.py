@@ -180,15 +180,21 @@ class Debezium:
             )
         return StoreEvents(upserter.to_bytes(), parser, tuple(columns), self.rejects)
 
-    def answer(self, collection: Collection, lines: Iterable[pa.RecordBatch], lower: Frontier) -> Answer:
-        """Store the events of lines, with the columns of `AS_TEXT`, in this process. Errors as `total`."""
+    def answer(
+        self,
+        collection: Collection,
+        rows: Iterable[pa.RecordBatch],
+        lower: Frontier,
+        columns: Sequence[str] = AS_TEXT,
+    ) -> Answer:
+        """Store the events of rows with some columns, in this process. Errors as `total`."""
         if self.old_rows == "events":
-            return total(pa.Table.from_batches(self.work(collection, AS_TEXT, lower)(iter(lines))))
+            return total(pa.Table.from_batches(self.work(collection, columns, lower)(iter(rows))))
         schema = event_schema(collection.schema)
         # Lateness is judged with the look-up: only there the closed times are known.
-        parse = ReadEvents(replace(self.parser(collection), late="advance"), AS_TEXT, schema)
+        parse = ReadEvents(replace(self.parser(collection), late="advance"), tuple(columns), schema)
         work = self.work(collection, schema.names, lower)
-        with closing(by_key(collection, parse(iter(lines)))) as events:
+        with closing(by_key(collection, parse(iter(rows)))) as events:
             return total(pa.Table.from_batches(work(events)))
 
     def _encodings(self) -> tuple[tuple[str, Encoding], ...]:

@@ -14,21 +14,22 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from io import BufferedWriter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from tidelake.env import Clock
 from tidelake.errors import CorruptionError, FormatTooNew, StoreUnavailable, UsageError
-from tidelake.feeds.lines import Piece, piece_of
+from tidelake.feeds.lines import Piece
 from tidelake.state.write.idempotency import other_content
 from tidelake.store.files import SYSTEM_FILES, Wait, locked, put_file
 
+ReadPiece: TypeAlias = Callable[[Piece, int | None], tuple[pa.RecordBatch, Piece] | None]
 FORMAT = 2
 # So many of the last micro-batches have lines of their own, and at most twice as many.
 KEPT = 1000
@@ -69,8 +70,9 @@ def turn(place: Path, clock: Clock) -> Iterator[bool]:
     """
     if (place / "offsets").exists():
         raise UsageError(
-            f"{str(place)!r} is the checkpoint of a query of Spark, which knows what was taken: go on "
-            "with Spark (tidelake ingest --spark)"
+            f"{str(place)!r} is the checkpoint of a query of Spark, which knows what was taken: go on with "
+            "tidelake.spark.ingest; or move away the files that it took, and take the others with another "
+            "checkpoint and take_over"
         )
     with _kept(place):
         place.mkdir(parents=True, exist_ok=True)
@@ -303,13 +305,13 @@ class Directory:
 
     Attributes:
         folder: the directory.
-        format: of the files.
+        read: the next lines of a file, of about so many bytes, and what was taken; None: it has no lines.
         files_max: the most files in a micro-batch.
         bytes_max: a micro-batch has about so many bytes, if files may be cut.
     """
 
     folder: Path
-    format: str = "jsonl"
+    read: ReadPiece
     files_max: int | None = None
     bytes_max: int = 1 << 26
     _seen: set[str] = field(default_factory=set, init=False, repr=False)
@@ -339,14 +341,22 @@ class Directory:
         return [name for _, name in sorted(there)]
 
     def next(self, names: list[str], *, cuts: bool) -> Taken | None:
-        """The lines of the next micro-batch; None if there are no files."""
+        """The lines of the next micro-batch; None if there are no files, or the first one has no lines.
+
+        It ends before a file without lines, or with other columns.
+        """
         begun = [] if self._begun is None else [self._begun]
         several = [*begun, *(Piece(name) for name in names)]
         batches, pieces, size = list[pa.RecordBatch](), list[Piece](), 0
         for one in several if self.files_max is None else several[: self.files_max]:
             if pieces and size >= self.bytes_max:
                 break
-            lines, piece = piece_of(self.folder, one, self.format, self.bytes_max - size if cuts else None)
+            found = self.read(one, self.bytes_max - size if cuts else None)
+            if found is None:
+                break
+            lines, piece = found
+            if lines.num_rows and any(x.num_rows and x.schema != lines.schema for x in batches):
+                break
             batches.append(lines)
             pieces.append(piece)
             size += lines.nbytes

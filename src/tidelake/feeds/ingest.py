@@ -16,6 +16,7 @@ else files are taken whole, as their lines may be in any order. Files of rows ar
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike, path
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -28,16 +29,18 @@ from tidelake.env import Clock
 from tidelake.errors import UsageError
 from tidelake.feeds.batches import Batches, Identity, Progress
 from tidelake.feeds.debezium import Debezium
-from tidelake.feeds.directory import Directory, Journal, Taken, turn
-from tidelake.feeds.lines import after, batches_of, check_format
+from tidelake.feeds.directory import Directory, Journal, ReadPiece, Taken, turn
+from tidelake.feeds.eventfiles import lines_of
+from tidelake.feeds.lines import after, batches_of, check_format, piece_of
 from tidelake.feeds.named import FEEDS, ROWS, made
 from tidelake.feeds.note import BatchNote
-from tidelake.feeds.onecollection import IntoOne, IntoRows
+from tidelake.feeds.onecollection import IntoEvents, IntoOne, IntoRows
 from tidelake.feeds.reports import IngestReport
 from tidelake.feeds.rowfiles import RowFiles, RowFormat
 from tidelake.feeds.tablelines import FewLines
 from tidelake.feeds.tables import IntoTables
 from tidelake.feeds.tabletargets import table_targets
+from tidelake.feeds.tools import Dms
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.ingesting import Ingesting
 
@@ -73,8 +76,9 @@ def ingest(
     **options: Any,
 ) -> IngestReport:
     """As `Lake.ingest`."""
-    to: IntoOne | IntoTables | IntoRows
+    to: IntoOne | IntoTables | IntoRows | IntoEvents
     feed: Debezium | None = None
+    read: ReadPiece | None = None
     folder = Path(source) if isinstance(source, str | PathLike) else None
     if not tables:
         _refuse("is for tables=True", names=names, keys=keys, time_unit=time_unit != _UNIT and time_unit)
@@ -93,16 +97,22 @@ def ingest(
         found = made(envelope, options, {**FEEDS, **ROWS})
         name = collection.name
         if isinstance(found, Debezium):
-            found.check(collection)
             feed, to = found, IntoOne(collection, found)
+            if folder is not None and format in ("csv", "parquet"):
+                files = RowFiles(folder, cast(RowFormat, format), None)
+                to, read = IntoEvents(collection, found, files), partial(lines_of, files)
+            # Rows of files of AWS DMS may have other times and types than its messages.
+            if read is None or not isinstance(found, Dms):
+                found.check(collection)
         elif folder is None:
             raise UsageError(f"the envelope {envelope!r} takes files of a directory: append other rows")
         else:
             to = IntoRows(collection, found, RowFiles(folder, cast(RowFormat, format), collection))
-    stream = _Stream(Batches(to, writer, take_over), feed, tables, lake.env.clock, progress)
+    batches: Batches[Any, Any] = Batches(to, writer, take_over)
+    stream = _Stream(batches, feed, tables, format == "keyed", lake.env.clock, progress)
     if folder is None:
         return stream.lines(batches_of(cast(Iterable[Any], source), batch_bytes))
-    if feed is not None:
+    if feed is not None and read is None:
         check_format(format)
     if feed is not None and feed.rejects is not None and path.realpath(feed.rejects) == path.realpath(folder):
         raise UsageError(
@@ -110,7 +120,8 @@ def ingest(
         )
     if checkpoint == "":
         raise UsageError("checkpoint='' is no directory: give its path, or leave it out")
-    directory = Directory(folder, format, max_files_per_trigger, batch_bytes)
+    read = read or partial(piece_of, folder, format)
+    directory = Directory(folder, read, max_files_per_trigger, batch_bytes)
     place = folder / f".checkpoint-{name}" if checkpoint is None else Path(checkpoint)
     return stream.directory(directory, place, lake.env.ids.fresh(), follow=follow)
 
@@ -130,6 +141,7 @@ class _Stream:
         batches: commits them.
         feed: what the lines mean; None: these are files of rows.
         tables: whether they are of many tables.
+        keyed: whether the lines of files have keys before them.
         clock: waits for new files.
         progress: is told of each.
     """
@@ -137,6 +149,7 @@ class _Stream:
     batches: Batches[Any, Any]
     feed: Debezium | None
     tables: bool
+    keyed: bool
     clock: Clock
     progress: Progress | None
     _timed: bool = False
@@ -157,7 +170,7 @@ class _Stream:
             journal.begin(writer.last_sequence, BatchNote.of(writer.last_content).what, writer.name)
         with closing(journal):
             directory.go_on(journal.pieces())
-            names, keyed = directory.new(), directory.format == "keyed"
+            names = directory.new()
             try:
                 while True:
                     taken = self._next(directory, names)
@@ -168,7 +181,7 @@ class _Stream:
                     else:
                         number = journal.next
                         journal.add(number, taken.pieces)
-                        self._write(taken.batches, journal.query, number, keyed=keyed, taken=taken)
+                        self._write(taken.batches, journal.query, number, keyed=self.keyed, taken=taken)
                         directory.go_on(taken.pieces)
                         if journal.is_long:
                             with turn(place, self.clock) as is_sure:
@@ -187,7 +200,9 @@ class _Stream:
         if self.feed is None:
             return directory.files(names)
         taken = directory.next(names, cuts=self.feed.by_transaction)
-        if taken is None or taken.pieces[-1].end is None or self._timed:
+        if taken is None:
+            return directory.files(names)
+        if taken.pieces[-1].end is None or self._timed:
             return taken
         self._timed = any(
             positions(decode(batch.column("value").slice(0, _LOOKED_AT))).connector for batch in taken.batches
@@ -204,7 +219,7 @@ class _Stream:
         taken: Taken | None = None,
         repeated: int = 0,
     ) -> None:
-        rows = self._rows(lines, keyed=keyed) if taken is None or self.feed is not None else taken.names
+        rows = self._rows(lines, keyed=keyed) if taken is None or taken.batches else taken.names
         note = BatchNote("" if taken is None else taken.content)
         files = 0 if taken is None else sum(piece.end is None for piece in taken.pieces)
         done = self.batches.write(rows, query, number, Identity.told(note), files=files, repeated=repeated)
@@ -214,7 +229,8 @@ class _Stream:
     def _rows(self, lines: Sequence[pa.RecordBatch], *, keyed: bool) -> Any:
         """Lines as `Into` takes them."""
         # In one batch, so that what is delivered again is found.
-        whole = pa.Table.from_batches(lines).combine_chunks().to_batches()
+        some = [batch for batch in lines if batch.num_rows] or lines[:1]
+        whole = pa.Table.from_batches(some).combine_chunks().to_batches() or lines[:1]
         if self.feed is None or not self.tables:
             return whole
         paths = [tuple(one.split(".")) for one in (self.feed.time, self.feed.order_by) if one]

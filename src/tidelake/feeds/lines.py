@@ -19,7 +19,8 @@ _PACKED = frozenset(
 )
 CHUNK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
-_LINES = pa.schema(
+STAY = "files must stay as they are until they are taken as a whole"
+LINES = pa.schema(
     [
         pa.field("value", pa.binary()),
         pa.field("key", pa.binary()),
@@ -29,7 +30,7 @@ _LINES = pa.schema(
         pa.field("offset", pa.int64()),
     ]
 )
-_MESSAGES = pa.schema([*_LINES, pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
+MESSAGES = pa.schema([*LINES, pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
 _OF_RECORDS = ("topic", "partition", "offset")
 
 
@@ -61,7 +62,8 @@ def check_format(format_: str) -> None:
     """Check what lines are."""
     if format_ not in get_args(TextFormat):
         raise UsageError(
-            f"format={format_!r}: lines of change events are {' or '.join(get_args(TextFormat))}"
+            f"format={format_!r}: lines of change events are {' or '.join(get_args(TextFormat))}; files of "
+            "one table may be csv or parquet as well"
         )
 
 
@@ -97,7 +99,7 @@ def blocks_of(text: pa.NativeFile, chunk_bytes: int = CHUNK_BYTES) -> Iterator[b
         yield rest
 
 
-def piece_of(folder: Path, begun: Piece, format_: str, bytes_max: int | None) -> tuple[pa.RecordBatch, Piece]:
+def piece_of(folder: Path, format_: str, begun: Piece, bytes_max: int | None) -> tuple[pa.RecordBatch, Piece]:
     """The next lines of a file, and the piece that they are."""
     path = (folder / begun.name).resolve()
     with reading(path):
@@ -109,8 +111,7 @@ def _piece_of(path: Path, begun: Piece, format_: str, bytes_max: int | None) -> 
     with text_of(path) as opened:
         if not _skipped(opened, begun.begin):
             raise InvalidUpdates(
-                f"{place(path.as_uri())} has fewer than the {begun.begin} bytes that were taken of it: files "
-                "must stay as they are until they are taken as a whole"
+                f"{place(path.as_uri())} has fewer than the {begun.begin} bytes that were taken of it: {STAY}"
             )
         blocks = blocks_of(opened, CHUNK_BYTES if bytes_max is None else max(1, min(CHUNK_BYTES, bytes_max)))
         for block in blocks:
@@ -155,7 +156,7 @@ def _batch(texts: Sequence[bytes], file: str, modified: int, before: int, format
         pa.repeat(pa.scalar(modified, pa.int64()), count),
         pa.array(range(before + 1, before + 1 + count), pa.int64()),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=_LINES)
+    return pa.RecordBatch.from_arrays(columns, schema=LINES)
 
 
 def batches_of(given: Iterable[Any], bytes_max: int) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -193,14 +194,14 @@ def batches_of(given: Iterable[Any], bytes_max: int) -> Iterator[tuple[pa.Record
 
 def after(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     """Lines of `batches_of` in the order of their micro-batches: each call numbers its lines from 1."""
-    if batch.schema.equals(_MESSAGES):
+    if batch.schema.equals(MESSAGES):
         return batch
     at = batch.schema.get_field_index("block")
     return batch.set_column(at, batch.schema.field(at), pa.array(np.full(batch.num_rows, number)))
 
 
 def _rows(rows: Sequence[Sequence[Any]], *, placed: bool) -> pa.RecordBatch:
-    schema = _MESSAGES if placed else _LINES
+    schema = MESSAGES if placed else LINES
     columns = [
         pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)
     ]

@@ -19,9 +19,11 @@ from tidelake.feeds.answers import Answer, total
 from tidelake.feeds.batches import written
 from tidelake.feeds.commit import CollectionWrite, Numbered, OneTime, keeping
 from tidelake.feeds.debezium import Debezium
+from tidelake.feeds.eventfiles import OP, ColumnEvents, op_rows
 from tidelake.feeds.heldrows import held_rows
 from tidelake.feeds.loop import CommitPoint, committed
 from tidelake.feeds.note import BatchNote
+from tidelake.feeds.opcolumn import REMOVED
 from tidelake.feeds.reading import AS_TEXT, DECODED, PLACES, decoded
 from tidelake.feeds.reports import WriteReport, WrittenBatch
 from tidelake.feeds.rowfiles import RowFiles
@@ -29,6 +31,7 @@ from tidelake.feeds.rows import RowUpdates, RowUpserts
 from tidelake.feeds.storing import in_key_order
 from tidelake.feeds.survey import Surveyed, check_none_held, timed
 from tidelake.feeds.tablelines import seen_rows
+from tidelake.feeds.tools import Dms
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
@@ -169,7 +172,7 @@ class IntoRows(_Into):
         files: reads them.
     """
 
-    rows: RowUpdates | RowUpserts
+    rows: RowUpdates | RowUpserts | ColumnEvents
     files: RowFiles
 
     def write(self, rows: Sequence[str], numbered: Numbered[Writer]) -> WrittenBatch:
@@ -178,10 +181,43 @@ class IntoRows(_Into):
         try:
             return written(numbered, committed(CollectionWrite(self.collection, making, numbered=numbered)))
         except UsageError as error:
-            is_named = "file=" in str(error) or str(self.files.folder.resolve()) in str(error)
+            told = str(error).removesuffix(f"; {place(None)}")
+            is_named = "file=" in told or str(self.files.folder.resolve()) in told
             if is_named or not isinstance(error, InvalidUpdates | TimedError):
                 raise
-            raise InvalidUpdates(f"{error}; {making.place}") from error
+            raise InvalidUpdates(f"{told}; {making.place}") from error
+
+
+@dataclass(frozen=True)
+class IntoEvents(_Into):
+    """Appends micro-batches of events in files of rows to a collection.
+
+    Attributes:
+        feed: what the events mean.
+        files: reads those that are no lines.
+    """
+
+    feed: Debezium
+    files: RowFiles
+
+    def write(self, rows: Sequence[pa.RecordBatch | str], numbered: Numbered[Writer]) -> WrittenBatch:
+        """As `Into`: of lines, or of files by their names."""
+        lines = [one for one in rows if not isinstance(one, str)]
+        if lines:
+            self.feed.check(self.collection)
+            return IntoOne(self.collection, self.feed).write(lines, numbered)
+        check_none_held(BatchNote.of(numbered.writer.last_content).held)
+        names = [one for one in rows if isinstance(one, str)]
+        columns = next(filter(None, map(self.files.columns, names)), pa.schema([]))
+        files = replace(self.files, collection=self.collection)
+        if not (isinstance(self.feed, Dms) and OP in columns.names):
+            return IntoRows(self.collection, ColumnEvents(self.feed), files).write(names, numbered)
+        if self.feed.old_rows == "events":
+            raise UsageError("files of AWS DMS have no old rows: leave old_rows out, or use 'stored'")
+        time = None if self.feed.time in self.collection.schema.names else self.feed.time
+        meaning = RowUpserts(self.feed.order_by, REMOVED, self.feed.time, self.feed.late)
+        files = replace(files, prepare=partial(op_rows, time))
+        return IntoRows(self.collection, meaning, files).write(names, numbered)
 
 
 @dataclass
@@ -194,7 +230,7 @@ class _FromFiles(_Here):
         names: the files, which are read anew for each try.
     """
 
-    rows: RowUpdates | RowUpserts
+    rows: RowUpdates | RowUpserts | ColumnEvents
     files: RowFiles
     names: Sequence[str]
 
@@ -218,6 +254,9 @@ class _FromFiles(_Here):
             first = next(found, None)
             if first is None:
                 return Answer()
+            if isinstance(self.rows, ColumnEvents):
+                rest = chain([first], found)
+                return self.rows.answer(self.collection, rest, first.schema.names, start)
             kinds = self.rows.stored(self.collection, first.schema)
             work = self.rows.work_on(self.collection, first.schema.names, start, kinds)
             rows: Iterator[pa.RecordBatch] = chain([first], found)

@@ -272,6 +272,13 @@ def is_text(names: Collection[str]) -> bool:
     return "op" not in names and "value" in names
 
 
+def is_word(kind: pa.DataType) -> bool:
+    """Whether values of a type are texts."""
+    is_ = pa.types
+    kind = kind.value_type if is_.is_dictionary(kind) else kind
+    return bool(is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind))
+
+
 def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The columns of `AS_TEXT`; missing ones are null."""
     kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
@@ -294,13 +301,14 @@ def _as_columns(batch: pa.RecordBatch, parser: ChangeParser) -> pa.RecordBatch:
 
 def _op(batch: pa.RecordBatch, parser: ChangeParser) -> pa.Array:
     """The op of each event; of an incremental snapshot's another one, unless old rows are looked up."""
-    op = batch.column("op")
+    op = batch.column("op").cast(pa.string())
     source = batch.column("source") if "source" in batch.schema.names else None
     if parser.old_rows == "stored" or source is None or not pa.types.is_struct(source.type):
         return op
-    if source.type.get_field_index("snapshot") < 0 or not pa.types.is_string(source.field("snapshot").type):
+    if source.type.get_field_index("snapshot") < 0 or not is_word(source.field("snapshot").type):
         return op
-    again = pc.and_(pc.equal(op, "r"), pc.equal(pc.struct_field(source, "snapshot"), INCREMENTAL))
+    snapshot = pc.struct_field(source, "snapshot").cast(pa.string())
+    again = pc.and_(pc.equal(op, "r"), pc.equal(snapshot, INCREMENTAL))
     return pc.if_else(pc.fill_null(again, False), REPEATED, op)
 
 

@@ -3,7 +3,8 @@
 Owns which columns such files have. No value is guessed: those of the collection's columns must fit its types.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,10 +20,11 @@ from tidelake.data.json.rows import BadLine, RowReader
 from tidelake.data.json.values import loads
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.feeds import csvfile
-from tidelake.feeds.lines import BOM, blocks_of, reading, text_of
+from tidelake.feeds.lines import BOM, STAY, blocks_of, reading, text_of
 from tidelake.lake.api.collection import Collection
 
 R = TypeVar("R")
+_BATCH_ROWS = 1 << 14
 RowFormat: TypeAlias = Literal["jsonl", "csv", "parquet"]
 # Envelopes of change events, and fields by which a line shows that it is one.
 _SHAPES = (
@@ -49,13 +51,15 @@ class RowFiles:
     Attributes:
         folder: their directory.
         format: what they are.
-        collection: gives its columns their types. Other columns are texts in CSV, and have the type of the
-            first line's value in JSON.
+        collection: gives its columns their types; None: none does. Other columns are texts in CSV, and have
+            the type of the first line's value in JSON.
+        prepare: applied to each batch first; None: nothing is.
     """
 
     folder: Path
     format: RowFormat
-    collection: Collection
+    collection: Collection | None
+    prepare: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 
     def __post_init__(self) -> None:
         check_row_format(self.format)
@@ -72,23 +76,40 @@ class RowFiles:
         """
         columns: pa.Schema | None = None
         for name in names:
-            path = (self.folder / name).resolve()
-            for batch in self._of(path):
+            path = self.path(name)
+            for rows in self.of(path):
+                batch = rows if self.prepare is None else _with_place(path, self.prepare, rows)
                 if columns is None:
                     columns = batch.schema
                     _with_place(path, check, columns)
                 yield batch if batch.schema.equals(columns) else _with_place(path, _alike, batch, columns)
 
-    def _of(self, path: Path) -> Iterator[pa.RecordBatch]:
+    def path(self, name: str) -> Path:
+        """Where a file is."""
+        return (self.folder / name).resolve()
+
+    def columns(self, name: str) -> pa.Schema | None:
+        """The columns of a file; None if it has none. Errors as `of`."""
+        with closing(self.of(self.path(name))) as rows:
+            first = next(rows, None)
+        return None if first is None else first.schema
+
+    def of(self, path: Path, begin: int = 0) -> Generator[pa.RecordBatch]:
+        """The rows of one file from a number on; the first batch tells the columns.
+
+        Raises:
+            InvalidUpdates: the file cannot be read, or has fewer rows; names it.
+        """
         with reading(path):
             if self.format == "parquet":
-                yield from _of_parquet(path)
+                yield from _of_parquet(path, begin)
             elif path.stat().st_size:
-                known = self.collection.update_schema
+                known = None if self.collection is None else self.collection.update_schema
                 if self.format == "csv":
-                    yield from csvfile.batches(path, lambda: text_of(path), known)
+                    rows: Iterator[pa.RecordBatch] = csvfile.batches(path, lambda: text_of(path), known)
                 else:
-                    yield from self._of_json(path, known)
+                    rows = self._of_json(path, known or pa.schema([]))
+                yield from _after(rows, begin, path)
 
     def _of_json(self, path: Path, known: pa.Schema) -> Iterator[pa.RecordBatch]:
         reader, before = None, 0
@@ -113,16 +134,30 @@ class RowFiles:
                     ) from None
 
 
-def _of_parquet(path: Path) -> Iterator[pa.RecordBatch]:
+def _of_parquet(path: Path, begin: int) -> Iterator[pa.RecordBatch]:
     try:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches()
-            if not file.metadata.num_rows:
-                yield _no_rows(file.schema_arrow)
+        # A page that has a checksum must have the bytes that it was made of.
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield _no_rows(file.schema_arrow)
+            group = 0
+            while group < file.num_row_groups and (rows := file.metadata.row_group(group).num_rows) <= begin:
+                group, begin = group + 1, begin - rows
+            groups = [*range(group, file.num_row_groups)]
+            yield from _after(file.iter_batches(_BATCH_ROWS, row_groups=groups), begin, path)
     except pa.ArrowException as error:
         raise InvalidUpdates(
             f"{place(path.as_uri())} cannot be read as parquet: {first_line(error)}"
         ) from error
+
+
+def _after(rows: Iterable[pa.RecordBatch], count: int, path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a file without the first ones."""
+    for batch in rows:
+        gone = min(count, batch.num_rows)
+        count -= gone
+        yield batch.slice(gone)
+    if count:
+        raise InvalidUpdates(f"{place(path.as_uri())} has {count} fewer rows than were taken of it: {STAY}")
 
 
 def _no_rows(columns: pa.Schema) -> pa.RecordBatch:

@@ -127,6 +127,70 @@ def test_of_rows(spark: Any, tmp_path: Path, format_: Any, envelope: str) -> Non
     assert rows == others and len(rows) > 30
 
 
+def tables_of(kind: str, chance: random.Random) -> list[pa.Table]:
+    """Files of events on a few keys: as texts, as columns, or of AWS DMS."""
+    there, told = dict[int, Any](), list[dict[str, Any]]()
+    for number in range(60):
+        key = chance.randrange(9)
+        old, new = there.get(key), {"id": key, "customer": chance.choice(["ä", "", 'a,"b"', None])}
+        op = "c" if old is None else chance.choice("ud")
+        if op != "d":
+            there[key] = new
+        else:
+            there.pop(key)
+        places = {"txId": number, "sequence": json.dumps([str(5 * number), str(5 * number + 1)])}
+        source = {"connector": "postgresql", "lsn": 5 * number + 1} | places
+        told.append({"op": op, "before": old, "after": None if op == "d" else new, "source": source})
+    if kind == "texts":
+        rows = pa.table({"value": list(map(json.dumps, told)), "more": [1.5] * len(told)})
+    elif kind == "columns":
+        row = pa.struct([("customer", pa.string()), ("id", pa.int32()), ("more", pa.int8())])
+        fields = [("op", pa.string()), ("before", row), ("after", row)]
+        fields += [("source", pa.struct([("lsn", pa.int64()), ("txId", pa.int32())]))]
+        rows = pa.Table.from_pylist(told, pa.schema(fields))
+    else:
+        several = [(one["op"], one["after"] or one["before"]) for one in told]
+        rows = pa.table(
+            {
+                "at": pa.array([1_700_000_000 + n for n in range(60)], pa.timestamp("s")),
+                "Op": [{"c": "I", "u": "U", "d": "D"}[op] for op, _ in several],
+                "customer": [row["customer"] for _, row in several],
+                "id": pa.array([row["id"] for _, row in several], pa.int64()),
+            }
+        )
+    return [rows.slice(0, 25), rows.slice(25, 15), rows.slice(40)]
+
+
+@pytest.mark.parametrize(
+    ("format_", "kind", "old_rows"),
+    [
+        ("csv", "texts", "events"),
+        ("parquet", "columns", "stored"),
+        ("parquet", "dms", "stored"),
+    ],
+)
+def test_of_events_in_files_of_rows(
+    spark: Any, tmp_path: Path, format_: Any, kind: str, old_rows: str
+) -> None:
+    lake, folder = tidelake.open(tmp_path / "lake"), tmp_path / "in"
+    folder.mkdir()
+    for number, rows in enumerate(tables_of(kind, random.Random(kind + old_rows))):
+        path = folder / f"{number}.{format_}"
+        if format_ == "parquet":
+            pq.write_table(rows, path, version="2.6", store_schema=number == 1)
+        else:
+            pyarrow.csv.write_csv(rows, path)
+        os.utime(path, (1_000_000_000 + number,) * 2)
+    time = "ms" if kind == "dms" else "counter"
+    theirs, ours = (lake.create(name, ORDERS, key=["id"], time=time) for name in ("theirs", "ours"))
+    how: dict[str, Any] = {"format": format_, "max_files_per_trigger": 1, "old_rows": old_rows}
+    how |= {"envelope": "dms", "time": "at"} if kind == "dms" else {"envelope": "debezium"}
+    told = ingest(spark, theirs, folder, tmp_path / "check", **how)
+    assert lake.ingest(folder, ours, **how) == told
+    rows, others = (c.updates(0, c.upper).read_all().to_pylist() for c in (theirs, ours))
+    assert rows == others and len(rows) > 50
+
+
 def test_of_many_tables(spark: Any, tmp_path: Path) -> None:
     from feed import Feed
 

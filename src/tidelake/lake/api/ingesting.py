@@ -52,8 +52,9 @@ class Ingesting(Naming, Transacting):
                 `"upsert"`, as for `tidelake.spark.write`.
             tables: the events are of many tables of Debezium, each of which gets a collection; see
                 `tidelake.spark.tables_sink`.
-            format: of files: `"jsonl"`, of events also `"keyed"` (a key, a tab and JSON), of rows also
-                `"csv"` or `"parquet"`.
+            format: of files: `"jsonl"`; `"csv"` (with a header) or `"parquet"`, also with events of one table
+                in a column `value`, in columns, or of AWS DMS with a column `Op`; of events also `"keyed"` (a
+                key, a tab and JSON).
             checkpoint: a directory only for this ingest, which says what was taken; default:
                 `.checkpoint-COLLECTION` in the directory. Do not share, copy or delete it.
             follow: go on with new files until the caller is interrupted.

@@ -31,9 +31,9 @@ from tidelake.cdc.parse.parser import ChangeParser
 from tidelake.data.ingest.convert import convert
 from tidelake.errors import InvalidUpdates
 from tidelake.feeds.debezium import FIRST, Debezium
+from tidelake.feeds.eventfiles import check_names
 from tidelake.feeds.reading import AS_COLUMNS, AS_TEXT, NOTE, PLACES, ArrowMap, ReadEvents, is_text
 from tidelake.feeds.storing import event_schema
-from tidelake.feeds.tools import ToolMessages
 from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, frame_arrow, frame_schema, quoted
@@ -58,21 +58,12 @@ class EventFrames:
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
         """As `Envelope`."""
-        if isinstance(self.feed, ToolMessages) and not holds_texts(frame):
-            raise InvalidUpdates(
-                f"messages of {self.feed.dialect.tool} are a column 'value' of JSON texts: there is "
-                f"{', '.join(map(repr, frame.names)) or 'no column'}"
-            )
+        if not holds_texts(frame):
+            check_names(self.feed, frame.names)
         self.feed.check(collection)
         if holds_texts(frame):
             return
         kinds = {field.name: field.dataType for field in frame}
-        missing = [name for name in ("op", "before", "after") if name not in kinds]
-        if missing:
-            raise InvalidUpdates(
-                "change events are a column 'value' of JSON texts, or columns 'op', 'before' and 'after': "
-                f"there is no {missing[0]!r} but {', '.join(map(repr, frame.names)) or 'nothing'}"
-            )
         if not isinstance(kinds["op"], t.StringType):
             raise InvalidUpdates(f"column 'op' is {kinds['op'].simpleString()} and not string: cast it")
         layout = self.feed.parser(collection).layout

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from tidelake.errors import InvalidUpdates
+from tidelake.feeds.opcolumn import REMOVED, is_among, with_instants
 from tidelake.feeds.reading import ArrowMap
 from tidelake.feeds.rows import Late, Prepare
 from tidelake.lake.api.collection import Collection
@@ -20,8 +21,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.updates import StoreRows, Updates
 from tidelake.spark.envelopes.upsert import Upsert, preparing
-
-REMOVED = "_tidelake_removed_key"
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,8 @@ class ReadDiffs:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Append the column to a batch."""
-        removed = _is_in(batch, self.words, self.words.added, self.words.removed)
+        words = self.words
+        removed = is_among(batch.column(words.column), words.column, words.added, words.removed)
         diffs = pc.if_else(removed, pa.scalar(-1, pa.int64()), pa.scalar(1, pa.int64()))
         batch = batch.append_column(pa.field(DIFF, pa.int64(), nullable=False), diffs)
         return batch if self.then is None else self.then(batch)
@@ -84,23 +84,9 @@ class ReadRemovals:
         if self.ignored:
             old = pc.is_in(batch.column(words.column), value_set=pa.array(self.ignored))
             batch = batch.filter(pc.invert(old))
-        removed = _is_in(batch, words, words.added, words.removed)
+        removed = is_among(batch.column(words.column), words.column, words.added, words.removed)
         batch = batch.append_column(REMOVED, removed)
         return batch if self.then is None else self.then(batch)
-
-
-def _is_in(
-    batch: pa.RecordBatch, words: Words, others: tuple[str, ...], searched: tuple[str, ...]
-) -> pa.Array:
-    """Which rows have one of the searched words."""
-    found = batch.column(words.column).cast(pa.string())
-    known = pc.is_in(found, value_set=pa.array([*others, *searched]))
-    if not pc.all(known, min_count=0).as_py():
-        word = found[pc.index(known, False).as_py()].as_py()
-        raise InvalidUpdates(
-            f"column {words.column!r} holds {word!r}: known are {', '.join((*others, *searched))}"
-        )
-    return pc.is_in(found, value_set=pa.array(searched))
 
 
 @dataclass(frozen=True)
@@ -112,13 +98,7 @@ class ReadInstants:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Replace the column of a batch, if it holds texts."""
-        at = batch.schema.get_field_index(self.column)
-        texts = batch.column(at)
-        if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
-            try:
-                batch = batch.set_column(at, self.column, texts.cast(pa.timestamp("us")))
-            except pa.ArrowInvalid as error:
-                raise InvalidUpdates(f"column {self.column!r} holds no times: {error}") from error
+        batch = with_instants(batch, self.column)
         return batch if self.then is None else self.then(batch)
 
 
