@@ -1253,3 +1253,26 @@ def test_an_append_merges_nothing_while_another_process_of_the_machine_does(tmp_
             c.append(rows(n))
         assert c.state().spine.totals.runs < 10
         assert sorted(ids(c)) == list(range(24))
+
+
+def test_a_merge_takes_no_times_for_keys():
+    """A cut by time was left. Another process merges that run, and cuts it at keys of its own."""
+    place, config = Place(), {"merge_claim_rows": 0, "part_target_bytes": 1024, "row_group_rows": 8, **QUIET}
+    schema = pa.schema([pa.field("k", pa.string(), nullable=False), pa.field("v", pa.int64())])
+    large, small = Config(slice_rows=130, **config), Config(slice_rows=10, **config)
+    c = place.lake(config=large).create("c", schema, key=["k"])
+    for time in range(13):
+        keys = [f"{n}" for n in range(10)]
+        c.append(pa.table({"k": keys, "v": [time] * 10}, schema), time=time, upper=time + 1)
+    assert c.maintain().complete
+    cutting = another(place, small)
+    with pytest.raises(SimulatedCrash):
+        cutting.maintain(workers=counting(cutting, [], dies_at(2)))
+    (left,) = c.state().claims.values()
+    assert left.by_time and left.cuts == tuple(str(time).encode() for time in range(1, 13))
+    c.evolve(schema.append(pa.field("w", pa.int64())))
+    heir, held = another(place, large, CLAIM_MS), sorted(c.snapshot().read_all().to_pylist(), key=str)
+    tasks = []
+    assert heir.merge(counting(heir, tasks)).applied
+    assert sorted(heir.snapshot().read_all().to_pylist(), key=str) == held
+    assert len(tasks) == len(keys)  # not one for each time

@@ -281,9 +281,9 @@ class Compactor:
     def _cuts(self, work: "_Work", chunk_rows: int | None) -> tuple[bytes, ...]:
         request = work.request
         if request.times:
-            return tuple(str(time).encode() for time in request.times)
+            return maintenance.cuts_at(request.times)
         held = self.shard.known().claims.get(f"{request.id.lo}-{request.id.hi}")
-        if held is not None and (held.positions, held.inputs) == (request.positions, request.inputs):
+        if held is not None and maintenance.same_work(held, request):
             return held.cuts
         chunks = max(-(-request.size_bytes // self._config.part_target_bytes), self._workers.width)
         if chunk_rows is not None:

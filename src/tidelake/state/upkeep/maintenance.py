@@ -60,7 +60,7 @@ def claim_merge(
         bool(request.times),
         request.saves,
     )
-    left = [old for old in overlapping if _same_work(old, claim)]
+    left = [old for old in overlapping if same_work(old, request)]
     if left:
         claim = replace(left[0], runner=runner, expires_ms=now_ms + lease_ms, saves=request.saves)
     edits = ending(state, [old for old in overlapping if old not in left])
@@ -68,12 +68,18 @@ def claim_merge(
     return Commit(edits, Claimed(claim, tuple(recorded(state, claim)) if left else ()))
 
 
-def _same_work(a: MergeClaim, b: MergeClaim) -> bool:
-    kinds = (a.base, a.by_time), (b.base, b.by_time)
+def same_work(claim: MergeClaim, asked: MergeRequest) -> bool:
+    """Whether the chunks of a claim, and the cuts between them, serve a request as well."""
     # SUBTLE: pieces of a slice belong to the times that it was cut at. A merge may take over any chunks.
-    cut_alike = not a.by_time or a.cuts == b.cuts
-    inputs = (a.id, a.positions, a.inputs), (b.id, b.positions, b.inputs)
-    return kinds[0] == kinds[1] and cut_alike and inputs[0] == inputs[1]
+    cut_alike = not asked.times or claim.cuts == cuts_at(asked.times)
+    same_kind = (claim.base, claim.by_time) == (asked.base, bool(asked.times))
+    inputs = (claim.id, claim.positions, claim.inputs), (asked.id, asked.positions, asked.inputs)
+    return same_kind and cut_alike and inputs[0] == inputs[1]
+
+
+def cuts_at(times: tuple[int, ...]) -> tuple[bytes, ...]:
+    """The cuts of a claim to cut a slice at these times."""
+    return tuple(str(time).encode() for time in times)
 
 
 def apply_merge(
