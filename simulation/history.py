@@ -9,13 +9,14 @@ order and the times from the log, and the answers from the product.
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn, Protocol
 
 from simulation.record import AppendCall, CallBegan, Drop, parts
 from simulation.witness import Actor
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.state.core.edits import Delta, Transition, arriving, steps
+from tidelake.state.core.edits import Delta, Edits, Transition, arriving, steps
 from tidelake.state.core.state import ShardState
 from tidelake.state.spine.staged import ends_before
 from tidelake.testing.oracle import Oracle, Row
@@ -126,6 +127,7 @@ class TrueHistory:
         self._holders |= {id_: actor.process for id_ in after.holds if id_ not in before.holds}
         if edits.rollup is not None:
             self.counts["rollups"] += 1
+        self._claimed(before, edits)
         self.counts["forks that let go"] += edits.let_go or edits.freed
         come = [one for one in edits.staged.values() if one is not None]
         if before.upper != after.upper:
@@ -144,6 +146,23 @@ class TrueHistory:
             self.counts["drains"] += bool(edits.staged)
             self.counts["merges"] += before.written.merged_rows != after.written.merged_rows
         self.known.append(len(self.oracle.updates))
+
+    def _claimed(self, before: ShardState, edits: Edits) -> None:
+        """Count what was claimed, taken over and recorded."""
+        for name, claim in edits.claims.items():
+            old = before.claims.get(name)
+            if claim is None:
+                self.counts["claims that ended"] += 1
+            elif old is None or old.runner != claim.runner:
+                kind = "cuts" if claim.by_time else "merges" if claim.base is None else "bases"
+                self.counts[f"claims of {kind}"] += 1
+                taken = old is not None and replace(old, cuts=claim.cuts) == replace(
+                    claim, runner=old.runner, expires_ms=old.expires_ms, saves=old.saves
+                )
+                self.counts[f"claims of {kind} taken over"] += taken
+                begun = taken and any(key.startswith(f"{name}/") for key in before.chunks)
+                self.counts[f"claims of {kind} taken over with chunks"] += begun
+        self.counts["chunks recorded"] += sum(parts is not None for parts in edits.chunks.values())
 
     def _asked_for(self, step: Transition, actor: Actor, *, staged: bool = False) -> AppendCall | None:
         """The append that a step carries out: that of the thread that named a part of it, else a waiting one.

@@ -75,6 +75,7 @@ def round_that_is_told_too_early():
     return replaced(History, commit=early)
 
 
+@contextmanager
 def fence_with_a_hole():
     """An older epoch of a writer goes on writing."""
     answered = idempotency.answer_of_record
@@ -84,7 +85,11 @@ def fence_with_a_hole():
         fenced = isinstance(outcome, Refused) and isinstance(outcome.error, WriterFenced)
         return None if fenced else outcome
 
-    return replaced(idempotency, answer_of_record=unfenced)
+    with (
+        replaced(append_command, answer_of_record=unfenced),
+        replaced(memberwriters, answer_of_record=unfenced),
+    ):
+        yield
 
 
 def hasty_tidying():
