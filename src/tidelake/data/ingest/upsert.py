@@ -162,7 +162,7 @@ def _winners(
     if LEFT_OUT in ordered.schema.names and ordered.column(LEFT_OUT).null_count < ordered.num_rows:
         ordered = _filled(ordered, old, schema)
     if CREATED in ordered.schema.names and ordered.column(CREATED).null_count < ordered.num_rows:
-        ordered = _checked(ordered, group_starts(ordered.select(by), len(by)), old, schema)
+        ordered = _checked(ordered, group_starts(ordered.select(by), len(by)), old, schema, domain)
     points = group_starts(ordered.select(by), len(by))
     wins = np.concatenate((points[1:], [True]))
     if not rules.rows_count:
@@ -235,7 +235,9 @@ def _filled(ordered: pa.RecordBatch, old: pa.Table, schema: Schema) -> pa.Record
     return ordered
 
 
-def _checked(ordered: pa.RecordBatch, points: Mask, old: pa.Table, schema: Schema) -> pa.RecordBatch:
+def _checked(
+    ordered: pa.RecordBatch, points: Mask, old: pa.Table, schema: Schema, domain: TimeDomain
+) -> pa.RecordBatch:
     """The events without removals of rows in whose place one was created before, as in a swap of keys."""
     starts = group_starts(ordered, len(schema.key))
     removed = ordered.column(REMOVED).to_numpy(zero_copy_only=False)
@@ -258,7 +260,7 @@ def _checked(ordered: pa.RecordBatch, points: Mask, old: pa.Table, schema: Schem
             if removed[at]:
                 kept[at], rows = rows < 2, max(rows - 1, 0)
             else:
-                again = at > firsts[group] and not refused[at] and _is_again(ordered, at, schema)
+                again = at > firsts[group] and not refused[at] and _is_again(ordered, at, schema, domain)
                 rows = rows + 1 if created[at] and not again else max(rows, 1)
             if rows > 1 and ends[at] and refused[firsts[group] : at + 1].any():
                 raise InvalidUpdates(_second(encode_key(ordered.slice(at, 1), schema)[0].as_py(), schema))
@@ -266,9 +268,9 @@ def _checked(ordered: pa.RecordBatch, points: Mask, old: pa.Table, schema: Schem
     return ordered.filter(pa.array(kept))
 
 
-def _is_again(ordered: pa.RecordBatch, at: int, schema: Schema) -> bool:
-    """Whether an event has the row of the one before, which may have come again."""
-    names = [REMOVED, *(column.name for column in schema.columns)]
+def _is_again(ordered: pa.RecordBatch, at: int, schema: Schema, domain: TimeDomain) -> bool:
+    """Whether an event has the row and the time of the one before, which may have come again."""
+    names = [REMOVED, *(column.name for column in schema.columns), *domain.columns]
     before, event = (ordered.slice(n, 1).select(names) for n in (at - 1, at))
     return bool(before.equals(event))
 
