@@ -7,19 +7,15 @@ import pyarrow as pa
 
 from tidelake.data.ingest.keyvalues import key_maker
 from tidelake.data.keys.keyset import KeySet
-from tidelake.data.keys.mentions import lines_in, may_mention
 from tidelake.errors import BlobNotFound, CorruptionError, IncompatibleSchema, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.catalog.catalog import Catalog
 from tidelake.shard.engine.shard import Shard
 from tidelake.shard.reading.lookup import keys_of
-from tidelake.shard.upkeep.eraser import Eraser, ask
 from tidelake.state.core.erasures import Erasure
 from tidelake.state.core.owned import is_owner, owner_of
 from tidelake.state.core.state import ShardState
 from tidelake.state.core.writername import WriterName
-from tidelake.state.life.copying import CopyRecord
-from tidelake.state.write.heldback import StreamContent, as_stored, objects_of
 from tidelake.tabletext import FieldsAsHtml
 
 _REASON_MAX = 500
@@ -89,6 +85,8 @@ class Erasing(CollectionHandle):
             InvalidUpdates: a key is not valid; names the column and the row.
             ErasureWaits: it is noted, and maintenance will carry it out: a fork is being made.
         """
+        from tidelake.shard.upkeep.eraser import Eraser, ask
+
         _check_reason(reason)
         shard, id_ = self._shard, self._shard.env.ids.fresh()
         made = key_maker(keys)
@@ -126,6 +124,8 @@ def _check_held_back(shard: Shard, keys: pa.Table) -> None:
         UsageError: there may be such events; names the writer of the stream.
         CorruptionError: what is held back is gone, or cannot be read.
     """
+    from tidelake.data.keys.mentions import lines_in, may_mention
+
     for _ in range(_TRIES):
         try:
             for writer, held in _held_back(shard):
@@ -144,6 +144,8 @@ def _check_held_back(shard: Shard, keys: pa.Table) -> None:
 
 def _held_back(shard: Shard) -> Iterator[tuple[str, bytes]]:
     """What each writer holds back, in Arrow's stream format; newest state."""
+    from tidelake.state.write.heldback import StreamContent, as_stored, objects_of
+
     group = shard.grouped()
     states = [shard.version().state, *(() if group is None else (group,))]
     for state in states:
@@ -170,6 +172,8 @@ def _views(shard: Shard) -> list[str]:
 
 
 def _report(state: ShardState, id_: str, forks: tuple[str, ...], views: Sequence[str]) -> ErasureReport:
+    from tidelake.state.life.copying import CopyRecord
+
     done = state.erasures[id_]
     remains = [
         *(f"view {name!r}, and what was made of it: lake.rebuild({name!r})" for name in views),

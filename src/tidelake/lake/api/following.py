@@ -23,24 +23,26 @@ from tidelake.model.instants import TimeLike
 from tidelake.model.query import AsOf
 from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.shard.reading import query
-from tidelake.shard.reading.reader import ListenOptions, Reader, Step
-from tidelake.shard.reading.tail import Tail
-from tidelake.shard.reading.unsealed import StagedStep
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow.follow import FollowedArrangement
     from tidelake.arrangement.merge.settings import ArrangementConfig
+    from tidelake.shard.reading.reader import ListenOptions, Reader, Step
+    from tidelake.shard.reading.tail import Tail
+    from tidelake.shard.reading.unsealed import Records, Sealed
 
 
 S = TypeVar("S")
 
 
-def following(times: Times, until: FrontierLike | None, options: ReadOptions) -> ListenOptions:
+def following(times: Times, until: FrontierLike | None, options: ReadOptions) -> "ListenOptions":
     """The arguments of `listen` and `subscribe`, checked. Without a timeout they wait without limit."""
     if options.timeout_s is None:
         options = replace(options, timeout_s=float("inf"))
     if options.times == "timestamp":
         check_clock(times.domain)
+    from tidelake.shard.reading.reader import ListenOptions
+
     return ListenOptions(options, Frontier() if until is None else times.bound(until, "until"))
 
 
@@ -59,7 +61,7 @@ class Following(CollectionHandle):
         where: str | None = None,
         timeout_s: float | None = None,
         times: TimesAs = "int64",
-    ) -> Iterator[Step]: ...
+    ) -> "Iterator[Step]": ...
 
     @overload
     def listen(
@@ -73,7 +75,7 @@ class Following(CollectionHandle):
         where: str | None = None,
         timeout_s: float | None = None,
         times: TimesAs = "int64",
-    ) -> Iterator[StagedStep]: ...
+    ) -> "Iterator[Records | Sealed]": ...
 
     def listen(
         self,
@@ -86,7 +88,7 @@ class Following(CollectionHandle):
         where: str | None = None,
         timeout_s: float | None = None,
         times: TimesAs = "int64",
-    ) -> Iterator[Step] | Iterator[StagedStep]:
+    ) -> "Iterator[Step] | Iterator[Records | Sealed]":
         """Yield the updates after `as_of`, or from `lower` on, each once, in steps; see `Reader.listen`.
 
         Keeps a hold from the first step to the last. Stops after `timeout_s` without a step (default: never).
@@ -122,6 +124,8 @@ class Following(CollectionHandle):
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
             error = HistoryCompacted(told, since) if lower is None else query.updates_folded(start, since)
             raise error.of(self.domain.unit)
+        from tidelake.shard.reading.reader import Reader
+
         if staged:
             return self._listened(start, how, told, Reader.follow_staged)
         return self._listened(start, how, told, Reader.follow)
@@ -129,10 +133,12 @@ class Following(CollectionHandle):
     def _listened(
         self,
         start: Frontier,
-        how: ListenOptions,
+        how: "ListenOptions",
         told: object,
-        follow: Callable[[Reader, Frontier, ListenOptions, object], Iterator[S]],
+        follow: "Callable[[Reader, Frontier, ListenOptions, object], Iterator[S]]",
     ) -> Iterator[S]:
+        from tidelake.shard.reading.reader import Reader
+
         hold = start.just_before().join(self.since)
         with Reader(self._shard, f"listen to {self.name}", hold) as reader:
             yield from follow(reader, start, how, told)
@@ -146,7 +152,7 @@ class Following(CollectionHandle):
         where: str | None = None,
         timeout_s: float | None = None,
         times: TimesAs = "int64",
-    ) -> Iterator[Step]:
+    ) -> "Iterator[Step]":
         """Yield the contents at `as_of` as a first step, then every later update once, as `listen` does.
 
         The updates of all steps so far add up to the contents at the last time that they closed. No update
@@ -182,7 +188,9 @@ class Following(CollectionHandle):
             query.check_since(at, self._shard.alive())
         return self._subscribed(at, how, asked)
 
-    def _subscribed(self, given: AsOf | None, how: ListenOptions, asked: ReadOptions) -> Iterator[Step]:
+    def _subscribed(self, given: AsOf | None, how: "ListenOptions", asked: ReadOptions) -> "Iterator[Step]":
+        from tidelake.shard.reading.reader import Reader, Step
+
         purpose = f"subscription to {self.name}"
         while True:
             at = self._last() if given is None else given
@@ -217,7 +225,7 @@ class Following(CollectionHandle):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         schema_id: int | None = None,
-    ) -> Tail:
+    ) -> "Tail":
         """Follow the collection in steps that can be repeated, across processes; for stream processors.
 
         No store call. See `tidelake.shard.reading.tail`.
@@ -233,6 +241,8 @@ class Following(CollectionHandle):
         Raises:
             UsageError: times are tuples, or an argument is not valid.
         """
+        from tidelake.shard.reading.tail import Tail
+
         return Tail(
             self._shard,
             hold or self._shard.env.ids.fresh(),

@@ -1,6 +1,6 @@
 """The bases of the handles of a collection and of a lake: what all of their methods use."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -16,17 +16,18 @@ from tidelake.lake.catalog.catalog import Catalog
 from tidelake.lake.catalog.closeguard import CloseGuard
 from tidelake.lake.catalog.leftovers import Leftovers
 from tidelake.lake.catalog.shards import Shards
-from tidelake.lake.groups.groups import Groups
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.engine.machine import GroupCommit
 from tidelake.shard.engine.shard import Shard, renewer_of
-from tidelake.shard.reading.commits import CommitEntry, commits
 from tidelake.state.core.state import ShardState, WriterRecord
-from tidelake.state.life.copying import WRITER as COPY_WRITER
 from tidelake.state.life.schemas import schema_id_at
 from tidelake.store.url import Stores
+
+if TYPE_CHECKING:
+    from tidelake.lake.groups.groups import Groups
+    from tidelake.shard.reading.commits import CommitEntry
 
 
 class CollectionHandle(Handle):
@@ -91,7 +92,7 @@ class CollectionHandle(Handle):
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
         return self._shard.state()
 
-    def commits(self, limit: int = 20, *, every: bool = False) -> list[CommitEntry]:
+    def commits(self, limit: int = 20, *, every: bool = False) -> "list[CommitEntry]":
         """The newest commits, newest first: when, by which writer, what, and how many updates.
 
         The log goes back to the newest rollup at least, and usually to the one before it: see
@@ -107,11 +108,15 @@ class CollectionHandle(Handle):
         """
         if type(limit) is not int or limit < 0:
             raise UsageError(f"limit={limit!r} must be a whole number of commits")
+        from tidelake.shard.reading.commits import commits
+
         return commits(self._shard, limit, every=every)
 
     def writers(self) -> dict[str, WriterRecord]:
         """The records of named writers and of tokens. One log scan; two for a collection in a group."""
-        return dict(self._shard.version(with_writers=True).state.writers.discard(COPY_WRITER))
+        from tidelake.state.life.copying import WRITER
+
+        return dict(self._shard.version(with_writers=True).state.writers.discard(WRITER))
 
     def group(self) -> ShardState | None:
         """The newest state of its group, which lists its collections; None: it is in none. Two log scans."""
@@ -223,4 +228,9 @@ class LakeHandle(Handle):
         self._sinces = Sinces(self._catalog, self._shards.led_to, self._shards.open, env)
         self._agreeing = Agreeing(self._catalog, self._stores.log.keys, self._shards.open)
         self._kept = dict[str, KeptOpen]()
-        self._groups = Groups(self._stores, env, url, config, self._shards.open)
+
+    @property
+    def _groups(self) -> "Groups":
+        from tidelake.lake.groups.groups import Groups
+
+        return Groups(self._stores, self.env, self.url, self._config, self._shards.open)

@@ -5,7 +5,7 @@ The other methods are in parts, by what a caller wants.
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -18,14 +18,12 @@ from tidelake.lake.api.administering import Administering
 from tidelake.lake.api.ingesting import Ingesting
 from tidelake.lake.api.notebook import Told, bar
 from tidelake.lake.api.querying import Querying
-from tidelake.lake.api.upkeep import Listed, Seen, Tidy, Upkeep
 from tidelake.lake.api.viewing import Viewing
 from tidelake.lake.arguments.names import check_list, copied_names
 from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.catalog.catalog import Names
 from tidelake.lake.catalog.leftovers import DAMAGED
 from tidelake.lake.catalog.settings import for_another_lake
-from tidelake.shard.upkeep.measure import tell, tell_caches
 from tidelake.store.access import StoreAccess
 from tidelake.store.url import Stores, normalize_url, open_stores, with_provider
 from tidelake.tabletext import as_html
@@ -34,6 +32,8 @@ from tidelake.timetext import many
 if TYPE_CHECKING:
     from tidelake.lake.admin.copying import Side
     from tidelake.lake.admin.copyreport import CopyReport
+    from tidelake.lake.api.upkeep import Listed, Upkeep
+    from tidelake.shard.upkeep.reports import MaintenanceReport
 
 
 @door
@@ -100,7 +100,7 @@ class Lake(Querying, Viewing, Ingesting, Administering):
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         super().__init__(url, stores, config, env)
-        self._upkeep: list[Upkeep] = []
+        self._upkeep = list["Upkeep"]()
 
     @property
     def read_only(self) -> bool:
@@ -127,6 +127,8 @@ class Lake(Querying, Viewing, Ingesting, Administering):
         Raises:
             CollectionNotFound: a name that was given is of no collection.
         """
+        from tidelake.shard.upkeep.measure import tell, tell_caches
+
         self._guard.check()
         if names is not None:
             check_list(names, "names")
@@ -190,8 +192,12 @@ class Lake(Querying, Viewing, Ingesting, Administering):
         self._stores.close()
 
     def upkeep(
-        self, names: Sequence[str] | None = None, *, interval_s: float = 1.0, progress: Seen | None = None
-    ) -> Upkeep:
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        interval_s: float = 1.0,
+        progress: "Callable[[str, MaintenanceReport], None] | None" = None,
+    ) -> "Upkeep":
         """Start a thread that maintains collections in the background, until it or the lake is stopped.
 
         A collection that is being written to gets the merges that pay off. One that has been idle for ten
@@ -213,7 +219,7 @@ class Lake(Querying, Viewing, Ingesting, Administering):
             self.collection(name)
         known: Names | None = None
 
-        def listed() -> Listed:
+        def listed() -> "Listed":
             nonlocal known
             if names is not None:
                 return [(name, None) for name in names]
@@ -227,6 +233,8 @@ class Lake(Querying, Viewing, Ingesting, Administering):
 
         def tidy_pause_s() -> float:
             return max(pause_s, self._catalog.known_agreed().upload_age_ms / 1000 / _LOOKS)
+
+        from tidelake.lake.api.upkeep import Tidy, Upkeep
 
         # Upkeep of some collections does not include upkeep of the lake as a whole.
         started = Upkeep(

@@ -3,9 +3,10 @@
 Owns the arguments; `tidelake.shard.upkeep` does the work.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,22 +15,20 @@ from tidelake.errors import UsageError
 from tidelake.lake.admin.sinces import checked_since
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.notebook import bar
-from tidelake.lake.api.readers import CollectionCriticalHold
 from tidelake.lake.arguments.names import check_list, check_name, check_token
 from tidelake.lake.arguments.spans import DurationLike, WindowLike, duration_s
 from tidelake.lake.arguments.spans import window as window_of
 from tidelake.lake.arguments.times import FrontierLike
-from tidelake.lake.groups.groups import Groups
 from tidelake.model.frontier import Frontier
-from tidelake.shard.reading.critical import CriticalHold
-from tidelake.shard.upkeep.collector import Collector
-from tidelake.shard.upkeep.compactor import Workers
-from tidelake.shard.upkeep.maintain import Maintainer, Watch
-from tidelake.shard.upkeep.reports import CollectReport, MaintenanceReport, MergeReport, MergeShape
-from tidelake.state.core.state import Retention, ShardState
+from tidelake.state.core.state import Retention
 from tidelake.state.life import holds
-from tidelake.state.spine.merging import MergeRequest
 from tidelake.tabletext import number, printable
+
+if TYPE_CHECKING:
+    from tidelake.lake.api.readers import CollectionCriticalHold
+    from tidelake.shard.upkeep.compactor import Workers
+    from tidelake.shard.upkeep.reports import CollectReport, MaintenanceReport, MergeReport
+    from tidelake.state.spine.merging import MergeRequest
 
 
 class Maintaining(CollectionHandle):
@@ -81,7 +80,7 @@ class Maintaining(CollectionHandle):
 
     def critical_hold(
         self, name: str, token: str = "", since: FrontierLike | None = None
-    ) -> CollectionCriticalHold:
+    ) -> "CollectionCriticalHold":
         """Open the critical hold of this name; if there is none, make one with the given token.
 
         A critical hold keeps history until it is dropped, also when its owner sleeps or dies. Its owner moves
@@ -92,6 +91,9 @@ class Maintaining(CollectionHandle):
             token: token of its owner; any text of at most 255 bytes.
             since: history from here on is held, if the hold is new; default: the current `since`.
         """
+        from tidelake.lake.api.readers import CollectionCriticalHold
+        from tidelake.shard.reading.critical import CriticalHold
+
         check_name(name, "name of a critical hold")
         check_token(token, name)
         start = None if since is None else self._times.since(since, "since")
@@ -125,7 +127,7 @@ class Maintaining(CollectionHandle):
         """
         return self._shard.advance_since(checked_since(self.name, self._shard, since))
 
-    def merge(self, workers: Workers | None = None) -> MergeReport:
+    def merge(self, workers: "Workers | None" = None) -> "MergeReport":
         """Merge what is stored as far as it may be, with times advanced to `since`, in bounded memory.
 
         What `since` has passed becomes one sorted run, up to the last end of a slice of history; so does each
@@ -135,19 +137,23 @@ class Maintaining(CollectionHandle):
         Args:
             workers: carry out the merges; default: this process.
         """
-        before = self.state()
+        from tidelake.shard.upkeep.maintain import Maintainer
+        from tidelake.shard.upkeep.reports import MergeReport, MergeShape
+
+        before = MergeShape.of([member.batch for member in self.state().spine])
         with self._watched() as shown:
             report = Maintainer(self._shard, workers, shown).merge_all()
-        return MergeReport(report.merges > 0, _shape(before), _shape(self.state()))
+        after = MergeShape.of([member.batch for member in self.state().spine])
+        return MergeReport(report.merges > 0, before, after)
 
     def maintain(
         self,
         *,
         thorough: bool = True,
         seconds: DurationLike | None = None,
-        workers: Workers | None = None,
-        progress: Watch | None = None,
-    ) -> MaintenanceReport:
+        workers: "Workers | None" = None,
+        progress: "Callable[[MergeRequest], None] | None" = None,
+    ) -> "MaintenanceReport":
         """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
         Ends with `collect`, and with maintenance of its group if it is in one. Afterwards each slice of
@@ -162,6 +168,9 @@ class Maintaining(CollectionHandle):
             workers: carry out the merges; default: this process.
             progress: called before each merge. Default: a bar, in a notebook.
         """
+        from tidelake.lake.groups.groups import Groups
+        from tidelake.shard.upkeep.maintain import Maintainer
+
         budget_s = None if seconds is None else duration_s(seconds, "seconds")
         with self._watched() as shown:
             report = Maintainer(self._shard, workers, progress or shown).run(
@@ -170,7 +179,7 @@ class Maintaining(CollectionHandle):
             Groups.beside(self._shard).maintain(self._shard)
         return report
 
-    def collect(self, *, thorough: bool = False) -> CollectReport:
+    def collect(self, *, thorough: bool = False) -> "CollectReport":
         """Delete what the collection no longer needs and no hold keeps: objects first, then log entries.
 
         Objects that merges replaced are deleted `garbage_age_s` later, unless a reader pins them. Objects
@@ -184,22 +193,20 @@ class Maintaining(CollectionHandle):
         Raises:
             StoreUnavailable, OutcomeUnknown: something could not be deleted; the next call deletes it.
         """
+        from tidelake.shard.upkeep.collector import Collector
+
         return Collector(self._shard).run(thorough=thorough)
 
     @contextmanager
-    def _watched(self) -> Iterator[Watch | None]:
+    def _watched(self) -> Iterator["Callable[[MergeRequest], None] | None"]:
         """What is called before each merge, to show it in a notebook; None elsewhere."""
         with bar(printable(self.name), self._shard.env.clock) as tell:
 
-            def watch(request: MergeRequest) -> None:
+            def watch(request: "MergeRequest") -> None:
                 if tell is not None:
                     tell(f"merging {number(request.rows)} updates of {request.sources} runs", 0, 0)
 
             yield None if tell is None else watch
-
-
-def _shape(state: ShardState) -> MergeShape:
-    return MergeShape.of([member.batch for member in state.spine])
 
 
 def _new_names(rename: object) -> dict[str, str]:

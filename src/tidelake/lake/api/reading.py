@@ -5,6 +5,7 @@ Owns the arguments; `tidelake.shard.reading` finds the rows.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,7 +14,6 @@ from tidelake.data.ingest.keyvalues import key_maker, one_key
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.intervals import IntervalReads, R, ReadAt
-from tidelake.lake.api.readers import CollectionReader
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.times import FrontierLike
 from tidelake.model.instants import TimeLike
@@ -22,9 +22,10 @@ from tidelake.model.selection import ReadOptions, TimesAs
 from tidelake.shard.engine.version import Version
 from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import history, lookup
-from tidelake.shard.reading.negatives import may_be_negative, negatives
-from tidelake.shard.reading.reader import Reader
 from tidelake.timetext import is_clock
+
+if TYPE_CHECKING:
+    from tidelake.lake.api.readers import CollectionReader
 
 
 class Reading(CollectionHandle, IntervalReads):
@@ -85,6 +86,8 @@ class Reading(CollectionHandle, IntervalReads):
         """
         if not self.domain.total_order:
             raise UsageError(f"{self.domain} has no last time: count rows of a snapshot with _diff < 0")
+        from tidelake.shard.reading.negatives import may_be_negative, negatives
+
         state = self._shard.version().state
         if state.upper == state.minimum or not may_be_negative(state):
             return 0
@@ -189,11 +192,14 @@ class Reading(CollectionHandle, IntervalReads):
     def _read(self, asked: Query, options: ReadOptions, seen: Version | None = None) -> Rows:
         return query.read(self._shard, asked, options, seen).stream()
 
-    def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
+    def reader(self, purpose: str, since: FrontierLike | None = None) -> "CollectionReader":
         """Open a reader. It holds history from `since` on (default: the current one) until it is closed.
 
         The hold of a process that dies expires after `lease_s`. One log write.
         """
+        from tidelake.lake.api.readers import CollectionReader
+        from tidelake.shard.reading.reader import Reader
+
         check_name(purpose, "purpose of a reader")
         start = None if since is None else self._times.since(since, "since")
         reader = Reader(self._shard, purpose, start)

@@ -11,7 +11,6 @@ from tidelake.errors import TidelakeError, UploadExpired, UpperMismatch, UsageEr
 from tidelake.lake.api.handle import LakeHandle
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.times import FrontierLike, check_any
-from tidelake.lake.arguments.tokens import noted
 from tidelake.model.instants import TimeLike
 
 if TYPE_CHECKING:
@@ -115,6 +114,8 @@ class Transacting(LakeHandle):
         transaction = self.transaction(time=time, upper=upper, token=token)
         for name, rows in _by_name(updates, "updates").items():
             transaction.write(name, rows)
+        from tidelake.lake.arguments.tokens import noted
+
         with noted(author, message):
             return _committed(transaction)
 

@@ -1,26 +1,23 @@
 """Writes of a collection: appends, batches made elsewhere, upserts, full dumps, restorations, named writers.
 
-Owns the arguments; `tidelake.shard.writing` makes the commits.
+Owns the arguments; `tidelake.shard.writing` makes the commits, and is imported by the first write: reads have
+no use for it.
 """
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelake.data.ingest.events import EventColumns
 from tidelake.lake.api.handle import CollectionHandle
-from tidelake.lake.api.writer import Writer, appending, exactly
-from tidelake.lake.arguments.keys import deletion
 from tidelake.lake.arguments.times import FrontierLike
-from tidelake.lake.arguments.tokens import commit_once, under_token
 from tidelake.model.instants import TimeLike
-from tidelake.shard.writing import stage
-from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.shard.writing.derived import ContentChange, Restoration, RowChanges, commit_change
-from tidelake.shard.writing.upserter import OldRows
-from tidelake.state.write.write import Appended
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow.follow import FollowedArrangement
+    from tidelake.lake.api.writer import Writer
+    from tidelake.shard.writing.builder import BatchBuilder
+    from tidelake.shard.writing.derived import ContentChange
+    from tidelake.shard.writing.upserter import OldRows
+    from tidelake.state.write.write import Appended
 
 
 class Writing(CollectionHandle):
@@ -36,7 +33,7 @@ class Writing(CollectionHandle):
         token: str | None = None,
         author: str = "",
         message: str = "",
-    ) -> Appended:
+    ) -> "Appended":
         """Append updates: a `_diff` of `+1` adds a row, `-1` removes it.
 
         Args:
@@ -68,6 +65,9 @@ class Writing(CollectionHandle):
             BatchConsumed: the batch was used before.
             UsageError: a time must be given; see `time`.
         """
+        from tidelake.lake.api.writer import appending
+        from tidelake.lake.arguments.tokens import commit_once
+
         rows = appending(self._shard, updates, lower=lower, upper=upper, time=time)
         return commit_once(self._shard, rows, token, author, message)
 
@@ -79,7 +79,7 @@ class Writing(CollectionHandle):
         *,
         author: str = "",
         message: str = "",
-    ) -> Appended:
+    ) -> "Appended":
         """Append all updates of `[lower, upper)` iff the collection's upper equals `lower`.
 
         `author` and `message` as for `append`.
@@ -87,6 +87,9 @@ class Writing(CollectionHandle):
         Raises:
             UpperMismatch: it does not; carries the current one. Nothing was written.
         """
+        from tidelake.lake.api.writer import exactly
+        from tidelake.lake.arguments.tokens import commit_once
+
         return commit_once(self._shard, exactly(self._shard, updates, lower, upper), None, author, message)
 
     def stage(self, updates: object, *, token: str | None = None) -> bool:
@@ -113,9 +116,12 @@ class Writing(CollectionHandle):
             UpperMismatch: all times are closed for good.
             WriterFenced: another process that began later is writing under the same token.
         """
-        return under_token(self._shard, token, partial(stage.stage, self._shard, updates), lambda _: False)
+        from tidelake.lake.arguments.tokens import under_token
+        from tidelake.shard.writing.stage import stage
 
-    def seal(self, upper: FrontierLike) -> Appended:
+        return under_token(self._shard, token, partial(stage, self._shard, updates), lambda _: False)
+
+    def seal(self, upper: FrontierLike) -> "Appended":
         """Close all times before `upper`. If they are closed already, nothing changes.
 
         From then on every reader sees the updates that are staged for these times. Times without updates cost
@@ -126,15 +132,19 @@ class Writing(CollectionHandle):
             write, however much is staged. Staged batches that also hold later times are split afterwards, by
             maintenance, and to a small part here: see the setting `merge_budget_s`.
         """
-        return stage.seal(self._shard, self._frontier(upper, "upper")).of_unit(self.domain.unit)
+        from tidelake.shard.writing.stage import seal
 
-    def builder(self, lower: FrontierLike | None = None, *, sorted: bool = False) -> BatchBuilder:  # noqa: A002
+        return seal(self._shard, self._frontier(upper, "upper")).of_unit(self.domain.unit)
+
+    def builder(self, lower: FrontierLike | None = None, *, sorted: bool = False) -> "BatchBuilder":  # noqa: A002
         """A builder that takes more updates than fit into memory, and makes a batch to append.
 
         Args:
             lower: all times must be at or after it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
+        from tidelake.shard.writing.builder import BatchBuilder
+
         shard = self._shard
         # Read the state also if `lower` is given: names of uploads contain its seqno, and old ones expire.
         version = shard.version()
@@ -152,7 +162,7 @@ class Writing(CollectionHandle):
         token: str | None = None,
         author: str = "",
         message: str = "",
-    ) -> Appended:
+    ) -> "Appended":
         """Replace the rows of the table's keys with the table's rows; rows of other keys stay.
 
         All old rows of a key are removed, whatever their multiplicity, and the new row is added once. An
@@ -184,6 +194,9 @@ class Writing(CollectionHandle):
             UpdateBeforeLower: a time is already closed.
             UsageError: times are tuples, or there is no such column.
         """
+        from tidelake.data.ingest.events import EventColumns
+        from tidelake.shard.writing.derived import RowChanges
+
         at, old_rows = self._times.given(time), None if state is None else self._old_rows(state)
         columns = EventColumns(order_by, delete_column)
         return self._changed(RowChanges(table, columns, at, old_rows), token, author, message)
@@ -196,7 +209,7 @@ class Writing(CollectionHandle):
         token: str | None = None,
         author: str = "",
         message: str = "",
-    ) -> Appended:
+    ) -> "Appended":
         """Replace the contents with the rows of a table (a full dump); only differences are stored.
 
         Whole rows and their multiplicities are compared, so that it is right for any collection. If another
@@ -217,6 +230,8 @@ class Writing(CollectionHandle):
         Raises:
             InvalidUpdates, UpdateBeforeLower, UsageError: as for `upsert`.
         """
+        from tidelake.shard.writing.derived import RowChanges
+
         return self._changed(RowChanges(table, None, self._times.given(time)), token, author, message)
 
     def delete(
@@ -228,7 +243,7 @@ class Writing(CollectionHandle):
         token: str | None = None,
         author: str = "",
         message: str = "",
-    ) -> Appended:
+    ) -> "Appended":
         """Remove rows, by their keys or by a condition.
 
         All rows of a key go, whatever their multiplicity. If another process commits meanwhile, the rows are
@@ -254,6 +269,8 @@ class Writing(CollectionHandle):
             InvalidUpdates: a key does not fit, or the table has other columns.
             UpdateBeforeLower: the time is already closed.
         """
+        from tidelake.lake.arguments.keys import deletion
+
         change = deletion(keys, where, self._times.given(time), lambda: self._shard.alive().schema)
         return self._changed(change, token, author, message)
 
@@ -265,7 +282,7 @@ class Writing(CollectionHandle):
         token: str | None = None,
         author: str = "",
         message: str = "",
-    ) -> Appended:
+    ) -> "Appended":
         """Change the contents back to those of an earlier time; only differences are stored.
 
         Nothing of history is lost: what was there until now can be read at its times. Whole rows and their
@@ -289,10 +306,14 @@ class Writing(CollectionHandle):
             UpdateBeforeLower: `time` is already closed.
             UsageError: times are tuples.
         """
+        from tidelake.shard.writing.derived import Restoration
+
         then = self._times.read(as_of, "as_of")
         return self._changed(Restoration(then, self._times.given(time)), token, author, message)
 
-    def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
+    def writer(
+        self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False
+    ) -> "Writer":
         """Open a named writer: its appends are numbered, and each is committed at most once.
 
         Opening fences every earlier handle of the same name. One log write.
@@ -305,12 +326,17 @@ class Writing(CollectionHandle):
                 owners whose processes write the same rows under the same numbers, in order. No log write
                 then.
         """
+        from tidelake.lake.api.writer import Writer
+
         return Writer(self._shard, name, owner, take_over, resume)
 
-    def _changed(self, wanted: ContentChange, token: str | None, author: str, message: str) -> Appended:
+    def _changed(self, wanted: "ContentChange", token: str | None, author: str, message: str) -> "Appended":
+        from tidelake.lake.arguments.tokens import commit_once
+        from tidelake.shard.writing.derived import commit_change
+
         return commit_once(self._shard, partial(commit_change, self._shard, wanted), token, author, message)
 
-    def _old_rows(self, state: "FollowedArrangement") -> OldRows:
+    def _old_rows(self, state: "FollowedArrangement") -> "OldRows":
         # Imported here, as in `arrange`: few users need it, and the import takes time.
         from tidelake.arrangement.follow.oldrows import old_rows_in
 

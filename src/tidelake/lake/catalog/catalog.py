@@ -11,7 +11,7 @@ INVARIANT: at no time do two names lead to one shard.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -44,16 +44,13 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
 from tidelake.shard.reading import query
 from tidelake.shard.reading.versionread import VersionRead
-from tidelake.shard.upkeep.collector import Collector
-from tidelake.shard.upkeep.compactor import Compactor
-from tidelake.shard.upkeep.maintain import Maintainer
-from tidelake.shard.upkeep.reports import CollectReport
-from tidelake.shard.writing.append import append_within
 from tidelake.state.core.agreed import Agreed
 from tidelake.state.life import agreeing
 from tidelake.state.spine.space import has_tail, must_merge_all
-from tidelake.state.write.write import Exactly
 from tidelake.store.url import Stores
+
+if TYPE_CHECKING:
+    from tidelake.shard.upkeep.reports import CollectReport
 
 SHARD_ID = "catalog"
 _SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("shard", pa.string())])
@@ -241,6 +238,9 @@ class Catalog:
 
     def _change(self, listing: Listing, rows: Sequence[tuple[str, str | None, int]]) -> bool:
         """Add and take away names with their shards; False if the catalog has changed since `listing`."""
+        from tidelake.shard.writing.append import append_within
+        from tidelake.state.write.write import Exactly
+
         names, shards, diffs = zip(*rows, strict=True) if rows else ((), (), ())
         table = pa.table(
             {
@@ -321,11 +321,14 @@ class Catalog:
             if self.set_all(listing, changed):
                 return
 
-    def collect(self) -> CollectReport:
+    def collect(self) -> "CollectReport":
         """Delete what the catalog no longer needs; see `Collection.collect`.
 
         Also ends the merge claims of processes that died: the next merge may be many changes away.
         """
+        from tidelake.shard.upkeep.collector import Collector
+        from tidelake.shard.upkeep.compactor import Compactor
+
         Compactor(self._shard).end_expired()
         return Collector(self._shard).run()
 
@@ -336,6 +339,8 @@ class Catalog:
             if state.spine.totals.runs > _MERGE_ABOVE_RUNS:
                 self._shard.advance_since(state.upper.just_before())
                 self._merge()
+                from tidelake.shard.upkeep.collector import Collector
+
                 Collector(self._shard).run_if_due()
         except (StoreUnavailable, OutcomeUnknown, Closed):
             # The change itself is committed. The next change tries again.
@@ -343,6 +348,8 @@ class Catalog:
 
     def _merge(self) -> None:
         """Merge small runs into larger ones, and all of them when `_TAIL` or `since` says so."""
+        from tidelake.shard.upkeep.maintain import Maintainer
+
         maintainer = Maintainer(self._shard)
         maintainer.relieve(0)
         state = self._shard.known()

@@ -40,7 +40,7 @@ from tidelake.state.core.commands import Command, R
 from tidelake.state.core.decisions import GroupView
 from tidelake.state.core.owned import with_owner
 from tidelake.state.core.state import Owned, ShardState
-from tidelake.state.group import applying, deciding
+from tidelake.state.group import applying
 from tidelake.state.group.memberwriters import writers_of
 from tidelake.state.life import holds, schemas
 from tidelake.store.url import Stores
@@ -250,7 +250,7 @@ class Shard:
         One log scan; two if the collection is in a group.
         """
         look = self.look(take)
-        if look.view is not None and look.view.seqno == deciding.LAST:
+        if look.group is None and look.view is not None:
             check_orphan(look.state)
         state = applying.seen_through(look.state, look.view)
         self._version = version = self.version_of(state)
@@ -294,11 +294,13 @@ class Shard:
         id_ = self.known().group
         if not id_:
             return None, None
+        from tidelake.state.group.deciding import ended, view
+
         try:
             group = self.group(id_).state()
         except CollectionNotFound:
-            return None, deciding.ended(id_, self.known())
-        return None if group.dropped else group, deciding.view(group, self.spec.shard_id)
+            return None, ended(id_, self.known())
+        return None if group.dropped else group, view(group, self.spec.shard_id)
 
     def apply_decided(self) -> Version:
         """Commit to the shard what transactions have decided for it, and close the times that this closes.

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -27,13 +28,15 @@ from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.difference import minus
-from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_held, plan_read
 from tidelake.shard.runs.read import rows, rows_merged, shown, sources_of
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.shares import share_keys
 from tidelake.state.core.state import ShardState
 from tidelake.state.upkeep import basing
 from tidelake.store.protocols import BlobStore
+
+if TYPE_CHECKING:
+    from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 
 _ALL = ReadOptions()
 
@@ -129,11 +132,13 @@ class VersionRead:
         streams = [self._rows(self._batches(needed, keys)) for keys in ranges]
         return streams + [self._rows(self._batches([])) for _ in range(n - len(streams))]
 
-    def plan(self, tasks: TaskOptions) -> ReadPlan:
+    def plan(self, tasks: "TaskOptions") -> "ReadPlan":
         """The answer, cut into tasks for other processes; their times are int64. Errors as `stream`.
 
         Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.reading.planholds`.
         """
+        from tidelake.shard.runs.plan import plan_read
+
         if self.as_timestamps:
             raise UsageError("times='timestamp': the tasks of a plan give int64: convert what they return")
         needed, asked = self._sources
@@ -147,11 +152,13 @@ class VersionRead:
         state = self.version.state
         return replace(cut, seqno=state.seqno, version=_digest(state))
 
-    def plan_of(self, batches: list[pa.RecordBatch]) -> ReadPlan | None:
+    def plan_of(self, batches: list[pa.RecordBatch]) -> "ReadPlan | None":
         """As `plan`, of batches with all columns that were read already: one task that holds them.
 
         None if they are too large to be sent.
         """
+        from tidelake.shard.runs.plan import plan_held
+
         return plan_held(self.spec, batches, self.query, selection=self.selection)
 
     @property
