@@ -82,7 +82,7 @@ docs-site:   ## build the documentation site in build/site/html; its tools have 
 LOCKED := pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 lock: venv   ## write requirements.lock from pyproject.toml, and the lock of the site; ARGS=--upgrade takes newer versions
 	@$(RUN) pip install --quiet --disable-pip-version-check uv
-	@$(RUN) uv $(LOCKED) --extra spark --extra pipelines --extra cloud --extra postgres --extra sql --extra polars --extra metrics --extra otel --extra web --extra plot --extra delta --extra iceberg --extra avro --group dev --group bench \
+	@$(RUN) uv $(LOCKED) --extra spark --extra pipelines --extra cloud --extra postgres --extra sql --extra polars --extra metrics --extra otel --extra web --extra plot --extra delta --extra iceberg --extra avro --extra protobuf --group dev --group bench \
 	  --output-file requirements.lock $(ARGS) pyproject.toml >/dev/null
 	@$(RUN) uv $(LOCKED) --output-file setup/site/requirements.txt $(ARGS) setup/site/requirements.in >/dev/null
 

@@ -6,6 +6,7 @@ Owns the call and the value. What a line means is owned by the rooms below.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from os import PathLike
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,6 +24,7 @@ from tidelake.cdc.dialects.dialect import Dialect, MessageReader
 from tidelake.cdc.dialects.named import DIALECTS
 from tidelake.cdc.parse.routes import tables_of
 from tidelake.cdc.times.positions import positions
+from tidelake.cdc.wire.decoder import Decoder, Tombstones, decoder_of
 from tidelake.data.json.values import Unread
 from tidelake.errors import UsageError
 
@@ -55,7 +57,15 @@ class ChangeEvent:
     position: int | None
 
 
-def read(lines: Iterable[bytes | str | None], dialect: str = DEBEZIUM) -> Iterator[ChangeEvent]:
+def read(
+    lines: Iterable[bytes | str | None],
+    dialect: str = DEBEZIUM,
+    *,
+    schemas: str | PathLike[str] | None = None,
+    flattened: bool = False,
+    tombstones: Tombstones = "refuse",
+    rename: Mapping[str, str] | None = None,
+) -> Iterator[ChangeEvent]:
     """The events of a change feed, one after the other.
 
     Some thousand lines are in memory at a time.
@@ -64,20 +74,32 @@ def read(lines: Iterable[bytes | str | None], dialect: str = DEBEZIUM) -> Iterat
         lines: one JSON text each, such as an open file, or the values of messages of Kafka; None, empty lines
             and `null` are skipped (tombstones).
         dialect: who wrote them: `"debezium"`, or another tool, such as `"maxwell"`.
+        schemas: the place of the schemas of messages of Avro or Protobuf, as for
+            `tidelake.spark.decode_events`, like the next three; of Debezium's events.
+        flattened: likewise.
+        tombstones: likewise.
+        rename: likewise.
 
     Raises:
         InvalidUpdates: a line cannot be read; names it and the reason. The events before it were given.
-        UsageError: there is no such dialect.
+        UsageError: there is no such dialect; or a schema is missing, or cannot be exact.
     """
     if dialect != DEBEZIUM and dialect not in DIALECTS:
         known = ", ".join(sorted([DEBEZIUM, *DIALECTS]))
         raise UsageError(f"there is no dialect {dialect!r}: known are {known}")
-    return _read(lines, None if dialect == DEBEZIUM else DIALECTS[dialect])
+    decoder = decoder_of(schemas, flattened, tombstones, rename)
+    if decoder is not None and dialect != DEBEZIUM:
+        raise UsageError(f"schemas, flattened and rename are for events of Debezium, not of {dialect!r}")
+    return _read(lines, None if dialect == DEBEZIUM else DIALECTS[dialect], decoder)
 
 
-def _read(lines: Iterable[bytes | str | None], dialect: Dialect | None) -> Iterator[ChangeEvent]:
+def _read(
+    lines: Iterable[bytes | str | None], dialect: Dialect | None, decoder: Decoder | None
+) -> Iterator[ChangeEvent]:
     left, start = iter(lines), 0
     while some := [_bytes(line) for line in islice(left, _LINES)]:
+        if decoder is not None:
+            some = decoder.values(pa.array(some, pa.binary())).to_pylist()
         yield from _of_debezium(some, start) if dialect is None else _of_tool(some, start, dialect)
         start += len(some)
 

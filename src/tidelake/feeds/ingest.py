@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from tidelake.cdc.debezium.decoded import decode
 from tidelake.cdc.times.positions import positions
+from tidelake.cdc.wire.decoder import Decoder, Tombstones, decoder_of
 from tidelake.env import Clock
 from tidelake.errors import UsageError
 from tidelake.feeds.batches import Batches, Identity, Progress
@@ -73,6 +74,10 @@ def ingest(
     time_unit: str = _UNIT,
     names: Mapping[str, str] | None = None,
     keys: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    schemas: str | PathLike[str] | None = None,
+    flattened: bool = False,
+    tombstones: Tombstones = "refuse",
+    rename: Mapping[str, str] | None = None,
     **options: Any,
 ) -> IngestReport:
     """As `Lake.ingest`."""
@@ -85,6 +90,9 @@ def ingest(
     if folder is None:
         given = {"checkpoint": checkpoint, "follow": follow, "max_files_per_trigger": max_files_per_trigger}
         _refuse("is for a directory of files", **given, format=format != _FORMAT and format)
+    decoder = decoder_of(schemas, flattened, tombstones, rename)
+    if decoder is not None:
+        _check_decoder(decoder, envelope, None if folder is None else format)
     if tables:
         if not isinstance(into, str) or envelope != "debezium":
             raise UsageError(
@@ -109,7 +117,7 @@ def ingest(
         else:
             to = IntoRows(collection, found, RowFiles(folder, cast(RowFormat, format), collection))
     batches: Batches[Any, Any] = Batches(to, writer, take_over)
-    stream = _Stream(batches, feed, tables, format == "keyed", lake.env.clock, progress)
+    stream = _Stream(batches, feed, tables, format == "keyed", decoder, lake.env.clock, progress)
     if folder is None:
         return stream.lines(batches_of(cast(Iterable[Any], source), batch_bytes))
     if feed is not None and read is None:
@@ -124,6 +132,17 @@ def ingest(
     directory = Directory(folder, read, max_files_per_trigger, batch_bytes)
     place = folder / f".checkpoint-{name}" if checkpoint is None else Path(checkpoint)
     return stream.directory(directory, place, lake.env.ids.fresh(), follow=follow)
+
+
+def _check_decoder(decoder: Decoder, envelope: str, files: str | None) -> None:
+    """Refuse to decode what is no message of Debezium; files have a format."""
+    given = {"schemas": decoder.schemas, "flattened": decoder.flattened, "rename": decoder.rename or None}
+    if envelope != "debezium":
+        _refuse("is for the envelope 'debezium'", **given)
+    if files is not None:
+        _refuse("is for messages, and not for lines of files", schemas=decoder.schemas)
+    if files in ("csv", "parquet"):
+        _refuse("is for lines and messages, and not for columns of files", **given)
 
 
 def _refuse(why: str, **options: object) -> None:
@@ -142,6 +161,7 @@ class _Stream:
         feed: what the lines mean; None: these are files of rows.
         tables: whether they are of many tables.
         keyed: whether the lines of files have keys before them.
+        decoder: makes lines of messages; None: they are lines.
         clock: waits for new files.
         progress: is told of each.
     """
@@ -150,6 +170,7 @@ class _Stream:
     feed: Debezium | None
     tables: bool
     keyed: bool
+    decoder: Decoder | None
     clock: Clock
     progress: Progress | None
     _timed: bool = False
@@ -159,7 +180,7 @@ class _Stream:
         for batch, repeated in several:
             last = self.batches.opened(_LINES).last_sequence
             number = 0 if last is None else last + 1
-            self._write([after(batch, number)], _LINES, number, keyed=True, repeated=repeated)
+            self._write([after(self._decoded(batch), number)], _LINES, number, keyed=True, repeated=repeated)
         return self._done()
 
     def directory(self, directory: Directory, place: Path, fresh: str, *, follow: bool) -> IngestReport:
@@ -195,11 +216,14 @@ class _Stream:
                     raise
                 return self._done()
 
+    def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch if self.decoder is None else self.decoder.batch(batch)
+
     def _next(self, directory: Directory, names: list[str]) -> Taken | None:
         """The next lines; of files as a whole, if the lines do not tell transactions."""
         if self.feed is None:
             return directory.files(names)
-        taken = directory.next(names, cuts=self.feed.by_transaction)
+        taken = self._taken(directory, names, cuts=self.feed.by_transaction)
         if taken is None:
             return directory.files(names)
         if taken.pieces[-1].end is None or self._timed:
@@ -207,7 +231,11 @@ class _Stream:
         self._timed = any(
             positions(decode(batch.column("value").slice(0, _LOOKED_AT))).connector for batch in taken.batches
         )
-        return taken if self._timed else directory.next(names, cuts=False)
+        return taken if self._timed else self._taken(directory, names, cuts=False)
+
+    def _taken(self, directory: Directory, names: list[str], *, cuts: bool) -> Taken | None:
+        taken = directory.next(names, cuts=cuts)
+        return taken and replace(taken, batches=tuple(map(self._decoded, taken.batches)))
 
     def _write(
         self,

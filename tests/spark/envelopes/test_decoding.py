@@ -1,4 +1,4 @@
-"""Messages of Avro become events in a stream of Spark."""
+"""Messages of Avro and Protobuf become events in a stream of Spark."""
 
 import json
 from pathlib import Path
@@ -57,3 +57,27 @@ def test_flattened_events_are_written_and_a_bad_one_is_refused(spark: Any, items
         ts.write(items, bad, "debezium", time="source.lsn", old_rows="stored")
     with pytest.raises(InvalidUpdates, match="a column 'value'"):
         ts.decode_events(frame.withColumnRenamed("value", "text"), flattened=True)
+
+
+def test_messages_of_protobuf_are_taken_in_like_those_of_avro(spark: Any, tmp_path: Path) -> None:
+    pytest.importorskip("google.protobuf")
+    from tests.cdc.wire import test_protobuf as proto
+
+    made = proto.file()
+    of = proto.classes(made)["Envelope"]
+    messages = [None if one is None else proto.wire(proto.put(of(), one)) for one in proto.EVENTS]
+    frame = spark.createDataFrame([(one,) for one in messages], "value binary")
+    events = ts.decode_events(frame, proto.saved(tmp_path, made))
+    with tidelake.open(tmp_path / "lake") as lake:
+        histories = []
+        for name, given in (("a", events), ("b", None)):
+            to = lake.create(name, proto.SCHEMA, key=["id"])
+            if given is None:
+                lake.ingest([*map(proto.as_json, proto.EVENTS)], to, time="source.lsn")
+            else:
+                ts.write(to, given, "debezium", time="source.lsn")
+            rows = to.updates(0, to.upper).read_all()
+            histories.append(
+                rows.sort_by([("_time", "ascending"), ("id", "ascending"), ("_diff", "ascending")])
+            )
+        assert histories[0].equals(histories[1]) and histories[0].num_rows == 9

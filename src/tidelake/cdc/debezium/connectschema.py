@@ -14,6 +14,8 @@ from tidelake.errors import UsageError
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _SCALED = "io.debezium.data.VariableScaleDecimal"
+# Of a number whose schema does not say what it counts, if it is of a date or time: a name of Tidelake's own.
+UNTOLD = "tidelake.Untold"
 _DIGITS_MAX = 38
 _TYPES = {
     "boolean": pa.bool_(),
@@ -136,6 +138,8 @@ def _encoding(schema: Any) -> Encoding:
         return Encoding("bytes", _scale(kind))
     if name == _SCALED:
         return Encoding("scaled")
+    if name == UNTOLD:
+        return Encoding("untold")
     if isinstance(name, str) and name in _NAMED:
         return _NAMED[name][1]
     if kind.get("type") == "struct":

@@ -5,27 +5,24 @@ the schema (`connect.name`), where its converter has written it; else Avro's log
 """
 
 import io
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import fastavro
 import msgspec
 from fastavro.schema import SchemaParseException
 
 from tidelake.cdc.core.ops import Unfit
+from tidelake.cdc.wire.connectjson import DECIMAL, Convert, begun, finite
 from tidelake.errors import UsageError
 
-# Makes what msgspec writes as Connect's JSON; None: the value itself.
-Convert: TypeAlias = Callable[[Any], Any] | None
 _BASIC = {
     **{"boolean": "boolean", "int": "int32", "long": "int64", "float": "float", "double": "double"},
     **{"string": "string", "bytes": "bytes", "fixed": "bytes", "enum": "string"},
 }
-_DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _LOGICAL = {
-    "decimal": _DECIMAL,
+    "decimal": DECIMAL,
     "date": "org.apache.kafka.connect.data.Date",
     "timestamp-millis": "org.apache.kafka.connect.data.Timestamp",
     "local-timestamp-millis": "org.apache.kafka.connect.data.Timestamp",
@@ -65,10 +62,10 @@ class AvroSchema:
         except (SchemaParseException, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"a schema is not one of Avro: {error}") from None
         kind, convert = _connect(parsed, names, ())
-        return cls(reads, b'{"schema":%b,"payload":' % msgspec.json.encode(kind), convert)
+        return cls(reads, begun(kind), convert)
 
-    def text(self, data: bytes) -> bytes:
-        """A message as JSON."""
+    def text(self, data: bytes, *, key: bool) -> bytes:  # noqa: ARG002 - nulls are told in both
+        """A message, or the key of one, as JSON."""
         stream = io.BytesIO(data)
         try:
             value: Any = fastavro.schemaless_reader(stream, self.reads, None)
@@ -134,12 +131,12 @@ def _connect(schema: Any, names: Mapping[str, Any], path: tuple[str, ...]) -> tu
     if base not in _BASIC:
         raise UsageError(f"the type of {where!r} is {base!r}, which Avro does not have")
     told["type"] = given.get("connect.type") or _BASIC[base]
-    if name == _DECIMAL:
+    if name == DECIMAL:
         parameters = {"scale": given.get("scale", 0), "connect.decimal.precision": given.get("precision")}
         own = {key: str(value) for key, value in parameters.items() if value is not None}
         named: Mapping[str, str] = given.get("connect.parameters") or {}
         told["parameters"] = {**own, **named}
-    return told, _number if base in ("float", "double") else None
+    return told, finite if base in ("float", "double") else None
 
 
 def _record(
@@ -160,10 +157,3 @@ def _record(
         return row | {name: convert(row[name]) for name, convert in converts.items()}
 
     return made, convert_all
-
-
-def _number(value: float) -> Any:
-    """The number, or a text for a number that JSON does not have."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

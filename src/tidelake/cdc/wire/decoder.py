@@ -7,6 +7,7 @@ message that cannot be decoded becomes a text that says why, which the parser re
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from tidelake.cdc.core.lineerrors import as_bytes, shown
 from tidelake.cdc.core.ops import Unfit
 from tidelake.cdc.wire.flattened import NULL, unflattened
 from tidelake.cdc.wire.renamed import renamed
-from tidelake.cdc.wire.schemas import Schemas
+from tidelake.cdc.wire.schemas import AvroSource, ProtobufSource, Schemas, Source
 from tidelake.errors import UsageError
 
 Tombstones: TypeAlias = Literal["refuse", "ignore"]
@@ -59,6 +60,14 @@ class Decoder:
         # What was found is made of functions.
         return type(self), (self.schemas, self.flattened, self.tombstones, dict(self.rename))
 
+    def batch(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """Messages with values and, if they have any, keys, as texts."""
+        columns = {name: messages.column(name) for name in messages.schema.names}
+        columns["value"] = self.values(columns["value"])
+        if "key" in columns:
+            columns["key"] = self.keys(columns["key"])
+        return pa.RecordBatch.from_pydict(columns)
+
     def values(self, messages: pa.Array) -> pa.Array:
         """The values of messages, as texts."""
         return self._texts(messages, self._value)
@@ -89,10 +98,10 @@ class Decoder:
     def _key(self, message: bytes | None) -> bytes | None:
         if message is None:
             return None
-        text = self._decoded(message)
+        text = self._decoded(message, key=True)
         return renamed(text, self.rename, key=True) if self.rename else text
 
-    def _decoded(self, message: bytes) -> bytes:
+    def _decoded(self, message: bytes, *, key: bool = False) -> bytes:
         if self._places is None:
             return message
         if message[:2] in _GLUE:
@@ -105,16 +114,36 @@ class Decoder:
         number = int.from_bytes(message[1:_HEAD], "big")
         reader = self._readers.get(number)
         if reader is None:
-            reader = self._readers[number] = _avro(self._places.of(number))
-        text: bytes = reader.text(message[_HEAD:])
+            reader = self._readers[number] = _reader(self._places.of(number))
+        text: bytes = reader.text(message[_HEAD:], key=key)
         return text
 
 
-def _avro(schemas: list[Any]) -> Any:
+def decoder_of(
+    schemas: str | PathLike[str] | None,
+    flattened: bool,
+    tombstones: Tombstones,
+    rename: Mapping[str, str] | None,
+) -> Decoder | None:
+    """A decoder; None if there is nothing to decode."""
+    if schemas is None and not flattened and not rename and tombstones == "refuse":
+        return None
+    return Decoder(None if schemas is None else fspath(schemas), flattened, tombstones, rename or {})
+
+
+def _reader(source: Source) -> Any:
+    match source:
+        case AvroSource(schemas):
+            return _module("avro", "fastavro").AvroSchema.of(schemas)
+        case ProtobufSource(files):
+            return _module("protobuf", "protobuf").ProtobufSchema.of(files)
+
+
+def _module(name: str, package: str) -> Any:
     try:
-        avro = importlib.import_module("tidelake.cdc.wire.avro")
+        return importlib.import_module(f"tidelake.cdc.wire.{name}")
     except ImportError:
         raise UsageError(
-            "messages of Avro need the package fastavro: install Tidelake with its extra 'avro'"
+            f"messages of {name.capitalize()} need the package {package}: install Tidelake with its extra "
+            f"{name!r}"
         ) from None
-    return avro.AvroSchema.of(schemas)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from tidelake.errors import UsageError
 
-Form: TypeAlias = Literal["plain", "bytes", "scaled", "days", "s", "ms", "us", "ns"]
+Form: TypeAlias = Literal["plain", "untold", "bytes", "scaled", "days", "s", "ms", "us", "ns"]
 _FORMS: tuple[Form, ...] = ("bytes", "days", "s", "ms", "us", "ns")
 
 

@@ -67,7 +67,9 @@ def _kind(kind: pa.DataType, encoding: Encoding, texts: Texts, path: tuple[str, 
 def _decimal_kind(kind: pa.DataType, encoding: Encoding) -> pa.DataType:
     if encoding.form == "bytes" and pa.types.is_decimal128(kind):
         return pa.string()
-    if encoding.form == "plain" and (pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind)):
+    if encoding.form in ("plain", "untold") and (
+        pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind)
+    ):
         return kind
     raise Unsure
 

@@ -52,6 +52,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 _EXACT = decimal.Context(
     prec=100, traps=[decimal.InvalidOperation, decimal.Inexact, decimal.Overflow, decimal.DivisionByZero]
 )
+# The units of what numbers count.
+_COUNTS: tuple[Form, ...] = ("days", "s", "ms", "us", "ns")
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -159,6 +161,12 @@ def _first(values: Sequence[Any]) -> int | None:
 def _check_form(encoding: Encoding, kind: pa.DataType, index: int) -> None:
     """Refuse an encoding that a column's type cannot decode: its values would be stored encoded."""
     if encoding.form not in forms(kind):
+        if encoding.form == "untold":
+            raise UnfitValue(
+                index,
+                "the schema does not tell what the number counts: let the connector write dates and times "
+                "that it tells (time.precision.mode=connect), or use a column of whole numbers",
+            )
         what = "decimals as bytes" if encoding.form in ("bytes", "scaled") else f"a count of {encoding.form}"
         raise UnfitValue(index, f"the source writes {what}, which is no {kind}: use a column of such a type")
 
@@ -166,12 +174,14 @@ def _check_form(encoding: Encoding, kind: pa.DataType, index: int) -> None:
 def forms(kind: pa.DataType) -> tuple[Form, ...]:
     """The encodings that values of a type may have; of a whole number, it is the count itself."""
     if pa.types.is_decimal(kind):
-        return ("plain", "bytes", "scaled")
+        return ("plain", "untold", "bytes", "scaled")
     if pa.types.is_date(kind):
         return ("plain", "days")
-    if pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
-        return ("plain", "days", "s", "ms", "us", "ns")
-    return ("plain",)
+    if pa.types.is_timestamp(kind):
+        return ("plain", *_COUNTS)
+    if pa.types.is_integer(kind):
+        return ("plain", "untold", *_COUNTS)
+    return ("plain", "untold")
 
 
 Reader = Callable[[Sequence[Any], pa.DataType, Encoding], pa.Array]
@@ -262,7 +272,7 @@ def _float(value: Any, index: int) -> float:
 
 
 def _decimals(values: Sequence[Any], kind: pa.DataType, encoding: Encoding) -> pa.Array:
-    if encoding.form == "plain":
+    if encoding.form in ("plain", "untold"):
         _only(values, (int, Decimal, str), kind)
         return pa.array([None if v is None else _decimal(v, i, kind) for i, v in enumerate(values)], kind)
     scale = kind.scale if encoding.scale is None else encoding.scale

@@ -9,6 +9,7 @@ from tidelake.lake.api.naming import Naming
 from tidelake.lake.api.transacting import Transacting
 
 if TYPE_CHECKING:
+    from tidelake.cdc.wire.decoder import Tombstones
     from tidelake.feeds.reports import IngestReport, WrittenBatch
 
 
@@ -33,6 +34,10 @@ class Ingesting(Naming, Transacting):
         names: Mapping[str, str] | None = None,
         keys: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
         time_unit: str = "counter",
+        schemas: str | PathLike[str] | None = None,
+        flattened: bool = False,
+        tombstones: "Tombstones" = "refuse",
+        rename: Mapping[str, str] | None = None,
         **options: Any,
     ) -> "IngestReport":
         """Take a change feed, or files of rows, into a collection, or one for each table, in this process.
@@ -67,6 +72,11 @@ class Ingesting(Naming, Transacting):
             names: with `tables`, as for `tables_sink`, like the next two.
             keys: likewise.
             time_unit: likewise.
+            schemas: messages of Avro or Protobuf have their schemas there, as for
+                `tidelake.spark.decode_events`, like the next three.
+            flattened: likewise.
+            tombstones: likewise.
+            rename: likewise.
             **options: options of the envelope, such as `old_rows="stored"` or `rejects="folder"`.
 
         Returns:
@@ -99,5 +109,9 @@ class Ingesting(Naming, Transacting):
             names=names,
             keys=keys,
             time_unit=time_unit,
+            schemas=schemas,
+            flattened=flattened,
+            tombstones=tombstones,
+            rename=rename,
             **options,
         )

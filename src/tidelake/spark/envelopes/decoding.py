@@ -32,10 +32,12 @@ def decode_events(
 
     Args:
         frame: `value` has the messages, and `key` their keys, if there is one; other columns stay.
-        schemas: where the schemas of messages of Avro are, in the wire format of schema registries: the
-            address of a registry, such as `"http://registry:8081"`, or a directory that all workers reach,
-            with the schema of the id 7 in `7.avsc`. Needs the extra `avro`. None: messages are JSON texts.
-            User and password of the registry stand in `~/.netrc` of each machine, as for curl.
+        schemas: where the schemas of messages of Avro or Protobuf are, in the wire format of schema
+            registries: the address of a registry, such as `"http://registry:8081"`, or a directory that all
+            workers reach, with the schema of the id 7 in `7.avsc` or, made by
+            `protoc --include_imports -o 7.desc`, in `7.desc`. Needs the extra `avro` or `protobuf`. None:
+            messages are JSON texts. User and password of the registry stand in `~/.netrc` of each machine,
+            as for curl.
         flattened: the connector's transform `ExtractNewRecordState` has flattened the events.
         tombstones: what a message without a value is then: `"refuse"` is an error, `"ignore"` says that each
             follows an event on its deletion, as with `delete.tombstone.handling.mode=rewrite-with-tombstone`.
@@ -45,7 +47,8 @@ def decode_events(
 
     Raises:
         InvalidUpdates: there is no column `value` of texts or bytes.
-        UsageError: there is nothing to decode; in a task: a schema is missing, or is not one of Avro.
+        UsageError: there is nothing to decode; in a task: a schema is missing, is none, or is one of Protobuf
+            that cannot be exact, such as one that writes a null like 0.
     """
     kinds = {field.name: field.dataType for field in frame.schema}
     if not isinstance(kinds.get("value"), t.StringType | t.BinaryType):
@@ -67,8 +70,4 @@ class _Decode:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         one_thread()
         for batch in batches:
-            columns = {name: batch.column(name) for name in batch.schema.names}
-            columns["value"] = self.decoder.values(columns["value"])
-            if "key" in columns:
-                columns["key"] = self.decoder.keys(columns["key"])
-            yield pa.RecordBatch.from_pydict(columns)
+            yield self.decoder.batch(batch)
