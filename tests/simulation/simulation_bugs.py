@@ -1,5 +1,6 @@
 """Bugs that the simulation must find, each switched on for as long as a block lasts."""
 
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -27,15 +28,24 @@ from tidelake.store.objects.log import ObjectVersionLog
 
 @contextmanager
 def replaced(owner, **names):
-    """Other functions in the place of some, until the block is left."""
+    """Other functions in the place of some, wherever they are imported by name, until the block is left."""
     before = {name: getattr(owner, name) for name in names}
-    for name, other in names.items():
-        setattr(owner, name, other)
+    product = [
+        module for name, module in sys.modules.items() if name.startswith(("tidelake.", "simulation."))
+    ]
+    places = [
+        (place, name, own)
+        for name, own in before.items()
+        for place in (owner, *product)
+        if place is owner or vars(place).get(name) is own
+    ]
+    for place, name, _ in places:
+        setattr(place, name, names[name])
     try:
         yield
     finally:
-        for name, own in before.items():
-            setattr(owner, name, own)
+        for place, name, own in places:
+            setattr(place, name, own)
 
 
 def believed_stale_refusal():
@@ -75,7 +85,6 @@ def round_that_is_told_too_early():
     return replaced(History, commit=early)
 
 
-@contextmanager
 def fence_with_a_hole():
     """An older epoch of a writer goes on writing."""
     answered = idempotency.answer_of_record
@@ -85,11 +94,7 @@ def fence_with_a_hole():
         fenced = isinstance(outcome, Refused) and isinstance(outcome.error, WriterFenced)
         return None if fenced else outcome
 
-    with (
-        replaced(append_command, answer_of_record=unfenced),
-        replaced(memberwriters, answer_of_record=unfenced),
-    ):
-        yield
+    return replaced(idempotency, answer_of_record=unfenced)
 
 
 def hasty_tidying():
