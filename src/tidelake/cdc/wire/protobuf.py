@@ -13,28 +13,18 @@ schema cannot tell is refused:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import msgspec
-from google.protobuf import (
-    any_pb2,
-    descriptor_pb2,
-    descriptor_pool,
-    duration_pb2,
-    empty_pb2,
-    field_mask_pb2,
-    message_factory,
-    struct_pb2,
-    timestamp_pb2,
-    wrappers_pb2,
-)
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from tidelake.cdc.core.ops import Unfit
 from tidelake.cdc.debezium.connectschema import UNTOLD
 from tidelake.cdc.wire.connectjson import DECIMAL, Convert, begun, finite
+from tidelake.cdc.wire.protofiles import params_of, pool_of
 from tidelake.errors import UsageError
 
 _FD = FieldDescriptor
@@ -65,98 +55,6 @@ _NULLS = (
 )
 
 
-def _file(name: str, package: str, message: str, **kinds: int) -> descriptor_pb2.FileDescriptorProto:
-    made = descriptor_pb2.FileDescriptorProto(name=name, package=package, syntax="proto3")
-    of = made.message_type.add(name=message)
-    for number, (one, kind) in enumerate(kinds.items(), 1):
-        of.field.add(name=one, number=number, type=kind, label=1)
-    return made
-
-
-def _meta() -> descriptor_pb2.FileDescriptorProto:
-    """What Confluent says of a field beside its type: options with the number 1088."""
-    made = _file("confluent/meta.proto", "confluent", "Meta", doc=_FD.TYPE_STRING)
-    made.dependency.append("google/protobuf/descriptor.proto")
-    meta = made.message_type[0]
-    entry = meta.nested_type.add(name="ParamsEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=9, label=1)
-    entry.field.add(name="value", number=2, type=9, label=1)
-    meta.field.add(name="params", number=2, type=11, label=3, type_name=".confluent.Meta.ParamsEntry")
-    meta.field.add(name="tags", number=3, type=9, label=3)
-    for of in ("File", "Message", "Field", "Enum", "EnumValue"):
-        name = {"EnumValue": "enum_value"}.get(of, of.lower()) + "_meta"
-        to = f".google.protobuf.{of}Options"
-        made.extension.add(name=name, number=1088, type=11, label=1, type_name=".confluent.Meta", extendee=to)
-    return made
-
-
-_INT = _FD.TYPE_INT32
-_COMMON = [
-    descriptor_pb2.FileDescriptorProto.FromString(one.DESCRIPTOR.serialized_pb)
-    for one in (
-        *(any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2),
-        *(timestamp_pb2, wrappers_pb2),
-    )
-] + [
-    _meta(),
-    _file(
-        "confluent/type/decimal.proto",
-        "confluent.type",
-        "Decimal",
-        value=_FD.TYPE_BYTES,
-        precision=_FD.TYPE_UINT32,
-        scale=_INT,
-    ),
-    _file("google/type/date.proto", "google.type", "Date", year=_INT, month=_INT, day=_INT),
-    _file(
-        "google/type/timeofday.proto",
-        "google.type",
-        "TimeOfDay",
-        **dict.fromkeys(("hours", "minutes", "seconds", "nanos"), _INT),
-    ),
-]
-
-
-@lru_cache(1)
-def _options() -> Any:
-    """A class that reads `field_meta` of the options of a field."""
-    made = _file("options.proto", "", "Options")
-    made.message_type[0].field.add(name="meta", number=1088, type=11, label=1, type_name=".confluent.Meta")
-    made.dependency.append("confluent/meta.proto")
-    pool = _pool([made])
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Options"))
-
-
-def _pool(files: list[descriptor_pb2.FileDescriptorProto]) -> descriptor_pool.DescriptorPool:
-    """The files, and those that they import."""
-    pool, known = descriptor_pool.DescriptorPool(), {one.name: one for one in _COMMON}
-    known |= {one.name: one for one in files}
-    done: set[str] = set()
-
-    def add(one: descriptor_pb2.FileDescriptorProto, path: tuple[str, ...]) -> None:
-        if one.name in done:
-            return
-        if one.name in path:
-            raise UsageError(f"the file {one.name!r} of a schema imports itself")
-        for other in one.dependency:
-            if other not in known:
-                raise UsageError(
-                    f"the file {one.name!r} of a schema imports {other!r}, which is not there: compile it "
-                    "with `protoc --include_imports`, or register it as a reference"
-                )
-            add(known[other], (*path, one.name))
-        try:
-            pool.Add(one)
-        except TypeError as error:
-            raise UsageError(f"a schema is not one of Protobuf: {error}") from None
-        done.add(one.name)
-
-    for one in files:
-        add(one, ())
-    return pool
-
-
 @dataclass(frozen=True)
 class ProtobufSchema:
     """How the messages of one schema are read.
@@ -185,7 +83,7 @@ class ProtobufSchema:
             raise UsageError(f"a schema is not one of Protobuf, compiled: {error}") from None
         if not files:
             raise UsageError("a schema of Protobuf has no file: compile one with `protoc`")
-        return cls(files[-1], _pool(files))
+        return cls(files[-1], pool_of(files))
 
     def text(self, data: bytes, *, key: bool) -> bytes:
         """A message, or the key of one, as JSON."""
@@ -380,15 +278,15 @@ class _Shape:
     ) -> tuple[dict[str, Any], Convert]:
         of = one.message_type
         if of is None:
-            return _scalar(one, _params(one), optional=one.has_presence and not one.is_required)
+            return _scalar(one, params_of(one), optional=one.has_presence and not one.is_required)
         name = of.full_name
         optional = one.containing_oneof is not None or not (self._labels or one.is_required)
         if name in _WRAPPERS:
-            kind, inner = _scalar(of.fields_by_name["value"], _params(one), optional=True)
+            kind, inner = _scalar(of.fields_by_name["value"], params_of(one), optional=True)
             return kind, (lambda v: v.value) if inner is None else lambda v: inner(v.value)
         told: dict[str, Any] = {"optional": optional}
         if name == _DECIMAL:
-            return _decimal(_params(one), told)
+            return _decimal(params_of(one), told)
         if name == _DAY:
             return told | {"type": "int32", "name": "org.apache.kafka.connect.data.Date"}, _days
         if name == _CLOCK:
@@ -435,14 +333,6 @@ def _scalar(
         small = params.get("connect.type")
         return (kind | {"type": small} if small in _SMALL else kind | {"name": UNTOLD}), None
     return kind, None
-
-
-def _params(one: FieldDescriptor) -> dict[str, str]:
-    """What Confluent says of a field."""
-    try:
-        return dict(_options().FromString(one.GetOptions().SerializeToString()).meta.params)
-    except DecodeError as error:
-        raise UsageError(f"the options of {one.full_name!r} are not Confluent's: {error}") from None
 
 
 def _decimal(params: Mapping[str, str], told: dict[str, Any]) -> tuple[dict[str, Any], Convert]:
