@@ -237,7 +237,12 @@ class World:
         diff = member.batch.diff_sum or 0
         pieces = [None] * (len(times) + 1)
         if member.batch.runs:
-            pieces[rng.randrange(len(pieces))] = Run((replace(self.fresh(0, self.at), diff_sum=diff),))
+            bounds, n = member.batch.bounds, rng.randrange(len(pieces))
+            (first, *_) = (*bounds.lower.join(bounds.since), self.at)
+            (end, *_) = (*bounds.upper, self.at + 1)
+            edges = [first, *times, end]
+            piece = self.fresh(edges[n], max(edges[n], edges[n + 1] - 1))
+            pieces[n] = Run((replace(piece, diff_sum=diff),))
         inputs = request([member]).inputs
         result = MergeResult(member.id, (), inputs, self.state.since, None, times, tuple(pieces))
         return partial(maintenance.apply_merge, result=result)
@@ -471,9 +476,11 @@ class World:
     def park(self):
         state, at = self.state, self.at
         view = GroupView(GROUP, 10**6, F(at), state.joined)
-        runs = self.runs(at, at + 4) or (Run((self.fresh(at, at + 4),)),)
-        bounds = Bounds(F(at), F(at + self.rng.randint(0, 5)), state.minimum)
         floats = at if self.rng.random() < 0.3 else None
+        # Rows that wait for their time have one.
+        last = at + 4 if floats is None else at
+        runs = self.runs(at, last) or (Run((self.fresh(at, last),)),)
+        bounds = Bounds(F(at), F(at + self.rng.randint(0, 5)), state.minimum)
         found = Addition(HollowBatch(bounds, runs), stays_open=self.rng.random() < 0.5, floats=floats)
         awaited = Awaited(f"t{self.rng.randint(0, 4)}", state.seqno, 0)
         more = {
