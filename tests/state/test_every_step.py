@@ -476,11 +476,12 @@ class World:
     def park(self):
         state, at = self.state, self.at
         view = GroupView(GROUP, 10**6, F(at), state.joined)
+        end = at + self.rng.randint(1, 5)
         floats = at if self.rng.random() < 0.3 else None
         # Rows that wait for their time have one.
-        last = at + 4 if floats is None else at
+        last = end - 1 if floats is None else at
         runs = self.runs(at, last) or (Run((self.fresh(at, last),)),)
-        bounds = Bounds(F(at), F(at + self.rng.randint(0, 5)), state.minimum)
+        bounds = Bounds(F(at), F(end), state.minimum)
         found = Addition(HollowBatch(bounds, runs), stays_open=self.rng.random() < 0.5, floats=floats)
         awaited = Awaited(f"t{self.rng.randint(0, 4)}", state.seqno, 0)
         more = {

@@ -378,6 +378,25 @@ BASES = [
     ("part-named-once", sliced_state(), adding_base(2, run("p0", **FOUR))),
     ("part-named-once", sliced_state(based(2, run("b", **FOUR))), adding(run("b", 3, 3))),
 ]
+
+
+def with_unknown_diffs():
+    """A state with a base, before which the sum of diffs is not known: its first batch is truncated."""
+    state = sliced_state(based(2, run("b", **FOUR)))
+    first = state.spine.members[0]
+    (whole,) = first.batch.runs
+    cut = replace(first, batch=replace(first.batch, runs=(replace(whole, truncated=True),)))
+    return replace(state, spine=replace(state.spine, members=state.spine.members.set(0, cut)))
+
+
+# A merge makes the sum known, and it is not that of the base.
+BASES += [
+    (
+        "base-keeps-diffs",
+        with_unknown_diffs(),
+        replacing(SpineId(0, 1), merged(run("m", rows=2, diff_sum=1))),
+    ),
+]
 LAST = SpineBatch(SpineId(2, 3), 0, Bounds(F(2), F(3), F(0)), 2)
 SLICES = [
     # The first one says fewer rows, another start or another end than its members.

@@ -70,6 +70,10 @@ def check_spine_edit(
         if (grows or cut) and after.domain.total_order:
             _check_times(member.batch)
     _check_spine_batches(before.spine, after.spine, edit, after.since, same)
+    if edit.members_gone:
+        # Sums that were not known may be known now, those that the next base was made of as well.
+        found = (after.bases.after(member.id.hi - 1) for member in edit.members)
+        check_bases(after, {base.hi: base for base in found if base is not None}.values())
 
 
 def erases(edits: Edits) -> bool:
