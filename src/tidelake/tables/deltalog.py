@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from tidelake.errors import BlobExists, BlobNotFound, UsageError
 from tidelake.tables.publishedfiles import (
+    VERSIONS,
     PublishedContents,
     PublishedVersion,
     TableFile,
@@ -38,7 +39,6 @@ from tidelake.tables.publishedfiles import (
 )
 
 _MAPPING, _VECTORS, _ZONELESS, _OURS = "columnMapping", "deletionVectors", "timestampNtz", "tidelake"
-_TOLD = "tidelake.versions"
 _LOG = "_delta_log/"
 # The portable format of an array of Roaring bitmaps, and of one without run containers.
 _ARRAY, _BITMAP = 1681511377, 12346
@@ -128,12 +128,12 @@ class DeltaLog:
         told: dict[str, str] = {}
         for action in self._commit(max(commits)):
             told |= action.get("commitInfo", {})
-        if _TOLD not in told:
+        if VERSIONS not in told:
             raise UsageError(
                 f"another program has written to the published table {self.folder.url}: end it (unpublish), "
                 "and publish again"
             )
-        return decoded(told[_TOLD]), max(commits) + 1
+        return decoded(told[VERSIONS]), max(commits) + 1
 
     def features(self, what: PublishedContents) -> tuple[str, ...]:
         """The features of the format that a reader needs."""
@@ -153,7 +153,7 @@ class DeltaLog:
             "operation": "WRITE",
             "operationParameters": {},
             "tidelake.time": str(new.through),
-            _TOLD: encoded((*kept, new)),
+            VERSIONS: encoded((*kept, new)),
         }
         actions: list[dict[str, Any]] = [{"commitInfo": info}, *_head(new, what)]
         now = {_key(add) for add in adds}

@@ -39,6 +39,7 @@ from pyiceberg.typedef import Record
 from tidelake.errors import BlobExists, BlobNotFound
 from tidelake.model.schema import DIFF
 from tidelake.tables.publishedfiles import (
+    VERSIONS,
     PublishedContents,
     PublishedVersion,
     TableFile,
@@ -49,7 +50,6 @@ from tidelake.tables.publishedfiles import (
     number_of,
 )
 
-_TOLD = "tidelake.versions"
 _META = "metadata/"
 _HINT = _META + "version-hint.text"
 # Ids of columns that files have and tables have not: no column ever gets such a one.
@@ -123,7 +123,7 @@ class IcebergFiles:
         last = self._last()
         if last is None:
             return (), 1
-        told = json.loads(self.folder.get(_json(last)))["properties"].get(_TOLD, "[]")
+        told = json.loads(self.folder.get(_json(last)))["properties"].get(VERSIONS, "[]")
         return decoded(told), last + 1
 
     def features(self, what: PublishedContents) -> tuple[str, ...]:  # noqa: ARG002 - of another format
@@ -172,7 +172,7 @@ class IcebergFiles:
             "sort-orders": [{"order-id": 0, "fields": []}],
             "default-sort-order-id": 0,
             "properties": {
-                _TOLD: encoded((*kept, new)),
+                VERSIONS: encoded((*kept, new)),
                 "tidelake.time": str(new.through),
                 "gc.enabled": "false",
                 "schema.name-mapping.default": json.dumps(_mapping(what.names, what.times)),

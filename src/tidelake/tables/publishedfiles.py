@@ -17,6 +17,8 @@ from tidelake.errors import UsageError
 from tidelake.model import names
 from tidelake.store.protocols import BlobStore
 
+# The property of a table in which its versions are listed.
+VERSIONS = "tidelake.versions"
 # A file of rows that stand apart has about so many bytes in memory.
 _FILE_BYTES = 128 * 1024 * 1024
 _FIELD_ID = b"PARQUET:field_id"
