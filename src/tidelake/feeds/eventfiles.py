@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidelake.cdc.core.lineerrors import place
 from tidelake.data.ingest.astable import first_line
 from tidelake.data.ingest.updates import normalize
+from tidelake.data.kernel.types import UNFIT
 from tidelake.errors import InvalidUpdates
 from tidelake.feeds.answers import Answer
 from tidelake.feeds.debezium import Debezium
@@ -56,7 +57,7 @@ def lines_of(files: RowFiles, begun: Piece, bytes_max: int | None) -> tuple[pa.R
             taken = batch.slice(0, batch.num_rows * room // batch.nbytes or not count) if left else batch
             try:
                 batches.append(_as_lines(taken, path.as_uri(), modified, begun.line + count))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            except UNFIT as error:
                 raise InvalidUpdates(f"{place(path.as_uri())}: {first_line(error)}") from error
             count, size = count + taken.num_rows, size + taken.nbytes
             if left:
