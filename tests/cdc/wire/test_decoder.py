@@ -225,6 +225,7 @@ def test_a_registry_gives_schemas_and_what_they_refer_to(
         "/schemas/ids/7": {"schema": json.dumps(ENVELOPE | {"fields": fields}), "references": refers},
         "/subjects/the%20source/versions/3": {"id": 2, "schema": json.dumps(SOURCE)},
         "/schemas/ids/8": {"schema": "{}", "schemaType": "JSON"},
+        "/schemas/ids/10": {"schema": "{"},
     }
     asked: list[Any] = []
     with registry(schemas, asked) as address:
@@ -238,6 +239,8 @@ def test_a_registry_gives_schemas_and_what_they_refer_to(
         assert {by for _, by in asked} == {"Basic bWU6c2UgY3JldA=="}
         with pytest.raises(UsageError, match="is of JSON: let the connector write Avro, Protobuf or JSON"):
             decoder.values(pa.array([avro(EVENTS[0], number=8)]))
+        with pytest.raises(UsageError, match="returns no schema of Avro for /schemas/ids/10"):
+            decoder.values(pa.array([avro(EVENTS[0], number=10)]))
         with pytest.raises(
             UsageError, match=r"answers 404 to http://127\.0\.0\.1:\d+/schemas/ids/9"
         ) as caught:

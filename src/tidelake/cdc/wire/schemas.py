@@ -101,7 +101,10 @@ class Schemas:
         told = self._schema(path)
         kind = told.get("schemaType", "AVRO")
         if kind == "AVRO":
-            return AvroSource([json.loads(text) for text in self._texts(told, path).values()])
+            try:
+                return AvroSource([json.loads(text) for text in self._texts(told, path).values()])
+            except ValueError as error:
+                raise UsageError(f"{self.place} returns no schema of Avro for {path}: {error}") from None
         if kind == "PROTOBUF":
             texts = self._texts(self._schema(path + _COMPILED), path, _COMPILED)
             return ProtobufSource({name: self._bytes(text) for name, text in texts.items()})
