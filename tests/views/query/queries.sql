@@ -143,3 +143,5 @@ select {'it''s': k, 'a"b': x} as s from a
 select k from (select k, unnest([x, 1]) u from a)
 select count(*) n from (select k, unnest([s, 'z']) u from a)
 select k from (select k, unnest([x, 1]) u from a union all select k, y from b)
+select k, max(x, 2) as c, min(y, 3) as d, max(x) as e from (select k, x, 1 as y from a) group by k
+select max(x, 9) as c, max(x) as d from a

@@ -190,9 +190,7 @@ class Grouping:
         if isinstance(node, exp.WithinGroup):
             raise refuse("WITHIN GROUP", "write the column as an argument, as quantile_cont(x, 0.5)")
         name = function_name(node)
-        given = [one for one in (node.this, *node.expressions) if isinstance(one, exp.Expr)]
-        if isinstance(node, exp.Anonymous):
-            given = list(node.expressions)
+        given = list(node.iter_expressions())
         first = given[0] if given else None
         order = isinstance(first, exp.Order)
         if order:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelake.errors import UsageError
-from tidelake.views.functions import LINEAR, REPEATS_DO_NOT_MATTER
+from tidelake.views.functions import LINEAR
 from tidelake.views.plan import Call, Equal, LinearSum
 from tidelake.views.query.stages import BUCKETS, FAN_OUT, IS_THERE, ROWS, Stages, of_group, ref
 from tidelake.views.query.tables import refuse
@@ -24,7 +24,7 @@ class Aggregate:
         distinct: whether equal arguments count once.
         where: the column of its FILTER; None: there is none.
         text: the whole call, without FILTER, over `i0`.
-        single: whether the result for all rows is that of the results for parts of them.
+        single: whether it is the result for all rows once, and that of the results for parts of them.
     """
 
     name: str
@@ -199,7 +199,7 @@ class GroupingSet:
         if self.mark is not None:
             made.append(Call("d", f"count(*) FILTER (WHERE NOT {ref(self.mark)})"))
             where = f"{of_group('d')} > 0"
-        once = not sums and all(call.distinct or call.name in REPEATS_DO_NOT_MATTER for call in calls)
+        once = not sums and all(call.distinct or call.single for call in calls)
         return self.stages.redo(
             self.stage,
             self.keys,
