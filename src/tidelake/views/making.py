@@ -109,6 +109,8 @@ def make(lake: Naming, name: str, wanted: ViewRequest, engine: Engine | None = N
     if not used:
         raise UsageError("the query reads no collection, and a view is made of collections: name one in FROM")
     _check_units([one for one, _ in used])
+    if wanted.replaces:
+        _check_apart(lake, name, wanted.replaces, [source for _, source in used])
     domain = used[0][0].domain
     every = window(wanted.every, domain, "every", "for all times") or 1
     schema = engine.schema_of(plan.columns)
@@ -193,6 +195,23 @@ def _check_units(used: Sequence[Collection]) -> None:
                 f"times of {used[0].name!r} are of unit {used[0].domain}, those of {one.name!r} of "
                 f"{one.domain}: the inputs of a view need the same"
             )
+
+
+def _check_apart(lake: Naming, name: str, replaced: str, sources: Sequence[ViewSource]) -> None:
+    """Check that a view does not stand on the one whose place it takes: that is dropped then."""
+    shared, left = Shared(lake), [(source, source.name) for source in sources]
+    while left:
+        source, read = left.pop()
+        if source.id == replaced:
+            raise UsageError(
+                f"view {name.removesuffix(_BESIDE)!r} cannot stand on what it takes the place of: its query "
+                f"reads {read!r}, which is that view or stands on it: give the new one another name"
+            )
+        stands = None
+        with suppress(TidelakeError):
+            # What stands on it says so at its refresh.
+            stands = view_of(shared, source.id, source.name)
+        left += [] if stands is None else [(one, read) for one in stands.definition.sources]
 
 
 def _since(one: Collection) -> int:
