@@ -24,6 +24,7 @@ from tidelake.views import making
 from tidelake.views.database import Database
 from tidelake.views.definition import Definition
 from tidelake.views.inputs import plan_of
+from tidelake.views.verifying import compared
 
 SUMS = "SELECT k, count(*) AS n, sum(x) AS s FROM a GROUP BY k"
 
@@ -360,6 +361,13 @@ def test_explain_tells_what_the_last_refresh_did(lake):
     assert "last refresh: wrote 2 updates" in str(lake.explain("v"))
 
 
+def test_rows_that_differ_in_last_digits_are_compared_with_each_other():
+    below, above = 10.0 - 1e-12, 20.0 + 1e-9
+    missing, unexpected = (pa.table({"f": floats}) for floats in ([20.0, below], [10.0, above]))
+    assert compared("v", 0, 2, missing, unexpected).equal
+    assert not compared("v", 0, 2, missing, pa.table({"f": [10.0, 20.1]})).equal
+
+
 def test_a_view_that_was_tampered_with_does_not_verify(lake):
     from tidelake.lake.api.handle import shard_of
 
@@ -520,6 +528,23 @@ def test_a_changed_query_takes_the_place_of_a_view_when_it_is_as_far(lake):
     with pytest.raises(CollectionExists, match="no view"):
         lake.view("a", SUMS, replace=True)
     assert lake["v"].id == new.id and lake.list() == ["a", "b", "over", "v"]
+
+
+def test_a_view_does_not_stand_on_the_one_whose_place_it_takes(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=2)
+    lake.view("v", SUMS)
+    lake.view("under", "SELECT k, n FROM v")
+    lake.view("top", "SELECT k FROM under JOIN a USING (k)")
+    for read in ("v", "under", "top"):
+        with pytest.raises(UsageError, match=f"reads '{read}', which is that view or stands on it"):
+            lake.view("v", f"SELECT k FROM {read}", replace=True)
+    # What takes the name of its own input reads itself when it is made again.
+    keys = lake.view("keys", "SELECT k FROM a")
+    lake.rename_all({"a": "b", "keys": "a"})
+    with pytest.raises(UsageError, match="view 'a' cannot stand on what it takes the place of"):
+        lake.rebuild("a")
+    assert lake["a"].id == keys.id and lake.list() == ["a", "b", "top", "under", "v"]
+    assert lake.refresh() and lake.verify("top").equal
 
 
 def test_an_input_that_is_swapped_or_forked_is_the_same_input(lake):

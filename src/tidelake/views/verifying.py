@@ -76,7 +76,14 @@ def _frozen(value: object) -> object:
 
 
 def _sorted(rows: Iterable[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: ([repr(one) for one in row if not isinstance(one, float)], repr(row)))
+    """Rows in an order in which those that differ in the last digits of floats stand at the same place."""
+    return sorted(
+        rows,
+        key=lambda row: (
+            [repr(one) for one in row if not isinstance(one, float)],
+            [one for one in row if isinstance(one, float)],
+        ),
+    )
 
 
 def _near(one: object, other: object) -> bool:
