@@ -86,6 +86,12 @@ def test_what_is_wrong_is_told(run, place):
     (place.parent / "wrong.sql").write_text("SELECT now() AS t FROM orders")
     code, _, err = run("view", place, "v", place.parent / "wrong.sql")
     assert code == 2 and "now" in err
+    for text, why in ((b"\xff\xfe", "no text in UTF-8"), (b"-- nothing\n", "the text has no query")):
+        (place.parent / "wrong.sql").write_bytes(text)
+        code, _, err = run("view", place, "v", place.parent / "wrong.sql")
+        assert code == 2 and why in err
+    (place.parent / "marked.sql").write_bytes(b"\xef\xbb\xbfSELECT id FROM orders")
+    assert run("view", place, "v", place.parent / "marked.sql")[0] == 0
 
 
 def test_maintain_refreshes_views_and_one_that_fails_stops_no_other(run, place):

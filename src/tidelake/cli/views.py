@@ -38,8 +38,7 @@ def view(
     import tidelake
     from tidelake.cli import output
 
-    with click.open_file(str(query), encoding="utf-8") as file:
-        text = file.read()
+    text = _query(query)
     columns = None if key is None else [one.strip() for one in key.split(",")]
     with tidelake.open(lake, create=False) as opened:
         before = opened.names()
@@ -75,6 +74,17 @@ def index(lake: str, collection: str, by: str, as_json: bool) -> None:
     with tidelake.open(lake, create=False) as opened:
         made = opened.index(collection, [one.strip() for one in by.split(",")])
         output.table([output.timed({"index": made.name, "upper": made.upper}, made.domain)], as_json)
+
+
+def _query(path: Path) -> str:
+    from tidelake.errors import UsageError
+
+    try:
+        # Editors of some systems begin a file with a mark.
+        with click.open_file(str(path), encoding="utf-8-sig") as file:
+            return str(file.read())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the query in {str(path)!r} is no text in UTF-8: save it as such") from error
 
 
 def _span(text: str | None) -> int | str | None:

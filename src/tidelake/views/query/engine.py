@@ -197,6 +197,8 @@ class DuckAnalyzer:
             if told.startswith("Only SELECT"):
                 raise UsageError("a view is one query, and this text has other statements: keep one SELECT")
             raise UsageError(f"DuckDB cannot read the query: {told}")
+        if not found["statements"]:
+            raise UsageError("the text has no query: write one SELECT")
         if len(found["statements"]) != 1:
             raise UsageError("a view is one query, and this text has several: keep one")
         return found["statements"][0]["node"]
