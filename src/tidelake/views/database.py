@@ -84,8 +84,9 @@ class Database:
         told = ", ".join(f"{quoted(column.name)} {column.type}" for column in columns)
         self._make("TABLE", table, f"({told})")
 
-    def fill(self, table: str, columns: Columns, query: str) -> int:
+    def fill(self, table: str, columns: Columns, query: str, most: int | None = None) -> int:
         """See `Engine`."""
+        del most
         names = ", ".join(quoted(one.name) for one in columns)
         typed = ", ".join(f"{quoted(one.name)}::{one.type} AS {quoted(one.name)}" for one in columns)
         return self._make("TABLE", table, f"AS SELECT {typed} FROM ({query}) AS q({names})")

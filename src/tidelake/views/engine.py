@@ -245,8 +245,11 @@ class Engine(Protocol):
         """Make a table without rows."""
         ...
 
-    def fill(self, table: str, columns: Columns, query: str) -> int:
-        """Make a table of a query, cast to columns by position; returns how many rows it has."""
+    def fill(self, table: str, columns: Columns, query: str, most: int | None = None) -> int:
+        """Make a table of a query, cast to columns by position; returns how many rows it has.
+
+        With `most`, it has no more, and this may be returned instead.
+        """
         ...
 
     def call(self, table: str, query: str) -> None:

@@ -18,8 +18,10 @@ from tidelake.views.plan import (
     Count,
     FromCollection,
     Join,
+    Map,
     PlanColumn,
     Redo,
+    Union,
     inputs,
 )
 from tidelake.views.reach import (
@@ -148,7 +150,10 @@ class SpanRun:
                 emitted = self._redo(engine, number, stage, emission)
             else:
                 if isinstance(stage, Count):
-                    self._make_of(engine, f"ds{number}", number, rules.sums(number, emission), sums=True)
+                    # At each time of a group what it is, and no longer is.
+                    most = 2 * (self.emitted[stage.input] + 1)
+                    sums = rules.sums(number, emission)
+                    self._make_of(engine, f"ds{number}", number, sums, sums=True, most=most)
                 emitted = self._make_of(engine, f"d{number}", number, rules.updates(number, emission))
         self.emitted[number] = emitted
         if self._rows_max is not None and emitted > self._rows_max:
@@ -225,7 +230,8 @@ class SpanRun:
         if self._state is None or not isinstance(way, KeptStage):
             (need,) = needs(stage, 0)
             self._rows(engine, f"{table}_some", of, stage.keys, self._values(engine, need, f"d{of}"))
-            self._make_of(engine, table, of, self._rules.netted(of, f"{table}_some"))
+            most = self._sizes[f"{table}_some"]
+            self._make_of(engine, table, of, self._rules.netted(of, f"{table}_some"), most=most)
         elif not stage.keys:
             self._take(engine, table, of, self._state(way, None, None))
         else:
@@ -262,6 +268,7 @@ class SpanRun:
         """Make a table of the rows of a stage just before the span: at least those with keys."""
         stage, way = self._plan.stages[number], self._reach.way(number, by)
         if keys is not None and not keys.num_rows:
+            self._sizes[table] = 0
             engine.empty(table, self._timed(stage.columns))
             return
         match way:
@@ -272,11 +279,15 @@ class SpanRun:
                 for one, columns in ways:
                     inner = None if keys is None else _renamed(keys.select(list(by)), columns)
                     self._rows(engine, f"{table}_{one}", one, columns, inner)
-                self._make_of(engine, table, number, self._rules.contents(number, f"{table}_"))
+                most = None
+                if isinstance(stage, Map | Union):
+                    most = sum(self._sizes[f"{table}_{one}"] for one in inputs(stage))
+                self._make_of(engine, table, number, self._rules.contents(number, f"{table}_"), most=most)
             case Summed(columns):
                 inner = None if keys is None or not columns else _renamed(keys.select(list(by)), columns)
                 self._sums(engine, f"{table}_s{number}", number, inner)
-                self._make_of(engine, table, number, self._rules.contents(number, f"{table}_"))
+                most = self._sizes[f"{table}_s{number}"]
+                self._make_of(engine, table, number, self._rules.contents(number, f"{table}_"), most=most)
             case KeptStage():
                 if self._state is None:
                     self._know(engine, number)
@@ -288,9 +299,11 @@ class SpanRun:
     def _sums(self, engine: Engine, table: str, number: int, keys: KeyRows | None) -> None:
         """Make a table of the sums of groups just before the span: at least those of keys."""
         if keys is not None and not keys.num_rows:
+            self._sizes[table] = 0
             engine.empty(table, self._timed(sum_columns(self._plan, number)))
         elif self._state is None:
             self._know(engine, number)
+            self._sizes[table] = self._sizes[f"as{number}"]
             engine.call(table, f"SELECT * FROM as{number}")
         else:
             scan = self._state(sums_of(self._plan, number), keys, None)
@@ -347,11 +360,20 @@ class SpanRun:
             PlanColumn(self._rules.count, "HUGEINT"),
         )
 
-    def _make_of(self, engine: Engine, table: str, number: int, query: str, *, sums: bool = False) -> int:
-        """Make a table of a query, with the types of a stage; returns how many rows it has."""
+    def _make_of(
+        self,
+        engine: Engine,
+        table: str,
+        number: int,
+        query: str,
+        *,
+        sums: bool = False,
+        most: int | None = None,
+    ) -> int:
+        """Make a table of a query, with the types of a stage; returns how many rows it has, or may have."""
         columns = columns_of(self._plan, KeptStage(number, (), sums))
         try:
-            self._sizes[table] = engine.fill(table, self._timed(columns), query)
+            self._sizes[table] = engine.fill(table, self._timed(columns), query, most)
         except engine.errors as error:
             raise self._failed(number, error) from error
         return self._sizes[table]

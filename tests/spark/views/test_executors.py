@@ -141,6 +141,36 @@ def test_views_that_change_together_are_written_by_executors(
             lake["a"].append(given(0.0, 7.5), time=time)
 
 
+@pytest.mark.full
+@pytest.mark.promise(
+    "A refresh takes a job for a stage; by executors two, and one for each collection that they write",
+    rule="`_ONE_JOB` in `spark/views/engine.py`, `SparkExecutors` in `spark/views/executors.py`",
+)
+def test_jobs_of_a_refresh_are_few(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    with tidelake.open(tmp_path) as lake:
+        a = lake.create("a", {"id": "int64", "k": "int64"}, key=["id"])
+        a.append(pa.table({"id": range(9), "k": [n % 4 for n in range(9)]}), time=0)
+        ts.view(spark, lake, "v", "SELECT k, count(*) AS n, sum(id) AS s FROM a GROUP BY k")
+        ts.view(spark, lake, "w", "SELECT a.k, max(b.id) AS most FROM a JOIN a b ON a.k = b.k GROUP BY a.k")
+        # What the views keep is there now.
+        for time, place, rows in ((1, "driver", 100), (2, "executors", 0)):
+            a.append(pa.table({"id": [10 * time, 1], "k": [1, 5]}), time=time)
+            monkeypatch.setattr(engine, "DRIVER_ROWS_MAX", rows)
+            for name in "vw":
+                kept = [one for one in lake.list(parts=True) if lake[name].id in one]
+                began = jobs(spark)
+                (done,) = ts.refresh(spark, lake, [name])
+                stages, is_large = len(done.stages), place == "executors"
+                assert done.place == place and kept
+                assert 0 < jobs(spark) - began <= (2 * stages + len(kept) + 1 if is_large else stages), name
+        assert ts.verify(spark, lake, "w").equal
+
+
+def jobs(spark: Any) -> int:
+    """How many there were."""
+    return int(spark._jsc.sc().dagScheduler().numTotalJobs())
+
+
 @pytest.mark.soak
 def test_executors_and_the_driver_write_the_same_of_random_queries(
     spark: Any, tmp_path: Path, monkeypatch: Any, rng: Random

@@ -71,8 +71,10 @@ Settings: TypeAlias = tuple[tuple[str, str], ...]
 Larger: TypeAlias = Callable[[Settings], Engine]
 DIFFERING_MAX = 100_000
 """So many rows that differ `verify` brings into the driver."""
-WIDTH = "spark.sql.shuffle.partitions"
-_STORED, _WANTED, _GIVEN, _TIME = "tidelake_stored", "tidelake_wanted", "tidelake_given", "_time"
+WIDTH, REPLANS = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
+# Rows come from the driver: one task for all of them, and no job for a shuffle or a broadcast.
+_ONE_JOB = {WIDTH: "1", REPLANS: "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}
+_STORED, _WANTED, _TIME = "tidelake_stored", "tidelake_wanted", "_time"
 
 
 class SparkEngine:
@@ -113,12 +115,9 @@ class SparkEngine:
         for name in given:
             if name.startswith(_MEANING) and self._session.conf.isModifiable(name):
                 self._session.conf.unset(name)
-        for name, value in (*FIXED.items(), *settings):
-            if name.startswith("spark."):
-                self._session.conf.set(name, value)
-        # Rows come from the driver: one task for all of them, and no shuffle.
-        self._width = str(spark.conf.get(WIDTH))
-        self._session.conf.set(WIDTH, "1")
+        self._usual = {name: str(spark.conf.get(name)) for name in _ONE_JOB}
+        recorded = {name: value for name, value in settings if name.startswith("spark.")}
+        self._set({**FIXED, **recorded, **_ONE_JOB})
         self._rows: dict[str, pa.Table] = {}
         self._held = 0
         self._named: list[str] = []
@@ -153,8 +152,9 @@ class SparkEngine:
         self.call(table, f"SELECT {told} WHERE false")
         self._rows[table] = self.schema_of(columns).empty_table()
 
-    def fill(self, table: str, columns: Columns, query: str) -> int:
+    def fill(self, table: str, columns: Columns, query: str, most: int | None = None) -> int:
         """See `Engine`. One job."""
+        del most
         frame = self._session.sql(rendered(typed(columns, query)))
         if self._larger is not None:
             frame = frame.limit(DRIVER_ROWS_MAX - self._held + 1)
@@ -166,21 +166,15 @@ class SparkEngine:
         self._named.append(table)
 
     def take(self, table: str, columns: Columns, scan: Scan, time: int | None) -> int:
-        """See `Engine`. A job only where rows have to be added that Arrow does not compare."""
+        """See `Engine`. No job."""
         rows = arrow_of(scan.batches(), scan.schema, self._hold)
-        *names, at, count = (one.name for one in columns)
+        *names, _, count = (one.name for one in columns)
         when = rows[_TIME] if time is None else pa.array([time] * rows.num_rows, pa.int64())
         schema = self.schema_of(columns)
         given = [*rows.columns[: len(names)], when, rows[DIFF]]
         rows = pa.table(dict(zip(schema.names, given, strict=True))).cast(schema)
         if time is None and _compared(schema):
             rows = _added(rows, count)
-        elif time is None:
-            self._keep(_GIVEN, columns, rows)
-            shown = ", ".join(map(quoted, (*names, at)))
-            total = f"sum({quoted(count)})"
-            query = f"SELECT {shown}, {total} AS {quoted(count)} FROM {_GIVEN}"
-            return self.fill(table, columns, f"{query} GROUP BY ALL HAVING {total} <> 0")
         return self._keep(table, columns, rows)
 
     def read(self, table: str, columns: Named, timed: Named, order: str | None) -> Output:
@@ -221,7 +215,7 @@ class SparkEngine:
         self, text: str, tables: Mapping[str, StoredScan], stored: StoredScan
     ) -> tuple[int, pa.Table, pa.Table]:
         """See `Engine`. Of rows that differ, the driver has the first ones."""
-        self._session.conf.set(WIDTH, self._width)
+        self._set(self._usual)
         wanted: DataFrame | None = None
         try:
             with released_afterwards():
@@ -245,7 +239,7 @@ class SparkEngine:
         finally:
             if wanted is not None:
                 wanted.unpersist()
-            self._session.conf.set(WIDTH, "1")
+            self._set(_ONE_JOB)
             self.clear()
         if min(missing.num_rows, more.num_rows) > DIFFERING_MAX and not _compared(stored.schema):
             raise UsageError(
@@ -254,6 +248,10 @@ class SparkEngine:
                 "view, or verify it at a time at which it has fewer rows"
             )
         return rows, missing, more
+
+    def _set(self, values: Mapping[str, str]) -> None:
+        for name, value in values.items():
+            self._session.conf.set(name, value)
 
     def _arrow(self, type_: str) -> pa.DataType:
         if type_ not in self._types:
@@ -264,7 +262,8 @@ class SparkEngine:
     def _keep(self, table: str, columns: Columns, rows: pa.Table) -> int:
         self._hold(rows.num_rows)
         if rows.num_rows:
-            self._show(table, rows)
+            shown(self._session, rows).createOrReplaceTempView(quoted_name(table))
+            self._named.append(table)
             self._rows[table] = rows
         else:
             self.empty(table, columns)
@@ -275,10 +274,6 @@ class SparkEngine:
         self._held += rows
         if self._larger is not None and self._held > DRIVER_ROWS_MAX:
             raise Outgrown(self._larger())
-
-    def _show(self, table: str, rows: pa.Table) -> None:
-        shown(self._session, rows).createOrReplaceTempView(quoted_name(table))
-        self._named.append(table)
 
 
 def typed(columns: Columns, query: str) -> str:

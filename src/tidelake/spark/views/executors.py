@@ -39,7 +39,7 @@ from tidelake.spark.tasks import described
 from tidelake.spark.versions import spark_type, to_arrow
 from tidelake.spark.views.analyzer import reason
 from tidelake.spark.views.dialect import rendered
-from tidelake.spark.views.engine import WIDTH, Settings, SparkEngine, arrow_of, shown, typed
+from tidelake.spark.views.engine import REPLANS, WIDTH, Settings, SparkEngine, arrow_of, shown, typed
 from tidelake.spark.writing.commit import write
 from tidelake.spark.writing.running import checked_rows
 from tidelake.views.engine import KeyRows, Named, Output, StoredScan
@@ -48,6 +48,9 @@ from tidelake.views.reach import Need, distinct
 
 BROADCAST_ROWS_MAX = 1_000_000
 """So many keys go to all executors; more meet the state by a shuffle."""
+PLANNED_ONCE_MAX = 10_000_000
+"""Of more rows Spark plans again amid a job: it splits what is skewed, and takes a job for each shuffle."""
+_TASK_ROWS = 100_000
 FEW_ROWS = 10_000
 """So many rows the driver may write, if they are small."""
 _TIME = "_time"
@@ -176,23 +179,22 @@ class SparkExecutors(SparkEngine):
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         super().__init__(spark, settings)
-        self._session.conf.set(WIDTH, self._width)
         # SUBTLE: a union over a local checkpoint fails in the optimizer if that knows constraints of other
         # columns than the checkpoint has.
         self._session.conf.set("spark.sql.constraintPropagation.enabled", "false")
         self._counts: dict[str, int] = {}
+        self._moved = 0
         self._holds: ExitStack | None = None
 
-    def fill(self, table: str, columns: Columns, query: str) -> int:
-        """See `Engine`. One job."""
-        return self._name(table, *self._keep_frame(self._session.sql(rendered(typed(columns, query)))))
+    def fill(self, table: str, columns: Columns, query: str, most: int | None = None) -> int:
+        """See `Engine`. A job, unless rows need not be counted."""
+        frame = self._keep_frame(self._session.sql(rendered(typed(columns, query))))
+        return self._name(table, frame, self._counted(frame) if most is None else most)
 
     def take(self, table: str, columns: Columns, scan: Scan, time: int | None) -> int:
-        """See `Engine`. A job for changes and for some rows; of whole contents it tells what is stored."""
+        """See `Engine`. A job for changes; of contents, which may be large, it tells what is stored."""
         if not isinstance(scan, StoredScan):
-            # Rows that are yet to be committed are in the driver.
-            self._counts[table] = super().take(table, columns, scan, time)
-            return self._counts[table]
+            raise AssertionError("what is looked up in the driver has keys that are there")
         if self._holds is None:
             self._holds = ExitStack()
             self._holds.enter_context(released_afterwards())
@@ -205,11 +207,16 @@ class SparkExecutors(SparkEngine):
             for old, new in zip(given, columns, strict=True)
         ]
         rows = rows.selectExpr(*map(rendered, shown))
-        if scan.keys is None and any(isinstance(one, AsOf) for one in scan.asked):
-            totals = shard_of(scan.of).known().spine.totals
-            # Not 0, as decisions of a group may not be in it.
-            return self._name(table, rows, max(1, totals.rows))
-        return self._name(table, *self._keep_frame(rows))
+        if not any(isinstance(one, AsOf) for one in scan.asked):
+            rows = self._keep_frame(rows)
+            return self._name(table, rows, self._counted(rows))
+        # Not 0, as decisions of a group may not be in it.
+        most = max(1, shard_of(scan.of).known().spine.totals.rows)
+        most += sum(one.num_rows for one in scan.asked if not isinstance(one, AsOf | Updates))
+        if scan.keys is not None:
+            return self._name(table, self._keep_frame(rows), most)
+        self._moved = max(self._moved, most)
+        return self._name(table, rows, most)
 
     def read(self, table: str, columns: Named, timed: Named, order: str | None) -> FrameOutput:
         """See `Engine`. No job."""
@@ -224,13 +231,18 @@ class SparkExecutors(SparkEngine):
         return FrameOutput(frame, self._counts.get(table, 0))
 
     def values(self, table: str, need: Need) -> KeyRows:
-        """See `Engine`. One job."""
-        return FrameKeys(*self._keep_frame(self._session.sql(rendered(distinct(need, table)))))
+        """See `Engine`. A job where it is not known that they are few."""
+        frame, rows = self._session.sql(rendered(distinct(need, table))), self._counts.get(table)
+        if rows is None or rows > BROADCAST_ROWS_MAX:
+            frame = self._keep_frame(frame)
+            rows = self._counted(frame)
+        return FrameKeys(frame, rows)
 
     def clear(self) -> None:
         """See `Engine`."""
         super().clear()
         self._counts.clear()
+        self._moved = 0
 
     def release(self) -> None:
         """See `Engine`."""
@@ -256,14 +268,21 @@ class SparkExecutors(SparkEngine):
         at = f"CASE WHEN {moved} > {last}L THEN {TIME_MAX}L ELSE {moved} + pmod(-{moved}, {scan.every}L) END"
         return found.withColumn(_TIME, f.expr(at))
 
-    def _keep_frame(self, frame: DataFrame) -> tuple[DataFrame, int]:
-        """Compute a frame, which executors keep as long as it is used, and count its rows.
+    def _keep_frame(self, frame: DataFrame) -> DataFrame:
+        """Let executors keep the rows of a frame as long as it is used; the first job that reads it has them.
 
         SUBTLE: a frame that is only persisted is planned with all that it is made of, so that after some
         stages planning takes all memory.
         """
-        found = frame.localCheckpoint()
-        return found, found.count()
+        replans = str(self._moved > PLANNED_ONCE_MAX)
+        self._set({REPLANS: replans, WIDTH: str(1 + self._moved // _TASK_ROWS)})
+        return frame.localCheckpoint(eager=False)
+
+    def _counted(self, frame: DataFrame) -> int:
+        """How many rows a frame has; later ones are planned for so many."""
+        rows = frame.count()
+        self._moved = max(self._moved, rows)
+        return rows
 
     def _name(self, table: str, frame: DataFrame, rows: int) -> int:
         frame.createOrReplaceTempView(quoted_name(table))
