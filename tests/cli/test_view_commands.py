@@ -1,4 +1,4 @@
-"""`tidelake view`, `refresh` and `verify`."""
+"""`tidelake view`, `refresh`, `explain` and `verify`."""
 
 import json
 
@@ -30,6 +30,19 @@ def test_a_view_is_made_refreshed_and_verified(run, place):
     code, _, err = run("append", place, "prices", query.with_suffix(".jsonl"))
     assert code == 2
     assert json.loads(run("refresh", place, "--json")[1])[0]["rows"] == 0
+
+
+def test_explain_shows_stages_and_what_a_view_has_not_seen(run, place):
+    run("view", place, "prices", place.parent / "query.sql")
+    with tidelake.open(place) as lake:
+        lake["orders"].append(pa.table({"id": [3], "price": [5]}))
+        assert run("explain", place, "prices") == (0, f"{lake.explain('prices')}\n", "")
+    told = json.loads(run("explain", place, "prices", "--json")[1])
+    assert told["inputs"] == [{"input": "orders", "upper": [2], "behind": 1}]
+    assert [one["rule"] for one in told["stages"]] == ["fromcollection", "count"] and told["whole"] == []
+    assert told["kept"][0]["updates"] == 2 and told["upper"] == [1]
+    code, _, err = run("explain", place, "orders")
+    assert code == 2 and "'orders' is no view" in err
 
 
 def test_a_refresh_names_the_input_that_a_view_waits_for(run, place):

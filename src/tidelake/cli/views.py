@@ -1,10 +1,14 @@
 """Commands about views: make one, bring them up to their inputs, check one."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelake.cli.group import JSON, LAKE, NAME, FilePath, cli
+
+if TYPE_CHECKING:
+    from tidelake.views.explaining import Explained
 
 
 @cli.command()
@@ -52,11 +56,9 @@ def view(
             replace=replace,
             allow_recreate=allow_recreate,
         )
-        stages = [
-            {"stage": number, "rule": rule, "of": of, "what": what}
-            for number, rule, of, what in opened.explain(name).stages
-        ]
-        output.table(stages, as_json, title=f"{name}, upper {made.domain.text(made.upper)}")
+        output.table(
+            _stages(opened.explain(name)), as_json, title=f"{name}, upper {made.domain.text(made.upper)}"
+        )
         if made.id in before and not as_json:
             click.echo(f"{name} has this query already: nothing was changed; rebuild makes it again")
 
@@ -122,6 +124,43 @@ def refresh(lake: str, collection: str | None, as_json: bool) -> None:
             how = "" if of in waits else ": append to it or seal it"
             click.echo(harmless(f"{name} waits for {of!r}{how}"))
     failed.check()
+
+
+@cli.command()
+@LAKE
+@NAME
+@JSON
+def explain(lake: str, collection: str, as_json: bool) -> None:
+    """Show what a view computes in which stages, what it waits for, and what it keeps."""
+    import tidelake
+    from tidelake.cli import jsonlines, output
+    from tidelake.tabletext import harmless
+
+    with tidelake.open(lake, create=False) as opened:
+        found = opened.explain(collection)
+    if not as_json:
+        click.echo("\n".join(map(harmless, str(found).split("\n"))))
+        return
+    inputs = [{"input": name, "upper": upper, "behind": behind} for name, upper, behind in found.inputs]
+    told = {
+        "view": found.view,
+        "sql": found.sql,
+        "engine": found.engine,
+        "birth": found.birth,
+        "upper": found.upper,
+        "stages": _stages(found),
+        "whole": found.whole,
+        "inputs": [output.with_lists(one) for one in inputs],
+        "kept": [{"kept": name, "updates": rows, "bytes": size} for name, rows, size in found.kept],
+        "notes": found.notes,
+    }
+    click.echo(jsonlines.dump(output.with_lists(told)))
+
+
+def _stages(found: "Explained") -> list[dict[str, object]]:
+    return [
+        {"stage": number, "rule": rule, "of": of, "what": what} for number, rule, of, what in found.stages
+    ]
 
 
 @cli.command()
