@@ -649,6 +649,15 @@ def test_claims_below_the_base_end_and_one_across_it_keeps_all_as_it_is():
     assert shard.do(begin_with_base).result is True and not shard.state.claims
 
 
+def test_a_claim_across_the_base_that_a_dead_process_left_ends():
+    shard = six()
+    shard.do(advance_since, F(3))
+    across = basing.request(shard.state, 6, lo=2)
+    shard.do(claim_merge, across, runner="dead", lease_ms=30, cuts=(), since=F(5))
+    assert isinstance(shard.do(begin_with_base, now_ms=39), NoOp)
+    assert shard.do(begin_with_base, now_ms=40).result is True and not shard.state.claims
+
+
 def test_an_empty_base_takes_the_place_of_rows_that_all_went():
     shard = SlicedShard()
     shard.add(4)

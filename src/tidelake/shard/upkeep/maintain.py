@@ -291,7 +291,7 @@ class Maintainer:
         cut = partial(slices.cut_slices, least=least)
         for command in (cut, basing.begin_with_base):
             # Asked of the known state first: a command that changes nothing costs a look at the log.
-            if isinstance(command(state, 0), Commit):
+            if isinstance(command(state, self._shard.env.clock.now_ms()), Commit):
                 self._shard.run(command)
                 state = self._shard.known()
         return state

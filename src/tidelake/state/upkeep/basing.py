@@ -290,7 +290,7 @@ def passed(state: ShardState) -> Base | None:
     return found if found is not None and boundary(state, found.hi) is not None else None
 
 
-def begin_with_base(state: ShardState, _now_ms: int) -> Outcome[bool]:
+def begin_with_base(state: ShardState, now_ms: int) -> Outcome[bool]:
     """Put the last base that `since` has passed in the place of all that is older. Reads and writes no row.
 
     False if there is none, or a process is merging across its boundary. Costs O(batches before it).
@@ -299,7 +299,7 @@ def begin_with_base(state: ShardState, _now_ms: int) -> Outcome[bool]:
     if base is None:
         return NoOp(False)
     claims = [claim for claim in state.claims.values() if claim.id.lo < base.hi]
-    if any(claim.id.hi > base.hi for claim in claims):
+    if any(claim.id.hi > base.hi and now_ms < claim.expires_ms for claim in claims):
         return NoOp(False)
     spine, batch = state.spine, base.batch(state.minimum)
     first = Member(SpineId(0, base.hi), batch, base.added)
