@@ -20,7 +20,7 @@ def place(tmp_path):
 def test_a_view_is_made_refreshed_and_verified(run, place):
     query = place.parent / "query.sql"
     code, out, err = run("view", place, "prices", query, "--json")
-    assert (code, err) == (0, "") and json.loads(out)[0]["rule"] == "fromcollection"
+    assert (code, err) == (0, "") and json.loads(out)["stages"][0]["rule"] == "fromcollection"
     with tidelake.open(place) as lake:
         lake["orders"].append(pa.table({"id": [3], "price": [5]}))
     assert json.loads(run("refresh", place, "prices", "--json")[1]) == [
@@ -61,6 +61,17 @@ def test_a_refresh_names_the_input_that_a_view_waits_for(run, place):
         ["other"],
         ["joined"],
     ]
+
+
+def test_the_retention_of_all_collections_leaves_what_views_keep_to_them(run, place):
+    query = place.parent / "query.sql"
+    query.write_text("SELECT price, max(id) AS last FROM orders GROUP BY price")
+    assert run("view", place, "last", query)[0] == 0
+    shown = json.loads(run("retain", place, "--all", "5", "--json")[1])
+    assert [one["collection"] for one in shown] == ["last", "orders"]
+    with tidelake.open(place) as lake:
+        kept = [one for one in lake.collections() if one.name not in ("last", "orders")]
+        assert kept and all(one.state().retention.window is None for one in kept)
 
 
 def test_an_index_is_made_and_looked_up(run, place):

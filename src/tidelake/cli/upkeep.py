@@ -186,6 +186,7 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
     import tidelake
     from tidelake.cli import holds as shown
     from tidelake.cli import output
+    from tidelake.state.core.owned import is_part
 
     if all_ == bool(collections):
         raise errors.UsageError("say which collections: give names, or --all")
@@ -193,7 +194,10 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
         kept = shown.window(window)
         failed = output.CommandFailed()
         named = (
-            [*opened.collections(failed.add)] if all_ else [opened.collection(name) for name in collections]
+            # What a view keeps follows the view.
+            [one for one in opened.collections(failed.add) if not is_part(one.state())]
+            if all_
+            else [opened.collection(name) for name in collections]
         )
         # Check all collections first, so that an error for one changes none.
         for of in named:

@@ -40,7 +40,6 @@ def view(
 ) -> None:
     """Make a collection of the answer of a query. The query comes from a file or (-) from standard input."""
     import tidelake
-    from tidelake.cli import output
 
     text = _query(query)
     columns = None if key is None else [one.strip() for one in key.split(",")]
@@ -56,9 +55,7 @@ def view(
             replace=replace,
             allow_recreate=allow_recreate,
         )
-        output.table(
-            _stages(opened.explain(name)), as_json, title=f"{name}, upper {made.domain.text(made.upper)}"
-        )
+        _show(opened.explain(name), as_json)
         if made.id in before and not as_json:
             click.echo(f"{name} has this query already: nothing was changed; rebuild makes it again")
 
@@ -133,11 +130,16 @@ def refresh(lake: str, collection: str | None, as_json: bool) -> None:
 def explain(lake: str, collection: str, as_json: bool) -> None:
     """Show what a view computes in which stages, what it waits for, and what it keeps."""
     import tidelake
+
+    with tidelake.open(lake, create=False) as opened:
+        _show(opened.explain(collection), as_json)
+
+
+def _show(found: "Explained", as_json: bool) -> None:
+    """Print what a view computes."""
     from tidelake.cli import jsonlines, output
     from tidelake.tabletext import harmless
 
-    with tidelake.open(lake, create=False) as opened:
-        found = opened.explain(collection)
     if not as_json:
         click.echo("\n".join(map(harmless, str(found).split("\n"))))
         return
@@ -148,19 +150,13 @@ def explain(lake: str, collection: str, as_json: bool) -> None:
         "engine": found.engine,
         "birth": found.birth,
         "upper": found.upper,
-        "stages": _stages(found),
+        "stages": [dict(zip(("stage", "rule", "of", "what"), one, strict=True)) for one in found.stages],
         "whole": found.whole,
         "inputs": [output.with_lists(one) for one in inputs],
         "kept": [{"kept": name, "updates": rows, "bytes": size} for name, rows, size in found.kept],
         "notes": found.notes,
     }
     click.echo(jsonlines.dump(output.with_lists(told)))
-
-
-def _stages(found: "Explained") -> list[dict[str, object]]:
-    return [
-        {"stage": number, "rule": rule, "of": of, "what": what} for number, rule, of, what in found.stages
-    ]
 
 
 @cli.command()
