@@ -8,6 +8,7 @@ ARGS ?=
 RUN := .venv/bin/python -m
 WITH_JAVA := JAVA_HOME="$$(setup/java.sh)" && export JAVA_HOME &&
 # Tests flush thousands of files, which takes minutes on a slow disk: they are in memory if 8 GiB are free there.
+SPARK_CLASSES := SPARK_SUBMIT_OPTS="$$(setup/spark_classes.sh)" && export SPARK_SUBMIT_OPTS &&
 IN_MEMORY := $(shell df -m /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 >= 8192 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 PYTEST := $(WITH_JAVA) $(IN_MEMORY) $(RUN) pytest
 # Each worker that gets tests of Spark starts a session of its own.
@@ -40,7 +41,7 @@ full: venv   ## the slow tests that CI runs after the fast ones
 	@setup/servers.sh >/dev/null
 	@setup/sparks.sh 3.5 4.1 >/dev/null
 	@setup/peers.sh deltalake duckdb ducklake spark-delta spark-iceberg
-	@$(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
+	@$(SPARK_CLASSES) $(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
 
 bench: venv   ## the measurements of docs/benchmarks.md
 	@$(WITH_JAVA) $(RUN) bench $(ARGS)
@@ -68,7 +69,7 @@ soak: venv   ## the tests that run for hours, with fresh random choices
 	@setup/servers.sh >/dev/null
 	@setup/sparks.sh >/dev/null
 	@setup/peers.sh spark-delta spark-iceberg
-	@$(PYTEST) $(PARALLEL) -m "soak or grows" --hypothesis-profile soak --timeout 0 $(ARGS)
+	@$(SPARK_CLASSES) $(PYTEST) $(PARALLEL) -m "soak or grows" --hypothesis-profile soak --timeout 0 $(ARGS)
 
 sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=1000
 	@$(RUN) simulation --seed $(or $(SEED),0) --steps $(or $(STEPS),2000) --seeds $(or $(SEEDS),1)
