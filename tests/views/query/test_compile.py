@@ -66,6 +66,8 @@ def test_a_plan_answers_as_the_engine_does(query, databases):
         ("SELECT c FROM (VALUES ((SELECT max(k) FROM a))) v(c)", "SELECT MAX(k) FROM a", "in FROM"),
         ("SELECT [i FOR i IN l IF i > 1] AS c FROM t", "i FOR i IN l IF i > 1", "list_filter"),
         ("SELECT l.len() AS c FROM t", "l.len()", "around its argument"),
+        ("SELECT unnest(p), i FROM t", "unnest() of a struct", "such as s.a"),
+        ("SELECT unnest([p], recursive := true), i FROM t", "unnest() of a struct", "such as s.a"),
         ("SELECT COLUMNS('k|x') FROM a", "COLUMNS('k|x')", "name the columns"),
         ("SELECT k FROM main.a", "'main.a' in FROM", "without a schema"),
         ("SELECT json_extract(s, '$.b') AS j FROM a", "json_extract(s, '$.b')", "->"),

@@ -197,6 +197,8 @@ class Stages:
         listed = ", ".join(f"{text} AS c{i}" for i, text in enumerate(select))
         sql = f"SELECT {listed} FROM {tables}" + (f" WHERE {where}" if where else "")
         columns = self.analyzer.described(sql)
+        if len(columns) != len(select):
+            raise UsageError("a view cannot have unnest() of a struct: name its fields, such as s.a, s.b")
         texts = tuple(
             f"(({text}) + CAST(0 AS {column.type}))"
             if is_float(column.type) and not _REFERENCE.fullmatch(text)
